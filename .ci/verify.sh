@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# What must agree with something else in the repository: stubs with protos, protos with the last release,
+# imports with the layering, documents with the code they show and with each other.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+echo "verify: stubs are what the protos generate"
+.ci/proto.sh "$scratch"
+if ! diff -ru -x __pycache__ -x __init__.py clients/python/headrace/v1 "$scratch/headrace/v1"; then
+  echo "The committed stubs differ from the protos: run 'make proto' and commit the result." >&2
+  exit 1
+fi
+
+echo "verify: protos follow the rules and break no client of the last release"
+buf lint protos
+buf breaking protos --against protos/headrace.binpb
+
+echo "verify: imports follow the layers"
+lint-imports --no-cache >"$scratch/imports" || { cat "$scratch/imports"; exit 1; }
+
+echo "verify: documents and tracked files"
+python .ci/documents.py --check

@@ -1,0 +1,82 @@
+# Headrace's commands. `make help` lists them; `make demo` and `make test` need nothing installed by hand.
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-stamp
+EXTRAS := services,worker,torch,report,examples,dev
+# The first interpreter that is new enough; `make PYTHON=… setup` names another.
+PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
+PYTEST_ARGS ?=
+STUDY ?= examples/digits/study.yaml
+# Tools run with the virtual environment first on the path, so that scripts find it too.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram bench clean
+
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make the virtual environment (.venv), exact versions; done once, skipped when nothing changed
+
+$(STAMP): pyproject.toml .ci/constraints.txt
+	@test -n "$(PYTHON)" || { echo "Headrace needs Python 3.11 or newer, and found none on the path." >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "setup: making $(VENV) with $(PYTHON)"; "$(PYTHON)" -m venv $(VENV); }
+	@echo "setup: installing the build tools"
+	@$(BIN)/python -m pip install --quiet -c .ci/constraints.txt hatchling editables
+	@echo "setup: installing headrace[$(EXTRAS)]; the first time takes a minute or two"
+	@$(BIN)/python -m pip install -c .ci/constraints.txt --no-build-isolation --progress-bar off \
+		-e '.[$(EXTRAS)]' | sed -u -n 's/^Collecting \([^ ]*\).*/  \1/p; /^Installing/p' | cut -c1-100
+	@touch $@
+	@echo "setup: ready"
+
+demo: setup ## Tune a small network on handwritten digits, from nothing to report.html, in a few minutes
+	@headrace run --local --slots 2 --report report.html $(STUDY)
+
+up: setup ## Start Postgres, a scheduler and a worker here, until Ctrl-C
+	@headrace up
+
+test: lint types verify pytest ## Everything that must hold: lint, types, verify and the tests
+
+pytest: setup
+	@echo "pytest"
+	@pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+lint: setup ## Style, and common mistakes (ruff)
+	@echo "lint"
+	@ruff check .
+	@ruff format --check .
+
+types: setup ## Types, strictly (mypy)
+	@echo "types"
+	@mypy
+	@mypy .ci/*.py
+
+verify: setup ## Stubs, contract, import layers and documents agree with their sources
+	@.ci/verify.sh
+
+proto: setup ## Generate the Python stubs from protos/
+	@.ci/proto.sh clients/python
+	@echo "proto: clients/python/headrace/v1"
+
+proto-baseline: setup ## At a release: make today's protos the contract that later ones must not break
+	@buf build protos --exclude-source-info -o protos/headrace.binpb
+	@echo "proto-baseline: protos/headrace.binpb"
+
+constraints: ## Resolve all dependencies anew and pin them in .ci/constraints.txt
+	@.ci/constraints.sh "$(PYTHON)" "$(EXTRAS)"
+
+diagram: setup ## Draw the generated parts of the documents anew
+	@python .ci/documents.py --write
+
+bench: setup ## Run the benchmarks
+	@shopt -s nullglob; for script in benchmarks/*.py; do echo "bench: $$script"; python "$$script"; done
+
+clean: ## Remove the virtual environment, caches and outputs
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build report.html
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
