@@ -1,0 +1,187 @@
+"""One supervised process: what it is, how it starts, when it is ready and how it ends.
+
+The child runs in its own session, so a Ctrl-C in the terminal reaches `up` alone and the stop has an order. Its
+output goes to its log file, which is appended to over restarts.
+"""
+
+import asyncio
+import datetime
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.errors import HeadraceError
+from headrace_services.up import launch
+
+PROBE_INTERVAL_S = 0.1
+LOG_TAIL_LINES = 12
+
+
+async def _ready_at_once() -> str | None:
+    return ""
+
+
+def _nothing_to_prepare() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildSpec:
+    """A process to keep alive."""
+
+    name: str
+    command: tuple[str, ...]
+    log_path: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Added to this process's environment."""
+    user: str | None = None
+    """The system user to run as; needs root."""
+    prepare: Callable[[], None] = _nothing_to_prepare
+    """Runs in a thread before every start."""
+    ready: Callable[[], Awaitable[str | None]] = _ready_at_once
+    """Answers with a few words for people once the child serves, with None before; must not hang."""
+    ready_timeout_s: float = 60
+    stop_signal: signal.Signals = signal.SIGTERM
+    stop_grace_s: float = 30
+    kill_signal: signal.Signals = signal.SIGKILL
+    death_signal: signal.Signals = signal.SIGKILL
+    """What the kernel sends the child when this process dies."""
+
+
+class ChildFailedError(HeadraceError):
+    """A child ended, or did not become ready in time."""
+
+    def __init__(self, spec: ChildSpec, what: str, *, remedy: str | None = None) -> None:
+        self.what = what
+        tail = log_tail(spec.log_path)
+        super().__init__(
+            f"{spec.name} {what}" + (f"; the end of its log:\n{tail}\n" if tail else ""),
+            remedy=remedy or f"Mend the cause and start again; the whole log is {spec.log_path}.",
+        )
+
+
+class Child:
+    """The process of a ChildSpec, over all its restarts. Used by one task at a time."""
+
+    def __init__(self, spec: ChildSpec) -> None:
+        self.spec = spec
+        self.started_at = 0.0
+        """Event-loop time of the last start."""
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process, if it runs."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    async def start(self) -> str:
+        """Starts the process and returns its readiness in words. Raises ChildFailedError, with no process left."""
+        spec = self.spec
+        self.started_at = asyncio.get_running_loop().time()
+        try:
+            await asyncio.to_thread(spec.prepare)
+            self._process = await _spawn(spec)
+        except HeadraceError as error:
+            raise ChildFailedError(
+                spec, f"could not be started: {error.message}", remedy=error.remedy
+            ) from error
+        except (OSError, subprocess.SubprocessError) as error:
+            raise ChildFailedError(spec, f"could not be started: {error}") from error
+        try:
+            async with asyncio.timeout(spec.ready_timeout_s):
+                return await self._until_ready(self._process)
+        except TimeoutError:
+            self.kill()
+            await self._process.wait()
+            raise ChildFailedError(spec, f"was not ready within {spec.ready_timeout_s:g} s") from None
+
+    async def wait(self) -> str:
+        """Waits for the end of the process and says how it ended."""
+        assert self._process is not None
+        return _ending(await self._process.wait())
+
+    async def stop(self) -> str:
+        """Asks the process to end, kills it after its grace, and says how it ended."""
+        process = self._process
+        if process is None:
+            return "was not running"
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.send_signal(self.spec.stop_signal)
+            try:
+                async with asyncio.timeout(self.spec.stop_grace_s):
+                    await process.wait()
+            except TimeoutError:
+                self.kill()
+                await self._until_dead(process)
+                return f"killed: it did not stop within {self.spec.stop_grace_s:g} s"
+        return "stopped" if process.returncode == 0 else _ending(await process.wait())
+
+    def kill(self) -> None:
+        """Ends the process and what it started in its process group, now."""
+        if self.pid is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, self.spec.kill_signal)
+
+    async def _until_ready(self, process: asyncio.subprocess.Process) -> str:
+        while True:
+            answer = await self.spec.ready()
+            if answer is not None and process.returncode is None:
+                return answer
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PROBE_INTERVAL_S):
+                    raise ChildFailedError(self.spec, _ending(await process.wait()))
+
+    async def _until_dead(self, process: asyncio.subprocess.Process) -> None:
+        """The kill signal may be one that can be ignored; SIGKILL, a little later, cannot."""
+        try:
+            async with asyncio.timeout(5):
+                await process.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+def log_tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
+    """The last lines of a log file; empty if there is none."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, path.stat().st_size - 8192))
+            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""
+
+
+async def _spawn(spec: ChildSpec) -> asyncio.subprocess.Process:
+    spec.log_path.parent.mkdir(parents=True, exist_ok=True)
+    launcher = [sys.executable, "-I", "-S", launch.__file__, "--parent", str(os.getpid())]
+    launcher += ["--death-signal", str(int(spec.death_signal))]
+    if spec.user is not None:
+        launcher += ["--user", spec.user]
+    with spec.log_path.open("ab") as log:
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        log.write(f"--- {now} headrace up starts {spec.name}\n".encode())
+        log.flush()
+        return await asyncio.create_subprocess_exec(
+            *launcher,
+            "--",
+            *spec.command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **spec.env},
+            start_new_session=True,
+        )
+
+
+def _ending(returncode: int) -> str:
+    if returncode < 0:
+        return f"was killed by {signal.Signals(-returncode).name}"
+    return f"ended with exit status {returncode}"

@@ -1,0 +1,228 @@
+"""The command `headrace up`: options, the list of children, signals."""
+
+import asyncio
+import signal
+import socket
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.errors import HeadraceError
+from headrace.home import home_dir
+from headrace_services.up import home as up_home
+from headrace_services.up.child import ChildSpec
+from headrace_services.up.notices import Notices
+from headrace_services.up.postgres import EmbeddedPostgres
+from headrace_services.up.probe import scheduler_serves, worker_connected
+from headrace_services.up.supervisor import Supervisor
+
+HOST = "127.0.0.1"
+WORKER_NAME = "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What `headrace up` was asked for."""
+
+    home: Path
+    ports: tuple[int, ...]
+    database_url: str | None = None
+    store: str | None = None
+    slots: int | None = None
+    worker: bool = True
+    heartbeat_interval_s: float | None = None
+    lease_ttl_s: float | None = None
+
+    @property
+    def addresses(self) -> list[str]:
+        """One per scheduler."""
+        return [f"{HOST}:{port}" for port in self.ports]
+
+
+def up(
+    home: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where everything is kept. Default: HEADRACE_HOME, or ~/.headrace.", show_default=False
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(help="Where the scheduler listens on this machine; 0 takes any free port.")
+    ] = 7440,
+    slots: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="CPU slots: how many trials may run at once. Default: the GPUs, or half the cores without any.",
+            show_default=False,
+        ),
+    ] = None,
+    replicas: Annotated[
+        int, typer.Option(min=1, max=16, help="Schedulers to run; all but the first on any free port.")
+    ] = 1,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            help="Your own Postgres (postgresql://user@host/database) instead of the one that comes along."
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="Where checkpoints go: a folder, or s3://bucket/prefix. Default: the folder `store` in the home."
+        ),
+    ] = None,
+    worker: Annotated[
+        bool, typer.Option("--worker/--no-worker", help="Also run a worker on this machine.")
+    ] = True,
+    heartbeat_interval: Annotated[
+        float | None,
+        typer.Option(help="Seconds between two heartbeats of a worker.", show_default="the scheduler's"),
+    ] = None,
+    lease_ttl: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds of silence after which a worker loses its trials.", show_default="the scheduler's"
+        ),
+    ] = None,
+) -> None:
+    """Run all of Headrace on this machine: Postgres, a scheduler and a worker, until Ctrl-C.
+
+    Nothing has to be installed or set up before. Whatever dies is started again. Studies, checkpoints and logs are
+    kept in the home folder, so the next `headrace up` goes on where this one stopped.
+
+    [bold]Examples[/bold]
+
+    headrace up                               # the default: 127.0.0.1:7440
+
+    headrace up --slots 2                     # at most two trials at once
+
+    headrace up --home ./here --port 0        # a second one beside the first
+
+    headrace up --no-worker                   # workers run elsewhere: headrace worker --scheduler …
+    """
+    notices = Notices()
+    began = time.monotonic()
+    try:
+        place = (home or home_dir()).expanduser().resolve()
+        with up_home.hold(place):
+            options = Options(
+                home=place,
+                ports=free_ports(port, replicas),
+                database_url=database_url,
+                store=store,
+                slots=slots,
+                worker=worker,
+                heartbeat_interval_s=heartbeat_interval,
+                lease_ttl_s=lease_ttl,
+            )
+            asyncio.run(_run(options, notices, began))
+    except HeadraceError as error:
+        typer.echo(f"headrace up: {error}", err=True)
+        raise typer.Exit(1) from None
+    notices.stopped(place)
+
+
+async def _run(options: Options, notices: Notices, began: float) -> None:
+    stopping = asyncio.Event()
+    supervisor = Supervisor(children(options), announce=notices)
+
+    def on_signal(which: signal.Signals) -> None:
+        if stopping.is_set():
+            notices.killing()
+            supervisor.kill()
+        else:
+            notices.stopping(which.name)
+            stopping.set()
+
+    loop = asyncio.get_running_loop()
+    for which in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(which, on_signal, which)
+    with ExitStack() as advertisement:
+
+        def on_ready() -> None:
+            advertisement.enter_context(up_home.advertised(options.home, options.addresses))
+            notices.ready(seconds=time.monotonic() - began, addresses=options.addresses, home=options.home)
+
+        await supervisor.run(stopping, on_ready)
+
+
+def children(options: Options) -> list[ChildSpec]:
+    """What to run, in the order of starting."""
+    home, logs = options.home, options.home / "logs"
+    specs = []
+    database_url = options.database_url
+    if database_url is None:
+        postgres = EmbeddedPostgres(data_dir=home / "postgres", log_path=logs / "postgres.log")
+        database_url = postgres.url
+        specs.append(postgres.child())
+    env = {"HEADRACE_HOME": str(home)}
+    timing = _option("--heartbeat-interval", options.heartbeat_interval_s) + _option(
+        "--lease-ttl", options.lease_ttl_s
+    )
+    for index, address in enumerate(options.addresses):
+        name = f"scheduler-{index + 1}" if len(options.addresses) > 1 else "scheduler"
+        specs.append(
+            ChildSpec(
+                name=name,
+                command=_headrace("scheduler", "--listen", address, *timing),
+                env={**env, "HEADRACE_DATABASE_URL": database_url},
+                log_path=logs / f"{name}.log",
+                ready=scheduler_serves(address),
+            )
+        )
+    if options.worker:
+        where = ("--scheduler", ",".join(options.addresses), "--name", WORKER_NAME, "--home", str(home))
+        specs.append(
+            ChildSpec(
+                name="worker",
+                command=_headrace(
+                    "worker",
+                    *where,
+                    *_option("--store", options.store),
+                    *_option("--cpu-slots", options.slots),
+                ),
+                env=env,
+                log_path=logs / "worker.log",
+                ready=worker_connected(options.addresses[0], WORKER_NAME),
+            )
+        )
+    return specs
+
+
+def free_ports(first: int, count: int) -> tuple[int, ...]:
+    """The ports for `count` schedulers, each free now: `first` (0: any) and any others.
+
+    They are fixed here and not by the schedulers, since one that is started again must be found where it was.
+    """
+    sockets = []
+    try:
+        for port in (first, *[0] * (count - 1)):
+            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            sockets.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((HOST, port))
+            except OSError as error:
+                raise HeadraceError(
+                    f"cannot listen on {HOST}:{port}: {error.strerror}.",
+                    remedy="Give another --port; 0 takes any free one.",
+                ) from error
+        return tuple(int(listener.getsockname()[1]) for listener in sockets)
+    finally:
+        for listener in sockets:
+            listener.close()
+
+
+def _headrace(*arguments: str) -> tuple[str, ...]:
+    """A command of this installation, whatever the path says."""
+    return (sys.executable, "-m", "headrace.cli", *arguments)
+
+
+def _option(name: str, value: float | str | None) -> tuple[str, ...]:
+    return () if value is None else (name, f"{value}")

@@ -1,0 +1,58 @@
+"""The home folder of one `headrace up`: who holds it, and the file that says where the schedulers are.
+
+The lock is the kernel's (`flock`), dropped with the process that holds it, however that ends; what is written in
+the lock file is for people alone. The children do not inherit it: Python's file descriptors close on exec.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headrace.errors import HeadraceError
+from headrace.home import ADDRESS_FILE
+
+LOCK_FILE = "up.lock"
+
+
+class HomeInUseError(HeadraceError):
+    """Another `headrace up` runs from the same home."""
+
+    def __init__(self, home: Path, holder: str) -> None:
+        super().__init__(
+            f"headrace up runs from {home} already" + (f" (process {holder})" if holder else ""),
+            remedy="Use that one (`headrace studies`), stop it with Ctrl-C where it runs, or give another --home.",
+        )
+
+
+@contextmanager
+def hold(home: Path) -> Iterator[None]:
+    """Holds the home for this process, making it if need be. Raises HomeInUseError."""
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / LOCK_FILE).open("a+", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise HomeInUseError(home, lock.read().strip()) from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        try:
+            yield
+        finally:
+            lock.truncate(0)
+
+
+@contextmanager
+def advertised(home: Path, addresses: list[str]) -> Iterator[None]:
+    """Writes the schedulers' addresses where the other commands look; all or nothing, and removed at the end."""
+    path = home / ADDRESS_FILE
+    new = path.with_name(f"{ADDRESS_FILE}.new")
+    new.write_text(",".join(addresses) + "\n", encoding="utf-8")
+    new.replace(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,56 @@
+"""Becomes a child of `headrace up`: binds its life to the parent's, changes the user, and executes the command.
+
+A program of its own rather than a `preexec_fn`, since no Python may run between fork and exec in a process that has
+threads. It is run by path with `python -I -S` and therefore imports the standard library alone.
+"""
+
+import argparse
+import ctypes
+import os
+import pwd
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> None:
+    """Does not return: the process becomes the command."""
+    parser = argparse.ArgumentParser(prog="launch")
+    parser.add_argument("--parent", type=int, required=True, help="the process to die with")
+    parser.add_argument(
+        "--death-signal", type=int, required=True, help="what to be sent when the parent dies"
+    )
+    parser.add_argument("--user", help="the system user to become")
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args(arguments)
+    if options.user is not None:
+        become(options.user)
+    # After the change of user, which clears it.
+    die_with(options.parent, options.death_signal)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.execvp(options.command[0], options.command)  # noqa: S606 - to become the command is the point
+
+
+def become(user: str) -> None:
+    """Gives up root for `user`, groups included."""
+    entry = pwd.getpwnam(user)
+    os.initgroups(user, entry.pw_gid)
+    os.setgid(entry.pw_gid)
+    os.setuid(entry.pw_uid)
+    os.environ.update(HOME=entry.pw_dir, USER=user, LOGNAME=user)
+
+
+def die_with(parent: int, death_signal: int) -> None:
+    """Asks the kernel for `death_signal` when `parent` ends; where there is no such kernel, does nothing."""
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent:  # it died before the call, so no signal will come
+        sys.exit(f"the parent process {parent} is gone")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

