@@ -1,0 +1,34 @@
+"""The trial API: three lines that make a training script a trial.
+
+```python
+from headrace import trial
+
+def train(t: trial.Trial) -> None:
+    model, optimizer, scheduler = build(t.params)
+    t.track(model=model, optimizer=optimizer, lr_scheduler=scheduler)   # loads the checkpoint when resuming
+    for epoch in t.steps():                                             # continues at the right step
+        ...
+        t.report(val_loss=loss)                                         # saves at a rung, may end the loop
+
+if __name__ == "__main__":
+    trial.main(train, defaults={"lr": 1e-3}, steps=27)                  # `python train.py --lr 0.1` works too
+```
+
+The story of one process: *attach* (who am I, where do I continue), build, `track` (restore every object),
+`steps` (restore the random generators last, so that seeding in between does no harm), train, `report`.
+Before the milestone a report is only passed on. At the milestone everything that the next step reads is
+saved in one folder, written under a temporary name, fsynced and renamed; only then is the folder's name
+reported, and the call waits for the decision: go on, or leave. A trial that leaves has lost nothing:
+another process, on another machine, continues from that folder to the bit.
+
+Three runtimes stand behind the same `Trial`: the worker daemon (`cluster`), a run by hand (`local`) and
+`headrace check`. PyTorch and NumPy are looked at only where the script itself has imported them; without
+PyTorch checkpoints are JSON.
+"""
+
+from headrace.trial.batches import ResumableBatches
+from headrace.trial.runtime import Ended, TrialRuntimeError
+from headrace.trial.script import current, main
+from headrace.trial.session import Trial
+
+__all__ = ["Ended", "ResumableBatches", "Trial", "TrialRuntimeError", "current", "main"]

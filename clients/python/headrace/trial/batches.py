@@ -1,0 +1,86 @@
+"""Batches of indices that know where they are: the data position, as part of the checkpoint.
+
+`(epoch, position)` names the next batch to be given out. It moves before a batch is handed over, so while
+batch k is in use the state says k+1, and a save at that moment resumes without repeating or skipping one.
+Each epoch's order depends on the seed and the epoch alone, never on a generator's history.
+
+With `DataLoader(batch_sampler=batches, num_workers=0)` this is exact at every batch. Loader workers fetch
+ahead, so with `num_workers > 0` it is exact at the end of each epoch only.
+"""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+
+class ResumableBatches:
+    """Lists of at most `batch_size` indices below `size`, in a new order each epoch."""
+
+    def __init__(
+        self, size: int, batch_size: int, *, seed: int, shuffle: bool = True, drop_last: bool = False
+    ) -> None:
+        if size < 1 or batch_size < 1:
+            raise ValueError(f"size and batch_size must be at least 1, not {size} and {batch_size}")
+        if drop_last and batch_size > size:
+            raise ValueError(
+                f"batch_size {batch_size} exceeds size {size}: with drop_last there is no batch at all"
+            )
+        self.size = size
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.epoch = 0
+        self.position = 0
+
+    def __len__(self) -> int:
+        """The number of batches in a whole epoch."""
+        return self.size // self.batch_size if self.drop_last else -(-self.size // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """The rest of the current epoch; after it, the next epoch is the current one."""
+        order = self._order(self.epoch)
+        for number in range(self.position, len(self)):
+            self._move_past(number)
+            yield order[number * self.batch_size : (number + 1) * self.batch_size]
+
+    def take(self, count: int) -> Iterator[list[int]]:
+        """The next `count` batches, across the ends of epochs."""
+        while count > 0:
+            order, first = self._order(self.epoch), self.position
+            for number in range(first, min(first + count, len(self))):
+                self._move_past(number)
+                yield order[number * self.batch_size : (number + 1) * self.batch_size]
+                count -= 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, and what it is a position in."""
+        return {"epoch": self.epoch, "position": self.position, **self._identity()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from `state`; raises `ValueError` where it was taken over other data or batches."""
+        for name, value in self._identity().items():
+            if state[name] != value:
+                raise ValueError(
+                    f"the checkpoint's batches have {name}={state[name]}, these have {value}: not the same order"
+                )
+        self.epoch, self.position = state["epoch"], state["position"]
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "size": self.size,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "drop_last": self.drop_last,
+        }
+
+    def _move_past(self, number: int) -> None:
+        last = number + 1 == len(self)
+        self.epoch, self.position = (self.epoch + 1, 0) if last else (self.epoch, number + 1)
+
+    def _order(self, epoch: int) -> list[int]:
+        order = list(range(self.size))
+        if self.shuffle:
+            random.Random(f"{self.seed}/{epoch}").shuffle(order)  # noqa: S311 - an order, not a secret
+        return order

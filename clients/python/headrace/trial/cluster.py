@@ -1,0 +1,137 @@
+"""A trial under a worker daemon: unary gRPC over the daemon's Unix socket.
+
+The daemon outlives a lost scheduler, and a trial does not outlive its daemon (the kernel kills it). So a
+daemon that cannot be reached is retried for seconds, not for ever. A report at a milestone waits as long as
+the scheduler needs: each call has a deadline, and a call that runs into it is simply repeated with the same
+sequence.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+import tenacity
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+
+from headrace.trial.runtime import Action, Assignment, Decision, Report, TrialRuntimeError
+from headrace.v1 import event_pb2, runtime_pb2, runtime_pb2_grpc
+
+# An attach may fetch a checkpoint from far away; a milestone may wait for a scheduler that is being restarted.
+_DEADLINE_S = 600.0
+_UNREACHABLE_FOR_S = 15.0
+
+_ACTIONS = {
+    event_pb2.DECISION_ACTION_CONTINUE: Action.CONTINUE,
+    event_pb2.DECISION_ACTION_PAUSE: Action.PAUSE,
+    event_pb2.DECISION_ACTION_STOP: Action.STOP,
+}
+_Answer = TypeVar("_Answer", bound=Message)
+
+
+class ClusterRuntime:
+    """The runtime of a process that a worker daemon spawned."""
+
+    def __init__(self, address: str, lease_id: str) -> None:
+        self._address = address
+        self._lease_id = lease_id
+        # A daemon never lies behind a proxy, whatever the environment says.
+        self._channel = grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)])
+        self._stub = runtime_pb2_grpc.TrialRuntimeServiceStub(self._channel)
+
+    @classmethod
+    def from_environment(cls) -> "ClusterRuntime":
+        """Reads what the daemon passes: `HEADRACE_RUNTIME` and `HEADRACE_LEASE_ID`."""
+        missing = [name for name in ("HEADRACE_RUNTIME", "HEADRACE_LEASE_ID") if not os.environ.get(name)]
+        if missing:
+            raise TrialRuntimeError(
+                f"{' and '.join(missing)} not set: a worker starts this program; by hand, run the script itself"
+            )
+        return cls(os.environ["HEADRACE_RUNTIME"], os.environ["HEADRACE_LEASE_ID"])
+
+    def attach(self) -> Assignment:
+        """Asks the daemon who this trial is and where it continues."""
+        request = runtime_pb2.AttachRequest(lease_id=self._lease_id)
+        answer = self._call(lambda: self._stub.Attach(request, timeout=_DEADLINE_S))
+        values = answer.parameters.values
+        return Assignment(
+            trial=answer.trial,
+            params={
+                name: getattr(values[name], values[name].WhichOneof("kind") or "") for name in sorted(values)
+            },
+            max_steps=answer.max_steps,
+            next_milestone=answer.next_milestone,
+            seed=answer.seed,
+            metric=answer.metric,
+            restore_dir=Path(answer.restore_dir) if answer.restore_dir else None,
+            resume_step=answer.resume_step,
+            checkpoint_dir=Path(answer.checkpoint_dir) if answer.checkpoint_dir else None,
+            slots=tuple(answer.slots),
+            target=answer.template.callable,
+            working_dir=answer.template.working_dir,
+        )
+
+    def restored(self, *, read_time_s: float) -> None:
+        """Says that the loop begins."""
+        request = runtime_pb2.RestoredRequest(lease_id=self._lease_id, read_time=_duration(read_time_s))
+        self._call(lambda: self._stub.Restored(request, timeout=_DEADLINE_S))
+
+    def report(self, report: Report) -> Decision:
+        """Passes the report on; returns when there is a decision."""
+        request = runtime_pb2.ReportRequest(
+            lease_id=self._lease_id,
+            sequence=report.sequence,
+            step=report.step,
+            metrics=report.metrics,
+            checkpoint_dir=str(report.checkpoint_dir or ""),
+            train_time=_duration(report.train_time_s),
+            save_time=_duration(report.save_time_s),
+        )
+        decision = self._call(lambda: self._stub.Report(request, timeout=_DEADLINE_S)).decision
+        action = _ACTIONS.get(decision.action)
+        if action is None:
+            raise TrialRuntimeError(
+                f"the worker answered with the unknown decision {decision.action}; it is newer than this Headrace"
+            )
+        return Decision(action=action, next_milestone=decision.next_milestone, reason=decision.reason)
+
+    def finish(self, *, error: str, traceback: str) -> None:
+        """Says how the program ended, and closes the connection."""
+        request = runtime_pb2.FinishRequest(lease_id=self._lease_id, error=error, traceback=traceback)
+        self._call(lambda: self._stub.Finish(request, timeout=_DEADLINE_S))
+        self._channel.close()
+
+    def _call(self, call: Callable[[], _Answer]) -> _Answer:
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(_is_passing),
+            stop=_unreachable_too_long,
+            wait=tenacity.wait_random_exponential(multiplier=0.05, max=1.0),
+            reraise=True,
+        )
+        try:
+            return retrying(call)
+        except grpc.RpcError as error:
+            what = f"{error.code().name}: {error.details()}" if isinstance(error, grpc.Call) else str(error)
+            raise TrialRuntimeError(
+                f"the worker at {self._address} refused the trial's call ({what})"
+            ) from error
+
+
+def _is_passing(error: BaseException) -> bool:
+    return isinstance(error, grpc.RpcError) and isinstance(error, grpc.Call) and error.code() in _PASSING
+
+
+_PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+def _unreachable_too_long(state: tenacity.RetryCallState) -> bool:
+    """Gives up on a daemon that is gone, never on one that is waiting for a decision."""
+    error = state.outcome.exception() if state.outcome else None
+    waiting = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    return not waiting and (state.seconds_since_start or 0.0) > _UNREACHABLE_FOR_S
+
+
+def _duration(seconds: float) -> Duration:
+    return Duration(seconds=int(seconds), nanos=int((seconds % 1.0) * 1e9))

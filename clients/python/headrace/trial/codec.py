@@ -1,0 +1,124 @@
+"""State as users' objects give it, turned into what a checkpoint may hold, and back.
+
+A checkpoint is loaded without running code from it (`torch.load(weights_only=True)`, or JSON). So only
+values that need none are let in: scalars, strings, bytes, lists, tuples, dicts, sets, tensors, and NumPy
+arrays and scalars, which are written as their bytes. What JSON cannot say (tuples, bytes, keys that are no
+strings) is wrapped in a tagged dict, and unwrapped on the way back. Anything else is refused with its path,
+before the first step rather than when a trial is resumed.
+"""
+
+import base64
+import sys
+from collections import OrderedDict
+from typing import Any
+
+TAG = "~headrace"
+_SCALARS = (bool, int, float, str)
+
+
+def encode(value: Any, path: str, *, for_json: bool) -> Any:
+    """`value` in what a safe load accepts; raises `TypeError` with the path of what cannot be said in it."""
+    kind = type(value)
+    if value is None or kind in _SCALARS:
+        return value
+    if kind in (dict, OrderedDict):
+        return _encode_dict(value, path, for_json=for_json)
+    if kind is list:
+        return [encode(item, f"{path}[{i}]", for_json=for_json) for i, item in enumerate(value)]
+    if kind in (tuple, set, frozenset):
+        items = [encode(item, f"{path}[{i}]", for_json=for_json) for i, item in enumerate(value)]
+        return tuple(items) if kind is tuple and not for_json else {TAG: kind.__name__, "items": items}
+    if kind is bytes:
+        return {TAG: "bytes", "data": base64.b64encode(value).decode()}
+    if (torch := sys.modules.get("torch")) is not None and not for_json:
+        if isinstance(value, torch.Tensor):
+            return value.detach() if value.requires_grad else value
+        if isinstance(value, torch.dtype | torch.device | torch.Size):
+            return value
+    if (numpy := sys.modules.get("numpy")) is not None:
+        if isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
+            return _encode_array(value, "array", numpy)
+        if isinstance(value, numpy.generic) and not value.dtype.hasobject:
+            return _encode_array(numpy.asarray(value), "scalar", numpy)
+    if isinstance(value, dict):  # defaultdict, Counter and other kinds of dict come back as a dict
+        return _encode_dict(dict(value), path, for_json=for_json)
+    for base in _SCALARS:  # enumerations and other subclasses of plain values
+        if isinstance(value, base):
+            return base(value)
+    raise TypeError(
+        f"{path} is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold; "
+        "keep tensors, arrays, numbers, strings, lists and dicts in state_dict() and in t.state"
+    )
+
+
+def decode(value: Any) -> Any:
+    """The inverse of `encode`."""
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    if type(value) is tuple:
+        return tuple(decode(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    match value.get(TAG):
+        case None:
+            plain = type(value)((key, decode(item)) for key, item in value.items())
+            return _with_metadata(plain, value)
+        case "tuple":
+            return tuple(decode(item) for item in value["items"])
+        case "set":
+            return {decode(item) for item in value["items"]}
+        case "frozenset":
+            return frozenset(decode(item) for item in value["items"])
+        case "dict":
+            return {decode(key): decode(item) for key, item in value["items"]}
+        case "bytes":
+            return base64.b64decode(value["data"])
+        case kind:
+            return _decode_array(value, kind)
+
+
+def _encode_dict(value: dict[Any, Any], path: str, *, for_json: bool) -> dict[Any, Any]:
+    plain_keys = (str,) if for_json else _SCALARS
+    if all(type(key) in plain_keys and key != TAG for key in value):
+        pairs = ((key, encode(item, f"{path}.{key}", for_json=for_json)) for key, item in value.items())
+        return _with_metadata(type(value)(pairs), value)
+    pairs_of_any = [
+        [
+            encode(key, f"a key of {path}", for_json=for_json),
+            encode(item, f"{path}[{key!r}]", for_json=for_json),
+        ]
+        for key, item in value.items()
+    ]
+    return {TAG: "dict", "items": pairs_of_any}
+
+
+def _with_metadata(target: dict[Any, Any], source: dict[Any, Any]) -> dict[Any, Any]:
+    """A module's state_dict carries its modules' versions in an attribute, which a copy must keep."""
+    metadata = getattr(source, "_metadata", None)
+    if metadata is not None and isinstance(target, OrderedDict):
+        target._metadata = metadata  # type: ignore[attr-defined]  # PyTorch's own convention
+    return target
+
+
+def _encode_array(array: Any, kind: str, numpy: Any) -> dict[str, Any]:
+    data = numpy.ascontiguousarray(array).tobytes()
+    return {
+        TAG: kind,
+        "dtype": array.dtype.str,
+        "shape": list(array.shape),
+        "data": base64.b64encode(data).decode(),
+    }
+
+
+def _decode_array(value: dict[str, Any], kind: Any) -> Any:
+    import numpy as np  # only a checkpoint of a script that uses NumPy gets here
+
+    flat = np.frombuffer(base64.b64decode(value["data"]), dtype=np.dtype(value["dtype"]))
+    array = flat.reshape(value["shape"]).copy()
+    if kind == "array":
+        return array
+    if kind == "scalar":
+        return array[()]
+    raise ValueError(
+        f"the checkpoint holds a value of unknown kind {kind!r}; it was written by a newer Headrace"
+    )

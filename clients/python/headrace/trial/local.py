@@ -1,0 +1,80 @@
+"""A run by hand: the same script without a cluster.
+
+Every report is a row of a table on the terminal, nobody decides, and with a checkpoint folder a run that
+was interrupted continues where it was. The folder keeps the newest checkpoint and the configuration it
+belongs to.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from headrace.trial.runtime import Action, Assignment, Decision, Report, Value
+
+_WIDTH = 12
+
+
+class LocalRuntime:
+    """Runs one configuration to the end of its budget."""
+
+    def __init__(
+        self, *, params: Mapping[str, Value], steps: int, seed: int, checkpoints: Path | None = None
+    ) -> None:
+        self._params = dict(params)
+        self._steps = steps
+        self._seed = seed
+        self._checkpoints = checkpoints
+        self._columns: tuple[str, ...] = ()
+
+    def attach(self) -> Assignment:
+        """The configuration; raises `ValueError` where the folder holds a checkpoint of another one."""
+        newest = self._newest_checkpoint()
+        return Assignment(
+            trial="studies/local/trials/0",
+            params=self._params,
+            max_steps=self._steps,
+            next_milestone=1 if self._checkpoints else self._steps,
+            seed=self._seed,
+            restore_dir=newest,
+            resume_step=int(newest.name.split("-")[1]) if newest else 0,
+            checkpoint_dir=self._checkpoints,
+        )
+
+    def restored(self, *, read_time_s: float) -> None:
+        """Says where the run continues."""
+        print(f"continues from {self._newest_checkpoint()} (read in {read_time_s:.2f} s)")
+
+    def report(self, report: Report) -> Decision:
+        """Prints a row, and drops the checkpoints before this one."""
+        columns = tuple(report.metrics)
+        if columns != self._columns:
+            self._columns = columns
+            print(f"{'step':>6}" + "".join(f"  {name:>{_WIDTH}}" for name in columns))
+        row = "".join(f"  {value:>{max(_WIDTH, len(name))}.6g}" for name, value in report.metrics.items())
+        print(f"{report.step:>6}{row}", flush=True)
+        if report.checkpoint_dir is not None:
+            for older in report.checkpoint_dir.parent.glob("step-*"):
+                if older != report.checkpoint_dir:
+                    shutil.rmtree(older)
+        if report.step >= self._steps:
+            return Decision(action=Action.STOP, reason="the budget is spent")
+        return Decision(action=Action.CONTINUE, next_milestone=report.step + 1 if self._checkpoints else 0)
+
+    def finish(self, *, error: str, traceback: str) -> None:
+        """Nothing is left to say: an exception shows itself."""
+
+    def _newest_checkpoint(self) -> Path | None:
+        if self._checkpoints is None:
+            return None
+        self._checkpoints.mkdir(parents=True, exist_ok=True)
+        known = self._checkpoints / "run.json"
+        run = {"params": self._params, "seed": self._seed, "steps": self._steps}
+        if not known.exists():
+            known.write_text(json.dumps(run))
+        elif json.loads(known.read_text()) != run:
+            raise ValueError(
+                f"{self._checkpoints} belongs to another run ({known.read_text()}); "
+                "give --checkpoints a folder of its own"
+            )
+        return max(self._checkpoints.glob("step-*"), default=None, key=lambda folder: folder.name)

@@ -1,0 +1,50 @@
+"""`python -m headrace.trial.process`: what a worker daemon starts for a study whose trial is a `module:function`.
+
+Attach, import, seed, call, finish. Whatever goes wrong from the import on is the configuration's or the
+script's: it is reported with its last line and its traceback, printed to the trial's log, and ends the
+process with status 1. A process that dies without a word (a signal, the machine) has not finished, and the
+daemon draws its own conclusion.
+"""
+
+import io
+import sys
+import traceback
+
+from headrace.trial.cluster import ClusterRuntime
+from headrace.trial.runtime import TrialRuntimeError
+from headrace.trial.script import finish_with, run
+from headrace.trial.target import import_target
+
+
+def main() -> int:
+    """Runs the trial that `HEADRACE_RUNTIME` and `HEADRACE_LEASE_ID` name; returns the exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # a log that is followed must not lag
+    try:
+        runtime = ClusterRuntime.from_environment()
+        assignment = runtime.attach()
+    except TrialRuntimeError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 1
+    configuration = " ".join(f"{name}={value}" for name, value in assignment.params.items())
+    print(
+        f"headrace: {assignment.trial} from step {assignment.resume_step} of {assignment.max_steps}: {configuration}"
+    )
+    try:
+        function = import_target(assignment.target, assignment.working_dir)
+    except Exception as error:  # noqa: BLE001 - it goes into the report and the log
+        traceback.print_exc()
+        finish_with(runtime, error)
+        return 1
+    try:
+        run(function, runtime, assignment)
+    except SystemExit as error:
+        return 0 if error.code in (None, 0) else 1
+    except Exception:  # noqa: BLE001 - reported by run(); the log gets the traceback
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

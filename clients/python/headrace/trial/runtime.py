@@ -1,0 +1,104 @@
+"""What stands behind a trial: who it is, where its reports go, and who decides.
+
+`Runtime` is the whole of it; `cluster` speaks to the worker daemon, `local` serves a run by hand, and
+`headrace.check` has a third.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+Value = bool | int | float | str
+
+
+class Action(Enum):
+    """What a trial is to do after a report."""
+
+    CONTINUE = "continue"
+    # Leave the slot; this report's checkpoint will be continued from later.
+    PAUSE = "pause"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """The configuration of one process, and where it continues from."""
+
+    # `studies/{study}/trials/{number}`.
+    trial: str
+    params: Mapping[str, Value]
+    max_steps: int
+    # The step up to which the trial runs without asking.
+    next_milestone: int
+    seed: int
+    # The objective's name; empty where nobody compares.
+    metric: str = ""
+    # The checkpoint to load; None for a start from nothing.
+    restore_dir: Path | None = None
+    resume_step: int = 0
+    # Where new checkpoints go; None where none are wanted.
+    checkpoint_dir: Path | None = None
+    slots: tuple[int, ...] = field(default=(0,))
+    # `module:function` and where it lies; empty where the script runs by itself.
+    target: str = ""
+    working_dir: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One report; a repeat carries the same sequence."""
+
+    sequence: int
+    step: int
+    metrics: Mapping[str, float]
+    checkpoint_dir: Path | None
+    train_time_s: float
+    save_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The answer to a report."""
+
+    action: Action
+    # With CONTINUE; 0 leaves the milestone as it was.
+    next_milestone: int = 0
+    reason: str = ""
+
+
+class Runtime(Protocol):
+    """The other side of a trial. Every call is safe to repeat."""
+
+    def attach(self) -> Assignment:
+        """The configuration and where to continue from."""
+
+    def restored(self, *, read_time_s: float) -> None:
+        """The checkpoint is loaded and the loop begins."""
+
+    def report(self, report: Report) -> Decision:
+        """Passes a report on; at a milestone, waits for the decision."""
+
+    def finish(self, *, error: str, traceback: str) -> None:
+        """The program ended: with success where `error` is empty."""
+
+
+class Ended(SystemExit):
+    """The trial was told to leave and its script does not loop over `t.steps()`.
+
+    A `SystemExit` with status 0: a script that lets it pass ends cleanly, and `except Exception` does not
+    swallow it.
+    """
+
+    def __init__(self, action: Action, reason: str = "") -> None:
+        super().__init__(0)
+        self.action = action
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.action.value}: {self.reason}" if self.reason else self.action.value
+
+
+class TrialRuntimeError(RuntimeError):
+    """The worker daemon does not answer, or refuses what the trial says."""

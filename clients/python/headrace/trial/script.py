@@ -1,0 +1,181 @@
+"""How a script becomes a trial: by `main` at its end, by `current()` in its middle, or called by the worker.
+
+Who stands behind the trial is found in this order: a runtime installed in this process (`headrace check`),
+the worker daemon that started it (`HEADRACE_RUNTIME`), else nobody: a run by hand, with parameters from the
+command line.
+"""
+
+import argparse
+import atexit
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from headrace.trial import rng
+from headrace.trial.local import LocalRuntime
+from headrace.trial.runtime import Assignment, Ended, Runtime, Value
+from headrace.trial.session import Observer, Trial
+
+_OWN_OPTIONS = ("steps", "seed", "checkpoints")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """What a script says of itself, for runs that nobody else configures."""
+
+    params: Mapping[str, Value]
+    steps: int
+    seed: int
+
+
+class Host(Protocol):
+    """Stands behind every trial of this process instead of the worker or the command line."""
+
+    def runtime(self, defaults: Defaults) -> tuple[Runtime, Observer | None]:
+        """The runtime for a script with these defaults."""
+
+
+_host: Host | None = None
+_current: Trial | None = None
+
+
+def install(host: Host) -> None:
+    """From here on, `main` and `current` in this process ask `host`."""
+    global _host
+    _host = host
+
+
+def main(
+    function: Callable[[Trial], object],
+    *,
+    defaults: Mapping[str, Value] | None = None,
+    steps: int = 1,
+    seed: int = 0,
+    argv: Sequence[str] | None = None,
+) -> None:
+    """Calls `function` with the trial of this process; by hand, with `defaults` as changed on the command line.
+
+    By hand: `--lr 0.1` for each default, `--steps`, `--seed`, and `--checkpoints DIR` to save at each
+    report and to continue.
+    """
+    runtime, observer = _find_runtime(Defaults(params=dict(defaults or {}), steps=steps, seed=seed), argv)
+    run(function, runtime, runtime.attach(), observer)
+
+
+def current(*, defaults: Mapping[str, Value] | None = None, steps: int = 1, seed: int = 0) -> Trial:
+    """The trial of this process, for a script that is no function: started by a command template, or by hand.
+
+    The first call attaches and seeds the random generators; the end of the process finishes the trial.
+    """
+    global _current
+    if _current is None:
+        found = Defaults(params=dict(defaults or {}), steps=steps, seed=seed)
+        runtime, observer = _find_runtime(found, None)
+        assignment = runtime.attach()
+        rng.seed_all(assignment.seed)
+        _current = Trial(assignment, runtime, observer)
+        _finish_at_exit(runtime)
+    return _current
+
+
+def run(
+    function: Callable[[Trial], object],
+    runtime: Runtime,
+    assignment: Assignment,
+    observer: Observer | None = None,
+) -> None:
+    """Seeds, calls `function` with the trial, and finishes it; an exception is reported and raised again."""
+    rng.seed_all(assignment.seed)
+    try:
+        function(Trial(assignment, runtime, observer))
+    except Ended:
+        pass
+    except BaseException as error:
+        finish_with(runtime, error)
+        raise
+    runtime.finish(error="", traceback="")
+
+
+def finish_with(runtime: Runtime, error: BaseException) -> None:
+    """Tells the runtime how the program ended: `sys.exit(0)` is success, all else is not."""
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        runtime.finish(error="", traceback="")
+        return
+    lines = traceback.format_exception_only(error)
+    line = lines[-1] if isinstance(error, SyntaxError) else lines[0]
+    runtime.finish(error=line.strip(), traceback="".join(traceback.format_exception(error)))
+
+
+def _find_runtime(defaults: Defaults, argv: Sequence[str] | None) -> tuple[Runtime, Observer | None]:
+    if _host is not None:
+        return _host.runtime(defaults)
+    if os.environ.get("HEADRACE_RUNTIME"):
+        from headrace.trial.cluster import ClusterRuntime  # gRPC only where there is a daemon to speak to
+
+        return ClusterRuntime.from_environment(), None
+    return _local_runtime(defaults, argv), None
+
+
+def _local_runtime(defaults: Defaults, argv: Sequence[str] | None) -> LocalRuntime:
+    clash = [name for name in defaults.params if name in _OWN_OPTIONS]
+    if clash:
+        raise ValueError(
+            f"parameter {clash[0]!r} has the name of an option of its own: --{clash[0]}; call it something else"
+        )
+    # `current()` leaves the command line of its script alone.
+    parser = argparse.ArgumentParser(
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
+    )
+    for name, default in defaults.params.items():
+        names = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
+        parser.add_argument(*names, dest=name, type=_parser_of(default), default=default, help="a parameter")
+    parser.add_argument("--steps", type=int, default=defaults.steps, help="the budget")
+    parser.add_argument("--seed", type=int, default=defaults.seed, help="seeds the random generators")
+    parser.add_argument(
+        "--checkpoints", type=Path, metavar="DIR", help="save here at each report, and continue from here"
+    )
+    given: dict[str, Any] = vars(parser.parse_args(argv))
+    return LocalRuntime(
+        params={name: given[name] for name in defaults.params},
+        steps=given["steps"],
+        seed=given["seed"],
+        checkpoints=given["checkpoints"],
+    )
+
+
+def _parser_of(default: Value) -> Callable[[str], Value]:
+    if isinstance(default, bool):
+        return _parse_bool
+    return type(default)
+
+
+def _parse_bool(text: str) -> bool:
+    if text.lower() in ("true", "yes", "1"):
+        return True
+    if text.lower() in ("false", "no", "0"):
+        return False
+    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+
+
+def _finish_at_exit(runtime: Runtime) -> None:
+    """A script of its own has no caller to catch what it raises, so the interpreter's hooks stand in for one."""
+    before = sys.excepthook
+    failed = False
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        nonlocal failed
+        failed = True
+        before(kind, error, trace)
+        finish_with(runtime, error)
+
+    def at_exit() -> None:
+        if not failed:
+            runtime.finish(error="", traceback="")
+
+    sys.excepthook = hook
+    atexit.register(at_exit)

@@ -1,0 +1,296 @@
+"""The trial as a script sees it: what to try, what to save, where it is, and whether to go on.
+
+Order of events in one process: construction reads the checkpoint (if any); `track` gives each object its
+state; the first iteration of `steps` puts `state` and the random generators back, last of all, and tells
+the runtime that the loop begins. `report` saves first and reports second, so that whoever hears of a step
+can continue from it.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from headrace.trial import checkpoint, rng
+from headrace.trial.metrics import to_floats
+from headrace.trial.runtime import Action, Assignment, Ended, Report, Runtime
+from headrace.trial.tracking import Tracked, tracked
+
+logger = logging.getLogger("headrace.trial")
+
+
+class Observer(Protocol):
+    """Looks on at the instants that matter for resuming; `headrace check` is one."""
+
+    def restored(self, t: "Trial") -> None:
+        """Everything known so far is restored; the last call before the loop counts."""
+
+    def reporting(self, t: "Trial", step: int) -> None:
+        """A checkpoint is complete, or would be."""
+
+    def body_ended(self, t: "Trial") -> None:
+        """The script came back to `t.steps()` after a step."""
+
+
+class Params(dict[str, Any]):
+    """The configuration. A parameter that is not active here is a `KeyError` that says what is."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise KeyError(f"this trial has no parameter {name!r}; it has {', '.join(sorted(self)) or 'none'}")
+
+
+class Trial:
+    """One configuration being trained; made by `trial.main`, `trial.current` or the worker, never by hand."""
+
+    def __init__(self, assignment: Assignment, runtime: Runtime, observer: Observer | None = None) -> None:
+        self.params: Mapping[str, Any] = Params(assignment.params)
+        # Plain values of the script's own (numbers, strings, lists, tensors) that are saved with the tracked objects.
+        self.state: dict[str, Any] = {}
+        self._assignment = assignment
+        self._runtime = runtime
+        self._observer = observer
+        self._tracked: dict[str, Tracked] = {}
+        self._step = assignment.resume_step
+        self._reported_step = assignment.resume_step
+        self._saved_step = assignment.resume_step
+        self._next_milestone = assignment.next_milestone
+        self._sequence = 0
+        self._checkpoint_every: int | None = None
+        self._begun = False
+        self._looping = False
+        self._end: Ended | None = None
+        self._warned: set[str] = set()
+        self._read_time_s = 0.0
+        self._document: dict[str, Any] | None = None
+        if assignment.restore_dir is not None:
+            self._read_checkpoint(assignment.restore_dir)
+        self._train_started = time.monotonic()
+
+    @property
+    def name(self) -> str:
+        """`studies/{study}/trials/{number}`."""
+        return self._assignment.trial
+
+    @property
+    def number(self) -> int:
+        """The trial's number within its study; 0 in a run by hand."""
+        number = self.name.rpartition("/")[2]
+        return int(number) if number.isdecimal() else 0
+
+    @property
+    def seed(self) -> int:
+        """The trial's own seed; the global random generators have been seeded with it already."""
+        return self._assignment.seed
+
+    @property
+    def step(self) -> int:
+        """The step being trained, or last trained; 0 before the first."""
+        return self._step
+
+    @property
+    def max_steps(self) -> int:
+        """The full budget: the length of a learning-rate schedule, whatever becomes of this trial."""
+        return self._assignment.max_steps
+
+    @property
+    def resumed(self) -> bool:
+        """Whether this process continues from a checkpoint."""
+        return self._document is not None
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The granted slots' indices."""
+        return self._assignment.slots
+
+    @property
+    def world_size(self) -> int:
+        """How many slots were granted."""
+        return max(1, len(self.slots))
+
+    @property
+    def ended(self) -> bool:
+        """Whether the trial was told to leave; what follows the loop can be kept for the trials that were not."""
+        return self._end is not None
+
+    def track(self, **objects: Any) -> None:
+        """Registers what the next step reads, by name, and loads it from the checkpoint when resuming.
+
+        Takes anything with `state_dict` and `load_state_dict` (modules, optimizers, schedulers, scalers,
+        `ResumableBatches`) and random generators (`torch.Generator`, `numpy.random.Generator`,
+        `random.Random`). Call it once everything is built and placed on its device. Raises `TypeError` for
+        what cannot be saved and `ValueError` where the checkpoint was taken of other objects.
+        """
+        if self._begun:
+            raise ValueError(
+                "t.track(...) comes before the loop: what is tracked later would miss the first checkpoints"
+            )
+        for name, target in objects.items():
+            if name in self._tracked:
+                raise ValueError(f"t.track({name}=...) was called before; each object has a name of its own")
+            entry = tracked(name, target)
+            checkpoint.try_encode(entry.take(), name)
+            self._tracked[name] = entry
+            if self._document is not None:
+                self._give(entry, self._document["tracked"])
+        self._put_back_globals()
+        if self._observer is not None:
+            self._observer.restored(self)
+
+    def steps(self, *, checkpoint_every: int | None = None) -> Iterator[int]:
+        """The steps that are left, up to `max_steps`; ends early when the trial is told to leave.
+
+        `checkpoint_every=n` also saves at the first report n steps or more after the last save, so that
+        less is lost with a machine.
+        """
+        if checkpoint_every is not None and checkpoint_every < 1:
+            raise ValueError(f"checkpoint_every must be at least 1, not {checkpoint_every}")
+        self._checkpoint_every = checkpoint_every
+        self._begin()
+        self._looping = True
+        try:
+            while self._step < self.max_steps and self._end is None:
+                self._step += 1
+                yield self._step
+                if self._observer is not None:
+                    self._observer.body_ended(self)
+        finally:
+            self._looping = False
+
+    def report(self, *, step: int | None = None, save: bool = False, **metrics: Any) -> None:
+        """Reports metrics of a step; at the milestone saves first, and waits for the decision.
+
+        Put it last in the loop's body: what changes after it is not in the checkpoint. `step` defaults to
+        the step of `t.steps()`, or, in a loop of another kind, to one more than the last. `save=True` saves
+        before a milestone too. Raises `TypeError` for a metric that is not a number. When the trial is told
+        to leave, `t.steps()` ends; in a loop of another kind, `Ended` is raised here.
+        """
+        if self._end is not None:
+            raise self._end
+        values = to_floats(metrics)
+        self._begin()
+        train_time_s = time.monotonic() - self._train_started
+        if step is None:
+            step = self._step if self._looping else self._step + 1
+        if not self._looping:
+            self._step = step
+        self._warn_about(step, values)
+        started = time.monotonic()
+        folder = self._save(step) if self._wants_save(step, asked=save) else None
+        if self._observer is not None:
+            self._observer.reporting(self, step)
+        self._sequence += 1
+        decision = self._runtime.report(
+            Report(
+                sequence=self._sequence,
+                step=step,
+                metrics=values,
+                checkpoint_dir=folder,
+                train_time_s=train_time_s,
+                save_time_s=time.monotonic() - started if folder is not None else 0.0,
+            )
+        )
+        self._reported_step = step
+        self._train_started = time.monotonic()
+        if decision.action is Action.CONTINUE:
+            self._next_milestone = decision.next_milestone or self._next_milestone
+            return
+        self._end = Ended(decision.action, decision.reason)
+        if not self._looping:
+            raise self._end
+
+    def tracked_objects(self) -> dict[str, Any]:
+        """The tracked objects by name."""
+        return {name: entry.target for name, entry in self._tracked.items()}
+
+    def _read_checkpoint(self, folder: Path) -> None:
+        started = time.monotonic()
+        self._document = checkpoint.read(folder)
+        self._read_time_s = time.monotonic() - started
+        # A script may report in units of its own; its loop continues by its own count.
+        self._step = self._document["loop_step"]
+        self._reported_step = self._saved_step = self._document["step"]
+        self.state.update(self._document["state"])
+
+    def _give(self, entry: Tracked, saved: dict[str, Any]) -> None:
+        if entry.name not in saved:
+            raise ValueError(
+                f"t.track({entry.name}=...): the checkpoint holds {', '.join(sorted(saved)) or 'nothing'}, "
+                f"but no {entry.name!r}; "
+                "a trial resumes with the same script that it was paused with"
+            )
+        started = time.monotonic()
+        entry.give(saved[entry.name])
+        self._read_time_s += time.monotonic() - started
+
+    def _put_back_globals(self) -> None:
+        if self._document is not None:
+            self.state.update(self._document["state"])
+            rng.restore(self._document["rng"])
+
+    def _begin(self) -> None:
+        """Once per process: the loop begins."""
+        if self._begun:
+            return
+        self._begun = True
+        if self._document is not None:
+            lost = sorted(set(self._document["tracked"]) - set(self._tracked))
+            if lost:
+                logger.warning(
+                    "headrace: the checkpoint also holds %s, which t.track(...) was not given",
+                    ", ".join(lost),
+                )
+            self._runtime.restored(read_time_s=self._read_time_s)
+            self._put_back_globals()
+        if self._observer is not None:
+            self._observer.restored(self)
+        self._train_started = time.monotonic()
+
+    def _wants_save(self, step: int, *, asked: bool) -> bool:
+        interval = self._checkpoint_every
+        due = interval is not None and step - self._saved_step >= interval
+        if not (asked or due or step >= self._next_milestone) or self._assignment.checkpoint_dir is None:
+            return False
+        if self._tracked or self.state:
+            return True
+        self._warn_once(
+            "untracked",
+            "nothing is tracked, so this trial cannot be paused; call t.track(model=..., optimizer=...)",
+        )
+        return False
+
+    def _save(self, step: int) -> Path:
+        assert self._assignment.checkpoint_dir is not None
+        document = {
+            "trial": self.name,
+            "step": step,
+            "loop_step": self._step,
+            "tracked": {name: entry.take() for name, entry in self._tracked.items()},
+            "state": self.state,
+            "rng": rng.capture(),
+        }
+        folder = self._assignment.checkpoint_dir / f"step-{step:08d}-{self._sequence + 1:06d}"
+        self._saved_step = step
+        return checkpoint.write(folder, document)
+
+    def _warn_about(self, step: int, values: dict[str, float]) -> None:
+        metric = self._assignment.metric
+        if metric and metric not in values:
+            names = ", ".join(sorted(values)) or "nothing"
+            self._warn_once(
+                "metric",
+                f"THE OBJECTIVE {metric!r} IS NOT REPORTED (reported: {names}); this trial will rank last",
+            )
+        if self._sequence and step == self._reported_step:
+            logger.warning("headrace: step %d is reported twice; the first report counts at a rung", step)
+        elif step < self._reported_step:
+            logger.warning(
+                "headrace: step %d is reported after step %d; steps are expected to grow",
+                step,
+                self._reported_step,
+            )
+
+    def _warn_once(self, topic: str, message: str) -> None:
+        if topic not in self._warned:
+            self._warned.add(topic)
+            logger.warning("headrace: %s", message)
