@@ -1,0 +1,75 @@
+"""The description of a study: models with their validation, study files, protobuf and JSON.
+
+One truth for the SDK, the CLI and the scheduler. The models mirror `spec.proto` field for field; `parse_spec`,
+`load_study_file` and `from_proto` raise `headrace.errors.InvalidFieldError` with every violation at once.
+"""
+
+from headrace.spec.convert import (
+    from_proto,
+    params_from_json,
+    params_from_proto,
+    params_to_json,
+    params_to_proto,
+    to_proto,
+    value_from_proto,
+    value_to_proto,
+)
+from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain
+from headrace.spec.file import StudyFile, load_study_file
+from headrace.spec.policy import (
+    AshaPolicy,
+    AshaVariant,
+    GridSampler,
+    Policy,
+    RandomSampler,
+    RunAllPolicy,
+    Sampler,
+)
+from headrace.spec.scalars import Value
+from headrace.spec.study import (
+    Goal,
+    Objective,
+    Resources,
+    StudySpec,
+    check_assignment,
+    check_study_id,
+    parse_spec,
+    violations_of,
+)
+from headrace.spec.template import CommandLine, TrialTemplate
+
+__all__ = [
+    "AshaPolicy",
+    "AshaVariant",
+    "CategoricalDomain",
+    "CommandLine",
+    "Condition",
+    "Domain",
+    "FloatDomain",
+    "Goal",
+    "GridSampler",
+    "IntDomain",
+    "Objective",
+    "Policy",
+    "RandomSampler",
+    "Resources",
+    "RunAllPolicy",
+    "Sampler",
+    "StudyFile",
+    "StudySpec",
+    "TrialTemplate",
+    "Value",
+    "check_assignment",
+    "check_study_id",
+    "from_proto",
+    "load_study_file",
+    "params_from_json",
+    "params_from_proto",
+    "params_to_json",
+    "params_to_proto",
+    "parse_spec",
+    "to_proto",
+    "value_from_proto",
+    "value_to_proto",
+    "violations_of",
+]

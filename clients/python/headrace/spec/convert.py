@@ -1,0 +1,298 @@
+"""Between the models of a spec and its protobuf messages.
+
+Both directions go field by field. What an unset message field means is decided here: an absent sampler is random,
+an absent policy is ASHA, and 0 means what `spec.proto` says. `from_proto` builds plain data and leaves every
+judgement to `parse_spec`, so a client in any language gets the same violations with the same paths.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from google.protobuf.duration_pb2 import Duration
+
+from headrace.errors import InvalidFieldError, Violation, show_value
+from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain
+from headrace.spec.policy import AshaPolicy, AshaVariant, GridSampler, RandomSampler, RunAllPolicy
+from headrace.spec.scalars import check_value, value_to_json
+from headrace.spec.study import Goal, StudySpec, parse_spec
+from headrace.spec.template import TrialTemplate
+from headrace.v1 import spec_pb2 as pb
+
+Scalar = bool | int | float | str
+_GOALS: Final = {Goal.MINIMIZE: pb.GOAL_MINIMIZE, Goal.MAXIMIZE: pb.GOAL_MAXIMIZE}
+_VARIANTS: Final = {
+    AshaVariant.PROMOTION: pb.ASHA_VARIANT_PROMOTION,
+    AshaVariant.STOPPING: pb.ASHA_VARIANT_STOPPING,
+}
+
+
+def value_to_proto(value: Scalar) -> pb.ParameterValue:
+    """A parameter's value with its type."""
+    match value:
+        case bool():
+            return pb.ParameterValue(bool_value=value)
+        case int():
+            return pb.ParameterValue(int_value=value)
+        case float():
+            return pb.ParameterValue(float_value=value)
+        case str():
+            return pb.ParameterValue(string_value=value)
+
+
+def value_from_proto(message: pb.ParameterValue) -> Scalar | None:
+    """The value of a message; None where no kind is set, which validation refuses by its path."""
+    kind = message.WhichOneof("kind")
+    if kind is None:
+        return None
+    value: Scalar = getattr(message, kind)
+    return value
+
+
+def params_to_proto(params: Mapping[str, Scalar]) -> pb.ParameterAssignment:
+    """A configuration as a message."""
+    return pb.ParameterAssignment(values={name: value_to_proto(value) for name, value in params.items()})
+
+
+def params_from_proto(message: pb.ParameterAssignment, *, field: str = "parameters") -> dict[str, Scalar]:
+    """A configuration from a message; raises `InvalidFieldError` where a value is not set."""
+    params = {name: value_from_proto(message.values[name]) for name in sorted(message.values)}
+    missing = [name for name, value in params.items() if value is None]
+    if missing:
+        raise InvalidFieldError(
+            Violation(
+                field=f"{field}.{name}", message="has no value", remedy="Set one of the kinds of value."
+            )
+            for name in missing
+        )
+    return {name: value for name, value in params.items() if value is not None}
+
+
+def params_to_json(params: Mapping[str, Scalar]) -> dict[str, Any]:
+    """A configuration as JSON that JSONB gives back with every value's type."""
+    return {name: value_to_json(value) for name, value in params.items()}
+
+
+def params_from_json(data: Mapping[str, Any]) -> dict[str, Scalar]:
+    """The configuration that `params_to_json` wrote."""
+    return {name: check_value(value) for name, value in data.items()}
+
+
+def to_proto(spec: StudySpec) -> pb.StudySpec:
+    """The spec as a message."""
+    message = pb.StudySpec(
+        objective=pb.Objective(metric=spec.objective.metric, goal=_GOALS[spec.objective.goal]),
+        space=[_parameter(name, domain) for name, domain in spec.space.items()],
+        resources=pb.Resources(
+            gpus=spec.resources.gpus,
+            gpu_memory_bytes=spec.resources.gpu_memory_bytes,
+            labels=spec.resources.labels,
+        ),
+        max_trials=spec.max_trials,
+        max_parallel=spec.max_parallel,
+        max_steps=spec.max_steps,
+        max_retries=spec.max_retries,
+        seed=spec.seed,
+        enqueued=[params_to_proto(assignment) for assignment in spec.enqueued],
+        checkpoints_kept=spec.checkpoints_kept,
+    )
+    match spec.sampler:
+        case RandomSampler():
+            message.sampler.random.SetInParent()
+        case GridSampler(points=points):
+            message.sampler.grid.SetInParent()
+            message.sampler.grid.points.update(points)
+    match spec.policy:
+        case RunAllPolicy():
+            message.policy.run_all.SetInParent()
+        case AshaPolicy() as asha:
+            message.policy.asha.CopyFrom(
+                pb.AshaPolicy(
+                    variant=_VARIANTS[asha.variant],
+                    eta=asha.eta,
+                    min_steps=asha.min_steps or 0,
+                    rungs=asha.rungs,
+                    brackets=asha.brackets,
+                )
+            )
+    if spec.template is not None:
+        message.template.CopyFrom(_template(spec.template))
+    if spec.baseline is not None:
+        message.baseline.CopyFrom(params_to_proto(spec.baseline))
+    return message
+
+
+def from_proto(message: pb.StudySpec) -> StudySpec:
+    """The spec that a message describes; raises `InvalidFieldError` with all violations otherwise."""
+    repeats = _repeated_names(message.space)
+    if repeats:
+        raise InvalidFieldError(repeats)
+    data: dict[str, Any] = {
+        "objective": _objective_data(message.objective),
+        "space": {parameter.name: _domain_data(parameter) for parameter in message.space},
+        "resources": {
+            "gpus": message.resources.gpus,
+            "gpu_memory_bytes": message.resources.gpu_memory_bytes,
+            "labels": dict(message.resources.labels),
+        },
+        "max_trials": message.max_trials,
+        "max_parallel": message.max_parallel,
+        "max_retries": message.max_retries,
+        "seed": message.seed,
+        "enqueued": [_values(assignment) for assignment in message.enqueued],
+        "checkpoints_kept": message.checkpoints_kept,
+    }
+    if message.max_steps or not message.policy.asha.rungs:
+        data["max_steps"] = message.max_steps
+    match message.sampler.WhichOneof("kind"):
+        case "random":
+            data["sampler"] = {"kind": "random"}
+        case "grid":
+            data["sampler"] = {"kind": "grid", "points": dict(message.sampler.grid.points)}
+    match message.policy.WhichOneof("kind"):
+        case "run_all":
+            data["policy"] = {"kind": "run_all"}
+        case "asha":
+            data["policy"] = _asha_data(message.policy.asha)
+    if message.HasField("template"):
+        data["template"] = _template_data(message.template)
+    if message.HasField("baseline"):
+        data["baseline"] = _values(message.baseline)
+    return parse_spec(data)
+
+
+def _parameter(name: str, domain: Domain) -> pb.Parameter:
+    message = pb.Parameter(name=name, conditions=[_condition(condition) for condition in domain.conditions])
+    match domain:
+        case FloatDomain():
+            message.float.CopyFrom(
+                pb.FloatDomain(low=domain.low, high=domain.high, log=domain.log, step=domain.step or 0.0)
+            )
+        case IntDomain():
+            message.int.CopyFrom(
+                pb.IntDomain(low=domain.low, high=domain.high, log=domain.log, step=domain.step)
+            )
+        case CategoricalDomain():
+            message.categorical.CopyFrom(
+                pb.CategoricalDomain(values=[value_to_proto(value) for value in domain.values])
+            )
+    return message
+
+
+def _condition(condition: Condition) -> pb.Condition:
+    return pb.Condition(
+        parameter=condition.parameter, values=[value_to_proto(value) for value in condition.values]
+    )
+
+
+def _template(template: TrialTemplate) -> pb.TrialTemplate:
+    message = pb.TrialTemplate(working_dir=template.working_dir, env=template.env, python=template.python)
+    if template.callable is not None:
+        message.callable = template.callable
+    if template.command is not None:
+        message.command.CopyFrom(pb.CommandLine(args=template.command.args))
+    if template.grace is not None:
+        message.grace.FromTimedelta(template.grace)
+    if template.report_timeout is not None:
+        message.report_timeout.FromTimedelta(template.report_timeout)
+    return message
+
+
+def _repeated_names(space: Iterable[pb.Parameter]) -> list[Violation]:
+    seen: set[str] = set()
+    repeats: list[Violation] = []
+    for index, parameter in enumerate(space):
+        if parameter.name in seen:
+            repeats.append(
+                Violation(
+                    field=f"space[{index}].name",
+                    value=show_value(parameter.name),
+                    message="is the name of an earlier parameter",
+                    remedy="Give every parameter a name of its own.",
+                )
+            )
+        seen.add(parameter.name)
+    return repeats
+
+
+def _objective_data(message: pb.Objective) -> dict[str, Any]:
+    goals = {number: goal for goal, number in _GOALS.items()}
+    data: dict[str, Any] = {"metric": message.metric}
+    if message.goal != pb.GOAL_UNSPECIFIED:
+        data["goal"] = goals.get(message.goal, str(message.goal))
+    return data
+
+
+def _domain_data(message: pb.Parameter) -> dict[str, Any]:
+    conditions = [
+        {"parameter": condition.parameter, "values": [value_from_proto(value) for value in condition.values]}
+        for condition in message.conditions
+    ]
+    match message.WhichOneof("domain"):
+        case "float":
+            number = message.float
+            return {
+                "type": "float",
+                "low": number.low,
+                "high": number.high,
+                "log": number.log,
+                "step": number.step if number.step else None,
+                "conditions": conditions,
+            }
+        case "int":
+            whole = message.int
+            return {
+                "type": "int",
+                "low": whole.low,
+                "high": whole.high,
+                "log": whole.log,
+                "step": whole.step if whole.step else 1,
+                "conditions": conditions,
+            }
+        case "categorical":
+            values = [value_from_proto(value) for value in message.categorical.values]
+            return {"type": "categorical", "values": values, "conditions": conditions}
+        case _:
+            return {"conditions": conditions}
+
+
+def _asha_data(message: pb.AshaPolicy) -> dict[str, Any]:
+    variants = {number: variant for variant, number in _VARIANTS.items()}
+    unset = message.variant == pb.ASHA_VARIANT_UNSPECIFIED
+    return {
+        "kind": "asha",
+        "variant": AshaVariant.PROMOTION if unset else variants.get(message.variant, str(message.variant)),
+        "eta": message.eta,
+        "min_steps": message.min_steps if message.min_steps else None,
+        "rungs": list(message.rungs),
+        "brackets": message.brackets or 1,
+    }
+
+
+def _template_data(message: pb.TrialTemplate) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "working_dir": message.working_dir,
+        "env": dict(message.env),
+        "python": message.python,
+    }
+    match message.WhichOneof("program"):
+        case "callable":
+            data["callable"] = message.callable
+        case "command":
+            data["command"] = {"args": list(message.command.args)}
+    if message.HasField("grace"):
+        data["grace"] = _seconds(message.grace)
+    if message.HasField("report_timeout"):
+        data["report_timeout"] = _seconds(message.report_timeout)
+    return data
+
+
+def _seconds(message: Duration) -> timedelta | float:
+    """The duration, to the microsecond; one that Python cannot hold as a number, for validation to refuse."""
+    if abs(message.seconds) > 10**10:
+        return float(message.seconds)
+    return timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
+
+
+def _values(message: pb.ParameterAssignment) -> dict[str, Any]:
+    return {name: value_from_proto(message.values[name]) for name in sorted(message.values)}

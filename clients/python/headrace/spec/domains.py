@@ -1,0 +1,271 @@
+"""The dimensions of a search space, and the conditions under which one exists."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+
+from headrace.errors import show_value
+from headrace.spec.problems import Problem, joined, reject
+from headrace.spec.scalars import INT64_MAX, Flag, Integer, Real, Text, Value, same_value
+
+_STEP_TOLERANCE = 1e-9
+
+
+class SpecModel(BaseModel):
+    """The base of all models of a spec: immutable, and without unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _beside_unknown_keys(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Unknown keys do not hide what else is wrong: the rest is checked without them."""
+        try:
+            return handler(data)
+        except ValidationError as error:
+            unknown = (
+                {key for key in data if key not in cls.model_fields} if isinstance(data, Mapping) else set()
+            )
+            if not unknown:
+                raise
+            try:
+                cls.model_validate({key: data[key] for key in data if key not in unknown})
+            except ValidationError as further:
+                raise joined([], error, further) from None
+            raise
+
+
+class Condition(SpecModel):
+    """`parameter` takes one of `values`."""
+
+    parameter: Text
+    values: tuple[Value, ...]
+
+    def holds(self, value: object) -> bool:
+        return any(same_value(value, wanted) for wanted in self.values)
+
+
+class FloatDomain(SpecModel):
+    """The closed interval [low, high] of real numbers, or its grid low, low+step, … ≤ high."""
+
+    type: Literal["float"] = "float"
+    low: Real
+    high: Real
+    log: Flag = False
+    step: Real | None = None
+    conditions: tuple[Condition, ...] = ()
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        problems = _interval_problems(self.low, self.high, log=self.log)
+        if self.low == self.high:
+            problems.append(_one_value(self.low))
+        if self.step is not None:
+            if self.log:
+                problems.append(
+                    Problem(
+                        loc=("step",),
+                        value=self.step,
+                        message="cannot be combined with log",
+                        remedy="Remove step, or set log to false.",
+                    )
+                )
+            problems += _step_problems(self.low, self.high, self.step)
+        reject(problems)
+        return self
+
+    @property
+    def count(self) -> int | None:
+        """How many values there are; None for a continuum."""
+        if self.step is None:
+            return None
+        return math.floor((self.high - self.low) / self.step + _STEP_TOLERANCE) + 1
+
+    def value_at(self, index: int) -> float:
+        """The value number `index`, from 0, of a domain with a step."""
+        return min(self.low + index * (self.step or 0.0), self.high)
+
+    def admit(self, value: object) -> float | None:
+        """The value as this domain writes it, or None when it does not belong."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        if not self.low <= value <= self.high:
+            return None
+        if self.step is None:
+            return float(value)
+        place = (value - self.low) / self.step
+        near = round(place)
+        return self.value_at(near) if abs(place - near) <= 1e-6 else None
+
+    def describe(self) -> str:
+        grid = f" in steps of {self.step:g}" if self.step is not None else ""
+        return f"a number from {self.low:g} to {self.high:g}{grid}"
+
+
+class IntDomain(SpecModel):
+    """The closed interval [low, high] of integers, or its grid low, low+step, … ≤ high."""
+
+    type: Literal["int"] = "int"
+    low: Integer
+    high: Integer
+    log: Flag = False
+    step: Integer = 1
+    conditions: tuple[Condition, ...] = ()
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        problems = _interval_problems(self.low, self.high, log=self.log)
+        if self.log and self.step > 1:
+            problems.append(
+                Problem(
+                    loc=("step",),
+                    value=self.step,
+                    message="cannot be combined with log",
+                    remedy="Remove step, or set log to false.",
+                )
+            )
+        if self.low < self.high or self.step != 1:
+            problems += _step_problems(self.low, self.high, self.step)
+        reject(problems)
+        return self
+
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return (self.high - self.low) // self.step + 1
+
+    def value_at(self, index: int) -> int:
+        """The value number `index`, from 0."""
+        return self.low + index * self.step
+
+    def admit(self, value: object) -> int | None:
+        """The value as this domain writes it, or None when it does not belong."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            return None
+        if not self.low <= value <= self.high or value != int(value):
+            return None
+        return int(value) if (int(value) - self.low) % self.step == 0 else None
+
+    def describe(self) -> str:
+        grid = f" in steps of {self.step}" if self.step != 1 else ""
+        return f"a whole number from {self.low} to {self.high}{grid}"
+
+
+class CategoricalDomain(SpecModel):
+    """A finite set of choices, of any scalar types."""
+
+    type: Literal["categorical"] = "categorical"
+    values: tuple[Value, ...]
+    conditions: tuple[Condition, ...] = ()
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        problems: list[Problem] = []
+        if not self.values:
+            problems.append(
+                Problem(loc=("values",), message="is empty", remedy="List at least one value to choose from.")
+            )
+        for index, value in enumerate(self.values):
+            if any(same_value(value, earlier) for earlier in self.values[:index]):
+                problems.append(
+                    Problem(
+                        loc=("values", index),
+                        value=value,
+                        message="is listed twice",
+                        remedy="Remove the duplicate; a repeated value would only skew the draw.",
+                    )
+                )
+        reject(problems)
+        return self
+
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return len(self.values)
+
+    def value_at(self, index: int) -> bool | int | float | str:
+        """The value number `index`, from 0."""
+        return self.values[index]
+
+    def admit(self, value: object) -> bool | int | float | str | None:
+        """The value as this domain writes it, or None when it does not belong."""
+        return next((mine for mine in self.values if same_value(mine, value)), None)
+
+    def describe(self) -> str:
+        more = ", …" if len(self.values) > 12 else ""
+        return f"one of {', '.join(map(show_value, self.values[:12]))}{more}"
+
+
+Domain = Annotated[FloatDomain | IntDomain | CategoricalDomain, Field(discriminator="type")]
+
+
+def _interval_problems(low: float, high: float, *, log: bool) -> list[Problem]:
+    problems: list[Problem] = []
+    if low > high:
+        problems.append(
+            Problem(
+                loc=("low",),
+                value=low,
+                message=f"is above high, which is {high}",
+                remedy="Swap the two, or correct one of them.",
+            )
+        )
+    if log and low <= 0:
+        problems.append(
+            Problem(
+                loc=("low",),
+                value=low,
+                message="must be above 0 where log is true",
+                remedy="Choose a positive bound, or set log to false.",
+            )
+        )
+    return problems
+
+
+def _one_value(value: float) -> Problem:
+    return Problem(
+        loc=("low",),
+        value=value,
+        message="equals high, so there is nothing to search",
+        remedy=f"Raise high, or fix the value with `type: categorical, values: [{value:g}]`.",
+    )
+
+
+def _step_problems(low: float, high: float, step: float) -> list[Problem]:
+    if step <= 0:
+        return [
+            Problem(
+                loc=("step",),
+                value=step,
+                message="must be above 0",
+                remedy="Leave it out, or choose a positive step.",
+            )
+        ]
+    if low <= high and step > high - low:
+        return [
+            Problem(
+                loc=("step",),
+                value=step,
+                message=f"is larger than the interval, which is {high - low:g} wide",
+                remedy="Choose a smaller step, or a wider interval.",
+            )
+        ]
+    if low <= high and (high - low) / step > INT64_MAX:
+        return [
+            Problem(
+                loc=("step",),
+                value=step,
+                message="cuts the interval too finely to count",
+                remedy="Leave it out.",
+            )
+        ]
+    return []

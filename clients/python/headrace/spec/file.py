@@ -1,0 +1,219 @@
+"""Study files: a spec in YAML with friendlier spelling.
+
+The file says `trials`, `steps`, `trial` and `when` where the spec says `max_trials`, `max_steps`, `template` and
+`conditions`. Reading is three moves: YAML to plain data, friendly names to the spec's names, and `parse_spec`.
+Violations come back with the names that the user wrote.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from headrace.errors import InvalidFieldError, Violation
+from headrace.spec.problems import Loc, Problem, did_you_mean
+from headrace.spec.study import StudySpec, check_study_id, known_keys, plain_loc, spec_problems
+from headrace.spec.yaml import read_yaml
+
+_TOP: Final = {
+    "trial": "template",
+    "trials": "max_trials",
+    "parallel": "max_parallel",
+    "steps": "max_steps",
+    "retries": "max_retries",
+    "enqueue": "enqueued",
+}
+_TRIAL: Final = {"grace_s": "grace", "report_timeout_s": "report_timeout"}
+_DOMAIN: Final = {"when": "conditions"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFile:
+    """A study file that was read: its path (absolute), the study's name and the spec."""
+
+    path: Path
+    name: str
+    spec: StudySpec
+
+
+def load_study_file(path: str | Path) -> StudyFile:
+    """Read a study file; raises `InvalidFieldError` with every violation that it has."""
+    where = Path(path).resolve()
+    try:
+        text = where.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "is not a UTF-8 text"
+        raise InvalidFieldError(
+            [Violation(field=str(path), message=reason, remedy="Give the path of a study file in YAML.")]
+        ) from None
+    name, spec = parse_study_text(text, folder=where.parent)
+    return StudyFile(path=where, name=name, spec=spec)
+
+
+def parse_study_text(text: str, *, folder: Path) -> tuple[str, StudySpec]:
+    """The name and the spec in a study file's text; relative folders in it start from `folder`."""
+    data, problems = read_yaml(text)
+    if not isinstance(data, Mapping):
+        problem = Problem(
+            loc=(), message="the study file is not a mapping", remedy="Write it as `key: value` pairs."
+        )
+        raise InvalidFieldError([*(p.violation() for p in problems), problem.violation()])
+    named = dict(data)
+    name = named.pop("name", None)
+    problems += _name_problems(name, missing="name" not in data)
+    plain = _renamed(named, _TOP, (), problems, extra=("name",))
+    _spell_out_trial(plain, folder, problems)
+    _spell_out_space(plain, problems)
+    spec: StudySpec | None = None
+    try:
+        spec = StudySpec.model_validate(plain)
+    except ValidationError as error:
+        problems += [_friendly(problem, plain) for problem in spec_problems(error)]
+    if problems or spec is None:
+        raise InvalidFieldError(problem.violation() for problem in problems)
+    return str(name), spec
+
+
+def _name_problems(name: object, *, missing: bool) -> list[Problem]:
+    if missing:
+        return [
+            Problem(loc=("name",), message="is required", remedy="Name the study, such as `name: digits`.")
+        ]
+    try:
+        check_study_id(name if isinstance(name, str) else "", field="name")
+    except InvalidFieldError as error:
+        found = error.violations[0]
+        return [Problem(loc=("name",), value=name, message=found.message, remedy=found.remedy)]
+    return []
+
+
+def _renamed(
+    data: Mapping[str, Any],
+    table: Mapping[str, str],
+    loc: Loc,
+    problems: list[Problem],
+    *,
+    extra: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """The data under the spec's names. The spec's own spelling of a renamed key is unknown in a file."""
+    plain: dict[str, Any] = {}
+    for key, value in data.items():
+        if key in table.values():
+            friendly = next(mine for mine, theirs in table.items() if theirs == key)
+            problems.append(
+                Problem(loc=(*loc, key), message="is not a known key", remedy=f"Did you mean `{friendly}`?")
+            )
+            plain.setdefault(key, value)  # so that it does not count as missing too
+        elif table is _TOP and key not in table and key not in StudySpec.model_fields:
+            names = [*extra, *_friendly_keys(())]
+            problems.append(
+                Problem(
+                    loc=(*loc, key), message="is not a known key", remedy=did_you_mean(key, names, noun="key")
+                )
+            )
+        else:
+            plain[table.get(key, key)] = value
+    return plain
+
+
+def _spell_out_trial(plain: dict[str, Any], folder: Path, problems: list[Problem]) -> None:
+    template = plain.get("template")
+    if not isinstance(template, Mapping):
+        return
+    template = _renamed(template, _TRIAL, ("trial",), problems)
+    directory = template.get("working_dir", ".")
+    if isinstance(directory, str):
+        template["working_dir"] = str((folder / Path(directory).expanduser()).resolve())
+    if "command" in template:
+        template["command"] = {"args": template["command"]}
+    if isinstance(template.get("env"), Mapping):
+        template["env"] = {name: _env_text(value) for name, value in template["env"].items()}
+    plain["template"] = template
+
+
+def _env_text(value: object) -> object:
+    """Numbers and booleans of the environment as they are written; a shell has no other types."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _spell_out_space(plain: dict[str, Any], problems: list[Problem]) -> None:
+    if not isinstance(plain.get("space"), Mapping):
+        return
+    space: dict[str, Any] = {}
+    for name, domain in plain["space"].items():
+        if isinstance(domain, Mapping):
+            domain = _renamed(domain, _DOMAIN, ("space", name), problems)
+            when = domain.get("conditions")
+            if isinstance(when, Mapping):
+                domain["conditions"] = [
+                    {"parameter": parent, "values": values if isinstance(values, list) else [values]}
+                    for parent, values in when.items()
+                ]
+            elif "conditions" in domain:
+                del domain["conditions"]
+                problems.append(
+                    Problem(
+                        loc=("space", name, "when"),
+                        value=when,
+                        message="must be a mapping",
+                        remedy="Write it as `when: {parameter: [value, …]}`.",
+                    )
+                )
+        space[name] = domain
+    plain["space"] = space
+
+
+def _friendly(problem: Problem, plain: Mapping[str, Any]) -> Problem:
+    """The problem with the path, and the suggestions, as the user spells them."""
+    loc = problem.loc
+    remedy = problem.remedy
+    if problem.message == "is not a known key" and loc:
+        tagged = _tagged(loc[:-1], plain)
+        remedy = did_you_mean(str(loc[-1]), _friendly_keys(tagged), noun="key")
+    return replace(problem, loc=_friendly_loc(loc, plain), remedy=remedy)
+
+
+def _friendly_loc(loc: Loc, plain: Mapping[str, Any]) -> Loc:
+    match loc:
+        case ("template", "command", "args", *rest):
+            return ("trial", "command", *rest)
+        case ("template", "command"):
+            return ("trial", "command")
+        case ("template", str() as key, *rest):
+            return ("trial", _reverse(_TRIAL).get(key, key), *rest)
+        case ("space", str() as name, "conditions", int() as index, *rest):
+            parent = plain["space"][name]["conditions"][index]["parameter"]
+            return ("space", name, "when", parent, *(part for part in rest if isinstance(part, int)))
+        case (str() as key, *rest):
+            return (_reverse(_TOP).get(key, key), *rest)
+        case _:
+            return loc
+
+
+def _friendly_keys(loc: Loc) -> list[str]:
+    tables: dict[int, Mapping[str, str]] = {0: _TOP}
+    table = tables.get(len(loc), {})
+    if loc and loc[0] == "template":
+        table = _TRIAL
+    if loc and loc[0] == "space":
+        table = _DOMAIN
+    return [_reverse(table).get(key, key) for key in known_keys(loc)]
+
+
+def _tagged(loc: Loc, plain: Mapping[str, Any]) -> Loc:
+    """The path as pydantic has it, with the tag of the union that it leads into."""
+    match loc:
+        case ("space", str() as name):
+            return (*loc, str(plain["space"][name].get("type")))
+        case ("policy" | "sampler" as field,):
+            return (*loc, str(plain[field].get("kind")))
+        case _:
+            return plain_loc(loc)
+
+
+def _reverse(table: Mapping[str, str]) -> dict[str, str]:
+    return {theirs: mine for mine, theirs in table.items()}

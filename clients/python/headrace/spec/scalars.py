@@ -1,0 +1,150 @@
+"""The scalar types of a study: numbers, texts and parameter values that mean the same in every encoding.
+
+A spec travels as YAML, protobuf and JSON (which the scheduler stores as JSONB), and must come back equal, with
+bools, integers and floats apart. So: bools are not integers, 3.0 is an integer where one is asked for, NaN and
+infinities are refused, integers fit 64 bits, and texts hold neither NUL (Postgres refuses it) nor lone
+surrogates (protobuf does).
+
+JSONB stores numbers as decimals and prints 1e16 as 10000000000000000, which reads back as an integer. Floats of
+that size inside a `Value` are therefore written `{"float": 1e16}` in JSON, and read back from it.
+"""
+
+import math
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+from pydantic import PlainSerializer, PlainValidator
+
+from headrace.spec.problems import fault
+
+INT64_MAX: Final = 2**63 - 1
+INT64_MIN: Final = -(2**63)
+INT32_MAX: Final = 2**31 - 1
+_WHOLE_IN_JSONB: Final = 1e16
+_DURATION_MAX_S: Final = 10**9
+
+
+def same_value(left: object, right: object) -> bool:
+    """Whether two values mean the same: 1 and 1.0 do, 1 and true do not."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return isinstance(left, bool) and isinstance(right, bool) and left == right
+    return left == right
+
+
+def integer_within(low: int, high: int) -> Callable[[Any], int]:
+    """A validator of whole numbers in [low, high]."""
+
+    def check(value: Any) -> int:
+        whole = _whole(value)
+        if whole is None:
+            raise fault("must be a whole number", "Write it without quotes and without a fraction.")
+        if not low <= whole <= high:
+            bound = f"at least {low}" if whole < low else f"at most {high}"
+            raise fault(f"must be {bound}", f"Choose a number from {low} to {high}.")
+        return whole
+
+    return check
+
+
+def _whole(value: object) -> int | None:
+    match value:
+        case bool():
+            return None
+        case int():
+            return value
+        case float() if value.is_integer():
+            return int(value)
+        case _:
+            return None
+
+
+def _real(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise fault("must be a number", "Write it without quotes, such as 0.1 or 1e-4.")
+    return _finite(value)
+
+
+def _finite(value: float) -> float:
+    try:
+        real = float(value)
+    except OverflowError:
+        real = math.inf
+    if not math.isfinite(real):
+        raise fault("must be a finite number", "NaN and infinity have no place here; write a number.")
+    return real
+
+
+def text_of(value: Any) -> str:
+    """A text that every encoding of a spec can carry."""
+    if not isinstance(value, str):
+        raise fault("must be a text", "Put it in quotes.")
+    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise fault("must not hold a NUL character or a lone surrogate", "Remove it.")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise fault("must be true or false", "Write true or false, without quotes.")
+    return value
+
+
+def check_value(value: Any) -> bool | int | float | str:
+    """A parameter's value with its type kept; also reads the JSON spelling of a large float."""
+    match value:
+        case bool():
+            return value
+        case int():
+            if not INT64_MIN <= value <= INT64_MAX:
+                raise fault("does not fit 64 bits", "Write it as a float, such as 1e19.")
+            return value
+        case float():
+            return _finite(value)
+        case str():
+            return text_of(value)
+        case {"float": int() | float() as number, **rest} if not rest and not isinstance(number, bool):
+            return _finite(number)
+        case _:
+            raise fault("must be a number, a text, true or false", "Write one plain value.")
+
+
+def value_to_json(value: float | str) -> float | str | dict[str, float]:
+    """A value as JSON that JSONB gives back with its type."""
+    if isinstance(value, float) and abs(value) >= _WHOLE_IN_JSONB:
+        return {"float": value}
+    return value
+
+
+def _duration(value: Any) -> timedelta:
+    if isinstance(value, timedelta):
+        duration = value
+    else:
+        seconds = _real(value)
+        if abs(seconds) > _DURATION_MAX_S:
+            raise fault(f"must be at most {_DURATION_MAX_S} seconds", "Leave it out for no limit.")
+        duration = timedelta(seconds=seconds)
+    if not timedelta(0) <= duration <= timedelta(seconds=_DURATION_MAX_S):
+        raise fault("must be a number of seconds, 0 or more", "Write it as seconds, such as 30.")
+    return duration
+
+
+Value = Annotated[
+    bool | int | float | str,
+    PlainValidator(check_value),
+    PlainSerializer(value_to_json, return_type=Any, when_used="json"),
+]
+Real = Annotated[float, PlainValidator(_real)]
+Integer = Annotated[int, PlainValidator(integer_within(INT64_MIN, INT64_MAX))]
+Steps = Annotated[int, PlainValidator(integer_within(1, INT64_MAX))]
+Bytes = Annotated[int, PlainValidator(integer_within(0, INT64_MAX))]
+Count = Annotated[int, PlainValidator(integer_within(1, INT32_MAX))]
+CountOrZero = Annotated[int, PlainValidator(integer_within(0, INT32_MAX))]
+Seed = Annotated[int, PlainValidator(integer_within(0, INT64_MAX))]
+Text = Annotated[str, PlainValidator(text_of)]
+Flag = Annotated[bool, PlainValidator(_flag)]
+Duration = Annotated[
+    timedelta,
+    PlainValidator(_duration),
+    PlainSerializer(timedelta.total_seconds, return_type=float, when_used="json"),
+]

@@ -1,0 +1,337 @@
+"""The whole description of a study, and the one way to check it.
+
+`parse_spec` takes plain data (from YAML, protobuf or JSON) and raises `InvalidFieldError` with every violation at
+once. Pydantic stops at the first model that is unsound, so when it does, the checks that join several fields still
+run over the fields that are sound (`_Parts`): a bad bound of one parameter does not hide a bad rung list.
+
+`StudySpec(...)` itself raises pydantic's `ValidationError`, a ValueError with the same findings.
+`spec.model_dump(mode="json")` is the canonical JSON; it survives JSONB, which forgets the order of keys (so the
+space is a list there) and the type of large floats (see `headrace.spec.scalars`).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Final, Self
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+
+from headrace.errors import InvalidFieldError, Violation, show_value
+from headrace.spec import space as spaces
+from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain, SpecModel
+from headrace.spec.policy import (
+    AshaPolicy,
+    GridSampler,
+    Policy,
+    RandomSampler,
+    RunAllPolicy,
+    Sampler,
+    grid_problems,
+    ladder_problems,
+)
+from headrace.spec.problems import Loc, Problem, fault, joined, path_of, problems_of, reject
+from headrace.spec.scalars import Bytes, Count, CountOrZero, Seed, Steps, Text, Value, text_of
+from headrace.spec.template import CommandLine, TrialTemplate, placeholder_problems
+
+_METRIC: Final = re.compile(r"[A-Za-z_][\w./@-]{0,126}", re.ASCII)
+_STUDY_ID: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
+
+
+def _metric(value: Any) -> str:
+    name = text_of(value)
+    if not _METRIC.fullmatch(name):
+        raise fault(
+            "is not a good name for a metric",
+            "Begin with a letter or _, then letters, digits, _ . / @ or - (127 at most).",
+        )
+    return name
+
+
+Metric = Annotated[str, PlainValidator(_metric)]
+
+
+class Goal(StrEnum):
+    """The direction of the objective."""
+
+    MINIMIZE = "minimize"
+    MAXIMIZE = "maximize"
+
+
+class Objective(SpecModel):
+    """What to optimise: one metric that the trial reports."""
+
+    metric: Metric
+    goal: Goal
+
+
+class Resources(SpecModel):
+    """What one trial occupies while it runs: whole GPUs, or one CPU slot where `gpus` is 0."""
+
+    gpus: CountOrZero = 0
+    gpu_memory_bytes: Bytes = 0
+    labels: dict[Text, Text] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if self.gpu_memory_bytes and not self.gpus:
+            reject(
+                [
+                    Problem(
+                        loc=("gpu_memory_bytes",),
+                        value=self.gpu_memory_bytes,
+                        message="has no meaning without a GPU",
+                        remedy="Remove it, or ask for GPUs with gpus.",
+                    )
+                ],
+            )
+        return self
+
+
+def _space_by_name(data: Any) -> Any:
+    """The space as a mapping; canonical JSON has it as a list, whose order JSONB keeps."""
+    if not isinstance(data, list) or not all(
+        isinstance(entry, Mapping) and "name" in entry for entry in data
+    ):
+        return data
+    return {entry["name"]: {key: entry[key] for key in entry if key != "name"} for entry in data}
+
+
+def _space_to_json(space: dict[str, Domain]) -> list[dict[str, Any]]:
+    return [{"name": name, **domain.model_dump(mode="json")} for name, domain in space.items()]
+
+
+Space = Annotated[
+    dict[Text, Domain], BeforeValidator(_space_by_name), PlainSerializer(_space_to_json, when_used="json")
+]
+
+
+class StudySpec(SpecModel):
+    """What a user asks for; see the messages of the same names in `spec.proto`."""
+
+    objective: Objective
+    space: Space
+    sampler: Sampler = RandomSampler()
+    policy: Policy = AshaPolicy()
+    template: TrialTemplate | None = None
+    resources: Resources = Resources()
+    max_trials: Count
+    max_parallel: CountOrZero = 0
+    max_steps: Steps
+    max_retries: CountOrZero = 1
+    seed: Seed = 0
+    baseline: dict[Text, Value] | None = None
+    enqueued: tuple[dict[Text, Value], ...] = ()
+    checkpoints_kept: CountOrZero = 1
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _sound(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        data = _with_max_steps(data)
+        try:
+            spec = handler(data)
+        except ValidationError as error:
+            found = _Parts.of(data).problems() if isinstance(data, Mapping) else []
+            raise joined(found, error) from None
+        problems = _Parts.of_spec(spec).problems()
+        if problems:
+            raise joined(problems)
+        # The values as their domains write them (3.0 becomes 3 for an int). The instance is still under construction.
+        if spec.baseline is not None:
+            object.__setattr__(spec, "baseline", spaces.admitted(spec.space, spec.baseline))
+        enqueued = tuple(spaces.admitted(spec.space, assignment) for assignment in spec.enqueued)
+        object.__setattr__(spec, "enqueued", enqueued)
+        return spec
+
+    def rungs(self) -> tuple[int, ...]:
+        """The rung levels of bracket 0 in steps; the last one is max_steps."""
+        return self.policy.ladder(self.max_steps)
+
+    def maximizes(self) -> bool:
+        """Whether a greater value of the metric is better."""
+        return self.objective.goal is Goal.MAXIMIZE
+
+
+@dataclass(slots=True, kw_only=True)
+class _Parts:
+    """The sound parts of a spec, for the checks that join several fields. None or absent: unsound."""
+
+    declared: list[str]
+    space: dict[str, Domain]
+    fields: dict[str, Any]
+
+    @classmethod
+    def of_spec(cls, spec: StudySpec) -> "_Parts":
+        fields = {name: getattr(spec, name) for name in StudySpec.model_fields}
+        return cls(declared=list(spec.space), space=spec.space, fields=fields)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> "_Parts":
+        fields: dict[str, Any] = {}
+        for name, field in StudySpec.model_fields.items():
+            if name in data and name != "space":
+                ok, value = _sound_alone(_FIELDS[name], data[name])
+                if ok:
+                    fields[name] = value
+            elif not field.is_required():
+                fields[name] = field.get_default(call_default_factory=True)
+        raw = _space_by_name(data.get("space"))
+        space: dict[str, Domain] = {}
+        declared = [name for name in raw if isinstance(name, str)] if isinstance(raw, Mapping) else []
+        for name in declared:
+            ok, domain = _sound_alone(_DOMAIN, raw[name])
+            if ok:
+                space[name] = domain
+        if isinstance(raw, Mapping):
+            fields["space"] = space
+        return cls(declared=declared, space=space, fields=fields)
+
+    def problems(self) -> list[Problem]:
+        known = self.fields
+        found: list[Problem] = []
+        if "space" in known:
+            found += [problem.under("space") for problem in spaces.space_problems(self.declared, self.space)]
+            if "sampler" in known:
+                found += grid_problems(known["sampler"], self.declared, self.space)
+            if known.get("template") is not None:
+                found += placeholder_problems(known["template"], self.declared)
+            if known.get("baseline") is not None:
+                found += self._assignment("baseline", known["baseline"])
+            for index, assignment in enumerate(known.get("enqueued", ())):
+                found += self._assignment("enqueued", assignment, index)
+        if "policy" in known and "max_steps" in known:
+            found += ladder_problems(known["policy"], known["max_steps"])
+        most = known.get("max_trials")
+        if most is not None and len(known.get("enqueued", ())) > most:
+            found.append(
+                Problem(
+                    loc=("enqueued",),
+                    message=f"has {len(known['enqueued'])} configurations, but only {most} are to be tried",
+                    remedy="Raise the number of trials, or enqueue fewer.",
+                )
+            )
+        return found
+
+    def _assignment(self, field: str, assignment: dict[str, Any], *index: int) -> list[Problem]:
+        problems = spaces.assignment_problems(assignment, self.declared, self.space)
+        return [problem.under(field, *index) for problem in problems]
+
+
+def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
+    """Validates one field by itself."""
+    extras = [*field.metadata, *([Field(discriminator=field.discriminator)] if field.discriminator else [])]
+    annotation: Any = field.annotation
+    for extra in extras:
+        annotation = Annotated[annotation, extra]
+    return TypeAdapter(annotation)
+
+
+_FIELDS: Final = {name: _adapter(field) for name, field in StudySpec.model_fields.items()}
+_DOMAIN: Final = TypeAdapter[Domain](Domain)
+_TAGGED: Final[dict[str, dict[str, type[SpecModel]]]] = {
+    "space": {"float": FloatDomain, "int": IntDomain, "categorical": CategoricalDomain},
+    "policy": {"run_all": RunAllPolicy, "asha": AshaPolicy},
+    "sampler": {"random": RandomSampler, "grid": GridSampler},
+}
+_MODELS: Final[dict[Loc, type[SpecModel]]] = {
+    (): StudySpec,
+    ("objective",): Objective,
+    ("resources",): Resources,
+    ("template",): TrialTemplate,
+    ("template", "command"): CommandLine,
+}
+
+
+def parse_spec(data: Any) -> StudySpec:
+    """The spec that plain data describes; raises `InvalidFieldError` with all violations otherwise."""
+    try:
+        return StudySpec.model_validate(data)
+    except ValidationError as error:
+        raise InvalidFieldError(violations_of(error)) from None
+
+
+def violations_of(error: ValidationError) -> list[Violation]:
+    """The violations that a `StudySpec(...)` which raised `ValidationError` has."""
+    return [problem.violation() for problem in spec_problems(error)]
+
+
+def spec_problems(error: ValidationError) -> list[Problem]:
+    """The same as problems, whose paths can still be moved; each path is free of pydantic's union tags."""
+    found: dict[tuple[str, str], Problem] = {}
+    for problem in problems_of(error, known_keys):
+        plain = Problem(
+            loc=plain_loc(problem.loc), message=problem.message, remedy=problem.remedy, value=problem.value
+        )
+        found.setdefault((path_of(plain.loc), plain.message), plain)
+    return list(found.values())
+
+
+def plain_loc(loc: Loc) -> Loc:
+    """A path of pydantic without the tags of unions and the marks of keys."""
+    depth = {"space": 2, "policy": 1, "sampler": 1}.get(str(loc[0]) if loc else "", 0)
+    if depth and len(loc) > depth and loc[depth] in _TAGGED[str(loc[0])]:
+        loc = (*loc[:depth], *loc[depth + 1 :])
+    return tuple(part for part in loc if part != "[key]")
+
+
+def known_keys(loc: Loc) -> Sequence[str]:
+    """The keys of the model at a path of pydantic; after "?" the kinds of the union there."""
+    kinds = _TAGGED.get(str(loc[0])) if loc else None
+    if kinds and loc[-1] == "?":
+        return list(kinds)
+    model = kinds.get(str(loc[-1])) if kinds else _MODELS.get(loc)
+    if model is None and len(loc) > 2 and loc[-2] == "conditions":
+        model = Condition
+    return list(model.model_fields) if model else []
+
+
+def check_assignment(spec: StudySpec, assignment: Mapping[str, object], *, field: str) -> dict[str, Any]:
+    """A configuration as the space's domains write it; raises `InvalidFieldError` under `field` otherwise."""
+    problems = spaces.assignment_problems(assignment, spec.space, spec.space)
+    if problems:
+        raise InvalidFieldError([problem.under(field).violation() for problem in problems])
+    return spaces.admitted(spec.space, assignment)
+
+
+def check_study_id(study_id: str, *, field: str = "study_id") -> str:
+    """The id, which must be one; raises `InvalidFieldError` otherwise."""
+    if _STUDY_ID.fullmatch(study_id):
+        return study_id
+    raise InvalidFieldError(
+        [
+            Violation(
+                field=field,
+                value=show_value(study_id),
+                message="is not a good name for a study",
+                remedy="Use 1 to 63 lower-case letters, digits and hyphens, and begin with a letter.",
+            )
+        ]
+    )
+
+
+def _with_max_steps(data: Any) -> Any:
+    """The last rung as the full budget, where only rungs are given."""
+    if not isinstance(data, Mapping) or "max_steps" in data:
+        return data
+    policy = data.get("policy")
+    rungs = policy.rungs if isinstance(policy, AshaPolicy) else None
+    if isinstance(policy, Mapping):
+        rungs = policy.get("rungs")
+    return {**data, "max_steps": rungs[-1]} if isinstance(rungs, list | tuple) and rungs else data
+
+
+def _sound_alone(adapter: TypeAdapter[Any], data: Any) -> tuple[bool, Any]:
+    try:
+        return True, adapter.validate_python(data)
+    except ValidationError:
+        return False, None

@@ -1,0 +1,186 @@
+"""What a trial runs: a Python callable, or a command line with placeholders."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Final, Self
+
+from pydantic import Field, model_validator
+
+from headrace.spec.domains import SpecModel
+from headrace.spec.problems import Problem, did_you_mean, reject
+from headrace.spec.scalars import Duration, Text
+
+_CALLABLE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_TOKEN: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+RESERVED: Final = ("trial", "seed")
+
+
+class CommandLine(SpecModel):
+    """A program and its arguments, never passed through a shell.
+
+    `{name}` stands for a parameter's value, `{trial}` for the trial's number and `{seed}` for its seed; `{{` and
+    `}}` are braces. An argument that names an inactive parameter is left out.
+    """
+
+    args: tuple[Text, ...]
+
+    def fill(self, params: Mapping[str, bool | int | float | str], *, trial: int, seed: int) -> list[str]:
+        """The arguments of one trial. Booleans are written true and false."""
+        known: dict[str, bool | int | float | str] = {**params, "trial": trial, "seed": seed}
+        return [
+            _TOKEN.sub(lambda token: _filled(token, known), arg)
+            for arg in self.args
+            if all(name in known for name in placeholders(arg))
+        ]
+
+
+class TrialTemplate(SpecModel):
+    """What a trial runs, where, and how long it may keep silent. Exactly one of callable and command is set."""
+
+    callable: Text | None = None
+    command: CommandLine | None = None
+    working_dir: Text
+    env: dict[Text, Text] = Field(default_factory=dict)
+    python: Text = ""
+    grace: Duration | None = None
+    report_timeout: Duration | None = None
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        problems = _program_problems(self)
+        if not PurePosixPath(self.working_dir).is_absolute():
+            problems.append(
+                Problem(
+                    loc=("working_dir",),
+                    value=self.working_dir,
+                    message="must be an absolute path",
+                    remedy="Write the whole path, from /: every worker must find it.",
+                )
+            )
+        for name in self.env:
+            if not name or "=" in name or name.startswith("HEADRACE_"):
+                problems.append(
+                    Problem(
+                        loc=("env", name),
+                        message="cannot be set for a trial",
+                        remedy="Choose a name without =, and not one of Headrace's own HEADRACE_ names.",
+                    )
+                )
+        if self.report_timeout is not None and not self.report_timeout:
+            problems.append(
+                Problem(
+                    loc=("report_timeout",),
+                    value=0,
+                    message="must be above 0",
+                    remedy="Leave it out to wait for reports for ever.",
+                )
+            )
+        reject(problems)
+        return self
+
+
+def placeholders(arg: str) -> list[str]:
+    """The names in braces in one argument."""
+    return [token[1] for token in _TOKEN.finditer(arg) if token[1] is not None]
+
+
+def placeholder_problems(template: TrialTemplate, declared: Sequence[str]) -> list[Problem]:
+    """Placeholders that name no parameter, and parameters that a command could not name."""
+    if template.command is None:
+        return []
+    problems = [
+        Problem(
+            loc=("space", name),
+            message=f"has the name of the placeholder {{{name}}}, so the command could not tell them apart",
+            remedy="Rename the parameter.",
+        )
+        for name in declared
+        if name in RESERVED
+    ]
+    known = (*declared, *RESERVED)
+    for index, arg in enumerate(template.command.args):
+        problems += [
+            Problem(
+                loc=("template", "command", "args", index),
+                value=arg,
+                message=f"names `{name}`, which is no parameter",
+                remedy=did_you_mean(name, known, noun="placeholder"),
+            )
+            for name in placeholders(arg)
+            if name not in known
+        ]
+    return problems
+
+
+def _program_problems(template: TrialTemplate) -> list[Problem]:
+    match template.callable, template.command:
+        case None, None:
+            return [
+                Problem(
+                    loc=("callable",),
+                    message="is required where there is no command",
+                    remedy="Name the function that trains, as `module:function`.",
+                )
+            ]
+        case str(), CommandLine():
+            return [
+                Problem(
+                    loc=("command",),
+                    message="cannot be combined with callable",
+                    remedy="Keep one: a trial runs one program.",
+                )
+            ]
+        case str() as text, None:
+            if _CALLABLE.fullmatch(text):
+                return []
+            return [
+                Problem(
+                    loc=("callable",),
+                    value=text,
+                    message="is not of the form `module:function`",
+                    remedy="Write the module as Python imports it, a colon and the function, such as train:train.",
+                )
+            ]
+        case _:
+            return _command_problems(template)
+
+
+def _command_problems(template: TrialTemplate) -> list[Problem]:
+    args = template.command.args if template.command else ()
+    problems: list[Problem] = []
+    if not args or not args[0]:
+        problems.append(
+            Problem(
+                loc=("command", "args"),
+                message="is empty",
+                remedy="Name the program and its arguments as a list.",
+            )
+        )
+    for index, arg in enumerate(args):
+        if any(token[0] in ("{", "}") for token in _TOKEN.finditer(arg)):
+            problems.append(
+                Problem(
+                    loc=("command", "args", index),
+                    value=arg,
+                    message="has a brace without its partner",
+                    remedy="Write {{ or }} for a brace that is no placeholder.",
+                )
+            )
+    if template.python:
+        problems.append(
+            Problem(
+                loc=("python",),
+                value=template.python,
+                message="has no meaning for a command",
+                remedy="Remove it, or begin the command with the interpreter.",
+            )
+        )
+    return problems
+
+
+def _filled(token: re.Match[str], known: Mapping[str, bool | int | float | str]) -> str:
+    if token[1] is None:
+        return token[0][0]
+    value = known[token[1]]
+    return str(value).lower() if isinstance(value, bool) else str(value)
