@@ -108,23 +108,19 @@ def up(
     """
     notices = Notices()
     began = time.monotonic()
-    try:
-        place = (home or home_dir()).expanduser().resolve()
-        with up_home.hold(place):
-            options = Options(
-                home=place,
-                ports=free_ports(port, replicas),
-                database_url=database_url,
-                store=store,
-                slots=slots,
-                worker=worker,
-                heartbeat_interval_s=heartbeat_interval,
-                lease_ttl_s=lease_ttl,
-            )
-            asyncio.run(_run(options, notices, began))
-    except HeadraceError as error:
-        typer.echo(f"headrace up: {error}", err=True)
-        raise typer.Exit(1) from None
+    place = (home or home_dir()).expanduser().resolve()
+    with up_home.hold(place):
+        options = Options(
+            home=place,
+            ports=free_ports(port, replicas),
+            database_url=database_url,
+            store=store,
+            slots=slots,
+            worker=worker,
+            heartbeat_interval_s=heartbeat_interval,
+            lease_ttl_s=lease_ttl,
+        )
+        asyncio.run(_run(options, notices, began))
     notices.stopped(place)
 
 

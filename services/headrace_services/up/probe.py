@@ -18,7 +18,7 @@ def scheduler_serves(address: str) -> Probe:
     async def ask() -> str | None:
         async with grpc.aio.insecure_channel(address) as channel:
             try:
-                check = health_pb2_grpc.HealthStub(channel).Check  # type: ignore[attr-defined]  # missing in its type stubs
+                check = health_pb2_grpc.HealthStub(channel).Check  # type: ignore[attr-defined]  # not in its stubs
                 answer = await check(health_pb2.HealthCheckRequest(), timeout=DEADLINE_S)
             except grpc.aio.AioRpcError:
                 return None

@@ -46,15 +46,18 @@ class Supervisor:
 
         Raises ChildFailedError when a child fails before `on_ready`. No child is left when it returns or raises.
         """
+        failure: ChildFailedError | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 serving = tasks.create_task(self._serve(on_ready))
                 await stopping.wait()
                 serving.cancel()
         except* ChildFailedError as failures:
-            raise failures.exceptions[0] from None
+            failure = next(error for error in failures.exceptions if isinstance(error, ChildFailedError))
         finally:
             await self._stop()
+        if failure is not None:
+            raise failure
 
     def kill(self) -> None:
         """Ends every child now. A `run` in progress sees them end and returns."""
