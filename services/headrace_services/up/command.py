@@ -170,6 +170,7 @@ def children(options: Options) -> list[ChildSpec]:
                 env={**env, "HEADRACE_DATABASE_URL": database_url},
                 log_path=logs / f"{name}.log",
                 ready=scheduler_serves(address),
+                stop_grace_s=15,
             )
         )
     if options.worker:

@@ -76,6 +76,7 @@ class EmbeddedPostgres:
             user=SYSTEM_USER if _is_root() else None,
             prepare=self.prepare,
             ready=self.ready,
+            stop_grace_s=10,
             stop_signal=signal.SIGINT,
             kill_signal=signal.SIGQUIT,
             death_signal=signal.SIGINT,

@@ -1,0 +1,49 @@
+"""The top level holds exactly what the architecture names."""
+
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TOP_LEVEL = {
+    ".ci",
+    ".gitignore",
+    "Makefile",
+    "README.md",
+    "benchmarks",
+    "clients",
+    "docker-compose.yml",
+    "docs",
+    "examples",
+    "protos",
+    "pyproject.toml",
+    "services",
+    "tests",
+    "worker",
+}
+
+
+def tracked() -> list[str]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    return [name for name in listed.decode().split("\0") if name]
+
+
+def test_the_top_level_is_the_one_of_the_architecture() -> None:
+    assert {name.partition("/")[0] for name in tracked()} == TOP_LEVEL
+
+
+def test_no_file_is_tracked_that_is_ignored() -> None:
+    command = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout == b""
+
+
+def test_modules_are_not_named_for_nothing() -> None:
+    vague = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
+    assert [name for name in tracked() if name.endswith(".py") and Path(name).stem in vague] == []
+
+
+def test_every_decision_is_listed() -> None:
+    index = (ROOT / "docs/decisions/README.md").read_text(encoding="utf-8")
+    decisions = {path.name for path in (ROOT / "docs/decisions").glob("[0-9]*.md")}
+    assert decisions
+    assert [name for name in sorted(decisions) if f"({name})" not in index] == []
