@@ -1,0 +1,186 @@
+"""Asynchronous successive halving in both variants (Li et al., arXiv 1810.05934, algorithm 2).
+
+**Promotion.** A trial that reaches a rung waits there. Whenever a slot is free, the rungs are scanned from the
+highest milestone down (brackets with the same milestone in order of their numbers); the candidates at a rung with
+n results are its best ⌊n/η⌋ that were not promoted yet, and the best of them goes on. Nothing is decided for good:
+a trial that is outside the best now may be inside when more results have come.
+
+**Stopping.** At a rung a trial goes on iff it is among the best max(1, ⌊n/η⌋) of the n results there, its own
+included; else it is stopped. A result that equals the last one kept is kept too: the rule stops what is worse than
+the cutoff, and a tie is not. (In promotion, where a number of places is given out, ties go by arrival.)
+
+With 243 results arriving in worsening order and η=3, promotion keeps 81 and stopping 1; with 243 equal ones promotion
+keeps 81 and stopping 243. That is why promotion is the default.
+
+A trial past a rung, because a report crossed several milestones, counts as promoted from the rungs below.
+"""
+
+from headrace.spec import AshaPolicy, AshaVariant, StudySpec
+from headrace_services.scheduler.policies.protocol import (
+    Action,
+    Explanation,
+    Policy,
+    Promotion,
+    RungResult,
+    Verdict,
+)
+from headrace_services.scheduler.policies.ranking import Place, Ranking
+from headrace_services.scheduler.policies.sentences import compare_sentence, no_value_sentence, standing
+
+
+def make_asha(spec: StudySpec, policy: AshaPolicy) -> Policy:
+    """The variant that the spec names."""
+    levels = policy.ladder(spec.max_steps)
+    ladders = tuple(levels[bracket:] for bracket in range(policy.brackets))
+    variant = AshaPromotion if policy.variant is AshaVariant.PROMOTION else AshaStopping
+    return variant(ladders=ladders, eta=policy.eta, maximize=spec.maximizes())
+
+
+class _Asha:
+    """What the variants share: a ranking per rung, and where each trial stands."""
+
+    rule = "asha"
+
+    def __init__(self, *, ladders: tuple[tuple[int, ...], ...], eta: int, maximize: bool) -> None:
+        self._ladders = ladders
+        self._eta = eta
+        self._rungs = {
+            (bracket, rung): Ranking(maximize=maximize)
+            for bracket, ladder in enumerate(ladders)
+            for rung in range(len(ladder))
+        }
+        # All rungs but the last of each bracket, the highest milestone first.
+        self._promotable_from = sorted(
+            (place for place in self._rungs if place[1] < len(ladders[place[0]]) - 1),
+            key=lambda place: (-ladders[place[0]][place[1]], place[0]),
+        )
+        self._top: dict[int, tuple[int, int]] = {}
+        self._waits_at: dict[int, tuple[int, int]] = {}
+        self._withdrawn: set[int] = set()
+
+    def ladder(self, bracket: int) -> tuple[int, ...]:
+        return self._ladders[bracket]
+
+    def record(self, result: RungResult) -> None:
+        place = (result.bracket, result.rung)
+        if place not in self._rungs:
+            raise ValueError(f"there is no rung {result.rung} in bracket {result.bracket}")
+        last = self._top.get(result.trial)
+        if last is not None and (last[0] != result.bracket or last[1] >= result.rung):
+            raise ValueError(f"trial {result.trial} is at rung {last[1]} of bracket {last[0]} already")
+        self._rungs[place].add(result, waits=result.trial not in self._withdrawn)
+        self._stop_waiting(result.trial)
+        self._top[result.trial] = self._waits_at[result.trial] = place
+
+    def promoted(self, trial: int, bracket: int, rung: int) -> None:
+        if self._waits_at.get(trial) != (bracket, rung):
+            raise ValueError(f"trial {trial} does not wait at rung {rung} of bracket {bracket}")
+        self._stop_waiting(trial)
+
+    def withdraw(self, trial: int) -> None:
+        self._withdrawn.add(trial)
+        if trial in self._waits_at:
+            self._rungs[self._waits_at[trial]].leave(trial)
+
+    def readmit(self, trial: int) -> None:
+        self._withdrawn.discard(trial)
+        if trial in self._waits_at:
+            self._rungs[self._waits_at[trial]].wait(trial)
+
+    def _stop_waiting(self, trial: int) -> None:
+        place = self._waits_at.pop(trial, None)
+        if place is not None:
+            self._rungs[place].leave(trial)
+
+    def _ranking(self, bracket: int, rung: int) -> Ranking:
+        try:
+            return self._rungs[bracket, rung]
+        except KeyError:
+            raise ValueError(f"there is no rung {rung} in bracket {bracket}") from None
+
+    def _explain(self, result: RungResult, place: Place, rank: int, kept: int, sentence: str) -> Explanation:
+        return Explanation(
+            rule=self.rule,
+            bracket=result.bracket,
+            rung=result.rung,
+            milestone=result.milestone,
+            value=result.value,
+            rank=rank,
+            results=place.results,
+            kept=kept,
+            cutoff_value=self._rungs[result.bracket, result.rung].value_at(kept),
+            sentence=sentence,
+        )
+
+
+class AshaPromotion(_Asha):
+    """A trial waits at each rung until it is among the best there."""
+
+    rule = "asha_promotion"
+
+    def verdict(self, trial: int, bracket: int, rung: int) -> Verdict:
+        ranking = self._ranking(bracket, rung)
+        result = ranking.result(trial)
+        place = ranking.place(trial)
+        kept = place.results // self._eta
+        head = standing(result, place.rank, place.results, kept)
+        if self._waits_at.get(trial) != (bracket, rung):
+            sentence = f"{head}; the trial is past this rung already"
+            action = Action.CONTINUE
+        elif not result.finite:
+            sentence = f"{head}; {no_value_sentence(result)}, so it waits and is never promoted"
+            action = Action.PAUSE
+        else:
+            cutoff = ranking.value_at(kept)
+            outcome = "it may go on" if place.rank <= kept else "it waits for more results"
+            sentence = f"{head}; {compare_sentence(result.value, cutoff, place.rank, kept)}: {outcome}"
+            action = Action.PAUSE
+        return Verdict(action=action, explanation=self._explain(result, place, place.rank, kept, sentence))
+
+    def next_promotion(self) -> Promotion | None:
+        for bracket, rung in self._promotable_from:
+            ranking = self._rungs[bracket, rung]
+            kept = len(ranking) // self._eta
+            trial = ranking.best_waiting() if kept else None
+            if trial is None:
+                continue
+            place = ranking.place(trial)
+            if place.rank > kept:
+                continue
+            result = ranking.result(trial)
+            to_milestone = self._ladders[bracket][rung + 1]
+            head = standing(result, place.rank, place.results, kept)
+            sentence = f"{head}; it is the best one not promoted yet and goes on to {to_milestone} steps"
+            return Promotion(
+                trial=trial,
+                bracket=bracket,
+                rung=rung,
+                to_milestone=to_milestone,
+                explanation=self._explain(result, place, place.rank, kept, sentence),
+            )
+        return None
+
+
+class AshaStopping(_Asha):
+    """A trial goes on at once or is stopped for good."""
+
+    rule = "asha_stopping"
+
+    def verdict(self, trial: int, bracket: int, rung: int) -> Verdict:
+        ranking = self._ranking(bracket, rung)
+        result = ranking.result(trial)
+        place = ranking.place(trial)
+        kept = max(1, place.results // self._eta)
+        head = standing(result, place.level, place.results, kept)
+        if not result.finite:
+            action = Action.STOP
+            sentence = f"{head}; {no_value_sentence(result)}, so it stops"
+        else:
+            action = Action.CONTINUE if place.level <= kept else Action.STOP
+            outcome = "it goes on" if action is Action.CONTINUE else "it stops"
+            compared = compare_sentence(result.value, ranking.value_at(kept), place.level, kept)
+            sentence = f"{head}; {compared}: {outcome}"
+        return Verdict(action=action, explanation=self._explain(result, place, place.level, kept, sentence))
+
+    def next_promotion(self) -> Promotion | None:
+        return None

@@ -1,0 +1,112 @@
+"""What a policy is: results in, verdicts and promotions out.
+
+A policy is a pure, single-threaded fold. The step engine feeds it what was committed, in commit order (`record`,
+`promoted`, `withdraw`, `readmit`), and asks it (`verdict`, `next_promotion`); the questions change nothing. So
+a policy rebuilt from the event log by the same calls is in the same state and gives the same answers: no clock,
+no random numbers, no I/O.
+
+Rungs are numbered from 0 within their bracket: `ladder(bracket)[rung]` is the milestone. At the last one the trial
+has had its full budget; the engine completes it without asking.
+
+A report that crosses several milestones is recorded at all of them, lowest first, and only then are the verdicts
+asked, lowest first: the first that is not CONTINUE decides. After a PAUSE the engine asks `next_promotion`: when
+that names the trial itself, it goes on without leaving its slot.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungResult:
+    """One trial's entry at one rung. A value of None means that the metric was missing."""
+
+    trial: int
+    bracket: int
+    rung: int
+    milestone: int
+    step: int
+    value: float | None
+    arrival: int
+
+    @property
+    def finite(self) -> bool:
+        """Whether there is a value that can be ranked; all others rank last and are never kept."""
+        return self.value is not None and math.isfinite(self.value)
+
+
+class Action(Enum):
+    """What a trial is to do after a result."""
+
+    CONTINUE = "continue"
+    PAUSE = "pause"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why: the rule, the values compared, and the outcome in one sentence with its figures."""
+
+    rule: str
+    bracket: int
+    rung: int
+    milestone: int
+    value: float | None
+    rank: int
+    results: int
+    kept: int
+    cutoff_value: float | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the trial that was recorded may do."""
+
+    action: Action
+    explanation: Explanation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promotion:
+    """A waiting trial that may go on, from the rung where it waits to the next milestone."""
+
+    trial: int
+    bracket: int
+    rung: int
+    to_milestone: int
+    explanation: Explanation
+
+
+class Policy(Protocol):
+    """How trials are stopped, paused and promoted. Every call is O(log n) in the results of a rung."""
+
+    def ladder(self, bracket: int) -> tuple[int, ...]:
+        """The milestones of the bracket in steps; the last one is the full budget."""
+        ...
+
+    def record(self, result: RungResult) -> None:
+        """Fold one result in. A ValueError says that the trial is there already, or that there is no such rung."""
+        ...
+
+    def promoted(self, trial: int, bracket: int, rung: int) -> None:
+        """Fold in a promotion that was committed. A ValueError says that the trial was not waiting there."""
+        ...
+
+    def withdraw(self, trial: int) -> None:
+        """The trial is not to be promoted (terminated, or held by the user). Its results still count as peers."""
+        ...
+
+    def readmit(self, trial: int) -> None:
+        """Undo `withdraw`: a trial that was held may be promoted again."""
+        ...
+
+    def verdict(self, trial: int, bracket: int, rung: int) -> Verdict:
+        """What a trial recorded at the rung may do by itself. A ValueError says that it is not recorded there."""
+        ...
+
+    def next_promotion(self) -> Promotion | None:
+        """The best promotable trial now, the highest rung first; None when no trial may go on."""
+        ...

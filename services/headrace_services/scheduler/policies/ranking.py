@@ -1,0 +1,92 @@
+"""The ranks at one rung, kept incremental: every question is O(log n) in the number of results.
+
+Results are ordered by value (sign flipped where greater is better), ties by arrival; results without a finite value
+come last, in order of arrival. A second list holds the results whose trials wait, so the best of them and its
+rank among all are found without a scan.
+"""
+
+from dataclasses import dataclass
+
+from sortedcontainers import SortedList
+
+from headrace_services.scheduler.policies.protocol import RungResult
+
+# (1 without a finite value, signed value, arrival, trial): the natural order of these is the order of ranks.
+_Entry = tuple[int, float, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a result stands. `rank` breaks ties by arrival; `level` is 1 + the number of strictly better ones."""
+
+    rank: int
+    level: int
+    results: int
+
+
+class Ranking:
+    """The results of one rung of one bracket."""
+
+    def __init__(self, *, maximize: bool) -> None:
+        self._sign = -1.0 if maximize else 1.0
+        self._all: SortedList = SortedList()
+        self._waiting: SortedList = SortedList()
+        self._entries: dict[int, _Entry] = {}
+        self._results: dict[int, RungResult] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, trial: int) -> bool:
+        return trial in self._entries
+
+    def add(self, result: RungResult, *, waits: bool) -> None:
+        """Enter a result; a ValueError says that the trial is there already."""
+        if result.trial in self._entries:
+            raise ValueError(f"trial {result.trial} is recorded at rung {result.rung} already")
+        entry: _Entry = (1, 0.0, result.arrival, result.trial)
+        if result.value is not None and result.finite:
+            entry = (0, self._sign * result.value, result.arrival, result.trial)
+        self._entries[result.trial] = entry
+        self._results[result.trial] = result
+        self._all.add(entry)
+        if waits:
+            self.wait(result.trial)
+
+    def wait(self, trial: int) -> None:
+        """Let a recorded trial wait here for promotion; one without a finite value never does."""
+        entry = self._entries[trial]
+        if entry[0] == 0 and entry not in self._waiting:
+            self._waiting.add(entry)
+
+    def leave(self, trial: int) -> None:
+        """Let a trial wait here no more."""
+        self._waiting.discard(self._entries[trial])
+
+    def result(self, trial: int) -> RungResult:
+        """The trial's result; a ValueError says that it has none here."""
+        try:
+            return self._results[trial]
+        except KeyError:
+            raise ValueError(f"trial {trial} is not recorded at this rung") from None
+
+    def place(self, trial: int) -> Place:
+        """Where the trial's result stands now."""
+        tier, signed, _, _ = entry = self._entries[trial]
+        return Place(
+            rank=self._all.index(entry) + 1,
+            level=self._all.bisect_left((tier, signed)) + 1,
+            results=len(self._all),
+        )
+
+    def best_waiting(self) -> int | None:
+        """The trial of the best result that waits."""
+        return self._waiting[0][3] if self._waiting else None
+
+    def value_at(self, rank: int) -> float | None:
+        """The value at a rank, from 1; None where that result has no finite one, or there is no such rank."""
+        if not 1 <= rank <= len(self._all):
+            return None
+        trial: int = self._all[rank - 1][3]
+        result = self._results[trial]
+        return result.value if result.finite else None
