@@ -94,9 +94,8 @@ def _command(command: click.Command, context: click.Context) -> list[str]:
 
 
 def _prose(text: str) -> str:
-    """Help as prose; the examples in it, with their own markup, stay with `--help`."""
-    plain = re.sub(r"\[/?[a-z ]+\]", "", cleandoc(text).partition("\f")[0])
-    return re.split(r"\n+Examples?:?\n", plain)[0].replace("\b\n", "").strip()
+    """Help as prose; the examples after it, in a block of their own, stay with `--help`."""
+    return re.sub(r"\[/?[a-z ]+\]", "", cleandoc(text).partition("\b")[0]).strip()
 
 
 def _parameters(command: click.Command, context: click.Context) -> list[str]:

@@ -76,4 +76,10 @@ def test_options_reach_the_children(tmp_path: Path) -> None:
     )
     _, scheduler, worker = (" ".join(spec.command) for spec in children(options))
     assert "scheduler --listen 127.0.0.1:7440 --heartbeat-interval 0.5 --lease-ttl 2" in scheduler
-    assert f"--home {tmp_path} --store s3://bucket/x --cpu-slots 3" in worker
+    assert "--name local --store s3://bucket/x --cpu-slots 3" in worker
+
+
+def test_a_folder_for_checkpoints_becomes_the_url_that_a_worker_takes(tmp_path: Path) -> None:
+    worker = children(Options(home=tmp_path, ports=(7440,), store=str(tmp_path / "mine")))[-1]
+    assert worker.command[-2:] == ("--store", (tmp_path / "mine").as_uri())
+    assert worker.env["HEADRACE_HOME"] == str(tmp_path)

@@ -48,18 +48,17 @@ def up(
     home: Annotated[
         Path | None,
         typer.Option(
-            help="Where everything is kept. Default: HEADRACE_HOME, or ~/.headrace.", show_default=False
+            help="Where everything is kept. Default: HEADRACE_HOME, else ~/.headrace.", show_default=False
         ),
     ] = None,
     port: Annotated[
-        int, typer.Option(help="Where the scheduler listens on this machine; 0 takes any free port.")
+        int,
+        typer.Option(min=0, max=65535, help="Where the scheduler listens on this machine; 0: any free port."),
     ] = 7440,
     slots: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            help="CPU slots: how many trials may run at once. Default: the GPUs, or half the cores without any.",
-            show_default=False,
+            min=1, help="How many trials may run on CPU at once. Default: half the cores if there is no GPU."
         ),
     ] = None,
     replicas: Annotated[
@@ -68,27 +67,27 @@ def up(
     database_url: Annotated[
         str | None,
         typer.Option(
-            help="Your own Postgres (postgresql://user@host/database) instead of the one that comes along."
+            metavar="URL",
+            envvar="HEADRACE_DATABASE_URL",
+            help="Your own Postgres (postgresql://USER@HOST/DATABASE) instead of the one that comes along.",
         ),
     ] = None,
     store: Annotated[
         str | None,
         typer.Option(
-            help="Where checkpoints go: a folder, or s3://bucket/prefix. Default: the folder `store` in the home."
+            metavar="URL",
+            help="Where checkpoints go: a folder, or s3://BUCKET/PREFIX. Default: `store` in the home.",
         ),
     ] = None,
     worker: Annotated[
-        bool, typer.Option("--worker/--no-worker", help="Also run a worker on this machine.")
+        bool, typer.Option("--worker/--no-worker", help="Run a worker on this machine.")
     ] = True,
     heartbeat_interval: Annotated[
-        float | None,
-        typer.Option(help="Seconds between two heartbeats of a worker.", show_default="the scheduler's"),
+        float | None, typer.Option(metavar="SECONDS", help="How often workers say that they live.")
     ] = None,
     lease_ttl: Annotated[
         float | None,
-        typer.Option(
-            help="Seconds of silence after which a worker loses its trials.", show_default="the scheduler's"
-        ),
+        typer.Option(metavar="SECONDS", help="How long a worker may be silent before it loses its trials."),
     ] = None,
 ) -> None:
     """Run all of Headrace on this machine: Postgres, a scheduler and a worker, until Ctrl-C.
@@ -96,15 +95,13 @@ def up(
     Nothing has to be installed or set up before. Whatever dies is started again. Studies, checkpoints and logs are
     kept in the home folder, so the next `headrace up` goes on where this one stopped.
 
-    [bold]Examples[/bold]
+    Ctrl-C or SIGTERM stops all cleanly, the worker first and the database last. A second one kills.
 
-    headrace up                               # the default: 127.0.0.1:7440
-
-    headrace up --slots 2                     # at most two trials at once
-
-    headrace up --home ./here --port 0        # a second one beside the first
-
-    headrace up --no-worker                   # workers run elsewhere: headrace worker --scheduler …
+    \b
+    headrace up                            # on 127.0.0.1:7440, everything in ~/.headrace
+    headrace up --slots 2                  # at most two trials at once
+    headrace up --home ./here --port 0     # a second one beside the first
+    headrace up --no-worker                # workers run elsewhere (headrace worker --scheduler HOST:PORT)
     """
     notices = Notices()
     began = time.monotonic()
@@ -174,14 +171,14 @@ def children(options: Options) -> list[ChildSpec]:
             )
         )
     if options.worker:
-        where = ("--scheduler", ",".join(options.addresses), "--name", WORKER_NAME, "--home", str(home))
+        where = ("--scheduler", ",".join(options.addresses), "--name", WORKER_NAME)
         specs.append(
             ChildSpec(
                 name="worker",
                 command=_headrace(
                     "worker",
                     *where,
-                    *_option("--store", options.store),
+                    *_option("--store", _store_url(options.store)),
                     *_option("--cpu-slots", options.slots),
                 ),
                 env=env,
@@ -214,6 +211,11 @@ def free_ports(first: int, count: int) -> tuple[int, ...]:
     finally:
         for listener in sockets:
             listener.close()
+
+
+def _store_url(store: str | None) -> str | None:
+    """A folder as the URL that a worker takes; a URL as it is."""
+    return store if store is None or "://" in store else Path(store).expanduser().resolve().as_uri()
 
 
 def _headrace(*arguments: str) -> tuple[str, ...]:
