@@ -1,0 +1,54 @@
+"""Headrace tunes hyperparameters on GPU time that is already paid for.
+
+    from headrace import Client          # studies: create, watch, read
+    from headrace import trial           # inside a training script
+
+Names are imported when they are first used: a training script that needs `headrace.trial` alone does not load gRPC's
+client, pydantic or YAML.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace import errors
+    from headrace.client import AsyncClient, Client
+    from headrace.client.missing import MissingExtraError
+    from headrace.errors import HeadraceError, InvalidFieldError
+    from headrace.spec import StudySpec, load_study_file
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "HeadraceError",
+    "InvalidFieldError",
+    "MissingExtraError",
+    "StudySpec",
+    "errors",
+    "load_study_file",
+]
+
+_HOMES = {
+    "AsyncClient": "headrace.client",
+    "Client": "headrace.client",
+    "HeadraceError": "headrace.errors",
+    "InvalidFieldError": "headrace.errors",
+    "MissingExtraError": "headrace.client.missing",
+    "StudySpec": "headrace.spec",
+    "load_study_file": "headrace.spec",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    elif name == "errors":
+        value = import_module("headrace.errors")
+    else:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,67 @@
+"""The command line, `headrace`.
+
+Every command is a plain function with typer annotations, in the module of its subject (`run`, `listings`, `why`,
+`control`, ...), and `app` puts them together. Commands that start services come from the entry points
+`headrace.commands` and are imported only when they are called. A command talks to the scheduler through the SDK
+alone, prints through `output`, and fails by raising a `HeadraceError`, which `main` turns into one line, a remedy and
+an exit code (`failure`).
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs one command and exits."""
+    from headrace.cli.app import build
+    from headrace.cli.failure import FAILED, INTERRUPTED, exit_code, tell
+    from headrace.cli.output import Output
+    from headrace.errors import HeadraceError
+
+    arguments = hoist_address(list(sys.argv[1:] if argv is None else argv))
+    try:
+        build(_command(arguments))(args=arguments, prog_name="headrace")
+    except HeadraceError as error:
+        tell(error, Output())
+        sys.exit(exit_code(error))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader has what it wanted (`headrace trials digits | head -3`).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        if os.environ.get("HEADRACE_DEBUG"):
+            raise
+        print(f"error: headrace itself failed: {type(error).__name__}: {error}", file=sys.stderr)
+        print("Set HEADRACE_DEBUG=1 to see where, and please report it.", file=sys.stderr)
+        sys.exit(FAILED)
+
+
+def hoist_address(arguments: list[str]) -> list[str]:
+    """Allows `--address` behind the command as well as before it."""
+    hoisted: list[str] = []
+    rest: list[str] = []
+    tokens = iter(arguments)
+    for token in tokens:
+        if token == "--":
+            rest += [token, *tokens]
+        elif token == "--address":
+            hoisted += [token, *([value] if (value := next(tokens, None)) is not None else [])]
+        elif token.startswith("--address="):
+            hoisted.append(token)
+        else:
+            rest.append(token)
+    return hoisted + rest
+
+
+def _command(arguments: list[str]) -> str | None:
+    """The command's name: the first word that is not `--address` or its value."""
+    skip = False
+    for token in arguments:
+        if skip or token.startswith("-"):
+            skip = token == "--address"
+        else:
+            return token
+    return None

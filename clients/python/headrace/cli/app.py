@@ -1,0 +1,157 @@
+"""The command line put together: the root with its global options, our commands, and those of installed extras."""
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points, version
+from typing import Annotated
+
+import typer
+
+from headrace.cli import control, doctor, export, listings, logs, preview, report, run, why
+from headrace.cli.failure import CommandError
+from headrace.cli.session import Session
+
+GROUP = "headrace.commands"
+SERVICES = {
+    "up": ("services", "Run all of Headrace on this machine: Postgres, a scheduler and a worker."),
+    "scheduler": ("services", "Run a scheduler over a Postgres database."),
+    "worker": ("worker", "Run trials on this machine's GPUs or CPU slots for a scheduler."),
+}
+"""The commands that start services: the extra that brings each, and its line in the list of commands."""
+
+
+def build(wanted: str | None = None) -> typer.Typer:
+    """The application, about to run the command `wanted`."""
+    app = typer.Typer(
+        name="headrace",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog="Exit codes: 0 done, 1 failed, 2 wrong input (nothing was started), 130 interrupted.",
+    )
+    app.callback()(root)
+    for panel, commands in PANELS.items():
+        for name, function in commands.items():
+            app.command(name, rich_help_panel=panel)(function)
+    add_services(app, wanted)
+    app.command("doctor", rich_help_panel="Serve")(doctor.doctor)
+    app.command("version", rich_help_panel="Serve")(show_version)
+    return app
+
+
+def root(
+    context: typer.Context,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="The scheduler. Default: HEADRACE_ADDRESS, or where `headrace up` runs on this machine.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Headrace tunes hyperparameters: it races trials against each other and stops the losers early.
+
+    [bold]Begin with[/bold]
+
+    headrace run study.yaml --local           # everything on this machine, from one command
+
+    headrace up                               # or: keep a scheduler and a worker running here, and in another window
+
+    headrace run study.yaml
+    """
+    context.obj = Session(address=address)
+
+
+def check(
+    script: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCRIPT", help="A training script, module:function, or a study file.", show_default=False
+        ),
+    ],
+    steps: Annotated[int, typer.Option(min=2, help="How many steps to compare.")] = 4,
+) -> None:
+    """Prove that pausing and resuming does not change what a script computes, or name what is missing.
+
+    [bold]Examples[/bold]
+
+    headrace check train.py
+
+    headrace check train.py --steps 8
+    """
+    try:
+        module = import_module("headrace.check")
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"`headrace check` needs the package {error.name}.", remedy="Run `pip install 'headrace[torch]'`."
+        ) from None
+    raise typer.Exit(int(module.run_check(script, steps=steps)))
+
+
+def show_version(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print the version."""
+    output = Session.of(context).output
+    number = version("headrace")
+    if as_json:
+        output.json({"version": number})
+    else:
+        output.line(f"headrace {number}")
+
+
+PANELS: dict[str, dict[str, Callable[..., object]]] = {
+    "Tune": {"run": run.run, "attach": run.attach, "preview": preview.preview, "check": check},
+    "Look": {
+        "studies": listings.studies,
+        "show": listings.show,
+        "trials": listings.trials,
+        "why": why.why,
+        "logs": logs.logs,
+        "workers": listings.workers,
+        "export": export.export,
+        "report": report.report,
+    },
+    "Steer": {
+        "pause": control.pause,
+        "resume": control.resume,
+        "stop": control.stop,
+        "delete": control.delete,
+    },
+}
+"""Our own commands, in the groups and the order in which `--help` lists them."""
+
+
+def add_services(app: typer.Typer, wanted: str | None) -> None:
+    """Adds the commands that live beside the services they start.
+
+    Only the one that is called is imported: `headrace studies` has no use for a database driver. One whose extra is
+    not installed says so when it is called."""
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    for name in dict.fromkeys([*SERVICES, *points]):
+        extra, line = SERVICES.get(name, ("services", "A command of an installed package."))
+        function = _load(points.get(name), name, extra) if name == wanted else _not_called
+        app.command(name, rich_help_panel="Serve", help=None if name == wanted else line)(function)
+
+
+def _load(point: EntryPoint | None, name: str, extra: str) -> Callable[..., object]:
+    missing = CommandError(
+        f"`headrace {name}` needs packages that are not installed.",
+        remedy=f"Run `pip install 'headrace[{extra}]'`.",
+    )
+    if point is None:
+        raise missing
+    try:
+        command: Callable[..., object] = point.load()
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("headrace", "headrace_services", "headrace_worker"):
+            raise
+        raise missing from None
+    return command
+
+
+def _not_called() -> None:
+    """Stands for a service's command in the list of commands."""

@@ -1,0 +1,98 @@
+"""`headrace pause`, `resume`, `stop` and `delete`: steering a study or one of its trials."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from headrace.cli.failure import USAGE, CommandError
+from headrace.cli.output import Output
+from headrace.cli.session import Session, StudyArgument
+
+OptionalTrial = Annotated[
+    int | None,
+    typer.Argument(metavar="[TRIAL]", min=0, help="One trial only, by its number.", show_default=False),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def pause(context: typer.Context, study: StudyArgument, trial: OptionalTrial = None) -> None:
+    """Pause a study (running trials go on to their next rung), or one trial at its next report.
+
+    [bold]Examples[/bold]
+
+    headrace pause digits
+
+    headrace pause digits 7
+    """
+    session = Session.of(context)
+    with session.client() as client:
+        if trial is None:
+            client.study(study).pause()
+            session.output.line(
+                f"Study {study} starts nothing more; running trials pause at their next rung."
+            )
+        else:
+            client.study(study).trial(trial).pause()
+            session.output.line(f"Trial {trial} of study {study} pauses at its next report.")
+    session.output.note(f"Undo it with `headrace resume {study}{'' if trial is None else f' {trial}'}`.")
+
+
+def resume(context: typer.Context, study: StudyArgument, trial: OptionalTrial = None) -> None:
+    """Undo `pause`."""
+    session = Session.of(context)
+    with session.client() as client:
+        if trial is None:
+            client.study(study).resume()
+            session.output.line(f"Study {study} goes on.")
+        else:
+            client.study(study).trial(trial).resume()
+            session.output.line(f"Trial {trial} of study {study} goes on when a slot is free.")
+
+
+def stop(
+    context: typer.Context,
+    study: StudyArgument,
+    trial: OptionalTrial = None,
+    reason: Annotated[str, typer.Option(help="For the record.", show_default=False)] = "",
+    yes: Yes = False,
+) -> None:
+    """Stop a study with all its trials, or one trial, for good. Asks first on a terminal.
+
+    [bold]Examples[/bold]
+
+    headrace stop digits
+
+    headrace stop digits 7 --reason "diverges" -y
+    """
+    session = Session.of(context)
+    with session.client() as client:
+        handle = client.study(study)
+        if trial is None:
+            counts = handle.status().counts
+            live = counts.total - counts.terminated
+            _confirm(session.output, f"Stop study {study} and cancel its {live} live trials?", yes=yes)
+            handle.stop(reason=reason)
+            session.output.line(f"Study {study} is stopped.")
+        else:
+            _confirm(session.output, f"Stop trial {trial} of study {study}?", yes=yes)
+            handle.trial(trial).stop(reason=reason)
+            session.output.line(f"Trial {trial} of study {study} is stopped.")
+
+
+def delete(context: typer.Context, study: StudyArgument, yes: Yes = False) -> None:
+    """Remove an ended study with its trials and events. Checkpoints and logs stay where they are."""
+    session = Session.of(context)
+    with session.client() as client:
+        total = client.study(study).status().counts.total
+        _confirm(session.output, f"Delete study {study} with its {total} trials?", yes=yes)
+        client.study(study).delete()
+    session.output.line(f"Study {study} is deleted.")
+
+
+def _confirm(output: Output, question: str, *, yes: bool) -> None:
+    """Asks on a terminal; a script that calls `stop` means it."""
+    if yes or not (output.is_terminal and sys.stdin.isatty()):
+        return
+    if not typer.confirm(question, default=False, err=True):
+        raise CommandError("Nothing was done.", remedy="", code=USAGE)

@@ -1,0 +1,80 @@
+"""`headrace export`: trials or reports as CSV or JSON, in the columns of `headrace.client.records`."""
+
+import csv
+import io
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli import wording
+from headrace.cli.failure import CommandError
+from headrace.cli.output import jsonable
+from headrace.cli.session import Session, StudyArgument
+from headrace.client.records import Row, report_rows, trial_rows
+
+
+class Format(StrEnum):
+    """What to write."""
+
+    CSV = "csv"
+    JSON = "json"
+
+
+def export(
+    context: typer.Context,
+    study: StudyArgument,
+    form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.CSV,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Where. Default: stdout.", show_default=False),
+    ] = None,
+    reports: Annotated[
+        bool, typer.Option("--reports", help="One row a report instead of one a trial.")
+    ] = False,
+) -> None:
+    """Write a study's trials (or every report) as CSV or JSON.
+
+    A trial's row has its state, values, times and one column `param.NAME` a parameter; a report's row one column
+    `metric.NAME` a metric. In CSV a value that does not exist is empty; in JSON it is null.
+
+    [bold]Examples[/bold]
+
+    headrace export digits -o trials.csv
+
+    headrace export digits --reports --format json | jq length
+    """
+    session = Session.of(context)
+    with session.client() as client:
+        handle = client.study(study)
+        info = handle.status()
+        rows = report_rows(info, handle.reports()) if reports else trial_rows(info, handle.trials())
+    text = (
+        _csv(rows) if form is Format.CSV else json.dumps(jsonable(rows), indent=2, ensure_ascii=False) + "\n"
+    )
+    if out is None:
+        session.output.raw(text.encode())
+        return
+    try:
+        out.write_text(text, encoding="utf-8", newline="")
+    except OSError as error:
+        raise CommandError(
+            f"{out} cannot be written: {error.strerror}.", remedy="Give another file with -o."
+        ) from None
+    session.output.note(f"{wording.plural(len(rows), 'row')} in {out}")
+
+
+def _csv(rows: list[Row]) -> str:
+    if not rows:
+        return ""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    return str(value).lower() if isinstance(value, bool) else value

@@ -1,0 +1,49 @@
+"""How a command fails: one clear line and a remedy on stderr, and an exit code that scripts can tell apart.
+
+| code | meaning |
+|---|---|
+| 0 | done; of `run` and `attach`: the study completed |
+| 1 | it failed: the study failed or was stopped, the scheduler refused or does not answer |
+| 2 | the command line, the study file or the preflight is at fault; nothing was started |
+| 130 | Ctrl-C; of `run` and `attach`: detached, the study goes on |
+"""
+
+from headrace.cli.output import Output, clean
+from headrace.errors import HeadraceError, InvalidFieldError
+
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+
+
+class CommandError(HeadraceError):
+    """A command cannot go on, for a reason that is its own; `code` is the exit code."""
+
+    def __init__(self, message: str, *, remedy: str = "", code: int = FAILED) -> None:
+        super().__init__(message, remedy=remedy)
+        self.code = code
+
+
+def exit_code(error: HeadraceError) -> int:
+    """The code of a failure."""
+    match error:
+        case CommandError():
+            return error.code
+        case InvalidFieldError():
+            return USAGE
+        case _:
+            return FAILED
+
+
+def tell(error: HeadraceError, output: Output) -> None:
+    """Prints the error and its remedy; of invalid fields, each on a line of its own."""
+    lines = (
+        [str(violation) for violation in error.violations]
+        if isinstance(error, InvalidFieldError)
+        else [error.message]
+    )
+    for line in lines:
+        output.errors.print("[bold red]error:[/] ", end="")
+        output.errors.print(clean(line), markup=False)
+    if error.remedy and not isinstance(error, InvalidFieldError):
+        output.errors.print(clean(error.remedy), markup=False)

@@ -1,0 +1,89 @@
+"""Following a study to its end, shown in one of three ways.
+
+A terminal gets the live picture; `--json` one line an event; anything else one plain line for every decision, end of a
+trial and new best value. Ctrl-C leaves by `KeyboardInterrupt`; the study does not notice.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from enum import Enum
+
+from rich.live import Live
+
+from headrace.cli import views, wording
+from headrace.cli.live import Picture, event_text, noteworthy
+from headrace.cli.output import Output
+from headrace.client import Client
+from headrace.client.events import Update
+from headrace.client.model import StudyInfo
+from headrace.errors import HeadraceError
+
+
+class Mode(Enum):
+    """How a study is shown."""
+
+    LIVE = "live"
+    LINES = "lines"
+    JSON = "json"
+
+    @classmethod
+    def choose(cls, output: Output, *, as_json: bool) -> "Mode":
+        """What fits the output."""
+        if as_json:
+            return cls.JSON
+        return cls.LIVE if output.is_terminal else cls.LINES
+
+
+def follow(client: Client, name: str, output: Output, mode: Mode, *, after: int = 0) -> StudyInfo:
+    """The study once it has ended, having shown what happened on the way."""
+    study = client.study(name)
+    now = study.status()
+    updates = study.watch(after)
+    match mode:
+        case Mode.JSON:
+            return _json(updates, now, output)
+        case Mode.LINES:
+            return _lines(updates, now, output)
+        case Mode.LIVE:
+            return _live(client, updates, now, output)
+
+
+def _json(updates: Iterator[Update], study: StudyInfo, output: Output) -> StudyInfo:
+    for update in updates:
+        study = update.study
+        for event in update.events:
+            output.json({"type": "event", **views.event(event)}, indent=None)
+    return study
+
+
+def _lines(updates: Iterator[Update], study: StudyInfo, output: Output) -> StudyInfo:
+    best: tuple[int, float | None] | None = None
+    for update in updates:
+        study = update.study
+        for event in update.events:
+            if noteworthy(event):
+                at = event.time.astimezone().strftime("%H:%M:%S") if event.time else "--:--:--"
+                output.line(f"{at}  {event_text(event)}")
+        if study.best is not None and best != (study.best.number, study.best.best_value):
+            best = (study.best.number, study.best.best_value)
+            output.line(
+                f"{' ' * 8}  best so far: {study.spec.objective.metric} {wording.number(study.best.best_value)}, "
+                f"trial {study.best.number} at step {study.best.best_step} ({wording.params(study.best.params)}); "
+                f"steps {study.steps_spent} of {study.steps_run_all}"
+            )
+    return study
+
+
+def _live(client: Client, updates: Iterator[Update], study: StudyInfo, output: Output) -> StudyInfo:
+    picture = Picture(study, expected_steps=_expected_steps(client, study), now=datetime.now(UTC))
+    with Live(picture, console=output.console, refresh_per_second=4, transient=True):
+        for update in updates:
+            picture.update(update)
+    return picture.study
+
+
+def _expected_steps(client: Client, study: StudyInfo) -> int | None:
+    try:
+        return client.preview(study.spec).steps
+    except HeadraceError:
+        return None  # the view does without an estimate; what matters will fail again, and loudly

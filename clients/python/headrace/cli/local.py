@@ -1,0 +1,95 @@
+"""A service for one run: `headrace up` as a child with its own home and a free port.
+
+The child writes the file `address` when it is ready and removes it at a clean stop. It has its own session, so that
+the Ctrl-C of a terminal reaches this process alone, which then stops the child in good order (SIGTERM: trials save,
+workers leave, the database shuts down).
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from headrace.cli.failure import CommandError
+from headrace.cli.output import Output
+from headrace.home import ADDRESS_FILE, address_in, home_dir
+
+READY_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 60.0
+_POLL_S = 0.05
+
+
+def new_home(study: str) -> Path:
+    """A folder of its own for a run."""
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    return home_dir() / "local" / f"{study}-{stamp}-{os.getpid()}"
+
+
+@contextmanager
+def local_service(home: Path, *, slots: int | None, notes: Output) -> Iterator[str]:
+    """Runs the service around the block; yields its address."""
+    home.mkdir(parents=True, exist_ok=True)
+    log_path = home / "up.log"
+    command = [sys.executable, "-m", "headrace.cli.tether", "up", "--home", str(home), "--port", "0"]
+    command += ["--slots", str(slots)] if slots is not None else []
+    notes.note(f"Starting a service in {home}")
+    before = _stamp(home)
+    with log_path.open("ab") as log:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "HEADRACE_TETHERED_TO": str(os.getpid())},
+        )
+    try:
+        yield _wait_ready(child, home, log_path, before)
+    finally:
+        stop(child)
+
+
+def stop(child: "subprocess.Popen[bytes]") -> None:
+    """Stops the service in good order, and by force if that takes too long."""
+    if child.poll() is not None:
+        return
+    child.send_signal(signal.SIGTERM)
+    try:
+        child.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def _wait_ready(child: "subprocess.Popen[bytes]", home: Path, log_path: Path, before: int | None) -> str:
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < deadline:
+        address = address_in(home)
+        if address and _stamp(home) != before:
+            return address
+        code = child.poll()
+        if code is not None:
+            raise CommandError(_why_not(log_path, code), remedy=f"The whole story is in {log_path}.")
+        time.sleep(_POLL_S)
+    raise CommandError(
+        f"The service was not ready after {READY_TIMEOUT_S:g} s.", remedy=f"Its log is {log_path}."
+    )
+
+
+def _stamp(home: Path) -> int | None:
+    """Tells an address that a crash left behind from the one that is written now."""
+    try:
+        return (home / ADDRESS_FILE).stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def _why_not(log_path: Path, code: int) -> str:
+    lines = log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    said = f": {lines[-1].strip()}" if lines else ""
+    return f"The service did not start (exit code {code}){said}"

@@ -1,0 +1,107 @@
+"""`headrace logs`: what a trial printed.
+
+The log is a file on the machine of the worker. Where that file can be read from here (one machine, or a shared
+folder) it is printed and, with `-f`, followed until the trial is over. Otherwise the tail that the scheduler keeps of
+a failed attempt is printed, and where the whole log is.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli.failure import CommandError
+from headrace.cli.output import Output
+from headrace.cli.session import Session, StudyArgument, TrialArgument
+from headrace.client.model import TrialInfo, TrialState
+from headrace.client.sync import Trial
+
+POLL_S = 0.5
+_CHUNK = 65536
+
+
+def logs(
+    context: typer.Context,
+    study: StudyArgument,
+    trial: TrialArgument,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on printing until the trial is over.")
+    ] = False,
+) -> None:
+    """Print what a trial wrote to stdout and stderr.
+
+    [bold]Examples[/bold]
+
+    headrace logs digits 7
+
+    headrace logs digits 7 -f
+    """
+    session = Session.of(context)
+    with session.client() as client:
+        handle = client.study(study).trial(trial)
+        info = handle.info()
+        if info.log_path is None and not follow:
+            raise CommandError(
+                f"Trial {trial} of study {study} has not run yet ({info.outcome}).",
+                remedy="With -f, its log is printed as soon as it runs.",
+            )
+        if follow:
+            info = _started(handle, info)
+        path = Path(info.log_path) if info.log_path else None
+        if path is None or not _readable(path):
+            _elsewhere(info, session.output)
+            return
+        for chunk in _follow(handle, path) if follow else _read(path, 0):
+            session.output.raw(chunk)
+
+
+def _started(handle: Trial, info: TrialInfo) -> TrialInfo:
+    while info.log_path is None and info.state is not TrialState.TERMINATED:
+        time.sleep(POLL_S)
+        info = handle.info()
+    return info
+
+
+def _readable(path: Path) -> bool:
+    try:
+        with path.open("rb"):
+            return True
+    except OSError:
+        return False
+
+
+def _read(path: Path, offset: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        file.seek(offset)
+        while chunk := file.read(_CHUNK):
+            yield chunk
+
+
+def _follow(handle: Trial, path: Path) -> Iterator[bytes]:
+    """The file as it grows; after the trial's end once more, since its last words may come with it."""
+    offset, last_asked, over = 0, 0.0, False
+    while True:
+        for chunk in _read(path, offset):
+            offset += len(chunk)
+            yield chunk
+        if over:
+            return
+        if time.monotonic() - last_asked > 4 * POLL_S:
+            last_asked = time.monotonic()
+            over = handle.info().state is TrialState.TERMINATED
+        if not over:
+            time.sleep(POLL_S)
+
+
+def _elsewhere(info: TrialInfo, output: Output) -> None:
+    if info.log_tail:
+        output.raw(info.log_tail.rstrip("\n").encode() + b"\n")
+    else:
+        output.note("The scheduler keeps the end of a log only for attempts that failed.")
+    if info.log_path:
+        machine = f"of worker {info.worker}" if info.worker else "of the worker that ran it last"
+        output.note(
+            f"The log itself cannot be read from here: it is {info.log_path} on the machine {machine}."
+        )

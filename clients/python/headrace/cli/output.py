@@ -1,0 +1,113 @@
+"""What commands print with: one `Output` per process, which knows whether a person or a program reads.
+
+A terminal gets colours and tables; a pipe or a file gets the same text in aligned plain columns, without colour and
+never shortened, so that `awk`, `grep` and `diff` work; `--json` gets JSON alone. Results go to stdout, everything
+else (progress, hints, errors) to stderr. Whatever comes from a study (names, values, log lines) is printed as plain
+text: it is never read as rich markup, and control characters in it are shown, not obeyed.
+"""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TextIO
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+Cell = str | Text
+
+
+class Output:
+    """Stdout and stderr."""
+
+    def __init__(self, *, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
+        self._stdout = stdout or sys.stdout
+        self.console = Console(file=self._stdout, highlight=False, soft_wrap=True)
+        self.errors = Console(
+            file=stderr or sys.stderr, highlight=False, soft_wrap=True, stderr=stderr is None
+        )
+
+    @property
+    def is_terminal(self) -> bool:
+        """True when a person reads stdout."""
+        return self.console.is_terminal and not self.console.is_dumb_terminal
+
+    def line(self, text: str | Text = "") -> None:
+        """One line of the result."""
+        self.console.print(clean(text), markup=False)
+
+    def show(self, renderable: RenderableType) -> None:
+        """A rich renderable, for a terminal."""
+        self.console.print(renderable, soft_wrap=False)
+
+    def note(self, text: str | Text) -> None:
+        """One line beside the result: progress, a hint."""
+        self.errors.print(clean(text), markup=False, style="dim" if isinstance(text, str) else None)
+
+    def raw(self, data: bytes) -> None:
+        """Bytes as they are: a trial's own output, whose colours are its own business."""
+        self._stdout.write(data.decode("utf-8", errors="replace"))
+        self._stdout.flush()
+
+    def json(self, value: Any, *, indent: int | None = 2) -> None:
+        """A JSON document."""
+        self._stdout.write(json.dumps(jsonable(value), indent=indent, ensure_ascii=False) + "\n")
+        self._stdout.flush()
+
+    def table(
+        self, columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, right: Iterable[str] = ()
+    ) -> None:
+        """A table with a header; `right` names the right-aligned columns."""
+        body = [[clean(cell) for cell in row] for row in rows]
+        aligned = set(right)
+        if self.is_terminal:
+            table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+            for column in columns:
+                table.add_column(column, justify="right" if column in aligned else "left", overflow="fold")
+            for cells in body:
+                table.add_row(*cells)
+            self.show(table)
+            return
+        plain = [list(columns), *[[str(cell) for cell in cells] for cells in body]]
+        widths = [max(len(row[i]) for row in plain) for i in range(len(columns))]
+        for row in plain:
+            cells = [
+                cell.rjust(width) if column in aligned else cell.ljust(width)
+                for cell, width, column in zip(row, widths, columns, strict=True)
+            ]
+            self._stdout.write("  ".join(cells).rstrip() + "\n")
+
+
+def clean(text: Cell) -> Text:
+    """The text with control characters made visible; never markup."""
+    if isinstance(text, Text):
+        return text
+    return Text("".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text))
+
+
+def jsonable(value: Any) -> Any:
+    """The value in JSON's types: times in ISO 8601, and `"NaN"`, `"Infinity"`, `"-Infinity"`, which JSON lacks."""
+    match value:
+        case datetime():
+            return value.isoformat()
+        case bool() | int() | None:
+            return value
+        case float():
+            return value if math.isfinite(value) else _NON_FINITE[str(value)]
+        case str():
+            return str(value)
+        case Mapping():
+            return {str(key): jsonable(item) for key, item in value.items()}
+        case os.PathLike():
+            return os.fspath(value)
+        case Iterable():
+            return [jsonable(item) for item in value]
+        case _:
+            raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+_NON_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}

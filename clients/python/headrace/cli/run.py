@@ -1,0 +1,205 @@
+"""`headrace run` and `headrace attach`: a study from its file to its summary.
+
+Nothing is started before the file is valid and the preflight has passed. The study lives in the scheduler: this
+process only shows it, so Ctrl-C (or a closed laptop) detaches and `attach` shows it again. With `--local` the service
+itself is a child of this process: Ctrl-C then stops the service in good order, the trials with it, and the study goes
+on from its checkpoints when `headrace up` is started on the same home.
+"""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli.failure import FAILED, INTERRUPTED, USAGE, CommandError, tell
+from headrace.cli.follow import Mode, follow
+from headrace.cli.local import local_service, new_home
+from headrace.cli.output import Output
+from headrace.cli.report import write_report
+from headrace.cli.session import AsJson, Session, StudyArgument
+from headrace.cli.summary import Summary, show_summary, succeeded
+from headrace.client import Client
+from headrace.errors import HeadraceError
+from headrace.preflight import preflight
+from headrace.spec import StudyFile, load_study_file
+
+ReportOption = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="FILE.html", help="Write the report at the end.", show_default=False),
+]
+
+
+def run(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The study file.", show_default=False)],
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name the study this instead of what the file says.", show_default=False),
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Start the study and return.")] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="Start a service of its own, and stop it at the end.")
+    ] = False,
+    slots: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --local: how many trials may run at once.", show_default=False),
+    ] = None,
+    home: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --local: where to keep everything. Default: a new folder.", show_default=False
+        ),
+    ] = None,
+    report: ReportOption = None,
+    no_preflight: Annotated[
+        bool, typer.Option("--no-preflight", help="Do not import the callable first.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a study and show it live until it ends.
+
+    Exits with 0 when the study completed, 1 when it failed or was stopped, 2 when the file is at fault (nothing was
+    started), 130 when you detached with Ctrl-C.
+
+    [bold]Examples[/bold]
+
+    headrace run study.yaml                            # on the service of `headrace up`
+
+    headrace run study.yaml --local --slots 2          # everything from one command
+
+    headrace run study.yaml --name second-try --detach
+
+    headrace run study.yaml --json | tee events.jsonl  # a line an event, then the summary
+    """
+    session = Session.of(context)
+    _check_options(session, local=local, detach=detach, slots=slots, home=home)
+    loaded = load_study_file(file)
+    if loaded.spec.template is None:
+        raise CommandError(
+            f"{file} has no `trial` section, so workers have nothing to run.",
+            remedy="Add `trial: {callable: module:function}`, or create the study in Python and use study.ask().",
+            code=USAGE,
+        )
+    if not no_preflight:
+        preflight(loaded.spec)
+    mode = Mode.choose(session.output, as_json=as_json)
+    with ExitStack() as stack:
+        address = session.address
+        if local:
+            place = (home or new_home(name or loaded.name)).expanduser().absolute()
+            address = stack.enter_context(local_service(place, slots=slots, notes=session.output))
+            report = report or place / "report.html"
+        client = stack.enter_context(Client(address))
+        study = _create(client, loaded, name, session.output, quiet=as_json)
+        if detach:
+            _say_detached(session.output, study, as_json=as_json)
+            return
+        hint = f"headrace up --home {place}" if local else None
+        _to_the_end(client, study, session.output, mode, report=report, after=0, revive=hint)
+
+
+def attach(
+    context: typer.Context,
+    study: StudyArgument,
+    report: ReportOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a running study live, until it ends; exit codes as of `run`.
+
+    [bold]Examples[/bold]
+
+    headrace attach digits
+
+    headrace attach digits --json | jq .message
+    """
+    session = Session.of(context)
+    mode = Mode.choose(session.output, as_json=as_json)
+    with session.client() as client:
+        # A live view shows the present; a program that reads JSON wants the whole story.
+        after = 0 if mode is Mode.JSON else client.study(study).status().cursor
+        _to_the_end(client, study, session.output, mode, report=report, after=after, revive=None)
+
+
+def _check_options(
+    session: Session, *, local: bool, detach: bool, slots: int | None, home: Path | None
+) -> None:
+    if local and detach:
+        raise CommandError(
+            "--local and --detach exclude each other: the service ends with this command.",
+            remedy="Start `headrace up` in another window and leave --local out.",
+            code=USAGE,
+        )
+    if local and session.address:
+        raise CommandError(
+            "--local and --address exclude each other: --local starts a scheduler of its own.",
+            remedy="Leave one of them out.",
+            code=USAGE,
+        )
+    if not local and (slots is not None or home is not None):
+        option = "--slots" if slots is not None else "--home"
+        raise CommandError(
+            f"{option} has no meaning without --local.",
+            remedy="Add --local, or give the option to `headrace up`.",
+            code=USAGE,
+        )
+
+
+def _create(client: Client, loaded: StudyFile, name: str | None, output: Output, *, quiet: bool) -> str:
+    study = client.create_study(name or loaded.name, loaded.spec)
+    spec = loaded.spec
+    rungs = ", ".join(map(str, spec.rungs()))
+    if not quiet:
+        output.line(
+            f"Study {study.name} created: {spec.max_trials} configurations, "
+            f"{spec.policy.kind} with rungs at {rungs}, {spec.objective.goal} {spec.objective.metric}."
+        )
+    return study.name
+
+
+def _to_the_end(
+    client: Client,
+    name: str,
+    output: Output,
+    mode: Mode,
+    *,
+    report: Path | None,
+    after: int,
+    revive: str | None,
+) -> None:
+    try:
+        final = follow(client, name, output, mode, after=after)
+    except KeyboardInterrupt:
+        _say_interrupted(output, name, revive)
+        raise typer.Exit(INTERRUPTED) from None
+    written, failure = None, None
+    if report is not None:
+        try:
+            written = write_report(client.study(name), report, output)
+        except HeadraceError as error:
+            failure = error  # the result comes first
+    summary = Summary(study=final, report=written)
+    if mode is Mode.JSON:
+        output.json(summary.json(), indent=None)
+    else:
+        show_summary(summary, output)
+    if failure is not None:
+        tell(failure, output)
+    if failure is not None or not succeeded(final):
+        raise typer.Exit(FAILED)
+
+
+def _say_detached(output: Output, name: str, *, as_json: bool) -> None:
+    if as_json:
+        output.json({"type": "created", "study": name}, indent=None)
+    else:
+        output.line(f"Watch it with `headrace attach {name}`; stop it with `headrace stop {name}`.")
+
+
+def _say_interrupted(output: Output, name: str, revive: str | None) -> None:
+    if revive is None:
+        output.note(f"Detached; study {name} goes on.")
+        output.note(f"Watch it again with `headrace attach {name}`; stop it with `headrace stop {name}`.")
+    else:
+        output.note(f"Stopping the service; study {name} keeps what it has.")
+        output.note(f"It goes on with `{revive}`; watch it then with `headrace attach {name}`.")

@@ -1,0 +1,40 @@
+"""What every command has at hand: where to print, and a client of the scheduler that `--address` names."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import typer
+
+from headrace.cli.output import Output
+from headrace.client import Client
+
+TIMEOUT_ENV = "HEADRACE_TIMEOUT_S"
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys instead of text.")]
+StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="The study's name.", show_default=False)]
+TrialArgument = Annotated[
+    int, typer.Argument(metavar="TRIAL", help="The trial's number.", min=0, show_default=False)
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One invocation of the command line."""
+
+    address: str | None = None
+    output: Output = field(default_factory=Output)
+
+    @classmethod
+    def of(cls, context: typer.Context) -> "Session":
+        """The session that the root command made."""
+        session = context.find_object(cls)
+        return session if session is not None else cls()
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """A client, closed at the end."""
+        with Client(self.address, timeout_s=float(os.environ.get(TIMEOUT_ENV, "30"))) as client:
+            yield client

@@ -1,0 +1,190 @@
+"""The end of a run in figures: what was found, against what, and at what cost.
+
+The improvement compares the best trial with the best value that the baseline reached at any step, not only with its
+last one, so it never flatters. Steps spent are compared with what running every configuration to the full budget
+would have taken; both include the baseline.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli import views, wording
+from headrace.cli.output import Output, clean
+from headrace.client.model import StudyInfo, StudyState, TrialInfo, Value
+from headrace.spec import Goal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A study that has ended (or the state of one that goes on)."""
+
+    study: StudyInfo
+    report: Path | None = None
+
+    @property
+    def baseline_value(self) -> float | None:
+        """The default configuration's value at the full budget; None where it did not get there."""
+        baseline = self.study.baseline
+        at_end = baseline is not None and baseline.step >= self.study.spec.max_steps
+        return baseline.value if baseline is not None and at_end else None
+
+    @property
+    def improvement(self) -> float | None:
+        """By how much the best trial is better than the baseline's best; negative if it is worse."""
+        best, baseline = self.study.best, self.study.baseline
+        if best is None or baseline is None or best.best_value is None or baseline.best_value is None:
+            return None
+        gain = best.best_value - baseline.best_value
+        return gain if self.study.spec.objective.goal == Goal.MAXIMIZE else -gain
+
+    @property
+    def saved_percent(self) -> float | None:
+        """The share of run-all's steps that was not spent."""
+        if not self.study.steps_run_all or not self.study.state.ended:
+            return None
+        return 100.0 * (1 - self.study.steps_spent / self.study.steps_run_all)
+
+    @property
+    def wall_time_s(self) -> float | None:
+        """From creation to end."""
+        if self.study.created is None or self.study.ended is None:
+            return None
+        return (self.study.ended - self.study.created).total_seconds()
+
+    def json(self) -> dict[str, Any]:
+        """`headrace run --json` prints this last, on one line."""
+        best = self.study.best
+        counts = self.study.counts
+        return {
+            "type": "summary",
+            "study": self.study.name,
+            "state": self.study.state.value,
+            "detail": self.study.detail,
+            "metric": self.study.spec.objective.metric,
+            "goal": self.study.spec.objective.goal,
+            "best": views.trial(best) if best else None,
+            "baseline": views.trial(self.study.baseline) if self.study.baseline else None,
+            "baseline_value": self.baseline_value,
+            "improvement": self.improvement,
+            "steps_spent": self.study.steps_spent,
+            "steps_run_all": self.study.steps_run_all,
+            "saved_percent": self.saved_percent,
+            "trials": counts.total,
+            "completed": counts.completed,
+            "stopped_early": counts.stopped_early,
+            "failed": counts.failed,
+            "cancelled": counts.cancelled,
+            "wall_time_s": self.wall_time_s,
+            "report": self.report,
+        }
+
+    def lines(self) -> list[tuple[str, str]]:
+        """The same for people, as labels and texts."""
+        study = self.study
+        metric = study.spec.objective.metric
+        lines: list[tuple[str, str]] = []
+        if study.best is None:
+            lines.append(("best", "no trial reported a finite value"))
+        else:
+            lines.append(("best", f"{metric} {_at(study.best)}, trial {study.best.number}"))
+            lines += [(f"  {name}", exact(value)) for name, value in study.best.params.items()]
+        lines += self._baseline_lines()
+        lines.append(("steps", self._steps()))
+        lines.append(("trials", self._trials()))
+        if self.wall_time_s is not None:
+            lines.append(("wall time", wording.duration(self.wall_time_s)))
+        if study.best is not None and study.best.checkpoint is not None:
+            lines.append(("checkpoint", study.best.checkpoint.uri))
+        if self.report is not None:
+            lines.append(("report", str(self.report)))
+        return lines
+
+    def _baseline_lines(self) -> list[tuple[str, str]]:
+        baseline = self.study.baseline
+        if baseline is None:
+            return []
+        metric = self.study.spec.objective.metric
+        if self.baseline_value is None:
+            text = (
+                f"did not reach the full budget ({baseline.outcome}, {wording.plural(baseline.step, 'step')})"
+            )
+        else:
+            text = (
+                f"{metric} {wording.number(self.baseline_value)} at the full budget ({baseline.step} steps)"
+            )
+            if baseline.best_value is not None and baseline.best_value != self.baseline_value:
+                text += f"; its best was {_at(baseline)}"
+        lines = [("baseline", text)]
+        if self.improvement is not None:
+            lines.append(("improvement", improvement_text(self.improvement, baseline.best_value)))
+        return lines
+
+    def _steps(self) -> str:
+        study = self.study
+        text = f"{study.steps_spent} of the {study.steps_run_all} that running every trial to the end takes"
+        if self.saved_percent is None:
+            return text
+        return f"{text} ({abs(self.saved_percent):.0f} % {'saved' if self.saved_percent >= 0 else 'more'})"
+
+    def _trials(self) -> str:
+        counts = self.study.counts
+        parts = [
+            f"{counts.completed} completed",
+            f"{counts.stopped_early} stopped early",
+            f"{counts.failed} failed",
+        ]
+        if counts.cancelled:
+            parts.append(f"{counts.cancelled} cancelled")
+        live = counts.total - counts.terminated
+        if live:
+            parts.append(f"{live} live")
+        return ", ".join(parts)
+
+
+def improvement_text(gain: float, of: float | None) -> str:
+    """`+0.0134 (1.4 %)`, or that there is none."""
+    relative = f" ({100 * abs(gain) / abs(of):.1f} %)" if of else ""
+    if gain > 0:
+        return f"{wording.number(gain, 4)} better than the baseline's best{relative}"
+    if gain < 0:
+        return f"none: {wording.number(-gain, 4)} worse than the baseline's best{relative}"
+    return "none: equal to the baseline's best"
+
+
+def exact(value: Value) -> str:
+    """A parameter to copy: all its digits."""
+    return repr(value) if isinstance(value, float) else wording.scalar(value)
+
+
+def show_summary(summary: Summary, output: Output) -> None:
+    """Prints the summary for people."""
+    study = summary.study
+    head = Text.assemble(("Study ", ""), (study.name, "bold"), " ", wording.ended_word(study.state))
+    if study.detail:
+        head.append(f": {study.detail}")
+    output.line()
+    output.line(head)
+    if output.is_terminal:
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column(overflow="fold")
+        for label, text in summary.lines():
+            grid.add_row(clean(label), clean(text))
+        output.show(grid)
+        return
+    width = max(len(label) for label, _ in summary.lines())
+    for label, text in summary.lines():
+        output.line(f"{label.ljust(width)}  {text}")
+
+
+def succeeded(study: StudyInfo) -> bool:
+    """Whether `run` exits with 0."""
+    return study.state is StudyState.COMPLETED
+
+
+def _at(trial: TrialInfo) -> str:
+    return f"{wording.number(trial.best_value)} at step {trial.best_step}"

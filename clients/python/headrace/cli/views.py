@@ -1,0 +1,213 @@
+"""The JSON that commands print with `--json`: stable keys, documented here, one function an object.
+
+Keys are only ever added. A value that does not exist is null; a number that JSON lacks is the string `"NaN"`,
+`"Infinity"` or `"-Infinity"`; a time is ISO 8601 in UTC. Names are bare: `"digits"`, trial `3`, worker `"node-1"`.
+"""
+
+from typing import Any
+
+from headrace.client import events as ev
+from headrace.client.model import Preview, RungResult, StudyInfo, TrialInfo, Worker
+
+Json = dict[str, Any]
+
+
+def study(info: StudyInfo) -> Json:
+    """`headrace studies --json` prints a list of these, `headrace show STUDY --json` one."""
+    counts = info.counts
+    return {
+        "name": info.name,
+        "state": info.state.value,
+        "detail": info.detail,
+        "metric": info.spec.objective.metric,
+        "goal": info.spec.objective.goal,
+        "trials": {
+            "total": counts.total,
+            "pending": counts.pending,
+            "running": counts.running,
+            "paused": counts.paused,
+            "resumed": counts.resumed,
+            "terminated": counts.terminated,
+            "completed": counts.completed,
+            "stopped_early": counts.stopped_early,
+            "failed": counts.failed,
+            "cancelled": counts.cancelled,
+        },
+        "best": trial(info.best) if info.best else None,
+        "baseline": trial(info.baseline) if info.baseline else None,
+        "rungs": [
+            {
+                "rung": r.rung,
+                "milestone": r.milestone,
+                "recorded": r.recorded,
+                "promoted": r.promoted,
+                "running": r.running,
+            }
+            for r in info.rungs
+        ],
+        "steps_spent": info.steps_spent,
+        "steps_run_all": info.steps_run_all,
+        "max_trials": info.spec.max_trials,
+        "max_steps": info.spec.max_steps,
+        "created": info.created,
+        "ended": info.ended,
+    }
+
+
+def trial(info: TrialInfo) -> Json:
+    """`headrace trials --json` prints a list of these, best first; `headrace show STUDY TRIAL --json` one."""
+    return {
+        "study": info.study,
+        "trial": info.number,
+        "state": info.state.value,
+        "reason": info.reason.value if info.reason else None,
+        "detail": info.detail,
+        "baseline": info.baseline,
+        "params": info.params,
+        "bracket": info.bracket,
+        "step": info.step,
+        "value": info.value,
+        "best_value": info.best_value,
+        "best_step": info.best_step,
+        "metrics": info.metrics,
+        "rungs": [rung_result(r) for r in info.rungs],
+        "steps_spent": info.steps_spent,
+        "failures": info.failures,
+        "interruptions": info.interruptions,
+        "worker": info.worker,
+        "slots": info.slots,
+        "checkpoint": info.checkpoint.uri if info.checkpoint else None,
+        "log_path": info.log_path,
+        "created": info.created,
+        "started": info.started,
+        "ended": info.ended,
+    }
+
+
+def rung_result(result: RungResult) -> Json:
+    """An entry of a trial at a rung."""
+    return {
+        "rung": result.rung,
+        "milestone": result.milestone,
+        "step": result.step,
+        "value": result.value,
+        "arrival": result.arrival,
+        "promoted": result.promoted,
+    }
+
+
+def event(entry: ev.Event) -> Json:
+    """`headrace run --json` prints one a line, with `"type": "event"`; `headrace why --json` a list of them."""
+    kind, detail = _detail(entry.detail)
+    return {
+        "cursor": entry.cursor,
+        "time": entry.time,
+        "trial": entry.trial,
+        "kind": kind,
+        "message": entry.message,
+        **({kind: detail} if detail is not None else {}),
+    }
+
+
+def explanation(why: ev.Explanation) -> Json:
+    """Why a decision was taken."""
+    return {
+        "rule": why.rule,
+        "bracket": why.bracket,
+        "rung": why.rung,
+        "milestone": why.milestone,
+        "value": why.value,
+        "rank": why.rank,
+        "results": why.results,
+        "kept": why.kept,
+        "cutoff_value": why.cutoff_value,
+        "sentence": why.sentence,
+        "slot_goes_to": str(why.slot_goes_to) if why.slot_goes_to else None,
+    }
+
+
+def preview(plan: Preview) -> Json:
+    """`headrace preview --json`."""
+    return {
+        "trials": plan.trials,
+        "rungs": [
+            {
+                "bracket": r.bracket,
+                "rung": r.rung,
+                "milestone": r.milestone,
+                "trials": r.trials,
+                "steps": r.steps,
+            }
+            for r in plan.rungs
+        ],
+        "steps": plan.steps,
+        "steps_run_all": plan.steps_run_all,
+        "slots": plan.slots,
+        "wall_time_s": plan.wall_time_s,
+        "slot_time_s": plan.slot_time_s,
+        "samples": list(plan.samples),
+    }
+
+
+def worker(info: Worker) -> Json:
+    """`headrace workers --json` prints a list of these."""
+    return {
+        "name": info.name,
+        "connected": info.connected,
+        "last_seen": info.last_seen,
+        "version": info.version,
+        "labels": info.labels,
+        "slots": [
+            {
+                "index": s.index,
+                "device": s.device,
+                "memory_bytes": s.memory_bytes,
+                "trial": str(s.trial) if s.trial else None,
+            }
+            for s in info.slots
+        ],
+    }
+
+
+def _detail(detail: ev.EventDetail | None) -> tuple[str, Json | None]:
+    match detail:
+        case ev.TrialCreated():
+            return "trial_created", {
+                "params": detail.params,
+                "bracket": detail.bracket,
+                "baseline": detail.baseline,
+            }
+        case ev.TrialMoved():
+            return "trial_moved", {
+                "from": detail.from_state.value,
+                "to": detail.to_state.value,
+                "action": detail.action,
+                "epoch": detail.epoch,
+                "worker": detail.worker,
+                "slots": detail.slots,
+                "reason": detail.reason.value if detail.reason else None,
+                "detail": detail.detail,
+            }
+        case ev.ReportRecorded():
+            return "report_recorded", {
+                "epoch": detail.epoch,
+                "sequence": detail.sequence,
+                "step": detail.step,
+                "metrics": detail.metrics,
+                "checkpoint": detail.checkpoint.uri if detail.checkpoint else None,
+            }
+        case ev.RungRecorded():
+            return "rung_recorded", {"bracket": detail.bracket, **rung_result(detail.result)}
+        case ev.DecisionMade():
+            return "decision_made", {
+                "action": detail.action.value,
+                "explanation": explanation(detail.explanation),
+            }
+        case ev.StudyMoved():
+            return "study_moved", {
+                "from": detail.from_state,
+                "to": detail.to_state,
+                "detail": detail.detail,
+            }
+        case None:
+            return "unknown", None

@@ -1,0 +1,146 @@
+"""`headrace why`: each decision on a trial, with the rule, the values compared, the rank, the cutoff and the slot."""
+
+import typer
+from rich.text import Text
+
+from headrace.cli import views, wording
+from headrace.cli.output import Output, clean
+from headrace.cli.session import AsJson, Session, StudyArgument, TrialArgument
+from headrace.client.events import (
+    DecisionMade,
+    Event,
+    Explanation,
+    ReportRecorded,
+    RungRecorded,
+    StudyMoved,
+    TrialCreated,
+    TrialMoved,
+    TrialStory,
+)
+from headrace.client.model import TrialInfo
+
+LOG_TAIL_LINES = 20
+
+
+def why(
+    context: typer.Context,
+    study: StudyArgument,
+    trial: TrialArgument,
+    as_json: AsJson = False,
+) -> None:
+    """Say what happened to a trial, and why.
+
+    For each decision: the rule, the values that it compared, the trial's rank, the cutoff, and what was done with the
+    slot. Between them: where it ran, what it reported, how it failed.
+
+    [bold]Examples[/bold]
+
+    headrace why digits 7
+
+    headrace why digits 7 --json | jq '.decisions\\[].sentence'
+    """
+    session = Session.of(context)
+    with session.client() as client:
+        story = client.study(study).trial(trial).explain()
+        metric = client.study(study).status().spec.objective.metric
+    if as_json:
+        session.output.json(
+            {
+                "trial": views.trial(story.trial),
+                "decisions": [views.explanation(explanation) for explanation in story.decisions],
+                "events": [views.event(event) for event in story.events],
+                "log_tail": story.trial.log_tail,
+            }
+        )
+        return
+    _show(story, metric, session.output)
+
+
+def _show(story: TrialStory, metric: str, output: Output) -> None:
+    trial = story.trial
+    output.line(
+        Text.assemble(
+            (f"Trial {trial.number} of study {trial.study}", "bold"),
+            " (the baseline, which no policy judges)  " if trial.baseline else "  ",
+            wording.state(trial.outcome),
+        )
+    )
+    output.line(f"  {wording.params(trial.params)}")
+    output.line()
+    for event in story.events:
+        for line in _event_lines(event, metric):
+            output.line(line)
+    if trial.detail:
+        output.line()
+        output.line(f"Now {trial.outcome}: {trial.detail}")
+    _show_log_tail(trial, output)
+
+
+def _event_lines(event: Event, metric: str) -> list[Text]:
+    at = event.time.astimezone().strftime("%H:%M:%S") if event.time else "--:--:--"
+    text = Text.assemble((f"{at}  ", "dim"))
+    match event.detail:
+        case DecisionMade(action=action, explanation=explanation):
+            text.append(action.value.upper().ljust(9), style="bold")
+            text.append_text(clean(explanation.sentence or event.message))
+            return [text, *_figures(explanation, metric)]
+        case ReportRecorded(step=step, metrics=metrics):
+            values = "  ".join(f"{name} {wording.number(value)}" for name, value in metrics.items())
+            text.append_text(Text.assemble(("report   ", "dim"), clean(f"step {step}: {values}")))
+            if metric not in metrics:
+                text.append_text(clean(f"  ({metric} is missing)"))
+        case RungRecorded(result=result):
+            text.append_text(
+                Text.assemble(
+                    ("rung     ", "dim"),
+                    f"recorded at rung {result.rung} (step {result.milestone}) with {wording.number(result.value)}, "
+                    f"arrival {result.arrival}",
+                )
+            )
+        case TrialMoved() as moved:
+            text.append(
+                f"{moved.action:<9}", style="cyan" if moved.action in ("launch", "resume", "restored") else ""
+            )
+            text.append_text(clean(_move(moved)))
+        case TrialCreated():
+            text.append_text(Text.assemble(("created  ", "dim"), clean(event.message or "proposed")))
+        case StudyMoved() | None:
+            text.append_text(Text.assemble((" " * 9, ""), clean(event.message)))
+    return [text]
+
+
+def _figures(why: Explanation, metric: str) -> list[Text]:
+    """The values compared, under the sentence."""
+    figures = [f"rule {why.rule}"] if why.rule else []
+    if why.milestone:
+        bracket = f" of bracket {why.bracket}" if why.bracket else ""
+        figures.append(f"rung {why.rung}{bracket} (step {why.milestone})")
+    if why.results:
+        figures.append(f"{metric} {wording.number(why.value)}")
+        figures.append(f"rank {why.rank} of {why.results}")
+        figures.append(f"keeps {why.kept}")
+        figures.append(f"cutoff {wording.number(why.cutoff_value)}")
+    lines = [Text(" " * 19 + " · ".join(figures), style="dim")] if figures else []
+    if why.slot_goes_to is not None:
+        lines.append(Text(" " * 19 + f"the slot went to trial {why.slot_goes_to}", style="dim"))
+    return lines
+
+
+def _move(moved: TrialMoved) -> str:
+    parts = [f"{moved.from_state.value} → {moved.to_state.value}"]
+    if moved.reason is not None:
+        parts.append(f"({moved.reason.value.replace('_', ' ')})")
+    if moved.worker:
+        slots = ", ".join(map(str, moved.slots))
+        parts.append(f"on {moved.worker}" + (f" slot {slots}" if slots else ""))
+    return " ".join(parts) + (f": {moved.detail}" if moved.detail else "")
+
+
+def _show_log_tail(trial: TrialInfo, output: Output) -> None:
+    if not trial.log_tail:
+        return
+    output.line()
+    output.line("The end of the log of the last attempt that failed:")
+    for line in trial.log_tail.rstrip().splitlines()[-LOG_TAIL_LINES:]:
+        output.line(f"  {line}")
+    output.line(f"The whole log: `headrace logs {trial.study} {trial.number}`")

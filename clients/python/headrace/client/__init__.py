@@ -1,0 +1,79 @@
+"""The Python SDK: `Client`, `AsyncClient` and the values they return.
+
+`flows` holds every operation once, without I/O; `transport` performs it, blocking or async; `sync` and `aio` are the
+two surfaces; `convert` is the only module that knows protos; `model` and `events` are what users hold in their hands.
+"""
+
+from headrace.client.aio import AsyncAskedTrial, AsyncClient, AsyncStudy, AsyncTrial
+from headrace.client.events import (
+    Action,
+    Decision,
+    DecisionMade,
+    Event,
+    Explanation,
+    ReportRecorded,
+    RungRecorded,
+    StudyMoved,
+    TrialCreated,
+    TrialMoved,
+    TrialStory,
+    Update,
+)
+from headrace.client.missing import MissingExtraError
+from headrace.client.model import (
+    Checkpoint,
+    Preview,
+    PreviewRung,
+    Report,
+    RungResult,
+    RungStatus,
+    Slot,
+    StudyInfo,
+    StudyState,
+    TerminationReason,
+    TrialCounts,
+    TrialInfo,
+    TrialRef,
+    TrialState,
+    Worker,
+)
+from headrace.client.sync import AskedTrial, Client, Study, Trial
+
+__all__ = [
+    "Action",
+    "AskedTrial",
+    "AsyncAskedTrial",
+    "AsyncClient",
+    "AsyncStudy",
+    "AsyncTrial",
+    "Checkpoint",
+    "Client",
+    "Decision",
+    "DecisionMade",
+    "Event",
+    "Explanation",
+    "MissingExtraError",
+    "Preview",
+    "PreviewRung",
+    "Report",
+    "ReportRecorded",
+    "RungRecorded",
+    "RungResult",
+    "RungStatus",
+    "Slot",
+    "Study",
+    "StudyInfo",
+    "StudyMoved",
+    "StudyState",
+    "TerminationReason",
+    "Trial",
+    "TrialCounts",
+    "TrialCreated",
+    "TrialInfo",
+    "TrialMoved",
+    "TrialRef",
+    "TrialState",
+    "TrialStory",
+    "Update",
+    "Worker",
+]

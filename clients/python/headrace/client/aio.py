@@ -1,0 +1,141 @@
+"""The async client: the same surface as `headrace.Client`, with coroutines.
+
+    from headrace import AsyncClient
+
+    async with AsyncClient() as client:
+        study = await client.create_study("digits", "study.yaml")
+        async for update in study.watch():
+            print(update.study.counts)
+
+A client belongs to the event loop in which it is first used.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from headrace.client import flows
+from headrace.client.connection import Patience, Target
+from headrace.client.events import Update
+from headrace.client.flow import awaiting
+from headrace.client.handles import AskedTrialBase, StudyBase, TrialBase
+from headrace.client.model import StudyInfo
+from headrace.client.records import dataframe
+from headrace.client.transport import AsyncTransport
+from headrace.spec import StudySpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class AsyncTrial(TrialBase[AsyncTransport]):
+    """One trial of a study."""
+
+    info = awaiting(flows.trial)
+    explain = awaiting(flows.explain)
+    reports = awaiting(flows.trial_reports)
+    log_path = awaiting(flows.log_path)
+    pause = awaiting(flows.pause_trial)
+    resume = awaiting(flows.resume_trial)
+    stop = awaiting(flows.stop_trial)
+
+
+class AsyncAskedTrial(AskedTrialBase[AsyncTransport]):
+    """A trial that the caller runs in its own loop."""
+
+    report = awaiting(flows.report)
+    complete = awaiting(flows.complete)
+
+
+class AsyncStudy(StudyBase[AsyncTransport]):
+    """One study."""
+
+    status = awaiting(flows.status)
+    best = awaiting(flows.best)
+    trials = awaiting(flows.trials)
+    reports = awaiting(flows.reports)
+    pause = awaiting(flows.pause_study)
+    resume = awaiting(flows.resume_study)
+    stop = awaiting(flows.stop_study)
+    delete = awaiting(flows.delete_study)
+    add_trials = awaiting(flows.add_trials)
+
+    def trial(self, number: int) -> AsyncTrial:
+        """The handle of a trial."""
+        return AsyncTrial(self.transport, self.name, number)
+
+    def watch(self, after: int = 0) -> AsyncIterator[Update]:
+        """Follows the study to its end: every event with a cursor over `after` once and in order, over any number
+        of broken connections. The last update's study has ended."""
+        return self.transport.watch(self.name, after)
+
+    async def wait(self, timeout_s: float | None = None) -> StudyInfo:
+        """The study once it has ended. Raises `TimeoutError` when that takes longer than `timeout_s`."""
+        async with asyncio.timeout(timeout_s):
+            return await self._end()
+
+    async def _end(self) -> StudyInfo:
+        final = await self.status()
+        if not final.state.ended:
+            async for update in self.watch(final.cursor):
+                final = update.study
+        return final
+
+    async def ask(
+        self, *, client_id: str | None = None, lease_s: float | None = None, timeout_s: float | None = None
+    ) -> AsyncAskedTrial | None:
+        """The next trial to run in the caller's own loop; None when the study is over.
+
+        Waits while every trial waits for the results of others, at most `timeout_s`, then raises `TimeoutError`.
+        The caller keeps the trial while it reports at least every `lease_s` seconds (10 minutes if None)."""
+        found = await self.transport.run(
+            flows.suggest(self, client_id=client_id, lease_s=lease_s, timeout_s=timeout_s)
+        )
+        return None if found is None else AsyncAskedTrial(self.transport, found)
+
+    async def dataframe(self) -> "pd.DataFrame":
+        """One row a trial: state, values and, as `param.NAME`, the configuration. Needs `headrace[report]`."""
+        return dataframe(await self.status(), await self.trials())
+
+
+class AsyncClient:
+    """A connection to a scheduler; see the module's docstring."""
+
+    def __init__(
+        self, address: str | None = None, timeout_s: float = 30.0, *, connect_timeout_s: float = 5.0
+    ) -> None:
+        """`address` as in `headrace.home.address`; `timeout_s` bounds each operation with all its retries, and
+        `connect_timeout_s` those before the first answer ever."""
+        patience = Patience(timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
+        self.transport = AsyncTransport(Target.of(address), patience)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def address(self) -> str:
+        """Where the scheduler is."""
+        return self.transport.target.address
+
+    studies = awaiting(flows.studies)
+    preview = awaiting(flows.preview)
+    workers = awaiting(flows.workers)
+
+    def study(self, name: str) -> AsyncStudy:
+        """The handle of a study."""
+        return AsyncStudy(self.transport, name)
+
+    async def create_study(self, name: str | None, spec: StudySpec | str | Path) -> AsyncStudy:
+        """Creates a study from a spec or a study file, and starts it. With None, the file brings the name."""
+        return self.study((await self.transport.run(flows.create_study(self, name, spec))).name)
+
+    async def close(self) -> None:
+        """Closes the connection; watches end."""
+        await self.transport.close()

@@ -1,0 +1,127 @@
+"""How both transports reach the scheduler: the target, the channel's options and the patience.
+
+An address is `HOST:PORT`, `tls://HOST:PORT`, several replicas as `10.0.0.1:7440,10.0.0.2:7440` (the first that
+answers is used, the next one when it goes), or any other gRPC target, such as `unix:/run/headrace.sock`.
+`HEADRACE_TLS_CA` names the certificate authority's file for `tls://`; without it the system's own authorities
+count.
+
+Retries: a call that ends with UNAVAILABLE or with its own deadline is made again with the same request, so with
+the same request id, until the overall deadline. A client that never had an answer gives up sooner
+(`connect_timeout_s`), because then a wrong address is likelier than a scheduler that restarts.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from tenacity import RetryCallState, retry_if_exception, wait_exponential_jitter
+
+from headrace.errors import DeadlineError, HeadraceError, InvalidFieldError, UnreachableError, Violation
+from headrace.home import address as default_address
+
+ATTEMPT_TIMEOUT_S = 15.0
+"""The deadline of one attempt. A scheduler that hangs is left for another try within the overall deadline."""
+
+STREAM_TIMEOUT_S = 3600.0
+"""The deadline of one watch stream; the watch goes on with another."""
+
+OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # A scheduler that restarts is back within seconds; the default backoff grows to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a channel is opened to."""
+
+    address: str
+    tls: bool
+
+    @classmethod
+    def of(cls, address: str | None) -> "Target":
+        """The target of an explicit address or of the environment (see `headrace.home.address`)."""
+        text = default_address(address).strip()
+        bare = text.removeprefix("tls://")
+        if not bare or any(c.isspace() for c in bare):
+            raise InvalidFieldError(
+                [
+                    Violation(
+                        field="address",
+                        value=repr(text),
+                        message="is not an address",
+                        remedy="Use HOST:PORT.",
+                    )
+                ]
+            )
+        return cls(address=bare, tls=bare != text)
+
+    @property
+    def uri(self) -> str:
+        """The address as gRPC spells it: replicas are a list under one scheme."""
+        replicas = self.address.split(",")
+        if len(replicas) == 1 or ":" not in self.address or self.address.startswith(("ipv4:", "ipv6:")):
+            return self.address
+        return f"{'ipv6' if replicas[0].startswith('[') else 'ipv4'}:{self.address.replace('localhost:', '127.0.0.1:')}"
+
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        """TLS credentials, or None for plain text."""
+        if not self.tls:
+            return None
+        ca_file = os.environ.get("HEADRACE_TLS_CA")
+        return grpc.ssl_channel_credentials(Path(ca_file).read_bytes() if ca_file else None)
+
+
+class Patience:
+    """How long one client waits for answers, and whether it ever had one."""
+
+    def __init__(self, *, timeout_s: float, connect_timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.connect_timeout_s = min(connect_timeout_s, timeout_s)
+        self.answered = False
+
+    @property
+    def budget_s(self) -> float:
+        """For one operation, all attempts together."""
+        return self.timeout_s if self.answered else self.connect_timeout_s
+
+    def attempt_timeout_s(self, elapsed_s: float) -> float:
+        """The deadline of an attempt that begins now."""
+        return max(0.05, min(ATTEMPT_TIMEOUT_S, self.timeout_s - elapsed_s))
+
+    def note(self, error: HeadraceError | None) -> None:
+        """Learns from an answer (None: a good one)."""
+        if not isinstance(error, UnreachableError | DeadlineError):
+            self.answered = True
+
+    def exhausted(self, state: RetryCallState) -> bool:
+        """For tenacity: no time is left for another attempt."""
+        return (state.seconds_since_start or 0.0) + state.upcoming_sleep >= self.budget_s
+
+
+wait = wait_exponential_jitter(initial=0.1, max=2.0, jitter=0.1)
+"""Between two attempts."""
+
+
+def _is_transient(error: BaseException) -> bool:
+    return isinstance(error, HeadraceError) and error.retryable
+
+
+retry_transient: Callable[[RetryCallState], bool] = retry_if_exception(_is_transient)
+
+
+def name_address(error: HeadraceError, target: Target) -> HeadraceError:
+    """An unreachable server's error with the address that was tried."""
+    if isinstance(error, UnreachableError):
+        return UnreachableError(f"No Headrace scheduler answers at {target.address}.", remedy=error.remedy)
+    if isinstance(error, DeadlineError):
+        return DeadlineError(
+            f"The scheduler at {target.address} did not answer in time.", remedy=error.remedy
+        )
+    return error

@@ -1,0 +1,320 @@
+"""Protos to the SDK's values: the only module of the SDK that knows both sides.
+
+An enum number that this version does not know becomes `UNKNOWN`, and an unknown kind of event loses its detail
+only, so that an old client reads a newer scheduler. Absent submessages and empty strings that mean "none" become
+None here, once.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from headrace.client import events as ev
+from headrace.client import model
+from headrace.client.names import study_id, trial_name, trial_ref, worker_id
+from headrace.spec import StudySpec, Value, from_proto
+from headrace.spec.convert import params_from_proto
+from headrace.v1 import event_pb2, spec_pb2, study_pb2, trial_pb2
+
+STUDY_STATES = {
+    study_pb2.STUDY_STATE_ACTIVE: model.StudyState.ACTIVE,
+    study_pb2.STUDY_STATE_PAUSED: model.StudyState.PAUSED,
+    study_pb2.STUDY_STATE_COMPLETED: model.StudyState.COMPLETED,
+    study_pb2.STUDY_STATE_STOPPED: model.StudyState.STOPPED,
+    study_pb2.STUDY_STATE_FAILED: model.StudyState.FAILED,
+}
+TRIAL_STATES = {
+    trial_pb2.TRIAL_STATE_PENDING: model.TrialState.PENDING,
+    trial_pb2.TRIAL_STATE_RUNNING: model.TrialState.RUNNING,
+    trial_pb2.TRIAL_STATE_PAUSED: model.TrialState.PAUSED,
+    trial_pb2.TRIAL_STATE_RESUMED: model.TrialState.RESUMED,
+    trial_pb2.TRIAL_STATE_TERMINATED: model.TrialState.TERMINATED,
+}
+REASONS = {
+    trial_pb2.TERMINATION_REASON_COMPLETED: model.TerminationReason.COMPLETED,
+    trial_pb2.TERMINATION_REASON_STOPPED_EARLY: model.TerminationReason.STOPPED_EARLY,
+    trial_pb2.TERMINATION_REASON_FAILED: model.TerminationReason.FAILED,
+    trial_pb2.TERMINATION_REASON_CANCELLED: model.TerminationReason.CANCELLED,
+}
+ACTIONS = {
+    event_pb2.DECISION_ACTION_CONTINUE: ev.Action.CONTINUE,
+    event_pb2.DECISION_ACTION_PAUSE: ev.Action.PAUSE,
+    event_pb2.DECISION_ACTION_STOP: ev.Action.STOP,
+}
+
+
+def study(proto: study_pb2.Study) -> model.StudyInfo:
+    """A study; its trials' parameters come in the order of its space."""
+    spec = _spec(proto.spec.SerializeToString(deterministic=True))
+    status = proto.status
+    return model.StudyInfo(
+        name=study_id(proto.name),
+        spec=spec,
+        state=STUDY_STATES.get(proto.state, model.StudyState.UNKNOWN),
+        detail=proto.detail,
+        counts=model.TrialCounts(
+            pending=status.pending,
+            running=status.running,
+            paused=status.paused,
+            resumed=status.resumed,
+            terminated=status.terminated,
+            completed=status.completed,
+            stopped_early=status.stopped_early,
+            failed=status.failed,
+            cancelled=status.cancelled,
+        ),
+        best=trial(status.best, order=spec.space) if status.HasField("best") else None,
+        baseline=trial(status.baseline, order=spec.space) if status.HasField("baseline") else None,
+        rungs=tuple(
+            model.RungStatus(
+                rung=r.rung,
+                milestone=r.milestone,
+                recorded=r.recorded,
+                promoted=r.promoted,
+                running=r.running,
+            )
+            for r in status.rungs
+        ),
+        steps_spent=status.steps_spent,
+        steps_run_all=status.steps_run_all,
+        cursor=status.cursor,
+        created=_time(proto, "create_time", proto.create_time),
+        ended=_time(proto, "end_time", proto.end_time),
+    )
+
+
+def trial(proto: trial_pb2.Trial, *, order: Iterable[str] = ()) -> model.TrialInfo:
+    """A trial; `order` names the parameters in the order of the space."""
+    owner = trial_ref(proto.name)
+    has_best = proto.HasField("best_value")
+    return model.TrialInfo(
+        study=owner.study if owner else "",
+        number=proto.number,
+        state=TRIAL_STATES.get(proto.state, model.TrialState.UNKNOWN),
+        params=params(proto.parameters, order=order),
+        baseline=proto.baseline,
+        bracket=proto.bracket,
+        epoch=proto.epoch,
+        step=proto.step,
+        milestone=proto.milestone if proto.HasField("milestone") else None,
+        value=proto.value if proto.HasField("value") else None,
+        best_value=proto.best_value if has_best else None,
+        best_step=proto.best_step if has_best else None,
+        rungs=tuple(rung_result(r) for r in proto.rung_results),
+        reason=REASONS.get(proto.termination_reason),
+        detail=proto.detail,
+        checkpoint=checkpoint(proto.checkpoint) if proto.HasField("checkpoint") else None,
+        worker=worker_id(proto.worker) or None,
+        slots=tuple(proto.slots),
+        failures=proto.failures,
+        interruptions=proto.interruptions,
+        steps_spent=proto.steps_spent,
+        created=_time(proto, "create_time", proto.create_time),
+        started=_time(proto, "start_time", proto.start_time),
+        ended=_time(proto, "end_time", proto.end_time),
+        metrics=dict(sorted(proto.metrics.items())),
+        log_path=proto.log_path or None,
+        log_tail=proto.log_tail,
+    )
+
+
+def params(proto: spec_pb2.ParameterAssignment, *, order: Iterable[str] = ()) -> Mapping[str, Value]:
+    """A configuration, in `order` and then by name (a map on the wire has no order)."""
+    values = params_from_proto(proto)
+    names = [name for name in order if name in values]
+    return {name: values[name] for name in [*names, *sorted(values.keys() - set(names))]}
+
+
+def rung_result(proto: trial_pb2.RungResult) -> model.RungResult:
+    """An entry at a rung."""
+    return model.RungResult(
+        rung=proto.rung,
+        milestone=proto.milestone,
+        step=proto.step,
+        value=proto.value if proto.HasField("value") else None,
+        arrival=proto.arrival,
+        promoted=proto.promoted,
+        time=_time(proto, "time", proto.time),
+    )
+
+
+def checkpoint(proto: trial_pb2.CheckpointRef) -> model.Checkpoint:
+    """A reference to a durable checkpoint."""
+    return model.Checkpoint(
+        uri=proto.uri,
+        step=proto.step,
+        size_bytes=proto.size_bytes,
+        manifest_sha256=proto.manifest_sha256,
+        write_time_s=_seconds(proto, "write_time", proto.write_time),
+    )
+
+
+def report(proto: study_pb2.TrialReport) -> model.Report:
+    """A stored report."""
+    return model.Report(
+        trial=proto.trial_number,
+        epoch=proto.epoch,
+        sequence=proto.sequence,
+        step=proto.step,
+        metrics=dict(sorted(proto.metrics.items())),
+        time=_time(proto, "time", proto.time),
+    )
+
+
+def worker(proto: study_pb2.WorkerStatus) -> model.Worker:
+    """A worker with its slots."""
+    return model.Worker(
+        name=worker_id(proto.name),
+        connected=proto.connected,
+        slots=tuple(
+            model.Slot(index=s.index, device=s.device, memory_bytes=s.memory_bytes, trial=trial_ref(s.trial))
+            for s in proto.slots
+        ),
+        labels=dict(sorted(proto.labels.items())),
+        last_seen=_time(proto, "last_seen", proto.last_seen),
+        version=proto.version,
+    )
+
+
+def preview(proto: study_pb2.PreviewStudyResponse, *, order: Iterable[str] = ()) -> model.Preview:
+    """What a spec would do."""
+    names = tuple(order)
+    return model.Preview(
+        trials=proto.trials,
+        rungs=tuple(
+            model.PreviewRung(
+                bracket=r.bracket, rung=r.rung, milestone=r.milestone, trials=r.trials, steps=r.steps
+            )
+            for r in proto.rungs
+        ),
+        steps=proto.steps,
+        steps_run_all=proto.steps_run_all,
+        slots=proto.slots,
+        wall_time_s=_seconds(proto, "wall_time", proto.wall_time),
+        slot_time_s=_seconds(proto, "slot_time", proto.slot_time),
+        samples=tuple(params(sample, order=names) for sample in proto.samples),
+    )
+
+
+def suggestion(proto: study_pb2.SuggestTrialResponse) -> model.Suggestion:
+    """A trial to run in one's own loop."""
+    info = trial(proto.trial)
+    return model.Suggestion(
+        trial=info,
+        lease=model.Lease(
+            lease_id=proto.lease.lease_id,
+            trial=model.TrialRef(info.study, info.number),
+            epoch=proto.lease.epoch,
+        ),
+        next_milestone=proto.next_milestone,
+    )
+
+
+def lease_to_proto(lease: model.Lease) -> event_pb2.LeaseRef:
+    """The lease as it is named in reports."""
+    return event_pb2.LeaseRef(
+        lease_id=lease.lease_id, trial=trial_name(lease.trial.study, lease.trial.number), epoch=lease.epoch
+    )
+
+
+def decision(proto: event_pb2.Decision) -> ev.Decision:
+    """The answer to a report."""
+    return ev.Decision(
+        action=ACTIONS.get(proto.action, ev.Action.UNKNOWN),
+        next_milestone=proto.next_milestone,
+        reason=proto.reason,
+    )
+
+
+def explanation(proto: event_pb2.Explanation) -> ev.Explanation:
+    """Why a decision was taken."""
+    return ev.Explanation(
+        rule=proto.rule,
+        bracket=proto.bracket,
+        rung=proto.rung,
+        milestone=proto.milestone,
+        value=proto.value if proto.HasField("value") else None,
+        rank=proto.rank,
+        results=proto.results,
+        kept=proto.kept,
+        cutoff_value=proto.cutoff_value if proto.HasField("cutoff_value") else None,
+        sentence=proto.sentence,
+        slot_goes_to=trial_ref(proto.slot_goes_to),
+    )
+
+
+def event(proto: event_pb2.Event, *, order: Iterable[str] = ()) -> ev.Event:
+    """One entry of the log."""
+    return ev.Event(
+        cursor=proto.cursor,
+        time=_time(proto, "time", proto.time),
+        trial=proto.trial_number if proto.HasField("trial_number") else None,
+        message=proto.message,
+        detail=_detail(proto, order),
+    )
+
+
+def _detail(proto: event_pb2.Event, order: Iterable[str]) -> ev.EventDetail | None:
+    match proto.WhichOneof("detail"):
+        case "trial_created":
+            created = proto.trial_created
+            return ev.TrialCreated(
+                params=params(created.parameters, order=order),
+                bracket=created.bracket,
+                baseline=created.baseline,
+            )
+        case "trial_moved":
+            return _moved(proto.trial_moved)
+        case "report_recorded":
+            stored = proto.report_recorded
+            return ev.ReportRecorded(
+                epoch=stored.epoch,
+                sequence=stored.sequence,
+                step=stored.step,
+                metrics=dict(sorted(stored.metrics.items())),
+                checkpoint=checkpoint(stored.checkpoint) if stored.HasField("checkpoint") else None,
+            )
+        case "rung_recorded":
+            rung = proto.rung_recorded
+            return ev.RungRecorded(bracket=rung.bracket, result=rung_result(rung.result))
+        case "decision_made":
+            made = proto.decision_made
+            return ev.DecisionMade(
+                action=ACTIONS.get(made.action, ev.Action.UNKNOWN), explanation=explanation(made.explanation)
+            )
+        case "study_moved":
+            moved = proto.study_moved
+            return ev.StudyMoved(from_state=moved.from_state, to_state=moved.to_state, detail=moved.detail)
+        case _:
+            return None
+
+
+def _moved(proto: event_pb2.TrialMoved) -> ev.TrialMoved:
+    return ev.TrialMoved(
+        from_state=TRIAL_STATES.get(proto.from_state, model.TrialState.UNKNOWN),
+        to_state=TRIAL_STATES.get(proto.to_state, model.TrialState.UNKNOWN),
+        action=proto.action,
+        epoch=proto.epoch,
+        worker=worker_id(proto.worker) or None,
+        slots=tuple(proto.slots),
+        reason=REASONS.get(proto.termination_reason),
+        detail=proto.detail,
+    )
+
+
+@lru_cache(maxsize=64)
+def _spec(data: bytes) -> StudySpec:
+    # A watched study carries its spec in every update; validating it once is enough.
+    return from_proto(spec_pb2.StudySpec.FromString(data))
+
+
+def _time(owner: Message, field: str, value: Timestamp) -> datetime | None:
+    return value.ToDatetime(tzinfo=UTC) if owner.HasField(field) else None
+
+
+def _seconds(owner: Message, field: str, value: Duration) -> float | None:
+    return value.ToTimedelta().total_seconds() if owner.HasField(field) else None

@@ -1,0 +1,155 @@
+"""The entries of a study's event log, in commit order, as plain frozen values.
+
+`Event.detail` is a sealed union: one class per kind. An event of a kind that this version does not know has
+`detail=None` and still carries its cursor, time and message, so that an old client follows a new scheduler.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from headrace.client.model import (
+    Checkpoint,
+    RungResult,
+    StudyInfo,
+    TerminationReason,
+    TrialInfo,
+    TrialRef,
+    TrialState,
+)
+from headrace.spec import Value
+
+
+class Action(StrEnum):
+    """What a trial is to do after a report."""
+
+    UNKNOWN = "unknown"
+    CONTINUE = "continue"
+    PAUSE = "pause"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The answer to a report. `next_milestone` is the step up to which the trial may go on without asking."""
+
+    action: Action
+    next_milestone: int
+    reason: str
+
+    @property
+    def goes_on(self) -> bool:
+        """True when the loop is to compute the next step."""
+        return self.action is Action.CONTINUE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a decision was taken: the rule, the values compared and what became of the slot."""
+
+    rule: str
+    bracket: int
+    rung: int
+    milestone: int
+    value: float | None
+    rank: int
+    results: int
+    kept: int
+    cutoff_value: float | None
+    sentence: str
+    slot_goes_to: TrialRef | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialCreated:
+    """A trial was proposed."""
+
+    params: Mapping[str, Value]
+    bracket: int
+    baseline: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialMoved:
+    """A trial went from one state to another."""
+
+    from_state: TrialState
+    to_state: TrialState
+    action: str
+    epoch: int
+    worker: str | None
+    slots: tuple[int, ...]
+    reason: TerminationReason | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRecorded:
+    """A report was stored."""
+
+    epoch: int
+    sequence: int
+    step: int
+    metrics: Mapping[str, float]
+    checkpoint: Checkpoint | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungRecorded:
+    """A trial was recorded at a rung."""
+
+    bracket: int
+    result: RungResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionMade:
+    """The policy decided on a trial."""
+
+    action: Action
+    explanation: Explanation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyMoved:
+    """A study went from one state to another."""
+
+    from_state: str
+    to_state: str
+    detail: str
+
+
+EventDetail = TrialCreated | TrialMoved | ReportRecorded | RungRecorded | DecisionMade | StudyMoved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One entry of the log; `trial` is None for events of the whole study."""
+
+    cursor: int
+    time: datetime | None
+    trial: int | None
+    message: str
+    detail: EventDetail | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What `watch()` yields: new events, and the study as of the last of them or later."""
+
+    events: tuple[Event, ...]
+    study: StudyInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStory:
+    """Everything that happened to a trial, in order."""
+
+    trial: TrialInfo
+    events: tuple[Event, ...]
+
+    @property
+    def decisions(self) -> tuple[Explanation, ...]:
+        """The explanations of the decisions alone."""
+        return tuple(e.detail.explanation for e in self.events if isinstance(e.detail, DecisionMade))

@@ -1,0 +1,328 @@
+"""Every operation of the SDK, once, as a flow (see `headrace.client.flow`).
+
+The first parameter is the handle that the operation becomes a method of: a client, a study, a trial or an asked
+trial. Each mutating operation draws one request id; the transport repeats the very same request, so a scheduler
+that did the work but lost the answer does it once.
+"""
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from google.protobuf.duration_pb2 import Duration
+
+from headrace.client import convert, methods
+from headrace.client.events import Decision, TrialStory
+from headrace.client.flow import Flow, Sleep, rpc
+from headrace.client.model import (
+    Lease,
+    Preview,
+    Report,
+    StudyInfo,
+    Suggestion,
+    TrialInfo,
+    TrialState,
+    Value,
+    Worker,
+)
+from headrace.client.names import study_name, trial_name
+from headrace.spec import StudySpec, load_study_file, to_proto
+from headrace.spec.convert import params_to_proto
+from headrace.v1 import study_pb2 as pb
+
+PAGE_SIZE = 500
+_ASK_AGAIN_S = (0.2, 0.5, 1.0, 2.0)
+
+
+class StudyHandle(Protocol):
+    """A handle of one study."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class TrialHandle(Protocol):
+    """A handle of one trial."""
+
+    @property
+    def study(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+
+
+class LeaseHandle(Protocol):
+    """A handle of a trial that this caller runs."""
+
+    @property
+    def lease(self) -> Lease: ...
+
+
+def request_id() -> str:
+    """A new request's id; its repeats carry the same one."""
+    return uuid.uuid4().hex
+
+
+# ---- the client ----------------------------------------------------------------------------------------
+
+
+def create_study(_: object, name: str | None, spec: StudySpec | str | Path) -> Flow[StudyInfo]:
+    """Creates a study from a spec or a study file, and starts it. A file may bring the name along."""
+    if not isinstance(spec, StudySpec):
+        file = load_study_file(Path(spec))
+        name, spec = name or file.name, file.spec
+    request = pb.CreateStudyRequest(request_id=request_id(), study_id=name or "", spec=to_proto(spec))
+    response = yield from rpc(methods.CREATE_STUDY, request)
+    return convert.study(response.study)
+
+
+def studies(_: object) -> Flow[list[StudyInfo]]:
+    """All studies, newest first."""
+    found: list[StudyInfo] = []
+    request = pb.ListStudiesRequest(page_size=PAGE_SIZE)
+    while True:
+        page = yield from rpc(methods.LIST_STUDIES, request)
+        found += map(convert.study, page.studies)
+        if not page.next_page_token:
+            return found
+        request = pb.ListStudiesRequest(page_size=PAGE_SIZE, page_token=page.next_page_token)
+
+
+def preview(
+    _: object, spec: StudySpec | str | Path, slots: int | None = None, seconds_per_step: float | None = None
+) -> Flow[Preview]:
+    """What a spec would do, before anything is spent: rungs, trials and steps, and the time where the seconds per
+    step are known. Without `slots`, those that are connected now."""
+    spec = spec if isinstance(spec, StudySpec) else load_study_file(Path(spec)).spec
+    request = pb.PreviewStudyRequest(
+        spec=to_proto(spec), slots=slots or 0, seconds_per_step=seconds_per_step or 0.0
+    )
+    response = yield from rpc(methods.PREVIEW_STUDY, request)
+    return convert.preview(response, order=spec.space)
+
+
+def workers(_: object) -> Flow[list[Worker]]:
+    """The workers that are or were connected."""
+    found: list[Worker] = []
+    request = pb.ListWorkersRequest(page_size=PAGE_SIZE)
+    while True:
+        page = yield from rpc(methods.LIST_WORKERS, request)
+        found += map(convert.worker, page.workers)
+        if not page.next_page_token:
+            return found
+        request = pb.ListWorkersRequest(page_size=PAGE_SIZE, page_token=page.next_page_token)
+
+
+# ---- a study -------------------------------------------------------------------------------------------
+
+
+def status(study: StudyHandle) -> Flow[StudyInfo]:
+    """The study as of now."""
+    response = yield from rpc(methods.GET_STUDY, pb.GetStudyRequest(name=study_name(study.name)))
+    return convert.study(response.study)
+
+
+def best(study: StudyHandle) -> Flow[TrialInfo | None]:
+    """The best trial so far, the baseline not counted; None before the first finite value."""
+    return (yield from status(study)).best
+
+
+def trials(study: StudyHandle, states: Iterable[TrialState] = ()) -> Flow[list[TrialInfo]]:
+    """The study's trials by number; with `states`, only those in one of them."""
+    order = tuple((yield from status(study)).spec.space)
+    wanted = [number for number, state in convert.TRIAL_STATES.items() if state in set(states)]
+    found: list[TrialInfo] = []
+    token = ""
+    while True:
+        request = pb.ListTrialsRequest(
+            study=study_name(study.name), page_size=PAGE_SIZE, page_token=token, states=wanted
+        )
+        page = yield from rpc(methods.LIST_TRIALS, request)
+        found += [convert.trial(trial, order=order) for trial in page.trials]
+        token = page.next_page_token
+        if not token:
+            return found
+
+
+def reports(study: StudyHandle) -> Flow[list[Report]]:
+    """Every report of the study's trials."""
+    return _reports(study_name(study.name))
+
+
+def pause_study(study: StudyHandle) -> Flow[StudyInfo]:
+    """Lets running trials go on to their next rung, where they pause; starts none."""
+    request = pb.PauseStudyRequest(request_id=request_id(), name=study_name(study.name))
+    response = yield from rpc(methods.PAUSE_STUDY, request)
+    return convert.study(response.study)
+
+
+def resume_study(study: StudyHandle) -> Flow[StudyInfo]:
+    """Undoes `pause`."""
+    request = pb.ResumeStudyRequest(request_id=request_id(), name=study_name(study.name))
+    response = yield from rpc(methods.RESUME_STUDY, request)
+    return convert.study(response.study)
+
+
+def stop_study(study: StudyHandle, reason: str = "") -> Flow[StudyInfo]:
+    """Cancels every live trial and ends the study."""
+    request = pb.StopStudyRequest(request_id=request_id(), name=study_name(study.name), reason=reason)
+    response = yield from rpc(methods.STOP_STUDY, request)
+    return convert.study(response.study)
+
+
+def delete_study(study: StudyHandle) -> Flow[None]:
+    """Removes an ended study with its trials and events. Checkpoints stay where they are."""
+    request = pb.DeleteStudyRequest(request_id=request_id(), name=study_name(study.name))
+    yield from rpc(methods.DELETE_STUDY, request)
+
+
+def add_trials(study: StudyHandle, params: Iterable[Mapping[str, Value]]) -> Flow[list[TrialInfo]]:
+    """Adds configurations to try before the sampler is asked again."""
+    request = pb.AddTrialsRequest(
+        request_id=request_id(),
+        study=study_name(study.name),
+        parameters=[params_to_proto(dict(values)) for values in params],
+    )
+    response = yield from rpc(methods.ADD_TRIALS, request)
+    return [convert.trial(trial) for trial in response.trials]
+
+
+def suggest(
+    study: StudyHandle,
+    *,
+    client_id: str | None = None,
+    lease_s: float | None = None,
+    timeout_s: float | None = None,
+) -> Flow[Suggestion | None]:
+    """The next trial to run in the caller's own loop; None when the study is over.
+
+    Waits while there is nothing to run now (every trial waits for the results of others), at most `timeout_s`,
+    then raises `TimeoutError`. The caller keeps the trial while it reports at least every `lease_s` seconds
+    (10 minutes if None)."""
+    caller = client_id or request_id()
+    lease_time = Duration()
+    if lease_s is not None:
+        lease_time.FromNanoseconds(round(lease_s * 1e9))
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    attempt = 0
+    while True:
+        request = pb.SuggestTrialRequest(
+            request_id=request_id(),
+            study=study_name(study.name),
+            client_id=caller,
+            lease_time=None if lease_s is None else lease_time,
+        )
+        response = yield from rpc(methods.SUGGEST_TRIAL, request)
+        if response.HasField("trial"):
+            return convert.suggestion(response)
+        if response.done:
+            return None
+        if deadline is not None and time.monotonic() >= deadline:
+            raise TimeoutError(
+                f"Study {study.name} has had no trial to run for {timeout_s:g} s; ask again later."
+            )
+        yield Sleep(_ASK_AGAIN_S[min(attempt, len(_ASK_AGAIN_S) - 1)])
+        attempt += 1
+
+
+# ---- a trial -------------------------------------------------------------------------------------------
+
+
+def trial(handle: TrialHandle) -> Flow[TrialInfo]:
+    """The trial as of now."""
+    request = pb.GetTrialRequest(name=trial_name(handle.study, handle.number))
+    response = yield from rpc(methods.GET_TRIAL, request)
+    return convert.trial(response.trial)
+
+
+def explain(handle: TrialHandle) -> Flow[TrialStory]:
+    """Everything that happened to the trial; decisions carry the rule and the values that were compared."""
+    request = pb.ExplainTrialRequest(name=trial_name(handle.study, handle.number))
+    response = yield from rpc(methods.EXPLAIN_TRIAL, request)
+    return TrialStory(
+        trial=convert.trial(response.trial), events=tuple(convert.event(event) for event in response.events)
+    )
+
+
+def trial_reports(handle: TrialHandle) -> Flow[list[Report]]:
+    """The trial's reports, in order."""
+    return _reports(trial_name(handle.study, handle.number))
+
+
+def log_path(handle: TrialHandle) -> Flow[Path | None]:
+    """The log file on the machine of the worker that ran the trial last; None before it ran."""
+    path = (yield from trial(handle)).log_path
+    return Path(path) if path else None
+
+
+def pause_trial(handle: TrialHandle) -> Flow[TrialInfo]:
+    """Pauses the trial at its next report; it stays paused until it is resumed."""
+    request = pb.PauseTrialRequest(request_id=request_id(), name=trial_name(handle.study, handle.number))
+    response = yield from rpc(methods.PAUSE_TRIAL, request)
+    return convert.trial(response.trial)
+
+
+def resume_trial(handle: TrialHandle) -> Flow[TrialInfo]:
+    """Undoes `pause`."""
+    request = pb.ResumeTrialRequest(request_id=request_id(), name=trial_name(handle.study, handle.number))
+    response = yield from rpc(methods.RESUME_TRIAL, request)
+    return convert.trial(response.trial)
+
+
+def stop_trial(handle: TrialHandle, reason: str = "") -> Flow[TrialInfo]:
+    """Cancels the trial."""
+    request = pb.StopTrialRequest(
+        request_id=request_id(), name=trial_name(handle.study, handle.number), reason=reason
+    )
+    response = yield from rpc(methods.STOP_TRIAL, request)
+    return convert.trial(response.trial)
+
+
+# ---- a trial that the caller runs ----------------------------------------------------------------------
+
+
+def report(
+    handle: LeaseHandle,
+    step: int,
+    metrics: Mapping[str, float] | None = None,
+    /,
+    *,
+    checkpoint_uri: str = "",
+    **named: float,
+) -> Flow[Decision]:
+    """Tells a result, as `report(3, loss=0.2)` or `report(3, {"val/loss": 0.2})`, and returns what to do next.
+
+    `checkpoint_uri` says where the caller saved its state; whoever continues the trial finds it as
+    `checkpoint.uri`. After PAUSE or STOP the trial is not the caller's any more: leave it and ask again."""
+    request = pb.ReportTrialRequest(
+        request_id=request_id(),
+        lease=convert.lease_to_proto(handle.lease),
+        step=step,
+        metrics={name: float(value) for name, value in {**(metrics or {}), **named}.items()},
+        checkpoint_uri=checkpoint_uri,
+    )
+    response = yield from rpc(methods.REPORT_TRIAL, request)
+    return convert.decision(response.decision)
+
+
+def complete(handle: LeaseHandle, error: str | BaseException | None = None) -> Flow[TrialInfo]:
+    """Tells that the caller is done with the trial; with `error`, that it failed (charged to its retries)."""
+    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error or ""
+    request = pb.CompleteTrialRequest(
+        request_id=request_id(), lease=convert.lease_to_proto(handle.lease), error=text
+    )
+    response = yield from rpc(methods.COMPLETE_TRIAL, request)
+    return convert.trial(response.trial)
+
+
+def _reports(parent: str) -> Flow[list[Report]]:
+    found: list[Report] = []
+    token = ""
+    while True:
+        request = pb.ListReportsRequest(parent=parent, page_size=PAGE_SIZE, page_token=token)
+        page = yield from rpc(methods.LIST_REPORTS, request)
+        found += map(convert.report, page.reports)
+        token = page.next_page_token
+        if not token:
+            return found

@@ -1,0 +1,76 @@
+"""What the blocking and the async handles have in common: names, and what was known when they were made."""
+
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+from headrace.client.model import Checkpoint, Lease, Suggestion, Value
+from headrace.client.names import study_id
+
+TransportT = TypeVar("TransportT")
+
+
+class StudyBase(Generic[TransportT]):
+    """A study by name; nothing is fetched until a method is called."""
+
+    def __init__(self, transport: TransportT, name: str) -> None:
+        self.transport = transport
+        self.name = study_id(name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class TrialBase(Generic[TransportT]):
+    """A trial by study and number; nothing is fetched until a method is called."""
+
+    def __init__(self, transport: TransportT, study: str, number: int) -> None:
+        self.transport = transport
+        self.study = study_id(study)
+        self.number = number
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.study!r}, {self.number})"
+
+
+class AskedTrialBase(Generic[TransportT]):
+    """A trial that the caller runs in its own loop, under a lease.
+
+    Train from step `step` + 1 on (0 was reported by nobody yet), loading `checkpoint` if there is one, and report.
+    """
+
+    def __init__(self, transport: TransportT, suggestion: Suggestion) -> None:
+        self.transport = transport
+        self._suggestion = suggestion
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.lease.trial}, params={dict(self.params)!r})"
+
+    @property
+    def lease(self) -> Lease:
+        """The right to report."""
+        return self._suggestion.lease
+
+    @property
+    def number(self) -> int:
+        """The trial's number within the study."""
+        return self._suggestion.trial.number
+
+    @property
+    def params(self) -> Mapping[str, Value]:
+        """The configuration."""
+        return self._suggestion.trial.params
+
+    @property
+    def step(self) -> int:
+        """The last step that was reported before; 0 for a new trial."""
+        return self._suggestion.trial.step
+
+    @property
+    def next_milestone(self) -> int:
+        """The step up to which no decision is due."""
+        return self._suggestion.next_milestone
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """Where an earlier caller saved its state; None for a start from nothing."""
+        return self._suggestion.trial.checkpoint

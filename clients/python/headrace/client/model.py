@@ -1,0 +1,271 @@
+"""What the SDK returns: studies, trials, reports and workers as plain frozen values.
+
+Nothing here knows protos or gRPC; `headrace.client.convert` builds these values and is the only place that does.
+Names are bare (`digits`, trial 3, worker `node-1`), not resource names. A time is timezone-aware; a value that
+does not exist is None, never a sentinel number. Parameters come in the order of the study's search space where
+the study is known, else by name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from headrace.spec import StudySpec, Value
+
+__all__ = [
+    "Checkpoint",
+    "Lease",
+    "Preview",
+    "PreviewRung",
+    "Report",
+    "RungResult",
+    "RungStatus",
+    "Slot",
+    "StudyInfo",
+    "StudyState",
+    "Suggestion",
+    "TerminationReason",
+    "TrialCounts",
+    "TrialInfo",
+    "TrialRef",
+    "TrialState",
+    "Value",
+    "Worker",
+]
+
+
+class StudyState(StrEnum):
+    """Where a study is in its life."""
+
+    UNKNOWN = "unknown"
+    ACTIVE = "active"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+    @property
+    def ended(self) -> bool:
+        """True for a state that nothing leaves."""
+        return self in (StudyState.COMPLETED, StudyState.STOPPED, StudyState.FAILED)
+
+
+class TrialState(StrEnum):
+    """The five states of a trial."""
+
+    UNKNOWN = "unknown"
+    PENDING = "pending"
+    RUNNING = "running"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    TERMINATED = "terminated"
+
+
+class TerminationReason(StrEnum):
+    """Why a trial is over."""
+
+    COMPLETED = "completed"
+    STOPPED_EARLY = "stopped_early"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRef:
+    """A trial named from outside its study; prints as `digits/3`."""
+
+    study: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.study}/{self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to run a trial in one's own loop. A later epoch makes it void."""
+
+    lease_id: str
+    trial: TrialRef
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungResult:
+    """A trial's entry at a rung; `arrival` counts from 1 and breaks ties."""
+
+    rung: int
+    milestone: int
+    step: int
+    value: float | None
+    arrival: int
+    promoted: bool
+    time: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Where a durable checkpoint lies."""
+
+    uri: str
+    step: int
+    size_bytes: int
+    manifest_sha256: str
+    write_time_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialInfo:
+    """One configuration and all that is known of it, as of one moment."""
+
+    study: str
+    number: int
+    state: TrialState
+    params: Mapping[str, Value]
+    baseline: bool
+    bracket: int
+    epoch: int
+    step: int
+    milestone: int | None
+    value: float | None
+    best_value: float | None
+    best_step: int | None
+    rungs: tuple[RungResult, ...]
+    reason: TerminationReason | None
+    detail: str
+    checkpoint: Checkpoint | None
+    worker: str | None
+    slots: tuple[int, ...]
+    failures: int
+    interruptions: int
+    steps_spent: int
+    created: datetime | None
+    started: datetime | None
+    ended: datetime | None
+    metrics: Mapping[str, float]
+    log_path: str | None
+    log_tail: str
+
+    @property
+    def outcome(self) -> str:
+        """The state in one word, or, for a trial that is over, the reason: `running`, `stopped_early`."""
+        return self.reason.value if self.reason is not None else self.state.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestion:
+    """A trial to run in one's own loop, from `trial.step` on, up to `next_milestone` without asking."""
+
+    trial: TrialInfo
+    lease: Lease
+    next_milestone: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialCounts:
+    """How many trials are in each state and, of the terminated ones, over for each reason."""
+
+    pending: int
+    running: int
+    paused: int
+    resumed: int
+    terminated: int
+    completed: int
+    stopped_early: int
+    failed: int
+    cancelled: int
+
+    @property
+    def total(self) -> int:
+        """All trials that exist, the baseline included."""
+        return self.pending + self.running + self.paused + self.resumed + self.terminated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungStatus:
+    """How full a rung is, summed over brackets."""
+
+    rung: int
+    milestone: int
+    recorded: int
+    promoted: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyInfo:
+    """A study as of one moment: its spec, its state and the figures of a live view."""
+
+    name: str
+    spec: StudySpec
+    state: StudyState
+    detail: str
+    counts: TrialCounts
+    best: TrialInfo | None
+    baseline: TrialInfo | None
+    rungs: tuple[RungStatus, ...]
+    steps_spent: int
+    steps_run_all: int
+    cursor: int
+    created: datetime | None
+    ended: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A stored report of a trial."""
+
+    trial: int
+    epoch: int
+    sequence: int
+    step: int
+    metrics: Mapping[str, float]
+    time: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewRung:
+    """What is expected at one rung."""
+
+    bracket: int
+    rung: int
+    milestone: int
+    trials: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What a spec would do; the times are None where the seconds per step are unknown."""
+
+    trials: int
+    rungs: tuple[PreviewRung, ...]
+    steps: int
+    steps_run_all: int
+    slots: int
+    wall_time_s: float | None
+    slot_time_s: float | None
+    samples: tuple[Mapping[str, Value], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One slot of a worker; `trial` is the one that holds it."""
+
+    index: int
+    device: str
+    memory_bytes: int
+    trial: TrialRef | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """A worker as the scheduler sees it."""
+
+    name: str
+    connected: bool
+    slots: tuple[Slot, ...]
+    labels: Mapping[str, str]
+    last_seen: datetime | None
+    version: str

@@ -1,0 +1,37 @@
+"""Resource names of the wire, and the bare names that people use.
+
+`studies/digits/trials/3` is trial 3 of study `digits`; the SDK takes and returns `digits` and `3`. A resource
+name given where a bare one is expected is accepted, so that what an API prints can be pasted.
+"""
+
+import re
+
+from headrace.client.model import TrialRef
+
+_TRIAL = re.compile(r"studies/(?P<study>[^/]+)/trials/(?P<number>\d+)")
+
+
+def study_id(name: str) -> str:
+    """`digits` for both `digits` and `studies/digits`."""
+    return name.removeprefix("studies/")
+
+
+def study_name(name: str) -> str:
+    """`studies/digits` for both `digits` and `studies/digits`."""
+    return f"studies/{study_id(name)}"
+
+
+def trial_name(study: str, number: int) -> str:
+    """`studies/digits/trials/3`."""
+    return f"{study_name(study)}/trials/{number}"
+
+
+def trial_ref(name: str) -> TrialRef | None:
+    """The trial that a resource name stands for; None for an empty or foreign name."""
+    match = _TRIAL.fullmatch(name)
+    return TrialRef(match["study"], int(match["number"])) if match else None
+
+
+def worker_id(name: str) -> str:
+    """`node-1` for `workers/node-1`."""
+    return name.removeprefix("workers/")

@@ -1,0 +1,78 @@
+"""Trials and reports as flat rows: what `export` writes and `dataframe()` holds.
+
+The columns of a trial, in this order: `study`, `trial`, `state`, `reason`, `baseline`, `bracket`, `step`, `value`,
+`best_value`, `best_step`, `rung` (the highest recorded), `steps_spent`, `failures`, `interruptions`, `worker`,
+`created`, `started`, `ended`, `checkpoint`, `detail`, then `param.NAME` for each parameter of the space. Of a report:
+`study`, `trial`, `epoch`, `sequence`, `step`, `time`, then `metric.NAME` for each metric that any report has.
+A parameter that a conditional space leaves out, and any value that does not exist, is None. Times are ISO 8601, UTC.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headrace.client.missing import MissingExtraError
+from headrace.client.model import Report, StudyInfo, TrialInfo, Value
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Row = dict[str, Value | None]
+
+
+def trial_rows(study: StudyInfo, trials: Iterable[TrialInfo]) -> list[Row]:
+    """One row a trial, all with the same columns."""
+    return [_trial_row(study, trial) for trial in trials]
+
+
+def report_rows(study: StudyInfo, reports: Iterable[Report]) -> list[Row]:
+    """One row a report, all with the same columns."""
+    stored = list(reports)
+    names = sorted({name for report in stored for name in report.metrics})
+    return [
+        {
+            "study": study.name,
+            "trial": report.trial,
+            "epoch": report.epoch,
+            "sequence": report.sequence,
+            "step": report.step,
+            "time": report.time.isoformat() if report.time else None,
+            **{f"metric.{name}": report.metrics.get(name) for name in names},
+        }
+        for report in stored
+    ]
+
+
+def dataframe(study: StudyInfo, trials: Iterable[TrialInfo]) -> "pd.DataFrame":
+    """`trial_rows` as a pandas frame, indexed by trial."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise MissingExtraError.of("A data frame", "report") from None
+    rows = trial_rows(study, trials)
+    return pd.DataFrame(rows).set_index("trial") if rows else pd.DataFrame()
+
+
+def _trial_row(study: StudyInfo, trial: TrialInfo) -> Row:
+    return {
+        "study": study.name,
+        "trial": trial.number,
+        "state": trial.state.value,
+        "reason": trial.reason.value if trial.reason else None,
+        "baseline": trial.baseline,
+        "bracket": trial.bracket,
+        "step": trial.step,
+        "value": trial.value,
+        "best_value": trial.best_value,
+        "best_step": trial.best_step,
+        "rung": trial.rungs[-1].rung if trial.rungs else None,
+        "steps_spent": trial.steps_spent,
+        "failures": trial.failures,
+        "interruptions": trial.interruptions,
+        "worker": trial.worker,
+        "created": trial.created.isoformat() if trial.created else None,
+        "started": trial.started.isoformat() if trial.started else None,
+        "ended": trial.ended.isoformat() if trial.ended else None,
+        "checkpoint": trial.checkpoint.uri if trial.checkpoint else None,
+        "detail": trial.detail or None,
+        **{f"param.{name}": trial.params.get(name) for name in study.spec.space},
+    }

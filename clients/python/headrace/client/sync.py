@@ -1,0 +1,140 @@
+"""The blocking client.
+
+    from headrace import Client
+
+    with Client() as client:
+        study = client.create_study("digits", "study.yaml")
+        final = study.wait()
+        print(final.best.params, final.best.best_value)
+
+Every method either returns or raises a `headrace.errors.HeadraceError` within the client's `timeout_s` (`wait`,
+`watch` and `ask` take as long as the study does). One client may be shared by threads; it must not be carried over
+a `fork`.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from headrace.client import flows
+from headrace.client.connection import Patience, Target
+from headrace.client.events import Update
+from headrace.client.flow import blocking
+from headrace.client.handles import AskedTrialBase, StudyBase, TrialBase
+from headrace.client.model import StudyInfo
+from headrace.client.records import dataframe
+from headrace.client.transport import BlockingTransport
+from headrace.spec import StudySpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Trial(TrialBase[BlockingTransport]):
+    """One trial of a study."""
+
+    info = blocking(flows.trial)
+    explain = blocking(flows.explain)
+    reports = blocking(flows.trial_reports)
+    log_path = blocking(flows.log_path)
+    pause = blocking(flows.pause_trial)
+    resume = blocking(flows.resume_trial)
+    stop = blocking(flows.stop_trial)
+
+
+class AskedTrial(AskedTrialBase[BlockingTransport]):
+    """A trial that the caller runs in its own loop."""
+
+    report = blocking(flows.report)
+    complete = blocking(flows.complete)
+
+
+class Study(StudyBase[BlockingTransport]):
+    """One study."""
+
+    status = blocking(flows.status)
+    best = blocking(flows.best)
+    trials = blocking(flows.trials)
+    reports = blocking(flows.reports)
+    pause = blocking(flows.pause_study)
+    resume = blocking(flows.resume_study)
+    stop = blocking(flows.stop_study)
+    delete = blocking(flows.delete_study)
+    add_trials = blocking(flows.add_trials)
+
+    def trial(self, number: int) -> Trial:
+        """The handle of a trial."""
+        return Trial(self.transport, self.name, number)
+
+    def watch(self, after: int = 0) -> Iterator[Update]:
+        """Follows the study to its end: every event with a cursor over `after` once and in order, over any number
+        of broken connections. The last update's study has ended."""
+        return self.transport.watch(self.name, after)
+
+    def wait(self, timeout_s: float | None = None) -> StudyInfo:
+        """The study once it has ended. Raises `TimeoutError` when that takes longer than `timeout_s`."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        final = self.status()
+        if not final.state.ended:
+            for update in self.transport.watch(self.name, final.cursor, deadline):
+                final = update.study
+        return final
+
+    def ask(
+        self, *, client_id: str | None = None, lease_s: float | None = None, timeout_s: float | None = None
+    ) -> AskedTrial | None:
+        """The next trial to run in the caller's own loop; None when the study is over.
+
+        Waits while every trial waits for the results of others, at most `timeout_s`, then raises `TimeoutError`.
+        The caller keeps the trial while it reports at least every `lease_s` seconds (10 minutes if None)."""
+        found = self.transport.run(
+            flows.suggest(self, client_id=client_id, lease_s=lease_s, timeout_s=timeout_s)
+        )
+        return None if found is None else AskedTrial(self.transport, found)
+
+    def dataframe(self) -> "pd.DataFrame":
+        """One row a trial: state, values and, as `param.NAME`, the configuration. Needs `headrace[report]`."""
+        return dataframe(self.status(), self.trials())
+
+
+class Client:
+    """A connection to a scheduler; see the module's docstring."""
+
+    def __init__(
+        self, address: str | None = None, timeout_s: float = 30.0, *, connect_timeout_s: float = 5.0
+    ) -> None:
+        """`address` as in `headrace.home.address`; `timeout_s` bounds each operation with all its retries, and
+        `connect_timeout_s` those before the first answer ever."""
+        patience = Patience(timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
+        self.transport = BlockingTransport(Target.of(address), patience)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        """Where the scheduler is."""
+        return self.transport.target.address
+
+    studies = blocking(flows.studies)
+    preview = blocking(flows.preview)
+    workers = blocking(flows.workers)
+
+    def study(self, name: str) -> Study:
+        """The handle of a study."""
+        return Study(self.transport, name)
+
+    def create_study(self, name: str | None, spec: StudySpec | str | Path) -> Study:
+        """Creates a study from a spec or a study file, and starts it. With None, the file brings the name."""
+        return self.study(self.transport.run(flows.create_study(self, name, spec)).name)
+
+    def close(self) -> None:
+        """Closes the connection; watches end."""
+        self.transport.close()

@@ -1,0 +1,230 @@
+"""The two drivers of flows: one on an ordinary gRPC channel, one on a `grpc.aio` channel.
+
+Both do the same four things (a call with retries, a sleep, a watch, closing) and differ only in `await`. All that
+can be decided without I/O is elsewhere: patience in `connection`, the watch's cursor in `watch`, the operations in
+`flows`. gRPC's errors end here: what leaves is a `HeadraceError`.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+from tenacity import AsyncRetrying, Retrying
+
+from headrace.client import connection, convert
+from headrace.client.connection import Patience, Target
+from headrace.client.events import Update
+from headrace.client.flow import Call, Effect, Flow, Method
+from headrace.client.methods import GET_STUDY, WATCH_STUDY
+from headrace.client.model import StudyInfo
+from headrace.client.names import study_name
+from headrace.client.watch import WatchPosition
+from headrace.errors import HeadraceError, from_rpc_error
+from headrace.v1 import study_pb2
+
+T = TypeVar("T")
+_PAUSE_AFTER_GOOD_END_S = 0.2
+
+
+class BlockingTransport:
+    """Runs flows on the calling thread. Threads may share it."""
+
+    def __init__(self, target: Target, patience: Patience) -> None:
+        self.target = target
+        self._patience = patience
+        credentials = target.credentials()
+        self._channel = (
+            grpc.insecure_channel(target.uri, connection.OPTIONS)
+            if credentials is None
+            else grpc.secure_channel(target.uri, credentials, connection.OPTIONS)
+        )
+        self._closed = threading.Event()
+
+    def run(self, flow: Flow[T], /) -> T:
+        """Performs the flow's effects and returns its result."""
+        try:
+            effect = next(flow)
+            while True:
+                try:
+                    answer = self._perform(effect)
+                except HeadraceError as error:
+                    effect = flow.throw(error)
+                else:
+                    effect = flow.send(answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def watch(self, study: str, after: int, deadline: float | None = None) -> Iterator[Update]:
+        """Updates until the study has ended; `TimeoutError` at the deadline (of the monotonic clock)."""
+        position = WatchPosition(study, after)
+        while not position.done:
+            timeout_s = connection.STREAM_TIMEOUT_S
+            if deadline is not None:
+                timeout_s = min(timeout_s, deadline - time.monotonic())
+                if timeout_s <= 0:
+                    raise TimeoutError(f"Study {study} has not ended in time.")
+            stream = _unary_stream(self._channel, WATCH_STUDY)(position.request(), timeout=timeout_s)
+            try:
+                for response in stream:
+                    yield position.accept(response)
+                    self._patience.note(None)
+                if not position.done and position.missed(self._status(study)):
+                    self._sleep(_PAUSE_AFTER_GOOD_END_S)
+            except grpc.RpcError as error:
+                if self._closed.is_set():
+                    return
+                failure = connection.name_address(from_rpc_error(error), self.target)
+                self._sleep(position.delay_s(failure, time.monotonic()))
+            finally:
+                stream.cancel()
+
+    def close(self) -> None:
+        """Closes the channel; watches end."""
+        self._closed.set()
+        self._channel.close()
+
+    def _status(self, study: str) -> StudyInfo:
+        response = self._call(GET_STUDY, study_pb2.GetStudyRequest(name=study_name(study)))
+        return convert.study(response.study)
+
+    def _perform(self, effect: Effect) -> Any:
+        if isinstance(effect, Call):
+            return self._call(effect.method, effect.request)
+        return self._sleep(effect.seconds)
+
+    def _sleep(self, seconds: float) -> None:
+        self._closed.wait(seconds)  # closing the client ends every wait
+
+    def _call(self, method: Method[Any, Any], request: Message) -> Any:
+        started = time.monotonic()
+        call = _unary(self._channel, method)
+        retrying = Retrying(
+            retry=connection.retry_transient,
+            stop=self._patience.exhausted,
+            wait=connection.wait,
+            sleep=self._sleep,
+            reraise=True,
+        )
+        for attempt in retrying:
+            with attempt:
+                timeout_s = self._patience.attempt_timeout_s(time.monotonic() - started)
+                try:
+                    response = call(request, timeout=timeout_s)
+                except grpc.RpcError as error:
+                    failure = from_rpc_error(error)
+                    self._patience.note(failure)
+                    raise connection.name_address(failure, self.target) from None
+                self._patience.note(None)
+        return response
+
+
+class AsyncTransport:
+    """Runs flows on the event loop that first uses it."""
+
+    def __init__(self, target: Target, patience: Patience) -> None:
+        self.target = target
+        self._patience = patience
+        self._opened: grpc.aio.Channel | None = None
+
+    async def run(self, flow: Flow[T], /) -> T:
+        """Performs the flow's effects and returns its result."""
+        try:
+            effect = next(flow)
+            while True:
+                try:
+                    answer = await self._perform(effect)
+                except HeadraceError as error:
+                    effect = flow.throw(error)
+                else:
+                    effect = flow.send(answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def watch(self, study: str, after: int) -> AsyncIterator[Update]:
+        """Updates until the study has ended."""
+        position = WatchPosition(study, after)
+        while not position.done:
+            stream = _unary_stream(self._channel, WATCH_STUDY)(
+                position.request(), timeout=connection.STREAM_TIMEOUT_S
+            )
+            try:
+                async for response in stream:
+                    yield position.accept(response)
+                    self._patience.note(None)
+                if not position.done and position.missed(await self._status(study)):
+                    await asyncio.sleep(_PAUSE_AFTER_GOOD_END_S)
+            except grpc.RpcError as error:
+                failure = connection.name_address(from_rpc_error(error), self.target)
+                await asyncio.sleep(position.delay_s(failure, time.monotonic()))
+            finally:
+                stream.cancel()
+
+    async def close(self) -> None:
+        """Closes the channel; calls under way are cancelled."""
+        if self._opened is not None:
+            await self._opened.close()
+
+    @property
+    def _channel(self) -> grpc.aio.Channel:
+        # Opened late: an aio channel belongs to the loop that runs when it is made.
+        if self._opened is None:
+            credentials = self.target.credentials()
+            self._opened = (
+                grpc.aio.insecure_channel(self.target.uri, connection.OPTIONS)
+                if credentials is None
+                else grpc.aio.secure_channel(self.target.uri, credentials, connection.OPTIONS)
+            )
+        return self._opened
+
+    async def _status(self, study: str) -> StudyInfo:
+        response = await self._call(GET_STUDY, study_pb2.GetStudyRequest(name=study_name(study)))
+        return convert.study(response.study)
+
+    async def _perform(self, effect: Effect) -> Any:
+        if isinstance(effect, Call):
+            return await self._call(effect.method, effect.request)
+        return await asyncio.sleep(effect.seconds)
+
+    async def _call(self, method: Method[Any, Any], request: Message) -> Any:
+        started = time.monotonic()
+        call = _unary(self._channel, method)
+        retrying = AsyncRetrying(
+            retry=connection.retry_transient,
+            stop=self._patience.exhausted,
+            wait=connection.wait,
+            reraise=True,
+        )
+        async for attempt in retrying:
+            with attempt:
+                timeout_s = self._patience.attempt_timeout_s(time.monotonic() - started)
+                try:
+                    response = await call(request, timeout=timeout_s)
+                except grpc.RpcError as error:
+                    failure = from_rpc_error(error)
+                    self._patience.note(failure)
+                    raise connection.name_address(failure, self.target) from None
+                self._patience.note(None)
+        return response
+
+
+def _unary(channel: Any, method: Method[Any, Any]) -> Any:
+    """The callable of a method on either kind of channel (their types share no base)."""
+    return channel.unary_unary(
+        method.path,
+        request_serializer=method.request.SerializeToString,
+        response_deserializer=method.response.FromString,
+    )
+
+
+def _unary_stream(channel: Any, method: Method[Any, Any]) -> Any:
+    return channel.unary_stream(
+        method.path,
+        request_serializer=method.request.SerializeToString,
+        response_deserializer=method.response.FromString,
+    )

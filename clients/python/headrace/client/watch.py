@@ -1,0 +1,66 @@
+"""Following a study over any number of streams, without losing or repeating an event.
+
+`WatchPosition` is the pure part: the cursor of the last event that was handed on. A stream that breaks is
+followed by another that begins after the cursor; whatever an old or careless server repeats is dropped by cursor.
+A stream that ends in good order while the study lives (a replica that drains, a connection's maximum age) is
+followed by another at once. The watch is over when the study has ended and every event up to the study's own
+cursor was handed on. The transports drive it; only they sleep and open streams.
+"""
+
+from collections.abc import Iterable
+
+from headrace.client import convert
+from headrace.client.events import Event, Update
+from headrace.client.model import StudyInfo
+from headrace.client.names import study_name
+from headrace.errors import HeadraceError
+from headrace.v1 import study_pb2
+
+GIVE_UP_AFTER_S = 300.0
+"""How long a watch tries to reach a scheduler that it had reached before."""
+
+
+class WatchPosition:
+    """Where a watch stands."""
+
+    def __init__(self, study: str, after: int) -> None:
+        self.cursor = after
+        self.done = False
+        self._name = study_name(study)
+        self._silent_since: float | None = None
+        self._delay_s = 0.1
+
+    def request(self) -> study_pb2.WatchStudyRequest:
+        """Asks for what comes after the last event that was handed on."""
+        return study_pb2.WatchStudyRequest(name=self._name, after_cursor=self.cursor)
+
+    def accept(self, response: study_pb2.WatchStudyResponse) -> Update:
+        """The new events of a response."""
+        self._silent_since, self._delay_s = None, 0.1
+        study = convert.study(response.study)
+        new = tuple(self._new(convert.event(e, order=study.spec.space) for e in response.events))
+        self._conclude(study)
+        return Update(events=new, study=study)
+
+    def missed(self, study: StudyInfo) -> bool:
+        """After a stream that ended in good order: True when another one is needed."""
+        self._conclude(study)
+        return not self.done
+
+    def delay_s(self, error: HeadraceError, now_s: float) -> float:
+        """How long to wait before the next stream; raises `error` when trying again is pointless."""
+        if self._silent_since is None:
+            self._silent_since = now_s
+        if not error.retryable or now_s - self._silent_since > GIVE_UP_AFTER_S:
+            raise error
+        delay, self._delay_s = self._delay_s, min(2.0, self._delay_s * 2)
+        return delay
+
+    def _new(self, events: Iterable[Event]) -> Iterable[Event]:
+        for event in events:
+            if event.cursor > self.cursor:
+                self.cursor = event.cursor
+                yield event
+
+    def _conclude(self, study: StudyInfo) -> None:
+        self.done = study.state.ended and study.cursor <= self.cursor

@@ -1,0 +1,36 @@
+"""Where Headrace keeps its files, and which scheduler a command talks to.
+
+`HEADRACE_HOME` (default `~/.headrace`) is the folder of `headrace up`: the embedded database, the checkpoint
+store, the workers' logs and outboxes, and the file `address`, which holds the scheduler's address while `up`
+serves and is removed at a clean stop. A stale file is therefore possible after a crash; it costs one
+unanswered connection, whose error names the address and the remedy.
+"""
+
+import os
+from pathlib import Path
+
+DEFAULT_ADDRESS = "127.0.0.1:7440"
+"""Where a scheduler listens unless it is told otherwise."""
+
+ADDRESS_FILE = "address"
+"""The file in the home folder that `headrace up` writes when it is ready."""
+
+
+def home_dir() -> Path:
+    """The folder of `HEADRACE_HOME`, or `~/.headrace`. It need not exist."""
+    named = os.environ.get("HEADRACE_HOME")
+    return Path(named).expanduser().absolute() if named else Path.home() / ".headrace"
+
+
+def address(explicit: str | None = None) -> str:
+    """The scheduler to talk to: `explicit`, else `HEADRACE_ADDRESS`, else the file that `headrace up` left, else
+    127.0.0.1:7440."""
+    return explicit or os.environ.get("HEADRACE_ADDRESS") or address_in(home_dir()) or DEFAULT_ADDRESS
+
+
+def address_in(home: Path) -> str | None:
+    """What the `address` file of a home folder says; None while `headrace up` does not serve from there."""
+    try:
+        return (home / ADDRESS_FILE).read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None
