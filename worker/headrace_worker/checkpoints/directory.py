@@ -1,0 +1,155 @@
+"""Checkpoints in a directory: local, or a file system that all workers mount.
+
+A checkpoint is built in a folder with a temporary name: files hard-linked where possible and copied
+where not, each fsynced; then the manifest; then the folder itself is fsynced, renamed to its final name, and the parent
+is fsynced. A crash before the rename leaves a folder that no listing shows and that the next attempt under
+the same name removes. Deletion renames first, so a half-deleted checkpoint is not visible either.
+"""
+
+import errno
+import os
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+from headrace.v1 import trial_pb2
+from headrace_worker.checkpoints.errors import CheckpointMissingError
+from headrace_worker.checkpoints.manifest import (
+    MANIFEST,
+    CheckpointMeta,
+    Manifest,
+    chunks,
+    entry_of,
+    local_files,
+    parse_manifest,
+    write_verified,
+)
+
+_PARTIAL = ".partial-"
+_DELETED = ".deleted-"
+
+
+class DirectoryStore:
+    """A `CheckpointStore` below one directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+
+    @property
+    def url(self) -> str:
+        """The root as a `file:` URL."""
+        return "file://" + quote(str(self._root))
+
+    def uri(self, trial: str, name: str) -> str:
+        """Says where a checkpoint lies."""
+        return f"{self.url}/{quote(trial)}/{quote(name)}/"
+
+    def put(self, local_dir: Path, meta: CheckpointMeta) -> trial_pb2.CheckpointRef:
+        """Stores a folder; see `CheckpointStore.put`."""
+        began = time.monotonic()
+        files = local_files(local_dir)
+        parent = self._root / meta.trial
+        final = parent / meta.name
+        partial = parent / (_PARTIAL + meta.name)
+        _mkdir_durably(parent, self._root)
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            partial.mkdir()
+            entries = []
+            for relative, source in files:
+                target = partial / relative
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _link_or_copy(source, target)
+                _fsync(target)
+                entries.append(entry_of(relative, target))
+            write_time_s = meta.save_time_s + time.monotonic() - began
+            manifest = Manifest.of(meta, tuple(entries), write_time_s)
+            with (partial / MANIFEST).open("wb") as out:
+                out.write(manifest.to_bytes())
+                out.flush()
+                os.fsync(out.fileno())
+            for folder in (*(p for p in partial.rglob("*") if p.is_dir()), partial):
+                _fsync(folder)
+            if final.exists():  # an earlier attempt got as far as the rename
+                self._remove(final)
+            partial.rename(final)
+            _fsync(parent)
+        except OSError:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        return manifest.to_ref(self.uri(meta.trial, meta.name))
+
+    def fetch(self, ref: trial_pb2.CheckpointRef, local_dir: Path) -> Manifest:
+        """Copies and verifies a checkpoint; see `CheckpointStore.fetch`."""
+        folder = self._folder(ref.uri)
+        try:
+            data = (folder / MANIFEST).read_bytes()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise CheckpointMissingError(f"checkpoint {ref.uri} is not there: no {MANIFEST}") from error
+        manifest = parse_manifest(data, ref)
+        local_dir.mkdir(parents=True)
+        for entry in manifest.files:
+            try:
+                source = (folder / entry.path).open("rb")
+            except FileNotFoundError as error:
+                raise CheckpointMissingError(f"checkpoint {ref.uri}: {entry.path} is missing") from error
+            with source:
+                write_verified(chunks(source), local_dir / entry.path, entry, ref.uri)
+        return manifest
+
+    def list(self, trial: str) -> list[str]:
+        """Names the complete checkpoints, oldest first."""
+        parent = self._root / trial
+        if not parent.is_dir():
+            return []
+        return sorted(
+            p.name for p in parent.iterdir() if not p.name.startswith(".") and (p / MANIFEST).is_file()
+        )
+
+    def delete(self, uri: str) -> None:
+        """Removes a checkpoint or a half-written one."""
+        folder = self._folder(uri)
+        shutil.rmtree(folder.parent / (_PARTIAL + folder.name), ignore_errors=True)
+        shutil.rmtree(folder.parent / (_DELETED + folder.name), ignore_errors=True)
+        self._remove(folder)
+
+    def _remove(self, folder: Path) -> None:
+        doomed = folder.parent / (_DELETED + folder.name)
+        with suppress(FileNotFoundError):
+            folder.rename(doomed)
+            shutil.rmtree(doomed)
+
+    def _folder(self, uri: str) -> Path:
+        parts = urlsplit(uri)
+        folder = Path(unquote(parts.path))
+        if parts.scheme != "file" or ".." in folder.parts or not folder.is_relative_to(self._root):
+            raise CheckpointMissingError(f"checkpoint {uri} does not lie in this worker's store {self.url}")
+        return folder
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES}:
+            raise
+        shutil.copyfile(source, target)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _mkdir_durably(folder: Path, root: Path) -> None:
+    if folder.is_dir():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    while folder.is_relative_to(root):
+        _fsync(folder)
+        folder = folder.parent

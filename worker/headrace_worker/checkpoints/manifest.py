@@ -1,0 +1,193 @@
+"""The manifest: what a checkpoint consists of, and how to tell that it is whole."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, cast
+
+from headrace.v1 import trial_pb2
+from headrace_worker.checkpoints.errors import CheckpointCorruptError, CheckpointInvalidError
+
+MANIFEST = "manifest.json"
+VERSION = 1
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointMeta:
+    """What the daemon knows about a checkpoint that the files do not say."""
+
+    trial: str
+    # Unique within the trial; sorts by age.
+    name: str
+    step: int
+    milestone: int
+    epoch: int
+    # How long the trial took to write the folder, before the store saw it.
+    save_time_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """One file of a checkpoint, by its path within the folder."""
+
+    path: str
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The content of `manifest.json`."""
+
+    trial: str
+    name: str
+    step: int
+    milestone: int
+    epoch: int
+    files: tuple[FileEntry, ...]
+    write_time_s: float
+
+    @classmethod
+    def of(cls, meta: CheckpointMeta, files: tuple[FileEntry, ...], write_time_s: float) -> "Manifest":
+        """Describes files that are in the store already."""
+        return cls(
+            trial=meta.trial,
+            name=meta.name,
+            step=meta.step,
+            milestone=meta.milestone,
+            epoch=meta.epoch,
+            files=files,
+            write_time_s=write_time_s,
+        )
+
+    def to_bytes(self) -> bytes:
+        """Encodes the manifest; the same manifest gives the same bytes."""
+        document = {
+            "version": VERSION,
+            "trial": self.trial,
+            "name": self.name,
+            "step": self.step,
+            "milestone": self.milestone,
+            "epoch": self.epoch,
+            "files": {f.path: {"sha256": f.sha256, "size": f.size_bytes} for f in self.files},
+            "write_time_s": round(self.write_time_s, 6),
+        }
+        return json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
+
+    def to_ref(self, uri: str) -> trial_pb2.CheckpointRef:
+        """Makes the reference that goes through the scheduler."""
+        ref = trial_pb2.CheckpointRef(
+            uri=uri,
+            step=self.step,
+            size_bytes=sum(f.size_bytes for f in self.files),
+            manifest_sha256=hashlib.sha256(self.to_bytes()).hexdigest(),
+        )
+        ref.write_time.FromNanoseconds(int(self.write_time_s * 1e9))
+        return ref
+
+
+def parse_manifest(data: bytes, ref: trial_pb2.CheckpointRef) -> Manifest:
+    """Decodes a manifest after checking it against the reference.
+
+    Raises `CheckpointCorruptError` where the bytes differ from what was stored, or where a path would lead out of
+    the checkpoint's folder.
+    """
+    found = hashlib.sha256(data).hexdigest()
+    if found != ref.manifest_sha256:
+        raise CheckpointCorruptError(
+            f"checkpoint {ref.uri}: {MANIFEST} has SHA-256 {found}, the reference says {ref.manifest_sha256}"
+        )
+    try:
+        document = cast("dict[str, Any]", json.loads(data))  # Any: JSON, checked field by field below
+        if document["version"] != VERSION:
+            raise CheckpointCorruptError(
+                f"checkpoint {ref.uri}: version {document['version']} is not {VERSION}; update the worker"
+            )
+        files = tuple(
+            FileEntry(path=_inside(path), sha256=str(entry["sha256"]), size_bytes=int(entry["size"]))
+            for path, entry in document["files"].items()
+        )
+        return Manifest(
+            trial=str(document["trial"]),
+            name=str(document["name"]),
+            step=int(document["step"]),
+            milestone=int(document["milestone"]),
+            epoch=int(document["epoch"]),
+            files=files,
+            write_time_s=float(document["write_time_s"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointCorruptError(f"checkpoint {ref.uri}: {MANIFEST} cannot be read: {error!r}") from error
+
+
+def _inside(path: str) -> str:
+    pure = PurePosixPath(path)
+    if not path or pure.is_absolute() or ".." in pure.parts or path == MANIFEST:
+        raise ValueError(f"path {path!r} does not name a file of the checkpoint")
+    return path
+
+
+def local_files(local_dir: Path) -> list[tuple[str, Path]]:
+    """Lists the regular files below a folder as (path within the folder, path), sorted.
+
+    Raises `CheckpointInvalidError` for a folder that is missing or empty, or that holds anything but files and folders.
+    """
+    if local_dir.is_symlink() or not local_dir.is_dir():
+        raise CheckpointInvalidError(f"checkpoint folder {local_dir} is not a folder")
+    found: list[tuple[str, Path]] = []
+    for path in sorted(local_dir.rglob("*")):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise CheckpointInvalidError(f"checkpoint folder {local_dir}: {path.name} is not a regular file")
+        if path.is_file():
+            relative = path.relative_to(local_dir).as_posix()
+            if relative == MANIFEST:
+                raise CheckpointInvalidError(
+                    f"checkpoint folder {local_dir}: {MANIFEST} is the store's own name; rename the file"
+                )
+            found.append((relative, path))
+    if not found:
+        raise CheckpointInvalidError(f"checkpoint folder {local_dir} holds no file")
+    return found
+
+
+def chunks(file: BinaryIO) -> Iterator[bytes]:
+    """Reads a file piece by piece."""
+    while chunk := file.read(CHUNK_BYTES):
+        yield chunk
+
+
+def entry_of(path: str, file: Path) -> FileEntry:
+    """Hashes a local file."""
+    digest = hashlib.sha256()
+    size = 0
+    with file.open("rb") as stream:
+        for chunk in chunks(stream):
+            digest.update(chunk)
+            size += len(chunk)
+    return FileEntry(path=path, sha256=digest.hexdigest(), size_bytes=size)
+
+
+def write_verified(source: Iterator[bytes], target: Path, entry: FileEntry, uri: str) -> None:
+    """Writes a stream to a file, checking its SHA-256 and size on the way.
+
+    Raises `CheckpointCorruptError` on a difference; the file is then of no use.
+    """
+    digest = hashlib.sha256()
+    size = 0
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as out:
+        for chunk in source:
+            digest.update(chunk)
+            size += len(chunk)
+            out.write(chunk)
+    if size != entry.size_bytes:
+        raise CheckpointCorruptError(
+            f"checkpoint {uri}: {entry.path} has {size} bytes, its manifest says {entry.size_bytes}"
+        )
+    if digest.hexdigest() != entry.sha256:
+        raise CheckpointCorruptError(
+            f"checkpoint {uri}: {entry.path} has SHA-256 {digest.hexdigest()}, its manifest says {entry.sha256}"
+        )

@@ -1,0 +1,152 @@
+"""Checkpoints in S3, or anything that speaks its protocol.
+
+S3 has no rename, so the manifest alone makes a checkpoint visible: the files are uploaded first, each in parts where it
+is large, and the manifest only when all of them are there. Deletion takes the manifest away first. An upload that
+a crash cut short is not visible; the daemon remembers its own unfinished uploads and deletes them when it
+starts again. (Parts of an unfinished multipart upload are the bucket's to expire: set the usual lifecycle rule.)
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+import obstore
+from obstore.exceptions import BaseError, NotFoundError
+from obstore.store import S3Store as ObjectStore
+
+from headrace.v1 import trial_pb2
+from headrace_worker.checkpoints.errors import CheckpointMissingError, StoreUnavailableError
+from headrace_worker.checkpoints.manifest import (
+    CHUNK_BYTES,
+    MANIFEST,
+    CheckpointMeta,
+    Manifest,
+    entry_of,
+    local_files,
+    parse_manifest,
+    write_verified,
+)
+
+# The daemon tries again by itself and says so; long silent retries below it would hide the state.
+_RETRIES = 2
+_TIMEOUT_S = 30
+
+
+class S3Store:
+    """A `CheckpointStore` below one prefix of one bucket."""
+
+    def __init__(self, bucket: str, prefix: str = "") -> None:
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        self._bucket = bucket
+        self._prefix = prefix.strip("/")
+        self._objects = ObjectStore(
+            bucket,
+            client_options={
+                "allow_http": endpoint.startswith("http://"),
+                "timeout": timedelta(seconds=_TIMEOUT_S),
+            },
+            retry_config={
+                "max_retries": _RETRIES,
+                "retry_timeout": timedelta(seconds=_TIMEOUT_S),
+                "backoff": {
+                    "init_backoff": timedelta(milliseconds=100),
+                    "max_backoff": timedelta(seconds=2),
+                    "base": 2,
+                },
+            },
+            config={"endpoint": endpoint} if endpoint else {},
+        )
+
+    @property
+    def url(self) -> str:
+        """The bucket and prefix."""
+        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+
+    def uri(self, trial: str, name: str) -> str:
+        """Says where a checkpoint lies."""
+        return f"s3://{self._bucket}/{quote(self._key(trial, name))}/"
+
+    def put(self, local_dir: Path, meta: CheckpointMeta) -> trial_pb2.CheckpointRef:
+        """Uploads a folder; see `CheckpointStore.put`."""
+        began = time.monotonic()
+        folder = self._key(meta.trial, meta.name)
+        entries = []
+        with self._reaching():
+            for relative, source in local_files(local_dir):
+                entries.append(entry_of(relative, source))
+                obstore.put(self._objects, f"{folder}/{relative}", source)
+            write_time_s = meta.save_time_s + time.monotonic() - began
+            manifest = Manifest.of(meta, tuple(entries), write_time_s)
+            obstore.put(self._objects, f"{folder}/{MANIFEST}", manifest.to_bytes())
+        return manifest.to_ref(self.uri(meta.trial, meta.name))
+
+    def fetch(self, ref: trial_pb2.CheckpointRef, local_dir: Path) -> Manifest:
+        """Downloads and verifies a checkpoint; see `CheckpointStore.fetch`."""
+        folder = self._folder(ref.uri)
+        with self._reaching():
+            data = b"".join(self._stream(f"{folder}/{MANIFEST}", ref.uri))
+            manifest = parse_manifest(data, ref)
+            local_dir.mkdir(parents=True)
+            for entry in manifest.files:
+                body = self._stream(f"{folder}/{entry.path}", ref.uri)
+                write_verified(body, local_dir / entry.path, entry, ref.uri)
+        return manifest
+
+    def list(self, trial: str) -> list[str]:
+        """Names the complete checkpoints, oldest first."""
+        prefix = self._key(trial)
+        found = set()
+        with self._reaching():
+            for page in obstore.list(self._objects, prefix=prefix + "/"):
+                for item in page:
+                    parts = item["path"].removeprefix(prefix + "/").split("/")
+                    if len(parts) == 2 and parts[1] == MANIFEST:
+                        found.add(parts[0])
+        return sorted(found)
+
+    def delete(self, uri: str) -> None:
+        """Removes a checkpoint, its manifest first, or a half-uploaded one."""
+        folder = self._folder(uri)
+        with self._reaching():
+            paths = [
+                item["path"] for page in obstore.list(self._objects, prefix=folder + "/") for item in page
+            ]
+            manifest = f"{folder}/{MANIFEST}"
+            for path in sorted(paths, key=lambda path: path != manifest):
+                obstore.delete(self._objects, path)
+
+    def _stream(self, key: str, uri: str) -> Iterator[bytes]:
+        try:
+            body = obstore.get(self._objects, key)
+        except (NotFoundError, FileNotFoundError) as error:
+            raise CheckpointMissingError(
+                f"checkpoint {uri} is not there: no {key.rsplit('/', 1)[1]}"
+            ) from error
+        for chunk in body.stream(min_chunk_size=CHUNK_BYTES):
+            yield bytes(chunk)
+
+    def _key(self, *parts: str) -> str:
+        return "/".join(part for part in (self._prefix, *parts) if part)
+
+    def _folder(self, uri: str) -> str:
+        parts = urlsplit(uri)
+        folder = unquote(parts.path).strip("/")
+        inside = not self._prefix or folder.startswith(self._prefix + "/")
+        if parts.scheme != "s3" or parts.netloc != self._bucket or not inside or ".." in folder.split("/"):
+            raise CheckpointMissingError(f"checkpoint {uri} does not lie in this worker's store {self.url}")
+        return folder
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseError as error:
+            raise StoreUnavailableError(f"store {self.url} does not answer: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,128 @@
+"""`headrace worker`: the command that starts a worker daemon."""
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_LABEL = "KEY=VALUE"
+
+
+def worker(
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT[,HOST:PORT…]",
+            help="The schedulers, any of which may answer. Default: HEADRACE_ADDRESS, else the one of `headrace up`.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help="The worker's name: stable over restarts, unique in the cluster. Default: the host name."
+        ),
+    ] = None,
+    home: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the outbox, the trial logs and scratch files go. Default: HEADRACE_HOME/workers/NAME."
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where checkpoints go, the same for all workers: file:///DIR on a file system that all of them "
+            "mount, or s3://BUCKET/PREFIX (with AWS_* variables). Default: HEADRACE_HOME/store.",
+        ),
+    ] = None,
+    cpu_slots: Annotated[
+        int | None,
+        typer.Option(
+            help="How many trials may run on CPU at once. Default: half the cores where there is no GPU, else none."
+        ),
+    ] = None,
+    fake_gpus: Annotated[
+        int, typer.Option(help="Offer GPUs that are not there, to try out placement on a laptop.")
+    ] = 0,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar=_LABEL, help="A label that a study's resources may ask for; may be repeated."),
+    ] = None,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Connect with TLS and trust this certificate authority (PEM).", exists=True
+        ),
+    ] = None,
+    stop_grace: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="How long trials have to leave when the worker is stopped."),
+    ] = 10.0,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+) -> None:
+    """Run trials on this machine: one slot for each GPU, or CPU slots where there is none.
+
+    The worker connects to a scheduler, starts a process for each trial that it is assigned, and keeps what trials
+    report on disk until the scheduler has it. It can lose the scheduler, be killed or be
+    restarted at any time: no report is lost, and interrupted trials go on from their checkpoints.
+
+    Ctrl-C or SIGTERM stops it cleanly: its trials are requeued at once. A second one does not wait for them.
+
+    \b
+    headrace worker --scheduler 10.0.0.5:7440
+    headrace worker --scheduler a:7440,b:7440 --store s3://bucket/checkpoints --label zone=eu
+    """
+    from headrace.home import address, home_dir
+    from headrace_worker.daemon import AlreadyRunningError, Daemon
+    from headrace_worker.settings import WorkerSettings
+
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    ours = name or socket.gethostname()
+    settings = WorkerSettings(
+        name=ours,
+        home=(home or home_dir() / "workers" / ours).expanduser().absolute(),
+        schedulers=_addresses(address(scheduler)),
+        store_url=store or (home_dir() / "store").as_uri(),
+        cpu_slots=cpu_slots,
+        fake_gpus=fake_gpus,
+        labels=_labels(label or []),
+        tls_ca=tls_ca,
+        stop_grace_s=stop_grace,
+    )
+
+    async def serve() -> None:
+        await Daemon(settings).run()
+
+    try:
+        asyncio.run(serve())
+    except (AlreadyRunningError, ValueError) as error:
+        typer.echo(f"headrace worker: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    addresses = tuple(part.strip() for part in text.split(",") if part.strip())
+    for item in addresses:
+        host, _, port = item.rpartition(":")
+        if not host or not port.isdecimal():
+            raise typer.BadParameter(f"{item!r} is not HOST:PORT", param_hint="--scheduler")
+    if not addresses:
+        raise typer.BadParameter("names no scheduler; give HOST:PORT", param_hint="--scheduler")
+    return addresses
+
+
+def _labels(items: list[str]) -> dict[str, str]:
+    labels = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"{item!r} is not {_LABEL}", param_hint="--label")
+        labels[key] = value
+    return labels

@@ -1,0 +1,318 @@
+"""The worker daemon: one per machine, never imports torch, never forks.
+
+At its start it buries its predecessor: kills process groups that outlived it, appends an `Exited{LOST}` for
+each lease that was held then, and clears away half-written uploads. Then it serves until a signal: it keeps a
+session with a scheduler, runs an attempt for each lease, and answers trials on a Unix socket.
+
+Who is authoritative: the scheduler, for leases; the outbox, for what was reported; the kernel, for what runs. If
+this process dies at any instant, the trials die with it (PR_SET_PDEATHSIG), and all that was promised to
+anybody is in the outbox.
+
+At SIGTERM, SIGINT or SIGHUP: trials are told to end, their leases are reported lost so that they are requeued at
+once, and the scheduler is given a moment to acknowledge. A second signal kills them without waiting.
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import IO, assert_never
+
+from headrace.v1 import event_pb2, trial_pb2, worker_pb2
+from headrace_worker.attempt import Attempt, Place
+from headrace_worker.checkpoints import CheckpointStore, store_from_url
+from headrace_worker.checkpoints.retention import PruneOrder, Retention, superseded
+from headrace_worker.courier import Courier
+from headrace_worker.devices import Devices, discover
+from headrace_worker.launch import study_and_number
+from headrace_worker.outbox import DurableOutbox, Entry, Outbox
+from headrace_worker.process import bury, end_group
+from headrace_worker.runtime_server import RuntimeServer
+from headrace_worker.session import Dial, Session
+from headrace_worker.session_core import (
+    Acked,
+    Decide,
+    Effect,
+    Finish,
+    Forget,
+    Identity,
+    Kill,
+    SessionCore,
+    Start,
+    Welcomed,
+)
+from headrace_worker.settings import WorkerSettings
+from headrace_worker.slots import Slots
+
+log = logging.getLogger(__name__)
+_PAGE = 256
+_LAST_ACKS_S = 5.0
+
+
+class AlreadyRunningError(Exception):
+    """Another daemon uses the same home."""
+
+
+class Daemon:
+    """Runs until it is stopped."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._attempts: dict[str, Attempt] = {}
+        self._retention = Retention()
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._all_gone = asyncio.Event()
+        self._tasks = asyncio.TaskGroup()
+
+    def stop(self) -> None:
+        """Begins the clean stop; called again, it hurries."""
+        if self._stopping.is_set():
+            self._hurry.set()
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Serves until `stop`. Raises `AlreadyRunningError`, or `ValueError` for a setting that makes no sense."""
+        settings = self._settings
+        store = store_from_url(settings.store_url)
+        devices = discover(worker=settings.name, cpu_slots=settings.cpu_slots, fake_gpus=settings.fake_gpus)
+        settings.home.mkdir(parents=True, exist_ok=True)
+        with _only_one(settings):
+            outbox = Outbox(settings.outbox_path)
+            await _bury_predecessor(outbox)
+            durable = DurableOutbox(outbox)
+            try:
+                await self._serve(store, devices, durable)
+            finally:
+                durable.close()
+
+    async def _serve(self, store: CheckpointStore, devices: Devices, outbox: DurableOutbox) -> None:
+        settings = self._settings
+        await asyncio.to_thread(shutil.rmtree, settings.scratch_dir, ignore_errors=True)
+        core = SessionCore(_identity(settings, devices.devices))
+        await _recall(core, outbox)
+        courier = Courier(outbox, core)
+        self._slots = Slots(len(devices.devices))
+        self._devices, self._store, self._courier = devices, store, courier
+        session = Session(Dial(addresses=settings.schedulers, tls_ca=settings.tls_ca), courier, handler=self)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self.stop)
+        async with RuntimeServer(self._attempts) as runtime:
+            self._place = Place(
+                devices=tuple(devices.devices),
+                runtime=runtime.address,
+                log_dir=settings.log_dir.absolute(),
+                scratch_dir=settings.scratch_dir.absolute(),
+                environ=dict(os.environ),
+                store=store,
+                courier=courier,
+                saved=self._retention.saved,
+                abandoned=self._abandoned,
+            )
+            async with self._tasks as tasks:
+                sweeper = tasks.create_task(self._sweep(), name="sweep uploads")
+                serving = tasks.create_task(session.run(), name="session")
+                print(f"headrace worker: {settings.name} offers {len(devices.devices)} slots", flush=True)
+                await self._stopping.wait()
+                await self._wind_down()
+                serving.cancel()
+                sweeper.cancel()
+
+    # What the session asks for (session.Handler).
+
+    async def handle(self, effect: Effect) -> None:
+        """Carries out one effect of the session's core."""
+        match effect:
+            case Start():
+                self._start(effect.assign)
+            case Kill():
+                if attempt := self._attempts.get(effect.lease_id):
+                    log.info("%s: killed: %s", attempt.lease.trial, effect.reason)
+                    attempt.kill(fenced=effect.fenced)
+                if effect.fenced:
+                    self._retention.over(effect.lease_id)
+            case Decide():
+                if attempt := self._attempts.get(effect.lease_id):
+                    attempt.decide(effect.report_sequence, effect.decision)
+                self._prune([self._retention.decided(effect.lease_id, effect.report_sequence)])
+            case Acked():
+                self._retention.acked(effect.sequences)
+            case Forget():
+                await self._courier.forget([effect])
+            case Welcomed() | Finish():
+                pass
+            case _:
+                assert_never(effect)
+
+    async def telemetry(self) -> Sequence[worker_pb2.DeviceTelemetry]:
+        """Measures the devices."""
+        return await asyncio.to_thread(self._devices.telemetry)
+
+    def beat(self) -> None:
+        """Prunes what the last heartbeats have proven."""
+        self._prune(self._retention.tick())
+
+    # Attempts.
+
+    def _start(self, assign: worker_pb2.Assign) -> None:
+        try:
+            study_and_number(assign.lease.trial)
+            turn = self._slots.join(assign.grant.slots)
+        except ValueError as error:
+            self._tasks.create_task(self._refuse(assign.lease, str(error)))
+            return
+        attempt = Attempt(assign, turn, self._place)
+        self._attempts[assign.lease.lease_id] = attempt
+        self._all_gone.clear()
+        log.info("%s: assigned on slot %s", assign.lease.trial, list(assign.grant.slots))
+        self._tasks.create_task(self._run(attempt), name=f"attempt {assign.lease.lease_id}")
+        if self._stopping.is_set():
+            attempt.stop(0.0)
+
+    async def _run(self, attempt: Attempt) -> None:
+        lease_id = attempt.lease.lease_id
+        try:
+            await attempt.run()
+        finally:
+            self._attempts.pop(lease_id, None)
+            self._retention.over(lease_id)
+            if not self._attempts:
+                self._all_gone.set()
+
+    async def _refuse(self, lease: event_pb2.LeaseRef, error: str) -> None:
+        log.error("%s: refused: %s", lease.trial, error)
+        await self._courier.post_exit(
+            worker_pb2.Exited(lease=lease, outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
+        )
+
+    # Checkpoints.
+
+    def _prune(self, orders: Sequence[PruneOrder | None]) -> None:
+        for order in orders:
+            if order is not None:
+                self._tasks.create_task(self._carry_out(order), name=f"prune {order.trial}")
+
+    async def _carry_out(self, order: PruneOrder) -> None:
+        try:
+            names = await asyncio.to_thread(self._store.list, order.trial)
+            for name in superseded(names, order):
+                await asyncio.to_thread(self._store.delete, self._store.uri(order.trial, name))
+        except OSError as error:
+            log.warning("%s: old checkpoints are not deleted yet: %s", order.trial, error)
+
+    def _abandoned(self, upload: "asyncio.Task[trial_pb2.CheckpointRef]", uri: str) -> None:
+        self._tasks.create_task(self._clear_away(upload, uri), name=f"clear {uri}")
+
+    async def _clear_away(self, upload: "asyncio.Task[trial_pb2.CheckpointRef]", uri: str) -> None:
+        await asyncio.wait({upload})
+        with suppress(OSError):  # else it is swept at the next start
+            await asyncio.to_thread(self._store.delete, uri)
+            await self._courier.outbox.end_upload(uri)
+
+    async def _sweep(self) -> None:
+        """Deletes uploads that a crash left unfinished, or finished but unreported."""
+        for uri in await self._courier.outbox.uploads():
+            try:
+                await asyncio.to_thread(self._store.delete, uri)
+            except OSError as error:
+                log.warning("leftover upload %s is not deleted yet: %s", uri, error)
+            else:
+                await self._courier.outbox.end_upload(uri)
+
+    # The end.
+
+    async def _wind_down(self) -> None:
+        log.info("stopping: %d trials are told to end", len(self._attempts))
+        for attempt in list(self._attempts.values()):
+            attempt.stop(self._settings.stop_grace_s)
+        if self._attempts:
+            self._all_gone.clear()
+            gone = asyncio.create_task(self._all_gone.wait())
+            hurry = asyncio.create_task(self._hurry.wait())
+            await asyncio.wait({gone, hurry}, return_when=asyncio.FIRST_COMPLETED)
+            hurry.cancel()
+            for attempt in list(self._attempts.values()):
+                attempt.stop(0.0)
+            await gone
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_ACKS_S):
+                await self._courier.emptied()
+
+
+@dataclass(slots=True)
+class _only_one:  # noqa: N801 - used as a context manager
+    """Holds the home's lock: two daemons on one outbox would both number their messages."""
+
+    settings: WorkerSettings
+    _file: IO[str] | None = None
+
+    def __enter__(self) -> None:
+        self._file = (self.settings.home / "lock").open("w")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise AlreadyRunningError(
+                f"another worker already runs with --home {self.settings.home}; give this one another --name or --home"
+            ) from None
+
+    def __exit__(self, *_: object) -> None:
+        assert self._file is not None
+        self._file.close()
+
+
+def _identity(settings: WorkerSettings, devices: Sequence[worker_pb2.Device]) -> Identity:
+    try:
+        ours = version("headrace")
+    except PackageNotFoundError:  # run from a source tree
+        ours = ""
+    return Identity(
+        worker=settings.name,
+        incarnation=uuid.uuid4().hex,
+        devices=tuple(devices),
+        labels=settings.labels,
+        version=ours,
+        log_dir=str(settings.log_dir.absolute()),
+    )
+
+
+async def _bury_predecessor(outbox: Outbox) -> None:
+    """Ends what an earlier daemon left running, and reports its leases lost."""
+    for recorded in outbox.leases():
+        killed = bury(recorded)
+        if killed and recorded.pid is not None:
+            log.warning("%s: killed %s, left by an earlier daemon", recorded.lease.trial, killed)
+            await end_group(recorded.pid)
+        exited = worker_pb2.Exited(
+            lease=recorded.lease, outcome=worker_pb2.EXIT_OUTCOME_LOST, error="the worker daemon died"
+        )
+        outbox.append_exit(recorded.lease.lease_id, worker_pb2.SessionRequest(exited=exited))
+
+
+async def _recall(core: SessionCore, outbox: DurableOutbox) -> None:
+    """Tells the core what an earlier daemon could not deliver."""
+    through = 0
+    while entries := await outbox.after(through, _PAGE):
+        for entry in entries:
+            lease, exited = _lease_of(entry)
+            core.appended(entry.sequence, lease, exited=exited)
+            through = entry.sequence
+
+
+def _lease_of(entry: Entry) -> tuple[event_pb2.LeaseRef, bool]:
+    request = entry.request
+    match request.WhichOneof("message"):
+        case "report":
+            return request.report.lease, False
+        case "restored":
+            return request.restored.lease, False
+        case _:
+            return request.exited.lease, True

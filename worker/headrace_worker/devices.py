@@ -1,0 +1,197 @@
+"""What a worker offers: GPUs found through NVML, else CPU slots.
+
+A machine's administrator, or Slurm, limits a process to some GPUs with `CUDA_VISIBLE_DEVICES`; the daemon offers only
+those. Trials get theirs by UUID, which stays right whatever order CUDA counts in.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import psutil
+
+from headrace.v1 import worker_pb2
+
+_FAKE_MEMORY_BYTES = 16 << 30
+
+
+class Devices(Protocol):
+    """The slots of a worker, by index."""
+
+    @property
+    def devices(self) -> Sequence[worker_pb2.Device]:
+        """Every slot, in the order of `index`."""
+        ...
+
+    def telemetry(self) -> list[worker_pb2.DeviceTelemetry]:
+        """Measures how busy the devices are now; may block for some milliseconds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSlots:
+    """Slots that are no device: shares of the machine's cores."""
+
+    devices: tuple[worker_pb2.Device, ...]
+
+    def telemetry(self) -> list[worker_pb2.DeviceTelemetry]:
+        """The machine's load, as every slot shares it."""
+        load = psutil.cpu_percent(None) / 100
+        used = psutil.virtual_memory().used // max(len(self.devices), 1)
+        return [
+            worker_pb2.DeviceTelemetry(index=d.index, utilization=load, memory_used_bytes=used)
+            for d in self.devices
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class FakeGpus:
+    """GPUs that are not there, for trying out placement on a laptop."""
+
+    devices: tuple[worker_pb2.Device, ...]
+
+    def telemetry(self) -> list[worker_pb2.DeviceTelemetry]:
+        """Idle."""
+        return [worker_pb2.DeviceTelemetry(index=d.index) for d in self.devices]
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlGpus:
+    """The machine's NVIDIA GPUs."""
+
+    devices: tuple[worker_pb2.Device, ...]
+
+    def telemetry(self) -> list[worker_pb2.DeviceTelemetry]:
+        """Asks NVML; a device that does not answer is left out."""
+        import pynvml
+
+        found = []
+        for device in self.devices:
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
+                used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+            except pynvml.NVMLError:
+                continue
+            try:
+                busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+            except pynvml.NVMLError:  # not supported on some devices
+                busy = 0.0
+            found.append(
+                worker_pb2.DeviceTelemetry(index=device.index, utilization=busy, memory_used_bytes=used)
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """GPUs and, because the user asked for them, CPU slots after them."""
+
+    gpus: Devices
+    cpus: CpuSlots
+
+    @property
+    def devices(self) -> tuple[worker_pb2.Device, ...]:
+        """All slots."""
+        return (*self.gpus.devices, *self.cpus.devices)
+
+    def telemetry(self) -> list[worker_pb2.DeviceTelemetry]:
+        """All measurements."""
+        return [*self.gpus.telemetry(), *self.cpus.telemetry()]
+
+
+def discover(
+    *, worker: str, cpu_slots: int | None = None, fake_gpus: int = 0, environ: Mapping[str, str] = os.environ
+) -> Devices:
+    """Finds the slots: fake GPUs if asked for, else real ones, else (or in addition, if asked for) CPU slots.
+
+    Raises `ValueError` for a number that makes no sense.
+    """
+    if cpu_slots is not None and cpu_slots < (0 if fake_gpus else 1):
+        raise ValueError(f"--cpu-slots {cpu_slots}: give at least 1")
+    if fake_gpus < 0:
+        raise ValueError(f"--fake-gpus {fake_gpus}: give at least 0")
+    gpus: Devices = FakeGpus(_fake(worker, fake_gpus)) if fake_gpus else NvmlGpus(_nvml(environ))
+    if not gpus.devices:
+        cores = len(os.sched_getaffinity(0))
+        return CpuSlots(_cpu(0, cpu_slots if cpu_slots is not None else max(1, cores // 2)))
+    if cpu_slots:
+        return Both(gpus, CpuSlots(_cpu(len(gpus.devices), cpu_slots)))
+    return gpus
+
+
+def _cpu(first: int, count: int) -> tuple[worker_pb2.Device, ...]:
+    memory = psutil.virtual_memory().total // count
+    psutil.cpu_percent(None)  # the first call starts the measurement
+    return tuple(
+        worker_pb2.Device(
+            index=first + n,
+            kind=worker_pb2.DEVICE_KIND_CPU,
+            model="cpu",
+            memory_bytes=memory,
+            uuid=f"cpu-{n}",
+        )
+        for n in range(count)
+    )
+
+
+def _fake(worker: str, count: int) -> tuple[worker_pb2.Device, ...]:
+    return tuple(
+        worker_pb2.Device(
+            index=n,
+            kind=worker_pb2.DEVICE_KIND_GPU,
+            model="fake GPU",
+            memory_bytes=_FAKE_MEMORY_BYTES,
+            uuid=f"GPU-fake-{worker}-{n}",
+        )
+        for n in range(count)
+    )
+
+
+def _nvml(environ: Mapping[str, str]) -> tuple[worker_pb2.Device, ...]:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except (ImportError, OSError):
+        return ()
+    except pynvml.NVMLError:  # no driver on this machine
+        return ()
+    found = []
+    for physical in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(physical)
+            found.append(
+                (
+                    _text(pynvml.nvmlDeviceGetUUID(handle)),
+                    _text(pynvml.nvmlDeviceGetName(handle)),
+                    int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+                )
+            )
+        except pynvml.NVMLError:  # fell off the bus: not offered
+            found.append(("", "", 0))
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    offered = [gpu for gpu in (found if visible is None else _visible(visible, found)) if gpu[0]]
+    return tuple(
+        worker_pb2.Device(
+            index=n, kind=worker_pb2.DEVICE_KIND_GPU, model=model, memory_bytes=memory, uuid=uuid
+        )
+        for n, (uuid, model, memory) in enumerate(offered)
+    )
+
+
+def _visible(setting: str, gpus: Sequence[tuple[str, str, int]]) -> list[tuple[str, str, int]]:
+    """Reads `CUDA_VISIBLE_DEVICES` as CUDA does: indices or UUID prefixes, up to the first that is neither."""
+    chosen: list[tuple[str, str, int]] = []
+    for item in (part.strip() for part in setting.split(",")):
+        if item.isdecimal() and int(item) < len(gpus):
+            chosen.append(gpus[int(item)])
+        elif item and (matches := [gpu for gpu in gpus if gpu[0].startswith(item)]):
+            chosen.append(matches[0])
+        else:
+            break
+    return chosen
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

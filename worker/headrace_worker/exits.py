@@ -1,0 +1,79 @@
+"""How a trial's process ended, and who is to blame. Pure."""
+
+import signal
+from dataclasses import dataclass
+
+from headrace.v1 import worker_pb2
+
+# What somebody else sends: an administrator, the OOM killer, a closing terminal.
+_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP}
+_ERROR_CHARACTERS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Why the daemon ended a process, which is then the outcome whatever the exit code says."""
+
+    outcome: worker_pb2.ExitOutcome.ValueType
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """What the program said of its own end."""
+
+    error: str = ""
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The content of an `Exited`."""
+
+    outcome: worker_pb2.ExitOutcome.ValueType
+    error: str = ""
+    exit_code: int = 0
+
+
+def classify(exit_code: int, *, ending: Ending | None, finished: Finished | None, last_line: str) -> Verdict:
+    """Decides an outcome from the exit code (negative: a signal) and from what was said before.
+
+    In order: the daemon's own reason, except that a program which said that it had succeeded has, when it was merely
+    in the way of a stopping daemon; then the program's word; then the exit code.
+    """
+    succeeded = finished is not None and not finished.error
+    if ending is not None and not (ending.outcome == worker_pb2.EXIT_OUTCOME_LOST and succeeded):
+        return Verdict(outcome=ending.outcome, error=ending.error, exit_code=exit_code)
+    if finished is not None and finished.error:
+        return Verdict(
+            outcome=worker_pb2.EXIT_OUTCOME_FAILED,
+            error=clean(finished.error, _ERROR_CHARACTERS),
+            exit_code=exit_code,
+        )
+    if exit_code == 0 or succeeded:
+        # A crash after success is the teardown of some library, not the trial.
+        return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FINISHED, exit_code=exit_code)
+    if exit_code < 0:
+        outside = -exit_code in _FROM_OUTSIDE
+        return Verdict(
+            outcome=worker_pb2.EXIT_OUTCOME_LOST if outside else worker_pb2.EXIT_OUTCOME_FAILED,
+            error=f"killed by {signal_name(-exit_code)}",
+            exit_code=exit_code,
+        )
+    error = f"exit status {exit_code}" + (f": {last_line}" if last_line else "")
+    return Verdict(
+        outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=clean(error, _ERROR_CHARACTERS), exit_code=exit_code
+    )
+
+
+def signal_name(number: int) -> str:
+    """Names a signal, also a real-time one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def clean(text: str, characters: int) -> str:
+    """Makes text fit for a message and a database: no NUL, not too long (the end is kept)."""
+    return text.replace("\x00", "\ufffd")[-characters:]

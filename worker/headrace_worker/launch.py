@@ -1,0 +1,82 @@
+"""What to start for an assignment: the program, its environment, its folders. Pure."""
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.spec.convert import params_from_proto
+from headrace.spec.template import CommandLine
+from headrace.v1 import worker_pb2
+
+_TRIAL = re.compile(r"studies/([^/]+)/trials/(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A program to start."""
+
+    args: tuple[str, ...]
+    env: Mapping[str, str]
+    working_dir: str
+    log_path: Path
+
+
+def study_and_number(trial: str) -> tuple[str, int]:
+    """Splits `studies/{study}/trials/{number}`; raises `ValueError` for any other name."""
+    found = _TRIAL.fullmatch(trial)
+    if found is None or found[1] in {".", ".."}:
+        raise ValueError(f"trial {trial!r} is not of the form studies/STUDY/trials/NUMBER")
+    return found[1], int(found[2])
+
+
+def log_path(log_dir: Path, trial: str) -> Path:
+    """Says where a trial's log lies: the place that the worker promised in its Hello."""
+    study, number = study_and_number(trial)
+    return log_dir / study / f"{number}.log"
+
+
+def launch_of(
+    assign: worker_pb2.Assign,
+    *,
+    devices: Sequence[worker_pb2.Device],
+    runtime: str,
+    log_dir: Path,
+    environ: Mapping[str, str],
+) -> Launch:
+    """Works out how to start an assigned trial.
+
+    Raises `ValueError`, in words for the user, where the template names no program.
+    """
+    template = assign.template
+    granted = [device for device in devices if device.index in set(assign.grant.slots)]
+    gpus = [device.uuid for device in granted if device.kind == worker_pb2.DEVICE_KIND_GPU]
+    env = {name: value for name, value in environ.items() if not name.startswith("HEADRACE_")}
+    env.setdefault("PYTHONUNBUFFERED", "1")  # a log that is followed must not lag
+    env.update(template.env)
+    env.update(
+        HEADRACE_RUNTIME=runtime,
+        HEADRACE_LEASE_ID=assign.lease.lease_id,
+        HEADRACE_TRIAL=assign.lease.trial,
+        CUDA_VISIBLE_DEVICES=",".join(gpus),
+    )
+    return Launch(
+        args=_args(assign),
+        env=env,
+        working_dir=template.working_dir,
+        log_path=log_path(log_dir, assign.lease.trial),
+    )
+
+
+def _args(assign: worker_pb2.Assign) -> tuple[str, ...]:
+    template = assign.template
+    match template.WhichOneof("program"):
+        case "callable":
+            return (template.python or sys.executable, "-m", "headrace.trial.process")
+        case "command" if template.command.args:
+            _, number = study_and_number(assign.lease.trial)
+            command = CommandLine(args=tuple(template.command.args))
+            return tuple(command.fill(params_from_proto(assign.parameters), trial=number, seed=assign.seed))
+        case _:
+            raise ValueError("the trial template names no program: set callable or command")

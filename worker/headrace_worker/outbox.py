@@ -1,0 +1,261 @@
+"""The worker's durable memory: messages not yet acknowledged, leases held, uploads under way.
+
+One SQLite file (WAL, synchronous=FULL: what a call returned from survives a power cut). It is written before
+anything is promised: a report is here before its trial goes on, a lease before its process starts, an upload
+before its first byte is stored.
+
+- `messages`: what the scheduler has to know, numbered by a count that never goes back, over restarts too.
+  Deleted when the scheduler has acknowledged them.
+- `leases`: what a daemon that starts again has to bury: the process groups that its predecessor left, each of
+  which becomes an `Exited{LOST}`.
+- `uploads`: checkpoints that no message refers to yet. An upload leaves this table in the transaction that writes
+  its report, so whatever is here at a start is a leftover.
+
+`Outbox` is synchronous and not thread-safe; `DurableOutbox` gives it one thread of its own and turns a full
+disk into waiting.
+"""
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker.backoff import Backoff
+
+log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS messages (
+  sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+  lease_id TEXT NOT NULL,
+  body BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS leases (
+  lease_id TEXT PRIMARY KEY,
+  trial TEXT NOT NULL,
+  epoch INTEGER NOT NULL,
+  pid INTEGER,
+  started REAL
+);
+CREATE TABLE IF NOT EXISTS uploads (
+  uri TEXT PRIMARY KEY,
+  lease_id TEXT NOT NULL
+);
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A durable message with its sequence filled in."""
+
+    sequence: int
+    lease_id: str
+    request: worker_pb2.SessionRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedLease:
+    """A lease that was held when it was written down; `pid` and its start time once its process was there."""
+
+    lease: event_pb2.LeaseRef
+    pid: int | None
+    started: float | None
+
+
+class Outbox:
+    """The file, synchronously. Every method is one transaction."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # One thread at a time uses it (see DurableOutbox), but not always the one that opened it.
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        self._db.executescript(_SCHEMA)
+
+    def append(self, lease_id: str, request: worker_pb2.SessionRequest, *, upload: str = "") -> int:
+        """Adds a `Report` or `Restored` and returns its sequence; its checkpoint's upload is complete with it."""
+        return self._transaction(lambda: self._append(lease_id, request, upload=upload))
+
+    def append_exit(self, lease_id: str, request: worker_pb2.SessionRequest) -> int:
+        """Adds an `Exited` and forgets the lease, in one."""
+
+        def work() -> int:
+            sequence = self._append(lease_id, request)
+            self._db.execute("DELETE FROM leases WHERE lease_id = ?", (lease_id,))
+            return sequence
+
+        return self._transaction(work)
+
+    def after(self, sequence: int, limit: int) -> list[Entry]:
+        """Reads the messages that follow a sequence, in order."""
+        rows = self._db.execute(
+            "SELECT sequence, lease_id, body FROM messages WHERE sequence > ? ORDER BY sequence LIMIT ?",
+            (sequence, limit),
+        )
+        return [_entry(*row) for row in rows]
+
+    def delete(self, sequences: Sequence[int]) -> None:
+        """Forgets acknowledged messages; unknown ones are no error."""
+        self._transaction(
+            lambda: self._db.executemany("DELETE FROM messages WHERE sequence = ?", [(s,) for s in sequences])
+        )
+
+    def hold(self, lease: event_pb2.LeaseRef) -> None:
+        """Writes down that the lease is held, before its process exists."""
+        self._db.execute(
+            "INSERT OR IGNORE INTO leases (lease_id, trial, epoch) VALUES (?, ?, ?)",
+            (lease.lease_id, lease.trial, lease.epoch),
+        )
+
+    def started(self, lease_id: str, pid: int, started: float) -> None:
+        """Writes down the lease's process group and when its leader started."""
+        self._db.execute(
+            "UPDATE leases SET pid = ?, started = ? WHERE lease_id = ?", (pid, started, lease_id)
+        )
+
+    def leases(self) -> list[RecordedLease]:
+        """Reads the leases that were held."""
+        return [
+            RecordedLease(
+                lease=event_pb2.LeaseRef(lease_id=lease_id, trial=trial, epoch=epoch),
+                pid=pid,
+                started=started,
+            )
+            for lease_id, trial, epoch, pid, started in self._db.execute(
+                "SELECT lease_id, trial, epoch, pid, started FROM leases ORDER BY rowid"
+            )
+        ]
+
+    def begin_upload(self, uri: str, lease_id: str) -> None:
+        """Writes down that something may come to lie at `uri` that no message refers to."""
+        self._db.execute("INSERT OR IGNORE INTO uploads (uri, lease_id) VALUES (?, ?)", (uri, lease_id))
+
+    def end_upload(self, uri: str) -> None:
+        """Forgets an upload, which was cleared away."""
+        self._db.execute("DELETE FROM uploads WHERE uri = ?", (uri,))
+
+    def uploads(self) -> list[str]:
+        """Reads where uploads were under way."""
+        return [uri for (uri,) in self._db.execute("SELECT uri FROM uploads ORDER BY rowid")]
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._db.close()
+
+    def _append(self, lease_id: str, request: worker_pb2.SessionRequest, *, upload: str = "") -> int:
+        with closing(
+            self._db.execute(
+                "INSERT INTO messages (lease_id, body) VALUES (?, ?)", (lease_id, request.SerializeToString())
+            )
+        ) as cursor:
+            sequence = cursor.lastrowid
+        assert sequence is not None
+        if upload:
+            self._db.execute("DELETE FROM uploads WHERE uri = ?", (upload,))
+        return sequence
+
+    def _transaction(self, work: Callable[[], _Result]) -> _Result:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            result = work()
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+        return result
+
+
+def _entry(sequence: int, lease_id: str, body: bytes) -> Entry:
+    request = worker_pb2.SessionRequest.FromString(body)
+    match request.WhichOneof("message"):
+        case "report":
+            request.report.sequence = sequence
+        case "restored":
+            request.restored.sequence = sequence
+        case "exited":
+            request.exited.sequence = sequence
+        case other:
+            raise ValueError(f"message {sequence} in the outbox is a {other}, which is not a durable message")
+    return Entry(sequence=sequence, lease_id=lease_id, request=request)
+
+
+class DurableOutbox:
+    """The outbox for the event loop: one thread, and patience with a full disk.
+
+    A call that cannot be written is tried again until it can; `trouble` says why meanwhile. Cancelling a call
+    does not undo it: what the thread has begun, it ends.
+    """
+
+    def __init__(self, outbox: Outbox, backoff: Callable[[], Backoff] = Backoff) -> None:
+        self._outbox = outbox
+        self._backoff = backoff
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outbox")
+        self.trouble = ""
+
+    async def append(self, lease_id: str, request: worker_pb2.SessionRequest, *, upload: str = "") -> int:
+        """See `Outbox.append`."""
+        return await self._durably(lambda: self._outbox.append(lease_id, request, upload=upload))
+
+    async def append_exit(self, lease_id: str, request: worker_pb2.SessionRequest) -> int:
+        """See `Outbox.append_exit`."""
+        return await self._durably(lambda: self._outbox.append_exit(lease_id, request))
+
+    async def after(self, sequence: int, limit: int) -> list[Entry]:
+        """See `Outbox.after`."""
+        return await self._durably(lambda: self._outbox.after(sequence, limit))
+
+    async def delete(self, sequences: Sequence[int]) -> None:
+        """See `Outbox.delete`."""
+        await self._durably(lambda: self._outbox.delete(sequences))
+
+    async def hold(self, lease: event_pb2.LeaseRef) -> None:
+        """See `Outbox.hold`."""
+        await self._durably(lambda: self._outbox.hold(lease))
+
+    async def started(self, lease_id: str, pid: int, started: float) -> None:
+        """See `Outbox.started`."""
+        await self._durably(lambda: self._outbox.started(lease_id, pid, started))
+
+    async def begin_upload(self, uri: str, lease_id: str) -> None:
+        """See `Outbox.begin_upload`."""
+        await self._durably(lambda: self._outbox.begin_upload(uri, lease_id))
+
+    async def end_upload(self, uri: str) -> None:
+        """See `Outbox.end_upload`."""
+        await self._durably(lambda: self._outbox.end_upload(uri))
+
+    async def uploads(self) -> list[str]:
+        """See `Outbox.uploads`."""
+        return await self._durably(self._outbox.uploads)
+
+    def close(self) -> None:
+        """Ends the thread and closes the file."""
+        self._thread.shutdown(wait=True)
+        self._outbox.close()
+
+    async def _durably(self, work: Callable[[], _Result]) -> _Result:
+        backoff = self._backoff()
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                result = await loop.run_in_executor(self._thread, work)
+            except (sqlite3.OperationalError, OSError) as error:
+                trouble = f"the outbox cannot be written: {error}"
+                if trouble != self.trouble:
+                    log.warning("%s; trying again until it can, nothing is lost", trouble)
+                self.trouble = trouble
+                await backoff.wait()
+            else:
+                if self.trouble:
+                    log.warning("the outbox can be written again")
+                    self.trouble = ""
+                return result

@@ -1,0 +1,171 @@
+"""Trial processes: spawned in their own session, ended as a group.
+
+The daemon never runs Python code in a forked child (gRPC has threads): `shim.py` is executed at once and does
+in a fresh interpreter what has to be done before the program. PR_SET_PDEATHSIG fires when the *thread* that spawned
+the child ends, so processes are spawned on the event loop's thread, the main one, which lives as long as the daemon.
+
+A group is gone when no process of it runs any more; zombies do not count, for in a container without an
+init nobody may ever reap them.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from headrace_worker.launch import Launch
+from headrace_worker.logs import AttemptLog
+from headrace_worker.outbox import RecordedLease
+
+_SHIM = Path(__file__).with_name("shim.py")
+_STATUS_BYTES = 4096
+_POLL_S = (0.01, 0.5)
+_START_TOLERANCE_S = 2.0
+
+
+class CannotStartError(Exception):
+    """The program could not be started; the text is for the user."""
+
+
+@dataclass(slots=True)
+class TrialProcess:
+    """A running program, the leader of its own process group and session."""
+
+    pid: int
+    # When it started, by the kernel's clock, to recognise it by after a restart of the daemon.
+    started: float
+    _process: asyncio.subprocess.Process
+
+    @classmethod
+    async def spawn(cls, launch: Launch, log: AttemptLog) -> "TrialProcess":
+        """Starts a program; returns when it runs. Raises `CannotStartError`."""
+        read_end, write_end = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", str(_SHIM)),
+                *(str(os.getpid()), str(write_end), launch.working_dir, *launch.args),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log.file,
+                stderr=log.file,
+                env=dict(launch.env),
+                start_new_session=True,
+                pass_fds=(write_end,),
+            )
+        except (OSError, ValueError) as error:  # too many processes; a NUL in an argument
+            os.close(read_end)
+            raise CannotStartError(f"program {launch.args[0]!r} cannot be started: {error}") from error
+        finally:
+            os.close(write_end)
+        try:
+            problem = await asyncio.to_thread(_read_all, read_end)
+        except asyncio.CancelledError:
+            send(process.pid, signal.SIGKILL)
+            raise
+        if problem:
+            await process.wait()
+            raise CannotStartError(problem)
+        return cls(process.pid, _start_time(process.pid), process)
+
+    async def wait(self) -> int:
+        """Waits for the leader; a negative code is a signal."""
+        return await self._process.wait()
+
+    def send(self, number: signal.Signals) -> None:
+        """Signals the whole group; nothing happens if it is gone."""
+        send(self.pid, number)
+
+    async def group_gone(self) -> None:
+        """Kills what the leader left behind and waits until nothing of it runs."""
+        await end_group(self.pid)
+
+
+def send(group: int, number: signal.Signals) -> None:
+    """Signals a process group, if it is there."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+async def end_group(group: int) -> None:
+    """Kills a process group and waits, however long it takes, until nothing of it runs."""
+    pause_s, longest_s = _POLL_S
+    while _running(group):
+        send(group, signal.SIGKILL)
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 2, longest_s)
+
+
+def bury(recorded: RecordedLease) -> list[int]:
+    """Kills what is left of a group that an earlier daemon started; returns the pids killed.
+
+    A pid may have been given to somebody else since. A process is killed only if the group's leader still is the
+    process that started then, or if the process itself carries the lease in its environment.
+    """
+    pid, started = recorded.pid, recorded.started
+    if pid is None or started is None:  # it died before its process was there
+        return []
+    members = _members(pid)
+    leader_is_ours = any(p.pid == pid and abs(_created(p) - started) < _START_TOLERANCE_S for p in members)
+    killed = []
+    for process in members:
+        if leader_is_ours or _carries(process, recorded.lease.lease_id):
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                process.kill()  # psutil checks the start time once more
+                killed.append(process.pid)
+    return killed
+
+
+def _running(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return any(_alive(process) for process in _members(group))
+
+
+def _members(group: int) -> list[psutil.Process]:
+    found = []
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+            if os.getpgid(pid) == group or os.getsid(pid) == group:
+                found.append(psutil.Process(pid))
+    return found
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _created(process: psutil.Process) -> float:
+    try:
+        return process.create_time()
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+def _carries(process: psutil.Process, lease_id: str) -> bool:
+    try:
+        return process.environ().get("HEADRACE_LEASE_ID") == lease_id
+    except (psutil.Error, OSError):
+        return False
+
+
+def _start_time(pid: int) -> float:
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+def _read_all(descriptor: int) -> str:
+    with os.fdopen(descriptor, "rb") as pipe:
+        return pipe.read(_STATUS_BYTES).decode(errors="replace")

@@ -1,0 +1,206 @@
+"""The way of a report: checkpoint into the store, report into the outbox, answer to the trial.
+
+In this order, each step durable before the next: a report never refers to a checkpoint that may vanish, and a trial
+never goes on from a report that may. Where a disk is full or the store does not answer, the trial waits and the
+step is tried again.
+
+A trial that repeats a call gets the outcome of the first one, for its sequence names the report. Before the
+milestone the answer is CONTINUE at once; from it on, whatever the scheduler decides. The milestone moves with each
+CONTINUE.
+"""
+
+import asyncio
+import logging
+import shutil
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.v1 import event_pb2, runtime_pb2, trial_pb2, worker_pb2
+from headrace_worker.backoff import Backoff
+from headrace_worker.checkpoints import CheckpointInvalidError, CheckpointMeta, CheckpointStore
+from headrace_worker.checkpoints.retention import PruneOrder, checkpoint_name
+from headrace_worker.courier import Courier
+
+log = logging.getLogger(__name__)
+_REMEMBERED = 8
+
+
+class ReportInvalidError(ValueError):
+    """The trial's report cannot be accepted; the text is for the user."""
+
+
+class LeaseOverError(Exception):
+    """The lease ended while the trial waited for an answer."""
+
+
+class Reports:
+    """All reports of one lease."""
+
+    def __init__(
+        self,
+        assign: worker_pb2.Assign,
+        *,
+        checkpoint_dir: Path,
+        store: CheckpointStore,
+        courier: Courier,
+        saved: Callable[[int, PruneOrder], None],
+        abandoned: Callable[["asyncio.Task[trial_pb2.CheckpointRef]", str], None],
+        backoff: Callable[[], Backoff] = Backoff,
+    ) -> None:
+        self._assign = assign
+        self._lease = assign.lease
+        self._checkpoint_dir = checkpoint_dir
+        self._store = store
+        self._courier = courier
+        self._saved = saved
+        self._abandoned = abandoned
+        self._backoff = backoff
+        self._in_order = asyncio.Lock()
+        self._answers: OrderedDict[int, asyncio.Task[event_pb2.Decision]] = OrderedDict()
+        self._undecided: dict[int, asyncio.Future[event_pb2.Decision]] = {}
+        self._decided_through = 0
+        self._told_to_leave: event_pb2.Decision | None = None
+        self.next_milestone = assign.next_milestone
+        self.trouble = ""
+
+    @property
+    def pending(self) -> bool:
+        """Says whether the trial waits for an answer now: its silence is not its own."""
+        return any(not answer.done() for answer in self._answers.values())
+
+    async def report(self, request: runtime_pb2.ReportRequest) -> event_pb2.Decision:
+        """Takes a report and returns the decision. A cancelled call leaves the report on its way.
+
+        Raises `ReportInvalidError`, `CheckpointInvalidError`, or `LeaseOverError`.
+        """
+        answer = self._answers.get(request.sequence)
+        if answer is None:
+            answer = asyncio.create_task(self._take(request), name=f"report {request.sequence}")
+            self._answers[request.sequence] = answer
+            for old in [s for s, task in self._answers.items() if task.done()][:-_REMEMBERED]:
+                del self._answers[old]
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            if answer.cancelled():
+                raise LeaseOverError(f"the lease of {self._lease.trial} is over") from None
+            raise  # only the call was cancelled
+
+    def decide(self, sequence: int, decision: event_pb2.Decision) -> None:
+        """Takes the scheduler's decision on the report with this sequence in the outbox."""
+        if decision.action != event_pb2.DECISION_ACTION_CONTINUE:
+            self._told_to_leave = decision
+        elif decision.next_milestone and sequence >= self._decided_through:
+            self.next_milestone = decision.next_milestone
+        self._decided_through = max(self._decided_through, sequence)
+        waiting = self._undecided.pop(sequence, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(decision)
+
+    async def stored(self, patience_s: float) -> None:
+        """Waits until everything that the trial reported is in the outbox, at most so long."""
+        try:
+            async with asyncio.timeout(patience_s), self._in_order:
+                pass
+        except TimeoutError:
+            log.warning("%s: gave up a report that could not be stored", self._lease.trial)
+
+    async def close(self) -> None:
+        """Drops what is still on its way: the process is gone."""
+        for answer in self._answers.values():
+            answer.cancel()
+        await asyncio.gather(*self._answers.values(), return_exceptions=True)
+
+    async def _take(self, request: runtime_pb2.ReportRequest) -> event_pb2.Decision:
+        folder = self._folder(request)
+        async with self._in_order:
+            if self._told_to_leave is not None:
+                return self._told_to_leave
+            name = checkpoint_name(
+                epoch=self._lease.epoch,
+                report=request.sequence,
+                step=request.step,
+                lease_id=self._lease.lease_id,
+            )
+            ref = await self._put(folder, name, request) if folder else None
+            awaits = request.step >= self.next_milestone
+            report = worker_pb2.Report(
+                lease=self._lease,
+                step=request.step,
+                metrics=request.metrics,
+                checkpoint=ref,
+                train_time=request.train_time,
+            )
+            sequence = await self._courier.post(
+                self._lease,
+                worker_pb2.SessionRequest(report=report),
+                upload=ref.uri if ref else "",
+                awaits_decision=awaits,
+            )
+            decision: asyncio.Future[event_pb2.Decision] = asyncio.get_running_loop().create_future()
+            if awaits:
+                self._undecided[sequence] = decision
+            if ref:
+                kept = max(self._assign.checkpoints_kept, 1)
+                self._saved(sequence, PruneOrder(trial=self._lease.trial, name=name, keep=kept))
+            if folder:
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        if awaits:
+            return await decision
+        return event_pb2.Decision(
+            action=event_pb2.DECISION_ACTION_CONTINUE, next_milestone=self.next_milestone
+        )
+
+    def _folder(self, request: runtime_pb2.ReportRequest) -> Path | None:
+        if request.step < 0:
+            raise ReportInvalidError(
+                f"step {request.step} is negative; report the number of steps done so far"
+            )
+        if not request.checkpoint_dir:
+            return None
+        folder = Path(request.checkpoint_dir)
+        root = self._checkpoint_dir.resolve()
+        if not folder.is_absolute() or root not in folder.resolve().parents:
+            raise ReportInvalidError(
+                f"checkpoint_dir {request.checkpoint_dir!r} is not a folder below {self._checkpoint_dir}"
+            )
+        return folder
+
+    async def _put(
+        self, folder: Path, name: str, request: runtime_pb2.ReportRequest
+    ) -> trial_pb2.CheckpointRef:
+        meta = CheckpointMeta(
+            trial=self._lease.trial,
+            name=name,
+            step=request.step,
+            milestone=self.next_milestone,
+            epoch=self._lease.epoch,
+            save_time_s=request.save_time.ToTimedelta().total_seconds(),
+        )
+        uri = self._store.uri(meta.trial, meta.name)
+        await self._courier.outbox.begin_upload(uri, self._lease.lease_id)
+        backoff = self._backoff()
+        while True:
+            upload = asyncio.create_task(asyncio.to_thread(self._store.put, folder, meta))
+            try:
+                ref = await asyncio.shield(upload)
+            except asyncio.CancelledError:
+                self._abandoned(upload, uri)  # the thread goes on; what it makes is cleared away behind it
+                raise
+            except CheckpointInvalidError:
+                await self._courier.outbox.end_upload(uri)
+                raise
+            except OSError as error:
+                self._complain(f"checkpoint at step {request.step} cannot be stored: {error}")
+                await backoff.wait()
+            else:
+                if self.trouble:
+                    log.warning("%s: the checkpoint is stored now", self._lease.trial)
+                    self.trouble = ""
+                return ref
+
+    def _complain(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            log.warning("%s: %s; the trial waits, trying again until it can", self._lease.trial, trouble)
+        self.trouble = trouble

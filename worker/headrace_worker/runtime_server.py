@@ -1,0 +1,100 @@
+"""TrialRuntimeService: what trials call, over a Unix socket.
+
+Convert, call, convert. A lease that this daemon does not run (any more) is answered with NOT_FOUND: the
+process belongs to nobody and should end.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import grpc
+
+from headrace.v1 import runtime_pb2, runtime_pb2_grpc
+from headrace_worker.attempt import Attempt
+from headrace_worker.checkpoints import CheckpointInvalidError
+from headrace_worker.reports import LeaseOverError, ReportInvalidError
+
+# sockaddr_un holds 107 bytes.
+_LONGEST_PATH = 100
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # Any: the same for each call's messages
+
+
+class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
+    def __init__(self, attempts: Mapping[str, Attempt]) -> None:
+        self._attempts = attempts
+
+    async def Attach(  # noqa: N802 - generated for both kinds of server
+        self,
+        request: runtime_pb2.AttachRequest,
+        context: _Context,
+    ) -> runtime_pb2.AttachResponse:
+        return (await self._attempt(request.lease_id, context)).attach()
+
+    async def Restored(  # noqa: N802 - generated for both kinds of server
+        self,
+        request: runtime_pb2.RestoredRequest,
+        context: _Context,
+    ) -> runtime_pb2.RestoredResponse:
+        await (await self._attempt(request.lease_id, context)).restored(request)
+        return runtime_pb2.RestoredResponse()
+
+    async def Report(  # noqa: N802 - generated for both kinds of server
+        self,
+        request: runtime_pb2.ReportRequest,
+        context: _Context,
+    ) -> runtime_pb2.ReportResponse:
+        attempt = await self._attempt(request.lease_id, context)
+        try:
+            decision = await attempt.report(request)
+        except (ReportInvalidError, CheckpointInvalidError) as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except LeaseOverError as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        return runtime_pb2.ReportResponse(decision=decision)
+
+    async def Finish(  # noqa: N802 - generated for both kinds of server
+        self,
+        request: runtime_pb2.FinishRequest,
+        context: _Context,
+    ) -> runtime_pb2.FinishResponse:
+        (await self._attempt(request.lease_id, context)).finish(request)
+        return runtime_pb2.FinishResponse()
+
+    async def _attempt(self, lease_id: str, context: _Context) -> Attempt:
+        attempt = self._attempts.get(lease_id)
+        if attempt is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"this worker does not run the lease {lease_id!r}")
+        return attempt
+
+
+class RuntimeServer:
+    """Serves while it is entered; the socket lies in a folder of its own that only this user can enter."""
+
+    def __init__(self, attempts: Mapping[str, Attempt]) -> None:
+        self._attempts = attempts
+        self._folder = Path()
+        self._server: grpc.aio.Server | None = None
+        self.address = ""
+
+    async def __aenter__(self) -> "RuntimeServer":
+        self._folder = Path(tempfile.mkdtemp(prefix="headrace-"))
+        if len(str(self._folder / "rt")) > _LONGEST_PATH:
+            self._folder.rmdir()
+            self._folder = Path(tempfile.mkdtemp(prefix="headrace-", dir="/tmp"))
+        self.address = f"unix:{self._folder / 'rt'}"
+        self._server = grpc.aio.server()
+        runtime_pb2_grpc.add_TrialRuntimeServiceServicer_to_server(_Servicer(self._attempts), self._server)
+        self._server.add_insecure_port(self.address)
+        await self._server.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            await self._server.stop(grace=0.5)
+        shutil.rmtree(self._folder, ignore_errors=True)

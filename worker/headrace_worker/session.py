@@ -1,0 +1,215 @@
+"""The stream to the scheduler, kept open for ever.
+
+One reader task and one writer task per stream; `call.read()` is never cancelled except to give the stream up, for
+that would cancel the RPC. There are no queues: durable messages are read from the outbox as fast as the stream
+takes them, and heartbeats are a flag, so that only the newest is ever sent.
+
+When a stream ends, for whatever reason, the next address is tried, at first soon and then less and less often.
+After a Drain the next one is tried at once.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import grpc
+
+from headrace.v1 import worker_pb2, worker_pb2_grpc
+from headrace_worker.backoff import Backoff
+from headrace_worker.courier import Courier
+from headrace_worker.session_core import Effect, Finish, Phase, SessionProtocolError, Welcomed
+
+log = logging.getLogger(__name__)
+Call: TypeAlias = "grpc.aio.StreamStreamCall[worker_pb2.SessionRequest, worker_pb2.SessionResponse]"
+
+_BATCH = 64
+_HELLO_TIMEOUT_S = 10.0
+_STEADY_S = 5.0
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # This loop does the waiting; gRPC's own would come on top of it.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+
+class Handler(Protocol):
+    """Carries out what the session's core says."""
+
+    async def handle(self, effect: Effect) -> None:
+        """Carries out one effect; quickly, since the stream waits."""
+        ...
+
+    async def telemetry(self) -> Sequence[worker_pb2.DeviceTelemetry]:
+        """Measures the devices."""
+        ...
+
+    def beat(self) -> None:
+        """A heartbeat interval went by."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dial:
+    """How to reach a scheduler."""
+
+    addresses: tuple[str, ...]
+    # The certificate authority's certificate, in PEM; none for a plain connection.
+    tls_ca: Path | None = None
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """Makes a channel; the connection comes with the first call."""
+        if self.tls_ca is None:
+            return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        credentials = grpc.ssl_channel_credentials(self.tls_ca.read_bytes())
+        return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+
+
+class _StreamOverError(Exception):
+    """The stream is to be given up; the text says why."""
+
+
+class Session:
+    """Sessions, one after the other."""
+
+    def __init__(
+        self, dial: Dial, courier: Courier, handler: Handler, backoff: Callable[[], Backoff] = Backoff
+    ) -> None:
+        self._dial = dial
+        self._courier = courier
+        self._core = courier.core
+        self._handler = handler
+        self._backoff = backoff
+        self._welcomed = asyncio.Event()
+        self._interval_s = 5.0
+        self._beat_due = False
+        self._telemetry: Sequence[worker_pb2.DeviceTelemetry] = ()
+        self._give_up = ""
+        self._drain_grace_s: float | None = None
+
+    async def run(self) -> None:
+        """Connects again and again until it is cancelled."""
+        backoff = self._backoff()
+        loop = asyncio.get_running_loop()
+        turn = 0
+        last = ""
+        while True:
+            address = self._dial.addresses[turn % len(self._dial.addresses)]
+            turn += 1
+            began = loop.time()
+            why = await self._one(address)
+            if self._welcomed.is_set():
+                log.info("session with %s ended: %s", address, why)
+                last = ""
+                if loop.time() - began >= _STEADY_S or self._drain_grace_s is not None:
+                    backoff.succeeded()
+            elif why != last:
+                log.warning("scheduler %s: %s; trials go on, trying again until it answers", address, why)
+                last = why
+            await backoff.wait()
+
+    async def _one(self, address: str) -> str:
+        """Holds one session; returns why it ended."""
+        self._welcomed.clear()
+        self._give_up = ""
+        self._drain_grace_s = None
+        async with self._dial.channel(address) as channel:
+            call: Call = worker_pb2_grpc.WorkerServiceStub(channel).Session()
+            try:
+                return await self._converse(call)
+            finally:
+                self._core.disconnect()
+                call.cancel()
+
+    async def _converse(self, call: Call) -> str:
+        why: list[str] = []
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read(call), name="session reader")
+                tasks.create_task(self._write(call), name="session writer")
+                tasks.create_task(self._beat(), name="session heartbeat")
+        except* (_StreamOverError, SessionProtocolError) as errors:
+            why += [str(error) for error in errors.exceptions]
+        except* grpc.aio.AioRpcError as errors:
+            for error in errors.exceptions:
+                if isinstance(error, grpc.aio.AioRpcError):
+                    why.append(f"{error.code().name}: {error.details()}")
+        except* (asyncio.InvalidStateError, grpc.aio.UsageError):
+            why.append("the stream broke")  # a write that lost the race against the stream's end
+        return why[0] if why else "cancelled"
+
+    async def _read(self, call: Call) -> None:
+        while True:
+            response = await call.read()
+            if not isinstance(response, worker_pb2.SessionResponse):  # grpc.aio.EOF
+                code, details = await call.code(), await call.details()
+                raise _StreamOverError(
+                    f"{code.name}: {details}" if details else "the scheduler closed the stream"
+                )
+            for effect in self._core.receive(response):
+                match effect:
+                    case Welcomed():
+                        self._interval_s = max(effect.heartbeat_interval_s, 0.05)
+                        log.info("session open with scheduler %s", effect.scheduler)
+                        self._beat_due = True
+                        self._welcomed.set()
+                        self._courier.wake.set()
+                    case Finish():
+                        self._drain_grace_s = effect.grace_s
+                        self._courier.wake.set()
+                await self._handler.handle(effect)
+
+    async def _write(self, call: Call) -> None:
+        try:
+            async with asyncio.timeout(_HELLO_TIMEOUT_S):
+                await call.write(worker_pb2.SessionRequest(hello=self._core.connect()))
+                await self._welcomed.wait()
+        except TimeoutError:
+            raise _StreamOverError(f"no Welcome within {_HELLO_TIMEOUT_S:g} s") from None
+        wake = self._courier.wake
+        while True:
+            wake.clear()
+            if self._give_up:
+                raise _StreamOverError(self._give_up)
+            if self._core.phase is Phase.DRAINING:
+                await self._drain(call)
+            if self._beat_due:
+                self._beat_due = False
+                await call.write(worker_pb2.SessionRequest(heartbeat=self._core.heartbeat(self._telemetry)))
+            if not await self._send_some(call):
+                await wake.wait()
+
+    async def _send_some(self, call: Call) -> bool:
+        """Sends a batch from the outbox; says whether there may be more."""
+        entries = await self._courier.outbox.after(self._core.sent_through, _BATCH)
+        for entry in entries:
+            if not self._core.knows(entry.sequence):
+                return False  # its `appended` comes in a moment, and wakes the writer
+            await call.write(entry.request)
+            self._core.sent(entry.sequence)
+        return len(entries) == _BATCH
+
+    async def _drain(self, call: Call) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._drain_grace_s or 1.0):
+                await call.done_writing()
+                await asyncio.Event().wait()  # the reader ends the session
+        raise _StreamOverError("the scheduler drains")
+
+    async def _beat(self) -> None:
+        await self._welcomed.wait()
+        while True:
+            self._telemetry = await self._handler.telemetry()
+            self._beat_due = True
+            self._courier.wake.set()
+            await asyncio.sleep(self._interval_s)
+            self._handler.beat()
+            if reason := self._core.tick():
+                self._give_up = f"asking anew what is ours: {reason}"
+                self._courier.wake.set()

@@ -1,0 +1,364 @@
+"""The worker's half of the session protocol, without a clock, a socket or a disk.
+
+Who is authoritative: the scheduler's database, for every lease. The worker believes what it was told last and
+says at each connection what it holds; the scheduler answers which of it is still the worker's.
+
+States of the connection: `DISCONNECTED → GREETING` (Hello sent) `→ OPEN` (Welcome received) `→ DRAINING` (Drain
+received), and from anywhere back to `DISCONNECTED`.
+
+States of a lease here: accepted (`held`) → told to end (`releasing`) → ended. A lease is held from its Assign until its
+`Exited` is in the outbox, and it goes on being named to the scheduler until that `Exited` is acknowledged:
+otherwise the scheduler would fence it at a reconnect before it has read the reports that stand before the `Exited`.
+
+When a message is lost, or comes twice:
+- A durable message is sent again, in order, after every Welcome until it is acknowledged. A report whose trial
+  waits for a decision stays in the outbox until the decision is there too, so that a lost decision is asked for again.
+- A second Assign of a lease that is held or has ended changes nothing; nor does a second Cancel or Decision.
+- Where the two sides can only have missed a message (two running leases on one slot, a report that was acknowledged
+  but never decided), `tick` asks for a reconnect after a few heartbeats, and Welcome settles it.
+
+Calls take events and return effects, in the order in which they are to be carried out.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from headrace.v1 import event_pb2, worker_pb2
+
+_REMEMBERED = 4096
+_PATIENCE_TICKS = 3
+
+
+class SessionProtocolError(Exception):
+    """The scheduler said something that the protocol does not allow here."""
+
+
+class Phase(Enum):
+    """Where the connection stands."""
+
+    DISCONNECTED = auto()
+    GREETING = auto()
+    OPEN = auto()
+    DRAINING = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcomed:
+    """The session is open."""
+
+    heartbeat_interval_s: float
+    lease_ttl_s: float
+    scheduler: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Run the trial."""
+
+    assign: worker_pb2.Assign
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """End the lease's process. `fenced`: whatever it still does counts for nothing."""
+
+    lease_id: str
+    reason: str
+    fenced: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decide:
+    """Pass the scheduler's decision on to the trial."""
+
+    lease_id: str
+    report_sequence: int
+    decision: event_pb2.Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acked:
+    """The scheduler has these messages."""
+
+    sequences: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """Delete these messages from the outbox."""
+
+    sequences: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """Say nothing more on this stream, read it to its end for at most `grace_s`, and connect elsewhere."""
+
+    grace_s: float
+
+
+Effect = Welcomed | Start | Kill | Decide | Acked | Forget | Finish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What a worker says of itself."""
+
+    worker: str
+    incarnation: str
+    devices: tuple[worker_pb2.Device, ...]
+    labels: Mapping[str, str]
+    version: str
+    log_dir: str
+
+
+@dataclass(slots=True)
+class _Held:
+    ref: event_pb2.LeaseRef
+    slots: frozenset[int]
+    releasing: bool = False
+    conflict_ticks: int = 0
+
+
+@dataclass(slots=True)
+class _Message:
+    lease_id: str
+    exited: bool
+    awaits_decision: bool
+    acked: bool = False
+    undecided_ticks: int = 0
+
+    @property
+    def done(self) -> bool:
+        return self.acked and not self.awaits_decision
+
+
+class SessionCore:
+    """What the worker knows, and what follows from what it hears."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self.phase = Phase.DISCONNECTED
+        self.sent_through = 0
+        self._held: dict[str, _Held] = {}
+        self._messages: dict[int, _Message] = {}
+        # Leases whose Exited waits for its acknowledgement, and the ones that ended lately.
+        self._leaving: dict[str, event_pb2.LeaseRef] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._heartbeats = 0
+        self._patience_ticks = _PATIENCE_TICKS
+
+    # What the daemon tells it.
+
+    def appended(
+        self,
+        sequence: int,
+        lease: event_pb2.LeaseRef,
+        *,
+        exited: bool = False,
+        awaits_decision: bool = False,
+    ) -> list[Effect]:
+        """A durable message is in the outbox; an `Exited` ends its lease."""
+        self._messages[sequence] = _Message(lease.lease_id, exited, awaits_decision)
+        if not exited:
+            return []
+        self._leaving[lease.lease_id] = lease
+        return self._end(lease.lease_id)
+
+    def releasing(self, lease_id: str) -> None:
+        """The lease's process was told to end, by whomever."""
+        if held := self._held.get(lease_id):
+            held.releasing = True
+
+    def sent(self, sequence: int) -> None:
+        """A durable message went into the stream."""
+        self.sent_through = max(self.sent_through, sequence)
+
+    def knows(self, sequence: int) -> bool:
+        """Says whether `appended` was called for the message: before that it must not be sent."""
+        return sequence in self._messages
+
+    def wants(self, lease_id: str) -> bool:
+        """Says whether the lease is held and was not told to end."""
+        held = self._held.get(lease_id)
+        return held is not None and not held.releasing
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many durable messages the scheduler has not acknowledged."""
+        return sum(not message.acked for message in self._messages.values())
+
+    # The connection.
+
+    def connect(self) -> worker_pb2.Hello:
+        """Begins a session: what to say first."""
+        self.phase = Phase.GREETING
+        return worker_pb2.Hello(
+            worker=self._identity.worker,
+            incarnation=self._identity.incarnation,
+            devices=self._identity.devices,
+            labels=self._identity.labels,
+            held=self._named(),
+            version=self._identity.version,
+            log_dir=self._identity.log_dir,
+        )
+
+    def disconnect(self) -> None:
+        """The stream is over; nothing that was sent on it counts as received."""
+        self.phase = Phase.DISCONNECTED
+
+    def heartbeat(self, telemetry: Sequence[worker_pb2.DeviceTelemetry]) -> worker_pb2.Heartbeat:
+        """Makes the next heartbeat."""
+        self._heartbeats += 1
+        return worker_pb2.Heartbeat(sequence=self._heartbeats, telemetry=telemetry, held=self._named())
+
+    def tick(self) -> str:
+        """A heartbeat interval went by. Returns why the session has to be opened anew, or nothing."""
+        if self.phase is not Phase.OPEN:
+            return ""
+        running: set[int] = set()
+        worst = 0
+        reason = ""
+        for lease_id, held in self._held.items():
+            if held.releasing:
+                continue
+            held.conflict_ticks = held.conflict_ticks + 1 if held.slots & running else 0
+            if held.conflict_ticks > worst:
+                worst, reason = (
+                    held.conflict_ticks,
+                    f"lease {lease_id} waits for a slot that another lease holds",
+                )
+            running |= held.slots
+        for sequence, message in self._messages.items():
+            if message.acked and message.awaits_decision:
+                message.undecided_ticks += 1
+                if message.undecided_ticks > worst:
+                    worst, reason = (
+                        message.undecided_ticks,
+                        f"report {sequence} was acknowledged but not decided",
+                    )
+        if worst < self._patience_ticks:
+            self._patience_ticks = self._patience_ticks if worst else _PATIENCE_TICKS
+            return ""
+        # If a new session does not settle it, ask less and less often.
+        self._patience_ticks = min(self._patience_ticks * 2, 100)
+        for held in self._held.values():
+            held.conflict_ticks = 0
+        for message in self._messages.values():
+            message.undecided_ticks = 0
+        return reason
+
+    def receive(self, response: worker_pb2.SessionResponse) -> list[Effect]:
+        """Takes one message from the scheduler."""
+        kind = response.WhichOneof("message")
+        if self.phase is Phase.DISCONNECTED:
+            raise SessionProtocolError(f"{kind} outside a session")
+        if self.phase is Phase.GREETING and kind not in {"welcome", "drain"}:
+            raise SessionProtocolError(f"{kind} before Welcome")
+        match kind:
+            case "welcome":
+                return self._welcome(response.welcome)
+            case "assign":
+                return self._assign(response.assign)
+            case "decision":
+                return self._decide(response.decision)
+            case "cancel":
+                return self._cancel(response.cancel)
+            case "drain":
+                self.phase = Phase.DRAINING
+                return [Finish(grace_s=response.drain.grace.ToTimedelta().total_seconds())]
+            case "ack":
+                return self._ack(response.ack.sequences)
+            case _:
+                return []  # a later version's message
+
+    # What follows from each message.
+
+    def _welcome(self, welcome: worker_pb2.Welcome) -> list[Effect]:
+        if self.phase is not Phase.GREETING:
+            raise SessionProtocolError("a second Welcome")
+        self.phase = Phase.OPEN
+        self.sent_through = 0
+        still_ours = {ref.lease_id for ref in welcome.held}
+        effects: list[Effect] = [
+            Welcomed(
+                heartbeat_interval_s=welcome.heartbeat_interval.ToTimedelta().total_seconds(),
+                lease_ttl_s=welcome.lease_ttl.ToTimedelta().total_seconds(),
+                scheduler=welcome.scheduler,
+            )
+        ]
+        for lease_id, held in self._held.items():
+            if lease_id not in still_ours:
+                # Its decision will not come any more.
+                effects += self._settle(m for m in self._messages.values() if m.lease_id == lease_id)
+                if not held.releasing:
+                    held.releasing = True
+                    effects.append(Kill(lease_id=lease_id, reason="the lease is over", fenced=True))
+        return effects
+
+    def _assign(self, assign: worker_pb2.Assign) -> list[Effect]:
+        lease_id = assign.lease.lease_id
+        if lease_id in self._held or lease_id in self._leaving or lease_id in self._ended:
+            return []
+        self._held[lease_id] = _Held(assign.lease, frozenset(assign.grant.slots))
+        return [Start(assign=assign)]
+
+    def _decide(self, said: worker_pb2.LeaseDecision) -> list[Effect]:
+        held = self._held.get(said.lease.lease_id)
+        if held is None:
+            return []
+        message = self._messages.get(said.report_sequence)
+        forget: list[Effect] = self._settle([message]) if message else []
+        if said.decision.action != event_pb2.DECISION_ACTION_CONTINUE:
+            held.releasing = True
+        return [
+            Decide(
+                lease_id=said.lease.lease_id, report_sequence=said.report_sequence, decision=said.decision
+            ),
+            *forget,
+        ]
+
+    def _cancel(self, cancel: worker_pb2.Cancel) -> list[Effect]:
+        lease_id = cancel.lease.lease_id
+        held = self._held.get(lease_id)
+        if held is None:
+            return []
+        held.releasing = True
+        settled = self._settle(m for m in self._messages.values() if m.lease_id == lease_id)
+        return [Kill(lease_id=lease_id, reason=cancel.reason or "cancelled", fenced=True), *settled]
+
+    def _ack(self, sequences: Iterable[int]) -> list[Effect]:
+        acked = [s for s in sequences if s in self._messages]
+        for sequence in acked:
+            message = self._messages[sequence]
+            message.acked = True
+            if message.exited:
+                self._leaving.pop(message.lease_id, None)
+        if not acked:
+            return []
+        return [Acked(sequences=tuple(acked)), *self._forget()]
+
+    def _end(self, lease_id: str) -> list[Effect]:
+        self._held.pop(lease_id, None)
+        self._ended[lease_id] = None
+        self._ended.move_to_end(lease_id)
+        while len(self._ended) > _REMEMBERED:
+            self._ended.popitem(last=False)
+        return self._settle(m for m in self._messages.values() if m.lease_id == lease_id)
+
+    def _settle(self, messages: Iterable[_Message]) -> list[Effect]:
+        """No decision is waited for any more."""
+        for message in messages:
+            message.awaits_decision = False
+        return self._forget()
+
+    def _forget(self) -> list[Effect]:
+        done = tuple(s for s, message in self._messages.items() if message.done)
+        for sequence in done:
+            del self._messages[sequence]
+        return [Forget(sequences=done)] if done else []
+
+    def _named(self) -> list[event_pb2.LeaseRef]:
+        return [*(held.ref for held in self._held.values()), *self._leaving.values()]

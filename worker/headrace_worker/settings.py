@@ -1,0 +1,36 @@
+"""What a worker daemon is told when it starts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """One daemon's settings. `home` holds everything that it keeps: the outbox, the logs, the scratch space."""
+
+    name: str
+    home: Path
+    schedulers: tuple[str, ...]
+    store_url: str
+    cpu_slots: int | None = None
+    fake_gpus: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    tls_ca: Path | None = None
+    # How long trials have to leave when the daemon is stopped, and the scheduler to take the news.
+    stop_grace_s: float = 10.0
+
+    @property
+    def outbox_path(self) -> Path:
+        """The durable memory."""
+        return self.home / "outbox.sqlite"
+
+    @property
+    def log_dir(self) -> Path:
+        """Trial logs: `{log_dir}/{study}/{number}.log`."""
+        return self.home / "logs"
+
+    @property
+    def scratch_dir(self) -> Path:
+        """One folder for each lease; emptied at every start."""
+        return self.home / "scratch"

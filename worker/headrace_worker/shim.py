@@ -1,0 +1,58 @@
+"""Becomes a trial's program: runs between the daemon's spawn and the program's exec.
+
+    python -I -S shim.py PARENT_PID STATUS_FD WORKING_DIR PROGRAM [ARGUMENT ...]
+
+It exists because some things have to be done in the child, and the daemon may not run Python code in a forked
+child once gRPC has threads. It asks the kernel to kill this process when the daemon dies, lets the OOM killer
+prefer the trial to the daemon, undoes the signal settings of its own interpreter, goes to the working directory and
+execs the program. If it cannot, it writes why to STATUS_FD, which is closed by a successful exec, and exits with 127.
+
+It imports nothing but the standard library, and of it only what starts quickly.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+CANNOT_START = 127
+
+
+def main(arguments: list[str]) -> None:
+    """Execs, or exits with 127."""
+    parent, status_fd, working_dir, *program = arguments
+    status = int(status_fd)
+    os.set_inheritable(status, False)
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != int(parent):  # the daemon died before the prctl
+            os.kill(os.getpid(), signal.SIGKILL)
+        _prefer_for_oom_killer()
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        if working_dir:
+            try:
+                os.chdir(working_dir)
+            except OSError as error:
+                _fail(status, f"working_dir {working_dir!r} cannot be entered: {error.strerror}")
+        os.execvp(program[0], program)  # noqa: S606 - a program and its arguments, no shell
+    except OSError as error:
+        _fail(status, f"program {program[0]!r} cannot be started: {error.strerror}")
+
+
+def _prefer_for_oom_killer() -> None:
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - pathlib takes as long to import as the rest
+            file.write("500")
+    except OSError:  # not on this kernel
+        pass
+
+
+def _fail(status: int, message: str) -> None:
+    os.write(status, message.encode(errors="replace"))
+    os._exit(CANNOT_START)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

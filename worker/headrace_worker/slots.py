@@ -1,0 +1,57 @@
+"""Turns on slots.
+
+A slot runs one lease at a time. The scheduler may assign a slot again before the old process is gone, since it
+frees a slot with its decision; so leases queue at their slots in the order of their Assigns, and a lease's turn
+comes when it is first in line at every slot of its grant. One global order means that no two gangs can wait for
+each other.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+
+class Slots:
+    """The queues of all slots."""
+
+    def __init__(self, count: int) -> None:
+        self._lines: list[list[Turn]] = [[] for _ in range(count)]
+
+    def join(self, indices: Iterable[int]) -> "Turn":
+        """Queues at the slots at once; raises `ValueError` for a slot that does not exist."""
+        wanted = sorted(set(indices))
+        if not wanted:
+            raise ValueError("the grant names no slot")
+        for index in wanted:
+            if not 0 <= index < len(self._lines):
+                raise ValueError(f"slot {index} does not exist: this worker has {len(self._lines)}")
+        turn = Turn(self, wanted)
+        for index in wanted:
+            self._lines[index].append(turn)
+        self._call(wanted)
+        return turn
+
+    def _leave(self, turn: "Turn") -> None:
+        for index in turn.indices:
+            if turn in self._lines[index]:
+                self._lines[index].remove(turn)
+        self._call(turn.indices)
+
+    def _call(self, indices: Iterable[int]) -> None:
+        for index in indices:
+            if line := self._lines[index]:
+                first = line[0]
+                if all(self._lines[other][0] is first for other in first.indices):
+                    first.called.set()
+
+
+class Turn:
+    """One lease's place in the queues."""
+
+    def __init__(self, slots: Slots, indices: list[int]) -> None:
+        self._slots = slots
+        self.indices = indices
+        self.called = asyncio.Event()
+
+    def leave(self) -> None:
+        """Gives the slots to the next; may be repeated."""
+        self._slots._leave(self)
