@@ -8,9 +8,8 @@
 import re
 from collections.abc import Callable, Iterable
 from inspect import cleandoc
-from typing import Final
+from typing import Any, Final
 
-import click
 import typer
 
 from headrace.cli.app import build
@@ -59,15 +58,18 @@ def errors_table() -> str:
 
 
 def commands() -> str:
-    """Every command with its arguments and options."""
+    """Every command with its arguments and options. Commands that start services load when they are asked for."""
     root = typer.main.get_command(build())
-    assert isinstance(root, click.Group)
-    context = click.Context(root, info_name="headrace")
+    context = root.make_context("headrace", [], resilient_parsing=True)
     parts = ["### headrace", *_parameters(root, context)]
-    for name in root.list_commands(context):
-        command = root.get_command(context, name)
-        if command is not None and not command.hidden:
-            parts += [f"### headrace {name}", *_command(command, click.Context(command, context, name))]
+    for name in getattr(root, "commands"):  # noqa: B009 - the type of a group is private to typer
+        group = typer.main.get_command(build(name))
+        command = getattr(group, "commands")[name]  # noqa: B009
+        own = command.make_context(name, [], parent=context, resilient_parsing=True)
+        pieces = (re.sub(r"^\{(.*)\}$", r"\1", piece) for piece in command.collect_usage_pieces(own))
+        usage = " ".join([own.command_path, *pieces]).replace("[[", "[").replace("]]", "]")
+        prose = _prose(command.help or "")
+        parts += [f"### headrace {name}", f"```\n{usage}\n```", prose, *_parameters(command, own)]
     return "\n\n".join(parts)
 
 
@@ -88,24 +90,21 @@ def rewritten(text: str) -> str:
     return BLOCK.sub(fill, text)
 
 
-def _command(command: click.Command, context: click.Context) -> list[str]:
-    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-    return [f"```\n{usage}\n```", _prose(command.help or ""), *_parameters(command, context)]
-
-
 def _prose(text: str) -> str:
-    """Help as prose; the examples after it, in a block of their own, stay with `--help`."""
-    return re.sub(r"\[/?[a-z ]+\]", "", cleandoc(text).partition("\b")[0]).strip()
+    """Help as prose; the examples after it stay with `--help`."""
+    plain = re.split(r"\[bold\]Examples?\[/bold\]|\x08", cleandoc(text))[0]
+    return re.sub(r"\[/?[a-z ]+\]", "", plain).strip()
 
 
-def _parameters(command: click.Command, context: click.Context) -> list[str]:
+def _parameters(command: Any, context: Any) -> list[str]:
+    """Arguments and options as a table. Click's types, which typer keeps a private copy of, stay out of it."""
     rows = []
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
-        if record is None or "--help" in parameter.opts:
+        if record is None or {"--help", "--install-completion", "--show-completion"} & set(parameter.opts):
             continue
-        spelling = parameter.make_metavar(context) if isinstance(parameter, click.Argument) else record[0]
-        rows.append((f"`{spelling}`", re.sub(r"\[/?[a-z ]+\]", "", record[1])))
+        spelling, meaning = record[0].strip().replace(" range>", ">"), re.sub(r"\[/?[a-z ]+\]", "", record[1])
+        rows.append((f"`{spelling}`", " ".join(meaning.split())))
     return [_table(("option", "meaning"), rows)] if rows else []
 
 

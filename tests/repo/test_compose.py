@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import typer
 import yaml
@@ -50,8 +49,4 @@ def test_the_image_copies_what_there_is() -> None:
 def test_a_command_and_its_options_exist(service: str) -> None:
     program, name, *arguments = SERVICES[service]["command"]
     assert program == "headrace"
-    root = typer.main.get_command(build())
-    assert isinstance(root, click.Group)
-    command = root.get_command(click.Context(root), name)
-    assert command is not None
-    command.make_context(name, arguments)
+    typer.main.get_command(build(name)).commands[name].make_context(name, arguments)

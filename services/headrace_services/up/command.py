@@ -68,7 +68,6 @@ def up(
         str | None,
         typer.Option(
             metavar="URL",
-            envvar="HEADRACE_DATABASE_URL",
             help="Your own Postgres (postgresql://USER@HOST/DATABASE) instead of the one that comes along.",
         ),
     ] = None,
