@@ -11,14 +11,14 @@ class Backoff:
 
     base_s: float = 0.2
     cap_s: float = 15.0
-    random: random.Random = field(default_factory=random.SystemRandom)
+    rng: random.Random = field(default_factory=random.SystemRandom)
     failures: int = 0
 
     def next_s(self) -> float:
         """Counts one more failure and draws the wait that follows it, in seconds."""
         bound = min(self.cap_s, self.base_s * 2 ** min(self.failures, 30))
         self.failures += 1
-        return self.random.uniform(0.0, bound)
+        return self.rng.uniform(0.0, bound)
 
     async def wait(self) -> None:
         """Counts a failure and waits."""

@@ -52,6 +52,7 @@ from headrace_worker.settings import WorkerSettings
 from headrace_worker.slots import Slots
 
 log = logging.getLogger(__name__)
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PAGE = 256
 _LAST_ACKS_S = 5.0
 
@@ -103,7 +104,7 @@ class Daemon:
         self._devices, self._store, self._courier = devices, store, courier
         session = Session(Dial(addresses=settings.schedulers, tls_ca=settings.tls_ca), courier, handler=self)
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self.stop)
         async with RuntimeServer(self._attempts) as runtime:
             self._place = Place(
@@ -125,6 +126,8 @@ class Daemon:
                 await self._wind_down()
                 serving.cancel()
                 sweeper.cancel()
+        for number in _STOP_SIGNALS:
+            loop.remove_signal_handler(number)
 
     # What the session asks for (session.Handler).
 

@@ -1,0 +1,23 @@
+"""Fixtures of the worker's tests."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from scripted_scheduler import ScriptedScheduler
+from worker_site import Site
+
+
+@pytest.fixture
+async def scheduler() -> AsyncIterator[ScriptedScheduler]:
+    scripted = ScriptedScheduler()
+    await scripted.start()
+    yield scripted
+    await scripted.stop()
+
+
+@pytest.fixture
+async def site(tmp_path: Path, scheduler: ScriptedScheduler) -> AsyncIterator[Site]:
+    place = Site(tmp_path, scheduler)
+    yield place
+    await place.stop()

@@ -1,0 +1,248 @@
+"""Trials through their whole life: real processes under a daemon in this process, a scripted scheduler."""
+
+import math
+
+import pytest
+from scripted_scheduler import ScriptedScheduler, until
+from worker_site import Site
+
+from headrace.v1 import event_pb2, worker_pb2
+
+CONTINUE = event_pb2.DECISION_ACTION_CONTINUE
+PAUSE = event_pb2.DECISION_ACTION_PAUSE
+STOP = event_pb2.DECISION_ACTION_STOP
+
+
+async def test_a_trial_reports_waits_at_its_milestone_and_goes_on(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    command = site.program(
+        """
+        for step in range(1, 5):
+            decision = report(step, save=True)
+            mark(f"answered{step}", decision.action)
+            leave_if_told(decision)
+        """
+    )
+    stream.send(assign=site.assign(command, milestone=2))
+    second = await stream.get("report", 2)
+    assert second.step == 2
+    assert second.checkpoint.uri.startswith("file://")
+    assert (site.marks / "answered1").exists()
+    assert not (site.marks / "answered2").exists()
+    stream.decide(second, CONTINUE, next_milestone=4)
+    fourth = await stream.get("report", 4)
+    assert [r.step for r in stream.all("report")] == [1, 2, 3, 4]
+    assert not (site.marks / "answered4").exists()
+    stream.decide(fourth, STOP)
+    exited = await stream.get("exited")
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_RELEASED
+    assert exited.exit_code == 0
+    sequences = [m.sequence for m in stream.durable()]
+    assert sequences == sorted(set(sequences))
+
+
+async def test_a_program_that_ends_by_itself_has_finished(site: Site, scheduler: ScriptedScheduler) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program("print('hello')", prelude=False)))
+    exited = await stream.get("exited")
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_FINISHED
+    assert exited.log_tail == "hello\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome", "error"),
+    [
+        ("raise ValueError('no good')", worker_pb2.EXIT_OUTCOME_FAILED, "exit status 1: ValueError: no good"),
+        ("import os; os._exit(3)", worker_pb2.EXIT_OUTCOME_FAILED, "exit status 3"),
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+            worker_pb2.EXIT_OUTCOME_FAILED,
+            "killed by SIGSEGV",
+        ),
+        ("import os; os.abort()", worker_pb2.EXIT_OUTCOME_FAILED, "killed by SIGABRT"),
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+            worker_pb2.EXIT_OUTCOME_LOST,
+            "killed by SIGKILL",
+        ),
+    ],
+)
+async def test_how_a_program_dies_decides_who_is_to_blame(
+    site: Site,
+    scheduler: ScriptedScheduler,
+    body: str,
+    outcome: worker_pb2.ExitOutcome.ValueType,
+    error: str,
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program(body, prelude=False)))
+    exited = await stream.get("exited")
+    assert exited.outcome == outcome
+    assert exited.error == error
+
+
+async def test_nan_reaches_the_scheduler(site: Site, scheduler: ScriptedScheduler) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    command = site.program("report(3, loss=float('nan')); report(2, loss=float('inf')); report(2, acc=1.0)")
+    stream.send(assign=site.assign(command))
+    await stream.get("exited")
+    first, second, third = stream.all("report")
+    assert math.isnan(first.metrics["loss"])
+    assert second.step == 2
+    assert math.isinf(second.metrics["loss"])
+    assert dict(third.metrics) == {"acc": 1.0}
+
+
+async def test_the_environment_of_a_trial(site: Site, scheduler: ScriptedScheduler) -> None:
+    site.fake_gpus, site.cpu_slots = 2, None
+    site.start()
+    stream = await scheduler.stream()
+    assert [d.uuid for d in stream.hello.devices] == ["GPU-fake-w1-0", "GPU-fake-w1-1"]
+    command = site.program(
+        """
+        import os
+        print(os.environ["CUDA_VISIBLE_DEVICES"], os.environ["HEADRACE_TRIAL"], os.getcwd(), os.getpgrp() == os.getpid())
+        """,
+        prelude=False,
+    )
+    stream.send(assign=site.assign(command, slots=(0, 1), number=5))
+    exited = await stream.get("exited")
+    assert exited.log_tail == f"GPU-fake-w1-0,GPU-fake-w1-1 studies/s/trials/5 {site.root} True\n"
+    log = (site.root / "home/logs/s/5.log").read_text()
+    assert log.startswith("==== ")
+    assert stream.hello.log_dir == str(site.root / "home/logs")
+
+
+@pytest.mark.parametrize(
+    ("command", "change", "error"),
+    [
+        (["/no/such/program"], {}, "program '/no/such/program' cannot be started: No such file or directory"),
+        (
+            ["true"],
+            {"working_dir": "/no/such/dir"},
+            "working_dir '/no/such/dir' cannot be entered: No such file",
+        ),
+        (["/etc/passwd"], {}, "program '/etc/passwd' cannot be started: Permission denied"),
+    ],
+)
+async def test_a_program_that_cannot_be_started_has_failed(
+    site: Site, scheduler: ScriptedScheduler, command: list[str], change: dict[str, str], error: str
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    assign = site.assign(command)
+    for name, value in change.items():
+        setattr(assign.template, name, value)
+    stream.send(assign=assign)
+    exited = await stream.get("exited")
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_FAILED
+    assert error in exited.error
+
+
+async def test_finish_with_an_error_is_the_configurations_failure(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    command = site.program(
+        """
+        stub.Finish(runtime_pb2.FinishRequest(lease_id=lease, error="ValueError: boom", traceback="Traceback: boom"))
+        sys.exit(1)
+        """
+    )
+    stream.send(assign=site.assign(command))
+    exited = await stream.get("exited")
+    assert (exited.outcome, exited.error) == (worker_pb2.EXIT_OUTCOME_FAILED, "ValueError: boom")
+    assert "Traceback: boom" in exited.log_tail
+
+
+async def test_a_resumed_trial_gets_its_checkpoint_back(site: Site, scheduler: ScriptedScheduler) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program("leave_if_told(report(3, save=True))"), milestone=3))
+    report = await stream.get("report")
+    stream.decide(report, PAUSE)
+    await stream.get("exited")
+    resumed = site.program(
+        """
+        print(Path(me.restore_dir, "state.json").read_text(), me.resume_step, sorted(os.listdir(me.restore_dir)))
+        stub.Restored(runtime_pb2.RestoredRequest(lease_id=lease))
+        stub.Restored(runtime_pb2.RestoredRequest(lease_id=lease))
+        """
+    )
+    stream.send(assign=site.assign(resumed, epoch=2, checkpoint=report.checkpoint, resume_step=3))
+    exited = await stream.get("exited", 2)
+    assert exited.log_tail == "{\"step\": 3} 3 ['state.json']\n"
+    assert len(stream.all("restored")) == 1
+
+
+async def test_a_corrupted_checkpoint_is_the_machines_failure(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program("leave_if_told(report(3, save=True))"), milestone=3))
+    report = await stream.get("report")
+    stream.decide(report, PAUSE)
+    await stream.get("exited")
+    (stored,) = (site.root / "store").rglob("state.json")
+    stored.write_text('{"step": 4}')
+    stream.send(assign=site.assign(["true"], epoch=2, checkpoint=report.checkpoint))
+    exited = await stream.get("exited", 2)
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_LOST
+    assert "state.json has SHA-256" in exited.error
+
+
+async def test_a_slot_takes_its_next_trial_when_the_old_group_is_gone(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    first = site.program(
+        """
+        if os.fork() == 0:  # a child that outlives its parent
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            mark("child", os.getpid())
+            time.sleep(100)
+        while not Path(os.environ["MARKS"], "child").exists():
+            time.sleep(0.01)
+        leave_if_told(report(1))
+        """
+    )
+    second = site.program(
+        """
+        child = int(Path(os.environ["MARKS"], "child").read_text())
+        try:
+            state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            state = "gone"
+        print(state)
+        """
+    )
+    stream.send(assign=site.assign(first, milestone=1))
+    report = await stream.get("report")
+    stream.decide(report, STOP)
+    stream.send(assign=site.assign(second, number=1))
+    exited = await stream.get("exited", 2)
+    assert exited.lease.trial == "studies/s/trials/1"
+    assert exited.log_tail.strip() in {"gone", "Z"}
+
+
+async def test_a_clean_stop_reports_leases_lost_and_leaves_nothing_behind(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    daemon = site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program("mark('up', os.getpid()); time.sleep(100)")))
+    await until(lambda: (site.marks / "up").exists())
+    daemon.stop()
+    exited = await stream.get("exited")
+    assert (exited.outcome, exited.error) == (worker_pb2.EXIT_OUTCOME_LOST, "the worker was stopped")
+    await site.daemons[0][1]
+    site.daemons.clear()
