@@ -7,7 +7,6 @@ brackets; a uniform draw would give nearly everything to the late ones, whose tr
 """
 
 import hashlib
-from collections.abc import Sequence
 
 from headrace.spec import AshaPolicy, StudySpec
 
@@ -18,8 +17,14 @@ def bracket_weights(levels: int, brackets: int, eta: int) -> tuple[int, ...]:
     return tuple(-(-levels * eta ** (left - 1) // left) for left in range(levels, levels - brackets, -1))
 
 
-def draw_bracket(seed: int, trial_number: int, weights: Sequence[int]) -> int:
-    """The bracket of a trial, from the study's seed and the trial's number alone."""
+def draw_bracket(
+    seed: int, trial_number: int, brackets: int, *, levels: int | None = None, eta: int = 3
+) -> int:
+    """The bracket of a trial, from the study's seed and the trial's number alone.
+
+    `levels` is the number of rungs of bracket 0; left out, there is a bracket for each.
+    """
+    weights = bracket_weights(levels or brackets, brackets, eta)
     text = f"headrace bracket {seed} {trial_number}"
     drawn = int.from_bytes(hashlib.sha256(text.encode()).digest()[:16])
     place = drawn * sum(weights) >> 128
@@ -34,5 +39,5 @@ def bracket_for(spec: StudySpec, trial_number: int) -> int:
     """The bracket of a study's trial; 0 where the policy has only one."""
     if not isinstance(spec.policy, AshaPolicy) or spec.policy.brackets == 1:
         return 0
-    weights = bracket_weights(len(spec.rungs()), spec.policy.brackets, spec.policy.eta)
-    return draw_bracket(spec.seed, trial_number, weights)
+    asha = spec.policy
+    return draw_bracket(spec.seed, trial_number, asha.brackets, levels=len(spec.rungs()), eta=asha.eta)

@@ -73,9 +73,9 @@ class _Asha:
         self._top[result.trial] = self._waits_at[result.trial] = place
 
     def promoted(self, trial: int, bracket: int, rung: int) -> None:
-        if self._waits_at.get(trial) != (bracket, rung):
-            raise ValueError(f"trial {trial} does not wait at rung {rung} of bracket {bracket}")
-        self._stop_waiting(trial)
+        self._ranking(bracket, rung).result(trial)
+        if self._waits_at.get(trial) == (bracket, rung):
+            self._stop_waiting(trial)
 
     def withdraw(self, trial: int) -> None:
         self._withdrawn.add(trial)

@@ -8,9 +8,9 @@ no random numbers, no I/O.
 Rungs are numbered from 0 within their bracket: `ladder(bracket)[rung]` is the milestone. At the last one the trial
 has had its full budget; the engine completes it without asking.
 
-A report that crosses several milestones is recorded at all of them, lowest first, and only then are the verdicts
-asked, lowest first: the first that is not CONTINUE decides. After a PAUSE the engine asks `next_promotion`: when
-that names the trial itself, it goes on without leaving its slot.
+A report that crosses several milestones is recorded at all of them, lowest first, and the verdict is asked at the
+highest. After a PAUSE the engine asks `next_promotion`: when that names the trial itself, it goes on without
+leaving its slot.
 """
 
 import math
@@ -92,7 +92,7 @@ class Policy(Protocol):
         ...
 
     def promoted(self, trial: int, bracket: int, rung: int) -> None:
-        """Fold in a promotion that was committed. A ValueError says that the trial was not waiting there."""
+        """Fold in that a trial went past the rung; twice is as good as once. A ValueError says that it is not there."""
         ...
 
     def withdraw(self, trial: int) -> None:

@@ -31,9 +31,9 @@ class RunAll:
         self._ranking.add(result, waits=False)
 
     def promoted(self, trial: int, bracket: int, rung: int) -> None:
-        raise ValueError(
-            f"trial {trial} does not wait at rung {rung} of bracket {bracket}: run_all never pauses"
-        )
+        if (bracket, rung) != (0, 0):
+            raise ValueError(f"there is no rung {rung} in bracket {bracket}")
+        self._ranking.result(trial)
 
     def withdraw(self, trial: int) -> None:
         """Nothing to do: no trial is ever promoted."""
