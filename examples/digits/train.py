@@ -8,6 +8,7 @@ Prove that pausing it changes nothing:  headrace check train.py
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from headrace import trial
 
