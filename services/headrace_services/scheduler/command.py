@@ -1,0 +1,60 @@
+"""`headrace scheduler`: the command that runs a replica."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.errors import HeadraceError
+
+
+def scheduler(
+    database_url: Annotated[
+        str,
+        typer.Option(envvar="HEADRACE_DATABASE_URL", help="postgresql://user:password@host:5432/name"),
+    ],
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT to serve on; port 0 takes a free one.")
+    ] = "127.0.0.1:7440",
+    insecure: Annotated[bool, typer.Option("--insecure", help="Serve other machines without TLS.")] = False,
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate chain.", exists=True)] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM private key.", exists=True)] = None,
+    heartbeat_interval: Annotated[
+        float, typer.Option(min=0.05, help="Seconds between a worker's heartbeats.")
+    ] = 3.0,
+    lease_ttl: Annotated[
+        float, typer.Option(min=0.1, help="Seconds of silence after which a worker loses its trials.")
+    ] = 15.0,
+    drain_grace: Annotated[float, typer.Option(min=0, help="Seconds to finish in when told to stop.")] = 10.0,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Run a scheduler replica over Postgres.
+
+    Replicas hold no state: start as many as you like on one database, stop any of them at any time. The first
+    one creates or migrates the schema. `headrace up` runs one for you, with an embedded Postgres.
+
+    Example: headrace scheduler --database-url postgresql://headrace@db/headrace --listen 127.0.0.1:7440
+    """
+    from headrace_services.scheduler.process import Settings, serve
+    from headrace_services.scheduler.session.worker_session import Timing
+
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S"
+    )
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    settings = Settings(
+        database_url=database_url,
+        listen=listen,
+        insecure=insecure,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        timing=Timing(heartbeat_s=heartbeat_interval, lease_ttl_s=lease_ttl),
+        drain_grace_s=drain_grace,
+    )
+    try:
+        asyncio.run(serve(settings))
+    except HeadraceError as error:
+        typer.echo(f"headrace scheduler: {error}", err=True)
+        raise typer.Exit(1) from None

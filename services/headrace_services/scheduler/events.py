@@ -1,0 +1,180 @@
+"""The event log's entries, one function a kind. Details are the JSON forms of the messages in event.proto."""
+
+from dataclasses import replace
+
+from headrace_services.scheduler.arrivals import ReportArrived
+from headrace_services.scheduler.lifecycle import Action, StudyState
+from headrace_services.scheduler.policies import Explanation
+from headrace_services.scheduler.records import (
+    Checkpoint,
+    Event,
+    Lease,
+    Params,
+    RungEntry,
+    Slot,
+    Trial,
+    Value,
+)
+from headrace_services.scheduler.store.tables import json_number
+
+Json = dict[str, object]
+
+
+def trial_created(trial: Trial) -> Event:
+    """A trial was proposed."""
+    listed = ", ".join(f"{name}={_short(value)}" for name, value in trial.params.items())
+    what = "the baseline" if trial.baseline else "proposed"
+    return Event(
+        number=trial.number,
+        kind="trial_created",
+        message=f"trial {trial.number} {what}: {listed}",
+        detail={
+            "parameters": {"values": params_json(trial.params)},
+            "bracket": trial.bracket,
+            "baseline": trial.baseline,
+        },
+    )
+
+
+def trial_moved(before: Trial, after: Trial, action: Action, slots: tuple[Slot, ...]) -> Event:
+    """A trial went from one state to another."""
+    worker = slots[0].worker_name if slots else ""
+    where = f" on {worker}" if worker else ""
+    why = f": {after.detail}" if after.detail else ""
+    detail: Json = {
+        "from_state": f"TRIAL_STATE_{before.state}",
+        "to_state": f"TRIAL_STATE_{after.state}",
+        "action": action.value,
+        "epoch": after.epoch,
+        "worker": f"workers/{worker}" if worker else "",
+        "slots": [slot.index for slot in slots],
+        "detail": after.detail,
+    }
+    if after.reason:
+        detail["termination_reason"] = f"TERMINATION_REASON_{after.reason}"
+    return Event(
+        number=after.number,
+        kind="trial_moved",
+        message=f"trial {after.number} {before.state.lower()} → {after.state.lower()} ({action}){where}{why}",
+        detail=detail,
+    )
+
+
+def trial_held(number: int, *, held: bool) -> Event:
+    """A user paused or resumed a trial; it moves when it can."""
+    what = "is to pause at its next rung" if held else "may run again"
+    return Event(number=number, kind="note", message=f"trial {number} {what}: asked by a user", detail={})
+
+
+def report_recorded(lease: Lease, sequence: int, arrival: ReportArrived) -> Event:
+    """A report was stored."""
+    listed = ", ".join(f"{name}={_short(value)}" for name, value in sorted(arrival.metrics.items()))
+    detail: Json = {
+        "epoch": lease.epoch,
+        "sequence": sequence,
+        "step": arrival.step,
+        "metrics": {name: json_number(value) for name, value in arrival.metrics.items()},
+    }
+    if arrival.checkpoint:
+        detail["checkpoint"] = checkpoint_json(arrival.checkpoint)
+    return Event(
+        number=lease.number,
+        kind="report_recorded",
+        message=f"trial {lease.number} at step {arrival.step}: {listed or 'no metric'}",
+        detail=detail,
+    )
+
+
+def rung_recorded(entry: RungEntry) -> Event:
+    """A trial was recorded at a rung."""
+    value = "no value" if entry.value is None else _short(entry.value)
+    result: Json = {
+        "rung": entry.rung,
+        "milestone": entry.milestone,
+        "step": entry.step,
+        "arrival": entry.arrival,
+    }
+    if entry.value is not None:
+        result["value"] = json_number(entry.value)
+    return Event(
+        number=entry.number,
+        kind="rung_recorded",
+        message=f"trial {entry.number} at rung {entry.rung} ({entry.milestone} steps): {value}",
+        detail={"bracket": entry.bracket, "result": result},
+    )
+
+
+def decision_made(number: int, action: str, explanation: Explanation) -> Event:
+    """The policy decided on a trial."""
+    detail: Json = {
+        "rule": explanation.rule,
+        "bracket": explanation.bracket,
+        "rung": explanation.rung,
+        "milestone": explanation.milestone,
+        "rank": explanation.rank,
+        "results": explanation.results,
+        "kept": explanation.kept,
+        "sentence": explanation.sentence,
+    }
+    if explanation.value is not None:
+        detail["value"] = json_number(explanation.value)
+    if explanation.cutoff_value is not None:
+        detail["cutoff_value"] = json_number(explanation.cutoff_value)
+    return Event(
+        number=number,
+        kind="decision_made",
+        message=f"trial {number}: {action.lower()}: {explanation.sentence}",
+        detail={"action": f"DECISION_ACTION_{action}", "explanation": detail},
+    )
+
+
+def with_slot_goes_to(event: Event, trial: str) -> Event:
+    """Return a decision with the trial that got the slot it freed."""
+    explanation = event.detail["explanation"]
+    assert isinstance(explanation, dict)
+    number = trial.rpartition("/")[2]
+    return replace(
+        event,
+        message=f"{event.message}; its slot goes to trial {number}",
+        detail={**event.detail, "explanation": {**explanation, "slot_goes_to": trial}},
+    )
+
+
+def study_moved(before: StudyState, after: StudyState, detail: str) -> Event:
+    """A study went from one state to another."""
+    return Event(
+        number=None,
+        kind="study_moved",
+        message=f"study {before.lower()} → {after.lower()}: {detail}",
+        detail={"from_state": before.value, "to_state": after.value, "detail": detail},
+    )
+
+
+def checkpoint_json(checkpoint: Checkpoint) -> Json:
+    """Return a CheckpointRef as JSON."""
+    return {
+        "uri": checkpoint.uri,
+        "step": checkpoint.step,
+        "size_bytes": checkpoint.size_bytes,
+        "manifest_sha256": checkpoint.manifest_sha256,
+        "write_time": f"{checkpoint.write_time_s:.6f}s",
+    }
+
+
+def params_json(params: Params) -> Json:
+    """Return the values of a ParameterAssignment as JSON."""
+    return {name: _value_json(value) for name, value in params.items()}
+
+
+def _value_json(value: Value) -> Json:
+    if isinstance(value, bool):
+        return {"bool_value": value}
+    if isinstance(value, int):
+        return {"int_value": value}
+    if isinstance(value, float):
+        return {"float_value": value}
+    return {"string_value": value}
+
+
+def _short(value: Value) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,183 @@
+"""What the store holds, as values: one frozen record a row."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.lifecycle import LEASED, Reason, State, StudyState
+
+Value = bool | int | float | str
+Params = dict[str, Value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A study. `cursor` numbers its last event; everything below is guarded by the lock on this row."""
+
+    id: int
+    uid: str
+    name: str
+    spec: StudySpec
+    state: StudyState
+    detail: str
+    cursor: int
+    next_number: int
+    """The number that the next trial gets."""
+    sampled: int
+    """How many configurations the sampler has been asked for."""
+    reports: int
+    """How many reports were recorded, over all trials."""
+    metric_seen: bool
+    """Whether any report ever carried the objective's metric."""
+    early_failures: int
+    """How many trials failed before any trial reported anything."""
+    create_time: datetime
+    end_time: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Where a durable checkpoint lies."""
+
+    uri: str
+    step: int
+    size_bytes: int = 0
+    manifest_sha256: str = ""
+    write_time_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One configuration.
+
+    `milestone` decides what is to be done with it: the step up to which it may run, or None while nothing
+    is wanted of it (it waits for a promotion, or is over). A trial is runnable iff it is PENDING or PAUSED,
+    has a milestone and is not `held` by a user.
+    """
+
+    study_id: int
+    number: int
+    state: State = State.PENDING
+    params: Params
+    baseline: bool = False
+    bracket: int = 0
+    epoch: int = 0
+    step: int = 0
+    milestone: int | None
+    held: bool = False
+    rungs: int = 0
+    """How many rungs it was recorded at; they are 0 … rungs-1."""
+    value: float | None = None
+    best_value: float | None = None
+    best_step: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    reason: Reason | None = None
+    detail: str = ""
+    checkpoint: Checkpoint | None = None
+    lease_id: str | None = None
+    failures: int = 0
+    interruptions: int = 0
+    losses_in_row: int = 0
+    """Interruptions since the last report that made progress."""
+    steps_spent: int = 0
+    log_path: str = ""
+    log_tail: str = ""
+    create_time: datetime | None = None
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+
+    @property
+    def runnable(self) -> bool:
+        """Whether it should be on a worker and is not."""
+        waiting = self.state in (State.PENDING, State.PAUSED)
+        return waiting and self.milestone is not None and not self.held
+
+    @property
+    def leased(self) -> bool:
+        """Whether it is on a worker."""
+        return self.state in LEASED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right of one worker, or of one ask/tell client, to run one trial in one epoch."""
+
+    id: str
+    study_id: int
+    number: int
+    epoch: int
+    worker_id: int | None
+    incarnation: str
+    client_id: str
+    ttl_s: float | None
+    """For a client's lease: how long it lasts without a report. A worker's lasts as long as the worker."""
+    slots: tuple[int, ...]
+    live: bool = True
+    last_sequence: int = 0
+    step: int = 0
+    """The step that this attempt has reached: the resumed one at first."""
+    resume: Checkpoint | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One device of a worker."""
+
+    worker_id: int
+    index: int
+    kind: str
+    memory_bytes: int
+    labels: dict[str, str]
+    worker_name: str
+    incarnation: str
+    log_dir: str
+    placeable: bool = True
+    """Whether a trial may be put there: the device is present and the worker is heard of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungEntry:
+    """A trial's entry at a rung."""
+
+    number: int
+    bracket: int
+    rung: int
+    milestone: int
+    step: int
+    value: float | None
+    arrival: int
+    promoted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The answer to a report."""
+
+    action: str
+    """CONTINUE, PAUSE or STOP."""
+    next_milestone: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A stored report with the decision that it was answered with."""
+
+    number: int
+    epoch: int
+    sequence: int
+    step: int
+    metrics: dict[str, float]
+    checkpoint: Checkpoint | None
+    train_time_s: float
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """An entry of the event log. `detail` is the JSON form of the proto message named by `kind`."""
+
+    number: int | None
+    kind: str
+    message: str
+    detail: dict[str, object]

@@ -1,0 +1,182 @@
+"""Conversions between the session's protos and the scheduler's records."""
+
+import hashlib
+from datetime import timedelta
+
+from google.protobuf.duration_pb2 import Duration
+
+from headrace.errors import InvalidFieldError, Violation
+from headrace.spec.convert import params_to_proto, to_proto
+from headrace.v1 import event_pb2, trial_pb2, worker_pb2
+from headrace_services.scheduler.arrivals import ExitedArrived, ReportArrived, RestoredArrived
+from headrace_services.scheduler.records import Checkpoint, Decision, Lease, Trial
+from headrace_services.scheduler.store.workers import Device, Greeting, StudyInfo
+
+_KINDS = {worker_pb2.DEVICE_KIND_CPU: "CPU", worker_pb2.DEVICE_KIND_GPU: "GPU"}
+_OUTCOMES = {
+    worker_pb2.EXIT_OUTCOME_FINISHED: "FINISHED",
+    worker_pb2.EXIT_OUTCOME_RELEASED: "RELEASED",
+    worker_pb2.EXIT_OUTCOME_FAILED: "FAILED",
+    worker_pb2.EXIT_OUTCOME_LOST: "LOST",
+}
+LOG_TAIL_BYTES = 8192
+
+
+def greeting(hello: worker_pb2.Hello) -> Greeting:
+    """Check and convert a Hello. Raises InvalidFieldError."""
+    problems = []
+    if not hello.worker:
+        problems.append(_problem("hello.worker", "is empty", "Start the worker with a name (--name)."))
+    if not hello.incarnation:
+        problems.append(
+            _problem("hello.incarnation", "is empty", "Send a random id for every start of the daemon.")
+        )
+    if len({device.index for device in hello.devices}) != len(hello.devices):
+        problems.append(
+            _problem("hello.devices", "names an index twice", "Number the devices without doubles.")
+        )
+    if any(device.kind not in _KINDS for device in hello.devices):
+        problems.append(_problem("hello.devices.kind", "is not set", "Say CPU or GPU."))
+    if problems:
+        raise InvalidFieldError(problems)
+    return Greeting(
+        name=hello.worker,
+        incarnation=hello.incarnation,
+        devices=tuple(
+            Device(
+                index=device.index,
+                kind=_KINDS[device.kind],
+                model=device.model,
+                memory_bytes=device.memory_bytes,
+                uuid=device.uuid,
+            )
+            for device in hello.devices
+        ),
+        labels=dict(hello.labels),
+        version=hello.version,
+        log_dir=hello.log_dir,
+    )
+
+
+def _problem(field: str, message: str, remedy: str) -> Violation:
+    return Violation(field=field, message=message, remedy=remedy)
+
+
+def trial_number(lease: event_pb2.LeaseRef) -> tuple[str, int] | None:
+    """Return the study's name and the trial's number in a lease, or None where it names no trial."""
+    match lease.trial.split("/"):
+        case ["studies", study, "trials", number] if number.isdecimal():
+            return study, int(number)
+        case _:
+            return None
+
+
+def report(message: worker_pb2.Report, number: int) -> ReportArrived:
+    """Convert a Report."""
+    return ReportArrived(
+        lease_id=message.lease.lease_id,
+        number=number,
+        epoch=message.lease.epoch,
+        sequence=message.sequence,
+        step=message.step,
+        metrics=dict(message.metrics),
+        checkpoint=checkpoint(message.checkpoint) if message.HasField("checkpoint") else None,
+        train_time_s=message.train_time.ToTimedelta().total_seconds(),
+    )
+
+
+def restored(message: worker_pb2.Restored, number: int) -> RestoredArrived:
+    """Convert a Restored."""
+    return RestoredArrived(
+        lease_id=message.lease.lease_id, number=number, epoch=message.lease.epoch, sequence=message.sequence
+    )
+
+
+def exited(message: worker_pb2.Exited, number: int) -> ExitedArrived:
+    """Convert an Exited. NUL, which Postgres' text cannot hold, is replaced."""
+    return ExitedArrived(
+        lease_id=message.lease.lease_id,
+        number=number,
+        epoch=message.lease.epoch,
+        sequence=message.sequence,
+        outcome=_OUTCOMES.get(message.outcome, "LOST"),
+        error=_text(message.error),
+        log_tail=_text(message.log_tail[-LOG_TAIL_BYTES:]),
+    )
+
+
+def _text(value: str) -> str:
+    return value.replace("\x00", "�")
+
+
+def checkpoint(ref: trial_pb2.CheckpointRef) -> Checkpoint:
+    """Convert a CheckpointRef."""
+    return Checkpoint(
+        uri=ref.uri,
+        step=ref.step,
+        size_bytes=ref.size_bytes,
+        manifest_sha256=ref.manifest_sha256,
+        write_time_s=ref.write_time.ToTimedelta().total_seconds(),
+    )
+
+
+def checkpoint_ref(record: Checkpoint) -> trial_pb2.CheckpointRef:
+    """Convert a checkpoint back."""
+    return trial_pb2.CheckpointRef(
+        uri=record.uri,
+        step=record.step,
+        size_bytes=record.size_bytes,
+        manifest_sha256=record.manifest_sha256,
+        write_time=duration(record.write_time_s),
+    )
+
+
+def lease_ref(lease: Lease, study: str) -> event_pb2.LeaseRef:
+    """Name a lease."""
+    return event_pb2.LeaseRef(
+        lease_id=lease.id, trial=f"studies/{study}/trials/{lease.number}", epoch=lease.epoch
+    )
+
+
+def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
+    """Tell a worker to run a trial."""
+    return worker_pb2.Assign(
+        lease=lease_ref(lease, study.name),
+        parameters=params_to_proto(trial.params),
+        template=to_proto(study.spec).template,
+        checkpoint=checkpoint_ref(lease.resume) if lease.resume else None,
+        next_milestone=trial.milestone or study.spec.max_steps,
+        max_steps=study.spec.max_steps,
+        grant=worker_pb2.Grant(slots=lease.slots),
+        seed=trial_seed(study.spec.seed, trial.number),
+        metric=study.spec.objective.metric,
+        checkpoints_kept=study.spec.checkpoints_kept,
+        resume_step=lease.resume.step if lease.resume else 0,
+    )
+
+
+def trial_seed(seed: int, number: int) -> int:
+    """Return the seed of a trial: 31 bits that depend on the study's seed and the trial's number alone."""
+    digest = hashlib.sha256(f"{seed}:{number}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+_ACTIONS = {
+    "CONTINUE": event_pb2.DECISION_ACTION_CONTINUE,
+    "PAUSE": event_pb2.DECISION_ACTION_PAUSE,
+    "STOP": event_pb2.DECISION_ACTION_STOP,
+}
+
+
+def decision(record: Decision) -> event_pb2.Decision:
+    """Convert a decision."""
+    return event_pb2.Decision(
+        action=_ACTIONS[record.action], next_milestone=record.next_milestone, reason=record.reason
+    )
+
+
+def duration(seconds: float) -> Duration:
+    """Convert seconds."""
+    converted = Duration()
+    converted.FromTimedelta(timedelta(seconds=seconds))
+    return converted

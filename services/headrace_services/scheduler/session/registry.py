@@ -1,0 +1,105 @@
+"""The sessions of this replica, and how orders find theirs.
+
+An order for a worker whose stream is here goes to its session at once. For the others one notification is
+sent through Postgres; the replica that holds the stream then looks the worker's leases up. (Never one a
+metric: decisions go back the way the report came.)
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Protocol
+
+import psycopg
+from sqlalchemy.ext.asyncio import AsyncEngine
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
+
+from headrace_services.scheduler.arrivals import Order
+from headrace_services.scheduler.store import workers
+from headrace_services.scheduler.store.database import transaction
+
+log = logging.getLogger(__name__)
+
+LISTEN_CHECK_S = 30.0
+
+
+class Session(Protocol):
+    """What the registry needs of a session."""
+
+    def order(self, order: Order) -> None:
+        """Send an assignment or a cancellation."""
+
+    def look_again(self) -> None:
+        """Compare what the worker holds with the rows."""
+
+    def drain(self) -> None:
+        """Tell the worker to go elsewhere."""
+
+
+class Registry:
+    """Sessions by worker."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._sessions: dict[int, Session] = {}
+        self._elsewhere: set[int] = set()
+        self._has_elsewhere = asyncio.Event()
+
+    def add(self, worker_id: int, session: Session) -> None:
+        """Register a worker's newest session."""
+        self._sessions[worker_id] = session
+
+    def remove(self, worker_id: int, session: Session) -> None:
+        """Forget a session, unless a newer one took its place."""
+        if self._sessions.get(worker_id) is session:
+            del self._sessions[worker_id]
+
+    def deliver(self, orders: Iterable[Order]) -> None:
+        """Take orders to their workers."""
+        for order in orders:
+            session = self._sessions.get(order.worker_id)
+            if session is not None:
+                session.order(order)
+            else:
+                self._elsewhere.add(order.worker_id)
+                self._has_elsewhere.set()
+
+    def drain(self) -> None:
+        """Tell all workers to go elsewhere."""
+        for session in self._sessions.values():
+            session.drain()
+
+    async def run_notifying(self) -> None:
+        """Notify other replicas of orders for their workers. Runs until cancelled."""
+        while True:
+            await self._has_elsewhere.wait()
+            self._has_elsewhere.clear()
+            ids, self._elsewhere = sorted(self._elsewhere), set()
+            try:
+                async with transaction(self._engine) as conn:
+                    await workers.notify(conn, ids)
+            except Exception:
+                log.warning("could not notify other replicas; their sessions will find out", exc_info=True)
+
+    async def run_listening(self) -> None:
+        """Hear of orders that other replicas have for workers here. Runs until cancelled."""
+        again = AsyncRetrying(
+            retry=retry_if_exception_type((psycopg.Error, OSError)),
+            wait=wait_random_exponential(multiplier=0.2, max=2),
+        )
+        async for attempt in again:
+            with attempt:
+                await self._listen()
+
+    async def _listen(self) -> None:
+        url = self._engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True, connect_timeout=5) as conn:
+            await conn.execute(f"LISTEN {workers.CHANNEL}")
+            for session in self._sessions.values():
+                session.look_again()
+            while True:
+                async for notice in conn.notifies(timeout=LISTEN_CHECK_S):
+                    session_here = self._sessions.get(int(notice.payload))
+                    if session_here is not None:
+                        session_here.look_again()
+                await conn.execute("SELECT 1")

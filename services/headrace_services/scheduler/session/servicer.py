@@ -1,0 +1,84 @@
+"""WorkerService: opens a session for each worker that calls."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import grpc
+from grpc.aio import ServicerContext
+
+from headrace.errors import DrainingError, InvalidFieldError, Violation
+from headrace.v1 import worker_pb2, worker_pb2_grpc
+from headrace_services.scheduler.hub import Hub
+from headrace_services.scheduler.session import messages
+from headrace_services.scheduler.session.registry import Registry
+from headrace_services.scheduler.session.worker_session import (
+    SlowWorkerError,
+    SupersededError,
+    Timing,
+    WorkerSession,
+)
+from headrace_services.scheduler.store import workers
+from headrace_services.scheduler.store.database import transaction
+
+log = logging.getLogger(__name__)
+
+HELLO_WITHIN_S = 10.0
+
+Context = ServicerContext[worker_pb2.SessionRequest, worker_pb2.SessionResponse]
+
+
+class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
+    """The workers' side of the scheduler."""
+
+    def __init__(self, hub: Hub, registry: Registry, timing: Timing) -> None:
+        self._hub = hub
+        self._registry = registry
+        self._timing = timing
+
+    # grpc.aio also takes a coroutine that writes to the context, which the stubs do not know.
+    async def Session(  # type: ignore[override]  # noqa: N802
+        self, request_iterator: AsyncIterator[worker_pb2.SessionRequest], context: Context
+    ) -> None:
+        """Serve one worker until its stream ends."""
+        if self._hub.closing:
+            raise DrainingError("this scheduler is shutting down")
+        hello = await self._hello(request_iterator)
+        greeting = messages.greeting(hello)
+        async with transaction(self._hub.engine) as conn:
+            worker_id, number = await workers.greet(conn, greeting, self._timing.lease_ttl_s)
+        session = WorkerSession(self._hub, self._timing, greeting, worker_id, number)
+        self._registry.add(worker_id, session)
+        log.info("worker '%s' connected with %s slots", greeting.name, len(greeting.devices))
+        try:
+            self._hub.spread()
+            await session.run(hello, request_iterator, context.write)
+        except ExceptionGroup as group:
+            ended = group.subgroup((SlowWorkerError, SupersededError))
+            if ended is None:
+                raise
+            log.warning("session ended: %s", ended.exceptions[0])
+            await context.abort(grpc.StatusCode.ABORTED, str(ended.exceptions[0]))
+        finally:
+            self._registry.remove(worker_id, session)
+            log.info("worker '%s' disconnected", greeting.name)
+            await asyncio.shield(self._disconnect(worker_id, number))
+
+    async def _hello(self, requests: AsyncIterator[worker_pb2.SessionRequest]) -> worker_pb2.Hello:
+        try:
+            async with asyncio.timeout(HELLO_WITHIN_S):
+                first = await anext(requests)
+        except (TimeoutError, StopAsyncIteration):
+            first = worker_pb2.SessionRequest()
+        if first.WhichOneof("message") != "hello":
+            raise InvalidFieldError(
+                [Violation(field="hello", message="was not the first message", remedy="Say Hello first.")]
+            )
+        return first.hello
+
+    async def _disconnect(self, worker_id: int, number: int) -> None:
+        try:
+            async with transaction(self._hub.engine) as conn:
+                await workers.disconnect(conn, worker_id, number)
+        except Exception:
+            log.debug("could not note that a worker disconnected; its lease time will tell", exc_info=True)

@@ -1,0 +1,313 @@
+"""One worker's stream, from Hello to the end."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from headrace.errors import DatabaseUnavailableError, DrainingError, HeadraceError, StudyNotFoundError
+from headrace.v1 import event_pb2, worker_pb2
+from headrace_services.scheduler.arrivals import (
+    Accepted,
+    Assignment,
+    Cancellation,
+    ExitedArrived,
+    LeaseExpired,
+    Order,
+    ReportArrived,
+    RestoredArrived,
+    Stale,
+)
+from headrace_services.scheduler.hub import Hub
+from headrace_services.scheduler.records import Lease, Trial
+from headrace_services.scheduler.session import messages
+from headrace_services.scheduler.session.held import Held
+from headrace_services.scheduler.step.transaction import Submission
+from headrace_services.scheduler.store import workers
+from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.workers import StudyInfo
+
+log = logging.getLogger(__name__)
+
+MAX_OUTGOING = 1024
+MAX_IN_FLIGHT = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How often workers speak, and how long they may be silent, in seconds."""
+
+    heartbeat_s: float = 3.0
+    lease_ttl_s: float = 15.0
+
+
+class SlowWorkerError(Exception):
+    """The worker does not read what it is sent; it is cut off and will come back."""
+
+
+Durable = worker_pb2.Report | worker_pb2.Restored | worker_pb2.Exited
+
+
+class WorkerSession:
+    """Speaks with one worker. Made after its Hello was written down."""
+
+    def __init__(
+        self, hub: Hub, timing: Timing, greeting: workers.Greeting, worker_id: int, number: int
+    ) -> None:
+        self.worker_id = worker_id
+        self._hub = hub
+        self._timing = timing
+        self._name = greeting.name
+        self._incarnation = greeting.incarnation
+        self._number = number
+        self._began = asyncio.get_running_loop().time()
+        self._held = Held()
+        self._studies: dict[int, StudyInfo] = {}
+        self._study_ids: dict[str, int] = {}
+        self._outgoing: asyncio.Queue[worker_pb2.SessionResponse | Order] = asyncio.Queue(MAX_OUTGOING)
+        self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._look_again = asyncio.Event()
+        self._beat = asyncio.Event()
+        self._overflow = False
+
+    # --- what others tell the session ------------------------------------------------------------------
+
+    def order(self, order: Order) -> None:
+        """Send an assignment or a cancellation."""
+        match order:
+            case Assignment():
+                self._held.grant(order.lease.id)
+            case Cancellation():
+                self._held.end(order.lease.id)
+        self._put(order)
+
+    def look_again(self) -> None:
+        """Compare what the worker holds with the rows, soon."""
+        self._look_again.set()
+
+    def drain(self) -> None:
+        """Tell the worker to go elsewhere."""
+        self._put(worker_pb2.SessionResponse(drain=worker_pb2.Drain()))
+
+    def _put(self, message: worker_pb2.SessionResponse | Order) -> None:
+        try:
+            self._outgoing.put_nowait(message)
+        except asyncio.QueueFull:
+            self._overflow = True
+
+    # --- the stream ------------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        hello: worker_pb2.Hello,
+        incoming: AsyncIterator[worker_pb2.SessionRequest],
+        write: Callable[[worker_pb2.SessionResponse], object],
+    ) -> None:
+        """Serve the stream until it ends, on either side."""
+        await self._welcome(hello)
+        async with asyncio.TaskGroup() as tasks:
+            helpers = [
+                tasks.create_task(self._write(write)),
+                tasks.create_task(self._reconcile_when_asked()),
+                tasks.create_task(self._note_heartbeats()),
+            ]
+            try:
+                async for request in incoming:
+                    await self._take(request, tasks)
+            finally:
+                for helper in helpers:
+                    helper.cancel()
+
+    async def _welcome(self, hello: worker_pb2.Hello) -> None:
+        """Say which of the worker's leases are still its own, and send those it does not know of."""
+        self._held.said = {ref.lease_id for ref in hello.held}
+        async with transaction(self._hub.engine) as conn:
+            held = await workers.held_leases(conn, self.worker_id)
+        live = {h.lease.id: h for h in held}
+        self._put(
+            worker_pb2.SessionResponse(
+                welcome=worker_pb2.Welcome(
+                    heartbeat_interval=messages.duration(self._timing.heartbeat_s),
+                    lease_ttl=messages.duration(self._timing.lease_ttl_s),
+                    held=[ref for ref in hello.held if ref.lease_id in live],
+                )
+            )
+        )
+        await self._settle(held)
+
+    async def _take(self, request: worker_pb2.SessionRequest, tasks: asyncio.TaskGroup) -> None:
+        kind = request.WhichOneof("message")
+        if kind == "heartbeat":
+            self._beat.set()
+            if self._held.heartbeat({ref.lease_id for ref in request.heartbeat.held}):
+                self.look_again()
+            return
+        if kind not in ("report", "restored", "exited"):
+            log.warning("worker '%s' sent %s in mid-stream; ignored", self._name, kind)
+            return
+        message: Durable = getattr(request, kind)
+        named = messages.trial_number(message.lease)
+        study_id = await self._study_id(named[0]) if named else None
+        if named is None or study_id is None:
+            self._refuse(message)
+            return
+        await self._in_flight.acquire()
+        tasks.create_task(self._submit(study_id, named[1], message))
+
+    async def _submit(self, study_id: int, number: int, message: Durable) -> None:
+        """Put a durable message into its study's step; answer and acknowledge it when it is committed."""
+        try:
+            settled = await self._hub.submit(study_id, Submission(arrival=_arrival(message, number)))
+        except StudyNotFoundError:
+            self._study_ids = {name: known for name, known in self._study_ids.items() if known != study_id}
+            self._refuse(message)
+            return
+        except DrainingError:
+            return  # the worker sends it again, to another replica
+        except HeadraceError:
+            log.exception("could not take %s of worker '%s'", type(message).__name__, self._name)
+            return
+        finally:
+            self._in_flight.release()
+        match settled.outcome:
+            case Stale():
+                self._refuse(message)
+            case Accepted(decision=decision):
+                if decision is not None:
+                    self._decide(message, decision.action != "CONTINUE", messages.decision(decision))
+                elif isinstance(message, worker_pb2.Exited):
+                    self._held.end(message.lease.lease_id)
+                self._acknowledge(message)
+            case _:
+                raise AssertionError(f"{settled.outcome} is no answer to a worker")
+
+    def _decide(self, message: Durable, ends: bool, decision: event_pb2.Decision) -> None:
+        if ends:
+            self._held.end(message.lease.lease_id)
+        answer = worker_pb2.LeaseDecision(
+            lease=message.lease, report_sequence=message.sequence, decision=decision
+        )
+        self._put(worker_pb2.SessionResponse(decision=answer))
+
+    def _refuse(self, message: Durable) -> None:
+        """Answer a message whose lease is over: it is final, and the process has no right to run."""
+        if not isinstance(message, worker_pb2.Exited):
+            cancel = worker_pb2.Cancel(lease=message.lease, reason="the lease is over")
+            self._put(worker_pb2.SessionResponse(cancel=cancel))
+        self._acknowledge(message)
+
+    def _acknowledge(self, message: Durable) -> None:
+        self._put(worker_pb2.SessionResponse(ack=worker_pb2.Ack(sequences=[message.sequence])))
+
+    # --- the session's own tasks -----------------------------------------------------------------------
+
+    async def _write(self, write: Callable[[worker_pb2.SessionResponse], object]) -> None:
+        while True:
+            message = await self._outgoing.get()
+            if self._overflow:
+                raise SlowWorkerError(f"worker '{self._name}' does not read what it is sent")
+            if isinstance(message, (Assignment, Cancellation)):
+                response = await self._order_message(message)
+            else:
+                response = message
+            if response is not None:
+                await write(response)  # type: ignore[misc]  # grpc.aio's write is a coroutine function
+
+    async def _order_message(self, order: Order) -> worker_pb2.SessionResponse | None:
+        study = await self._study(order.lease.study_id)
+        if study is None:
+            return None
+        match order:
+            case Assignment():
+                return worker_pb2.SessionResponse(assign=messages.assign(study, order.trial, order.lease))
+            case Cancellation():
+                lease = messages.lease_ref(order.lease, study.name)
+                return worker_pb2.SessionResponse(cancel=worker_pb2.Cancel(lease=lease, reason=order.reason))
+
+    async def _note_heartbeats(self) -> None:
+        """Write heartbeats down: however many came, the newest is one statement."""
+        while True:
+            await self._beat.wait()
+            self._beat.clear()
+            try:
+                async with transaction(self._hub.engine) as conn:
+                    mine = await workers.heartbeat(
+                        conn, self.worker_id, self._number, self._timing.lease_ttl_s
+                    )
+            except DatabaseUnavailableError:
+                continue  # the next heartbeat tries again, and nothing expires meanwhile
+            if not mine:
+                raise SupersededError(f"a newer session speaks for worker '{self._name}'")
+
+    async def _reconcile_when_asked(self) -> None:
+        while True:
+            await self._look_again.wait()
+            self._look_again.clear()
+            try:
+                async with transaction(self._hub.engine) as conn:
+                    held = await workers.held_leases(conn, self.worker_id)
+            except DatabaseUnavailableError:
+                continue  # the difference shows in the next heartbeats again
+            await self._settle(held)
+
+    async def _settle(self, held: list[workers.HeldLease]) -> None:
+        """Repeat what the worker missed: assignments it does not run, cancellations of what it still runs."""
+        live = {h.lease.id: h for h in held}
+        missing, surplus = self._held.settle(set(live))
+        for lease_id in sorted(missing, key=list(live).index):
+            await self._repeat(live[lease_id].lease, live[lease_id].trial)
+        for lease_id in sorted(surplus):
+            ref = event_pb2.LeaseRef(lease_id=lease_id)
+            cancel = worker_pb2.Cancel(lease=ref, reason="the lease is over")
+            self._put(worker_pb2.SessionResponse(cancel=cancel))
+
+    async def _repeat(self, lease: Lease, trial: Trial) -> None:
+        if lease.incarnation == self._incarnation:
+            self._put(Assignment(worker_id=self.worker_id, trial=trial, lease=lease))
+        elif asyncio.get_running_loop().time() - self._began > self._timing.lease_ttl_s:
+            # Its earlier incarnation held the lease; by now that would have been reported as lost.
+            arrival = LeaseExpired(
+                lease_id=lease.id,
+                number=lease.number,
+                epoch=lease.epoch,
+                sequence=None,
+                why=f"worker '{self._name}' was restarted and knows nothing of the trial",
+            )
+            await self._hub.submit(lease.study_id, Submission(arrival=arrival))
+
+    # --- what of studies never changes -----------------------------------------------------------------
+
+    async def _study_id(self, name: str) -> int | None:
+        known = self._study_ids.get(name)
+        if known is not None:
+            return known
+        async with transaction(self._hub.engine) as conn:
+            study = await workers.study_by_name(conn, name)
+        return self._remember(study).id if study else None
+
+    async def _study(self, study_id: int) -> StudyInfo | None:
+        known = self._studies.get(study_id)
+        if known is not None:
+            return known
+        async with transaction(self._hub.engine) as conn:
+            study = await workers.study_by_id(conn, study_id)
+        return self._remember(study) if study else None
+
+    def _remember(self, study: StudyInfo) -> StudyInfo:
+        self._studies[study.id] = study
+        self._study_ids[study.name] = study.id
+        return study
+
+
+class SupersededError(Exception):
+    """A newer session of the same worker took over."""
+
+
+def _arrival(message: Durable, number: int) -> ReportArrived | RestoredArrived | ExitedArrived:
+    match message:
+        case worker_pb2.Report():
+            return messages.report(message, number)
+        case worker_pb2.Restored():
+            return messages.restored(message, number)
+        case _:
+            return messages.exited(message, number)

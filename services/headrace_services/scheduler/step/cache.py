@@ -1,0 +1,71 @@
+"""What a replica keeps of a study between steps: the policy with every rung result folded in.
+
+A cache, never a truth: `cursor` says up to which event it has seen the study. The transaction brings it up
+to date from the rows before each step, and drops it when a step fails.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.brackets import draw_bracket
+from headrace_services.scheduler.policies import Policy, RungResult, make_policy
+from headrace_services.scheduler.records import RungEntry
+from headrace_services.scheduler.samplers import Sampler, make_sampler
+
+
+@dataclass(slots=True)
+class StudyCache:
+    """The folded state of one study."""
+
+    spec: StudySpec
+    policy: Policy
+    sampler: Sampler
+    cursor: int = 0
+    _arrivals: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    @classmethod
+    def empty(cls, spec: StudySpec) -> "StudyCache":
+        """Return the cache of a study in which nothing has happened yet."""
+        return cls(spec=spec, policy=make_policy(spec), sampler=make_sampler(spec))
+
+    @property
+    def sampled_limit(self) -> int:
+        """How many configurations there will be, enqueued ones included and the baseline not."""
+        size = self.sampler.size
+        if size is None:
+            return self.spec.max_trials
+        return min(self.spec.max_trials, len(self.spec.enqueued) + size)
+
+    def bracket(self, number: int) -> int:
+        """Return the bracket of trial `number`: a function of the study's seed and the number."""
+        return draw_bracket(self.spec.seed, number, self.brackets)
+
+    @property
+    def brackets(self) -> int:
+        """How many brackets the policy has."""
+        return getattr(self.spec.policy, "brackets", 0) or 1
+
+    def next_arrival(self, bracket: int, rung: int) -> int:
+        """Return the position that the next result at a rung gets, and count it."""
+        self._arrivals[bracket, rung] += 1
+        return self._arrivals[bracket, rung]
+
+    def record(self, entry: RungEntry) -> None:
+        """Fold in a rung result."""
+        self._arrivals[entry.bracket, entry.rung] = entry.arrival
+        self.policy.record(
+            RungResult(
+                trial=entry.number,
+                bracket=entry.bracket,
+                rung=entry.rung,
+                milestone=entry.milestone,
+                step=entry.step,
+                value=entry.value,
+                arrival=entry.arrival,
+            )
+        )
+
+    def promoted(self, number: int, bracket: int, rung: int) -> None:
+        """Fold in that a trial went past a rung."""
+        self.policy.promoted(number, bracket, rung)

@@ -1,0 +1,217 @@
+"""One step as one transaction: load under the lock, let the core decide, write, commit.
+
+`run_step` is called by the runner alone, one at a time for a study and a replica; the lock on the study's row
+orders it with the steps of other replicas.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace.errors import HeadraceError, StudyNotFoundError
+from headrace_services.scheduler.arrivals import (
+    Accepted,
+    Arrival,
+    ExitedArrived,
+    LeaseExpired,
+    Order,
+    Outcome,
+    PauseTrial,
+    ReportArrived,
+    RestoredArrived,
+    ResumeTrial,
+    StopTrial,
+)
+from headrace_services.scheduler.records import Study
+from headrace_services.scheduler.step.cache import StudyCache
+from headrace_services.scheduler.step.core import LOOKAHEAD, StepCore
+from headrace_services.scheduler.store import requests, rows, step_reads, step_writes
+
+FREE_SLOTS_AT_ONCE = 64
+"""How many free slots one step looks at; more are left to the next one."""
+
+Respond = Callable[[AsyncConnection, Outcome], Awaitable[bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """An arrival, and for a user's command the request that it came in."""
+
+    arrival: Arrival
+    request: requests.Request | None = None
+    respond: Respond | None = None
+    """Makes the answer to the request, inside the transaction, so that a repeat gets the same one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What became of a submission."""
+
+    outcome: Outcome | HeadraceError
+    response: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What a committed step leaves to do."""
+
+    settled: tuple[Settled, ...]
+    orders: tuple[Order, ...]
+    cache: StudyCache | None
+    cursor: int
+    slots_left: bool
+    """Whether slots that this step freed found no trial here and may serve another study."""
+    again: bool
+    """Whether there was more to place than one step places."""
+
+
+async def run_step(
+    conn: AsyncConnection, study_id: int, submissions: Sequence[Submission], cache: StudyCache | None
+) -> StepResult:
+    """Run one step in the transaction of `conn`. The caller commits, and drops the cache if that fails."""
+    study = await step_reads.lock_study(conn, study_id)
+    if study is None:
+        gone = StudyNotFoundError("the study was deleted")
+        settled = tuple(Settled(outcome=gone) for _ in submissions)
+        return StepResult(settled=settled, orders=(), cache=None, cursor=0, slots_left=True, again=False)
+    cache = cache or StudyCache.empty(study.spec)
+    await _catch_up(conn, study, cache)
+    core = StepCore(study, cache)
+    repeats = await requests.answered(conn, [s.request for s in submissions if s.request is not None])
+    fresh = [s for s in submissions if s.request is None or s.request.id not in repeats]
+    await _load(conn, core, [s.arrival for s in fresh])
+    outcomes: dict[int, Outcome | HeadraceError | None] = {}
+    for seat, submission in enumerate(submissions):
+        if submission in fresh:
+            try:
+                outcomes[seat] = core.apply(submission.arrival, seat=seat)
+            except HeadraceError as error:
+                outcomes[seat] = error
+    slots_left = again = False
+    if core.wants_placement and not core.study.state.ended:
+        slots_left, again = await _place(conn, core, len(fresh))
+    core.answer_seats()
+    outcomes.update(core.suggested)
+    if core.study.state.ended and not study.state.ended:
+        core.load(
+            trials=await step_reads.unfinished_trials(conn, study_id),
+            leases=await step_reads.live_leases(conn, study_id),
+        )
+        await _load_slots(conn, core)
+        core.finish()
+        slots_left = True
+    await step_writes.write(conn, study, core.study, core.changes)
+    cache.cursor = core.study.cursor
+    return StepResult(
+        settled=await _settle(conn, submissions, outcomes, repeats),
+        orders=tuple(core.orders),
+        cache=cache,
+        cursor=core.study.cursor,
+        slots_left=slots_left,
+        again=again,
+    )
+
+
+async def _catch_up(conn: AsyncConnection, study: Study, cache: StudyCache) -> None:
+    """Fold in what other replicas did since the cache was last used."""
+    if cache.cursor == study.cursor:
+        return
+    results = await step_reads.rung_results_since(conn, study.id, cache.cursor)
+    for row in results:
+        if row.cursor > cache.cursor:
+            cache.record(rows.rung_entry(row))
+    for row in results:
+        if row.promoted_cursor is not None and row.promoted_cursor > cache.cursor:
+            cache.promoted(row.number, row.bracket, row.rung)
+    for number in await step_reads.ended_since(conn, study.id, cache.cursor):
+        cache.policy.withdraw(number)
+    cache.cursor = study.cursor
+
+
+async def _load(conn: AsyncConnection, core: StepCore, arrivals: Sequence[Arrival]) -> None:
+    """Load the rows that the arrivals name."""
+    lease_ids: set[str] = set()
+    numbers: set[int] = set()
+    for arrival in arrivals:
+        match arrival:
+            case ReportArrived() | RestoredArrived() | ExitedArrived() | LeaseExpired():
+                lease_ids.add(arrival.lease_id)
+            case PauseTrial() | ResumeTrial() | StopTrial():
+                numbers.add(arrival.number)
+            case _:
+                pass
+    leases = [lease for lease in await step_reads.leases(conn, lease_ids) if lease.study_id == core.study.id]
+    trials = await step_reads.trials(conn, core.study.id, numbers | {lease.number for lease in leases})
+    held = {trial.lease_id for trial in trials if trial.lease_id} - {lease.id for lease in leases}
+    core.load(trials=trials, leases=[*leases, *await step_reads.leases(conn, held)])
+    await _load_slots(conn, core)
+    core.answers.update(
+        await step_reads.decisions(
+            conn,
+            core.study.id,
+            [
+                (a.number, a.epoch, a.sequence)
+                for a in arrivals
+                if isinstance(a, ReportArrived)
+                and a.sequence is not None
+                and a.lease_id in core.leases
+                and a.sequence <= core.leases[a.lease_id].last_sequence
+            ],
+        )
+    )
+
+
+async def _load_slots(conn: AsyncConnection, core: StepCore) -> None:
+    missing = [
+        lease.id
+        for lease in core.leases.values()
+        if lease.live and lease.slots and lease.id not in core.slots
+    ]
+    core.slots.update(await step_reads.slots_of(conn, missing))
+
+
+async def _place(conn: AsyncConnection, core: StepCore, arrivals: int) -> tuple[bool, bool]:
+    """Reclaim, repack, relaunch. Returns whether slots are left over, and whether there is more to place."""
+    core.live += await step_reads.live_count(conn, core.study.id)
+    core.held += await step_reads.held_count(conn, core.study.id)
+    freed = list(core.free)
+    if core.study.spec.template is not None:
+        core.free += await step_reads.free_slots(conn, FREE_SLOTS_AT_ONCE)
+    offered = len(core.free)
+    limit = offered + len(core.seats) + LOOKAHEAD + arrivals + 1
+    core.load_queue(await step_reads.runnable_trials(conn, core.study.id, limit))
+    while (number := core.place()) is not None:
+        core.load(trials=await step_reads.trials(conn, core.study.id, [number]))
+    core.settle()
+    return any(slot in core.free for slot in freed), offered >= FREE_SLOTS_AT_ONCE and not core.free
+
+
+async def _settle(
+    conn: AsyncConnection,
+    submissions: Sequence[Submission],
+    outcomes: dict[int, Outcome | HeadraceError | None],
+    repeats: dict[str, requests.Answer],
+) -> tuple[Settled, ...]:
+    """Pair every submission with its outcome, and store the answers to requests."""
+    settled = []
+    for seat, submission in enumerate(submissions):
+        request = submission.request
+        if request is not None and request.id in repeats:
+            settled.append(_replay(request, repeats[request.id]))
+            continue
+        outcome = outcomes[seat]
+        assert outcome is not None
+        response = None
+        if request is not None and submission.respond is not None and not isinstance(outcome, HeadraceError):
+            response = await submission.respond(conn, outcome)
+            await requests.remember(conn, request, response)
+        settled.append(Settled(outcome=outcome, response=response))
+    return tuple(settled)
+
+
+def _replay(request: requests.Request, answer: requests.Answer) -> Settled:
+    try:
+        return Settled(outcome=Accepted(), response=requests.check_repeat(request, answer))
+    except HeadraceError as error:
+        return Settled(outcome=error)

@@ -1,0 +1,88 @@
+"""Connections: the engine, and which of its errors mean that the database is away."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from headrace.errors import DatabaseUnavailableError, InvalidFieldError, Violation
+
+POOL_SIZE = 8
+STATEMENT_TIMEOUT_MS = 60_000
+_RETRYABLE_STATES = {
+    "40001",  # serialization failure
+    "40P01",  # deadlock detected
+    "55P03",  # lock not available
+}
+
+
+def parse_url(url: str) -> URL:
+    """Return a database URL, of psycopg's dialect whatever Postgres spelling it came in.
+
+    Raises InvalidFieldError for anything but Postgres.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        parsed = None
+    if parsed is None or parsed.get_backend_name() not in ("postgresql", "postgres"):
+        shown = parsed.render_as_string() if parsed else url
+        raise InvalidFieldError(
+            [
+                Violation(
+                    field="database_url",
+                    value=shown,
+                    message="is not the URL of a Postgres database",
+                    remedy="Write postgresql://user:password@host:5432/name.",
+                )
+            ]
+        )
+    return parsed.set(drivername="postgresql+psycopg")
+
+
+def open_engine(url: str, *, pool_size: int = POOL_SIZE) -> AsyncEngine:
+    """Return an engine; nothing is connected yet."""
+    return create_async_engine(
+        parse_url(url),
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_timeout=30,
+        pool_recycle=1800,
+        connect_args={
+            "connect_timeout": 5,
+            "application_name": "headrace scheduler",
+            "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c idle_in_transaction_session_timeout=60000",
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+        },
+    )
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether an error says that the database cannot be reached now, and not that a statement is wrong."""
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    return isinstance(
+        error, (OperationalError, InterfaceError, PoolTimeoutError, ConnectionError, TimeoutError)
+    )
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether a transaction lost against another one and should be tried again."""
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _RETRYABLE_STATES
+
+
+@asynccontextmanager
+async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """Run a block in one transaction. Raises DatabaseUnavailableError where the database is away."""
+    try:
+        async with engine.begin() as conn:
+            yield conn
+    except Exception as error:
+        if is_away(error) and not is_conflict(error):
+            raise DatabaseUnavailableError("the database does not answer") from error
+        raise

@@ -1,0 +1,182 @@
+"""Rows to records and back. The one place that knows how a record is spelled in the tables."""
+
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Row
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.lifecycle import Reason, State, StudyState
+from headrace_services.scheduler.records import (
+    Checkpoint,
+    Decision,
+    Lease,
+    Report,
+    RungEntry,
+    Slot,
+    Study,
+    Trial,
+)
+
+AnyRow = Row[Any]
+Columns = dict[str, Any]
+
+
+def study(row: AnyRow) -> Study:
+    """A row of `study`."""
+    return Study(
+        id=row.id,
+        uid=row.uid,
+        name=row.name,
+        spec=StudySpec.model_validate(row.spec),
+        state=StudyState(row.state),
+        detail=row.detail,
+        cursor=row.cursor,
+        next_number=row.next_number,
+        sampled=row.sampled,
+        reports=row.reports,
+        metric_seen=row.metric_seen,
+        early_failures=row.early_failures,
+        create_time=row.create_time,
+        end_time=row.end_time,
+    )
+
+
+def trial(row: AnyRow) -> Trial:
+    """A row of `trial`."""
+    return Trial(
+        study_id=row.study_id,
+        number=row.number,
+        state=State(row.state),
+        params=row.params,
+        baseline=row.baseline,
+        bracket=row.bracket,
+        epoch=row.epoch,
+        step=row.step,
+        milestone=row.milestone,
+        held=row.held,
+        rungs=row.rungs,
+        value=row.value,
+        best_value=row.best_value,
+        best_step=row.best_step,
+        metrics=row.metrics,
+        reason=Reason(row.reason) if row.reason else None,
+        detail=row.detail,
+        checkpoint=checkpoint(row.checkpoint),
+        lease_id=row.lease_id,
+        failures=row.failures,
+        interruptions=row.interruptions,
+        losses_in_row=row.losses_in_row,
+        steps_spent=row.steps_spent,
+        log_path=row.log_path,
+        log_tail=row.log_tail,
+        create_time=row.create_time,
+        start_time=row.start_time,
+        end_time=row.end_time,
+    )
+
+
+def trial_columns(record: Trial) -> Columns:
+    """The columns of a trial that change over its life."""
+    return {
+        "state": record.state.value,
+        "epoch": record.epoch,
+        "step": record.step,
+        "milestone": record.milestone,
+        "held": record.held,
+        "rungs": record.rungs,
+        "value": record.value,
+        "best_value": record.best_value,
+        "best_step": record.best_step,
+        "metrics": record.metrics,
+        "reason": record.reason.value if record.reason else None,
+        "detail": record.detail,
+        "checkpoint": checkpoint_columns(record.checkpoint),
+        "lease_id": record.lease_id,
+        "failures": record.failures,
+        "interruptions": record.interruptions,
+        "losses_in_row": record.losses_in_row,
+        "steps_spent": record.steps_spent,
+        "log_path": record.log_path,
+        "log_tail": record.log_tail,
+    }
+
+
+def checkpoint(columns: Columns | None) -> Checkpoint | None:
+    """A checkpoint, as it lies in the JSON columns."""
+    return Checkpoint(**columns) if columns else None
+
+
+def checkpoint_columns(record: Checkpoint | None) -> Columns | None:
+    """The JSON of a checkpoint."""
+    return asdict(record) if record else None
+
+
+def lease(row: AnyRow) -> Lease:
+    """A row of `lease`."""
+    return Lease(
+        id=row.id,
+        study_id=row.study_id,
+        number=row.number,
+        epoch=row.epoch,
+        worker_id=row.worker_id,
+        incarnation=row.incarnation,
+        client_id=row.client_id,
+        ttl_s=row.ttl_s,
+        slots=tuple(row.slots),
+        live=row.live,
+        last_sequence=row.last_sequence,
+        step=row.step,
+        resume=checkpoint(row.resume),
+    )
+
+
+def slot(row: AnyRow) -> Slot:
+    """A row of `slot` joined with its worker, with the column `placeable`."""
+    return Slot(
+        worker_id=row.worker_id,
+        index=row.slot_index,
+        kind=row.kind,
+        memory_bytes=row.memory_bytes,
+        labels=row.labels,
+        worker_name=row.worker_name,
+        incarnation=row.incarnation,
+        log_dir=row.log_dir,
+        placeable=row.placeable,
+    )
+
+
+def rung_entry(row: AnyRow) -> RungEntry:
+    """A row of `rung_result`."""
+    return RungEntry(
+        number=row.number,
+        bracket=row.bracket,
+        rung=row.rung,
+        milestone=row.milestone,
+        step=row.step,
+        value=row.value,
+        arrival=row.arrival,
+        promoted=row.promoted_cursor is not None,
+    )
+
+
+def decision(row: AnyRow) -> Decision:
+    """The decision in a row of `report`."""
+    return Decision(action=row.action, next_milestone=row.next_milestone, reason=row.decision_reason)
+
+
+def report_columns(study_id: int, record: Report) -> Columns:
+    """A row of `report`."""
+    return {
+        "study_id": study_id,
+        "number": record.number,
+        "epoch": record.epoch,
+        "sequence": record.sequence,
+        "step": record.step,
+        "metrics": record.metrics,
+        "checkpoint": checkpoint_columns(record.checkpoint),
+        "train_time_s": record.train_time_s,
+        "action": record.decision.action,
+        "next_milestone": record.decision.next_milestone,
+        "decision_reason": record.decision.reason,
+    }

@@ -1,0 +1,160 @@
+"""What a step reads, under the study's lock."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Row, and_, func, or_, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace_services.scheduler.lifecycle import State
+from headrace_services.scheduler.records import Decision, Lease, Slot, Study, Trial
+from headrace_services.scheduler.store import rows, tables
+
+now = func.clock_timestamp()
+
+
+async def lock_study(conn: AsyncConnection, study_id: int) -> Study | None:
+    """Lock a study's row until the transaction ends; None when the study was deleted."""
+    query = select(tables.study).where(tables.study.c.id == study_id).with_for_update()
+    row = (await conn.execute(query)).one_or_none()
+    return rows.study(row) if row else None
+
+
+async def trials(conn: AsyncConnection, study_id: int, numbers: Iterable[int]) -> list[Trial]:
+    """The named trials that exist."""
+    wanted = sorted(set(numbers))
+    if not wanted:
+        return []
+    t = tables.trial
+    query = select(t).where(t.c.study_id == study_id, t.c.number.in_(wanted))
+    return [rows.trial(row) for row in await conn.execute(query)]
+
+
+async def unfinished_trials(conn: AsyncConnection, study_id: int) -> list[Trial]:
+    """Every trial that is not terminated."""
+    t = tables.trial
+    query = (
+        select(t).where(t.c.study_id == study_id, t.c.state != State.TERMINATED.value).order_by(t.c.number)
+    )
+    return [rows.trial(row) for row in await conn.execute(query)]
+
+
+async def runnable_trials(conn: AsyncConnection, study_id: int, limit: int) -> list[Trial]:
+    """Trials that should be on a worker and are not: interrupted ones first, then by number."""
+    t = tables.trial
+    query = (
+        select(t)
+        .where(
+            t.c.study_id == study_id,
+            t.c.state.in_([State.PENDING.value, State.PAUSED.value]),
+            t.c.milestone.is_not(None),
+            ~t.c.held,
+        )
+        .order_by(t.c.epoch == 0, t.c.number)
+        .limit(limit)
+    )
+    return [rows.trial(row) for row in await conn.execute(query)]
+
+
+async def held_count(conn: AsyncConnection, study_id: int) -> int:
+    """How many unfinished trials a user holds."""
+    t = tables.trial
+    query = select(func.count()).where(
+        t.c.study_id == study_id, t.c.held, t.c.state != State.TERMINATED.value
+    )
+    return int((await conn.execute(query)).scalar_one())
+
+
+async def leases(conn: AsyncConnection, ids: Iterable[str]) -> list[Lease]:
+    """The named leases that exist, live or not."""
+    wanted = sorted(set(ids))
+    if not wanted:
+        return []
+    return [
+        rows.lease(row)
+        for row in await conn.execute(select(tables.lease).where(tables.lease.c.id.in_(wanted)))
+    ]
+
+
+async def live_leases(conn: AsyncConnection, study_id: int) -> list[Lease]:
+    """Every live lease of a study."""
+    query = select(tables.lease).where(tables.lease.c.study_id == study_id, tables.lease.c.live)
+    return [rows.lease(row) for row in await conn.execute(query)]
+
+
+async def live_count(conn: AsyncConnection, study_id: int) -> int:
+    """How many live leases a study has."""
+    query = select(func.count()).where(tables.lease.c.study_id == study_id, tables.lease.c.live)
+    return int((await conn.execute(query)).scalar_one())
+
+
+async def decisions(
+    conn: AsyncConnection, study_id: int, keys: Iterable[tuple[int, int, int]]
+) -> dict[tuple[int, int, int], Decision]:
+    """What was answered to the reports (number, epoch, sequence) that are stored already."""
+    wanted = sorted(set(keys))
+    if not wanted:
+        return {}
+    r = tables.report
+    query = select(r).where(r.c.study_id == study_id, tuple_(r.c.number, r.c.epoch, r.c.sequence).in_(wanted))
+    return {(row.number, row.epoch, row.sequence): rows.decision(row) for row in await conn.execute(query)}
+
+
+def _slots_query() -> Any:
+    s, w = tables.slot, tables.worker
+    return select(
+        s.c.worker_id,
+        s.c.index.label("slot_index"),
+        s.c.kind,
+        s.c.memory_bytes,
+        w.c.labels,
+        w.c.name.label("worker_name"),
+        w.c.incarnation,
+        w.c.log_dir,
+        s.c.lease_id,
+        and_(s.c.present, w.c.connected, w.c.expires_at > now).label("placeable"),
+    ).join_from(s, w, s.c.worker_id == w.c.id)
+
+
+async def slots_of(conn: AsyncConnection, lease_ids: Sequence[str]) -> dict[str, tuple[Slot, ...]]:
+    """The slots that the named leases hold."""
+    if not lease_ids:
+        return {}
+    held: dict[str, list[Slot]] = {}
+    query = _slots_query().where(tables.slot.c.lease_id.in_(lease_ids)).order_by(tables.slot.c.index)
+    for row in await conn.execute(query):
+        held.setdefault(row.lease_id, []).append(rows.slot(row))
+    return {lease_id: tuple(slots) for lease_id, slots in held.items()}
+
+
+async def free_slots(conn: AsyncConnection, limit: int) -> list[Slot]:
+    """Free slots of workers that are there, locked for this transaction; those others are taking are skipped."""
+    s, w = tables.slot, tables.worker
+    query = (
+        _slots_query()
+        .where(s.c.lease_id.is_(None), s.c.present, w.c.connected, w.c.expires_at > now)
+        .order_by(s.c.worker_id, s.c.index)
+        .limit(limit)
+        .with_for_update(of=s, skip_locked=True)
+    )
+    return [rows.slot(row) for row in await conn.execute(query)]
+
+
+async def rung_results_since(conn: AsyncConnection, study_id: int, cursor: int) -> Sequence[Row[Any]]:
+    """Rung results recorded or promoted after an event, in the order of recording."""
+    r = tables.rung_result
+    query = (
+        select(r)
+        .where(r.c.study_id == study_id, or_(r.c.cursor > cursor, r.c.promoted_cursor > cursor))
+        .order_by(r.c.cursor)
+    )
+    return (await conn.execute(query)).all()
+
+
+async def ended_since(conn: AsyncConnection, study_id: int, cursor: int) -> list[int]:
+    """Trials that ended after an event."""
+    t = tables.trial
+    query = (
+        select(t.c.number).where(t.c.study_id == study_id, t.c.end_cursor > cursor).order_by(t.c.end_cursor)
+    )
+    return [int(row.number) for row in await conn.execute(query)]

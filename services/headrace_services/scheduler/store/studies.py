@@ -1,0 +1,189 @@
+"""Studies as users see them: the rows, and the figures of a live view.
+
+The figures of a whole page of studies come from three statements, each over an index: they are read at most twice
+a second for a watched study and cost a few milliseconds at 10,000 trials. A study's row is read before its
+figures, so the figures are as new as the row's cursor or newer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.spec import StudySpec
+from sqlalchemy import Select, case, delete, func, insert, select, true, tuple_, union_all
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace_services.scheduler.lifecycle import LEASED, Reason, State, StudyState
+from headrace_services.scheduler.records import Event, Study
+from headrace_services.scheduler.store import rows, tables, trials
+from headrace_services.scheduler.store.trials import TrialView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The part of a study's row that a watcher polls."""
+
+    cursor: int
+    state: StudyState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupancy:
+    """How full the rungs of one milestone are, over all brackets."""
+
+    recorded: int
+    promoted: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Figures:
+    """What is counted for a study's status."""
+
+    states: dict[State, int] = field(default_factory=dict)
+    reasons: dict[Reason, int] = field(default_factory=dict)
+    running: dict[int, int] = field(default_factory=dict)
+    """Trials on a worker now, by the milestone that they are on their way to."""
+    occupancy: dict[int, Occupancy] = field(default_factory=dict)
+    """By milestone."""
+    steps_spent: int = 0
+    best: TrialView | None = None
+    baseline: TrialView | None = None
+
+
+async def find(conn: AsyncConnection, name: str, *, lock: bool = False) -> Study | None:
+    """The study of this name; with `lock`, its row is locked until the transaction ends."""
+    query = select(tables.study).where(tables.study.c.name == name)
+    row = (await conn.execute(query.with_for_update() if lock else query)).one_or_none()
+    return rows.study(row) if row else None
+
+
+async def get(conn: AsyncConnection, study_id: int) -> Study | None:
+    """The study of this id."""
+    row = (await conn.execute(select(tables.study).where(tables.study.c.id == study_id))).one_or_none()
+    return rows.study(row) if row else None
+
+
+async def head(conn: AsyncConnection, study_id: int) -> Head | None:
+    """Where a study is now; None when it was deleted."""
+    s = tables.study
+    row = (await conn.execute(select(s.c.cursor, s.c.state).where(s.c.id == study_id))).one_or_none()
+    return Head(cursor=row.cursor, state=StudyState(row.state)) if row else None
+
+
+async def newest(conn: AsyncConnection, *, before_id: int | None, limit: int) -> list[Study]:
+    """Studies in the reverse order of their creation, after the one of `before_id`."""
+    s = tables.study
+    query = select(s).order_by(s.c.id.desc()).limit(limit)
+    if before_id is not None:
+        query = query.where(s.c.id < before_id)
+    return [rows.study(row) for row in await conn.execute(query)]
+
+
+async def create(conn: AsyncConnection, *, name: str, uid: str, spec: StudySpec, event: Event) -> Study:
+    """Insert an active study with its first event. Raises IntegrityError where the name is taken."""
+    s = tables.study
+    values = {
+        "name": name,
+        "uid": uid,
+        "spec": spec.model_dump(mode="json"),
+        "state": StudyState.ACTIVE.value,
+        "cursor": 1,
+    }
+    study = rows.study((await conn.execute(insert(s).values(values).returning(s))).one())
+    first = {
+        "study_id": study.id,
+        "cursor": study.cursor,
+        "number": event.number,
+        "kind": event.kind,
+        "message": event.message,
+        "detail": event.detail,
+    }
+    await conn.execute(insert(tables.event).values(first))
+    return study
+
+
+async def remove(conn: AsyncConnection, study_id: int) -> None:
+    """Delete a study; everything of it goes with it."""
+    await conn.execute(delete(tables.study).where(tables.study.c.id == study_id))
+
+
+async def figures(conn: AsyncConnection, studies: Sequence[Study]) -> dict[int, Figures]:
+    """The figures of each study, by its id."""
+    found = {study.id: Figures() for study in studies}
+    if not found:
+        return found
+    await _count_trials(conn, found)
+    await _count_rungs(conn, found)
+    for view in await trials.views(conn, _finalists(studies)):
+        if view.trial.baseline:
+            found[view.trial.study_id].baseline = view
+        else:
+            found[view.trial.study_id].best = view
+    return found
+
+
+async def _count_trials(conn: AsyncConnection, found: dict[int, Figures]) -> None:
+    t = tables.trial
+    heading = case((t.c.state.in_([state.value for state in LEASED]), t.c.milestone)).label("heading")
+    query = (
+        select(
+            t.c.study_id,
+            t.c.state,
+            t.c.reason,
+            heading,
+            func.count().label("trials"),
+            func.sum(t.c.steps_spent).label("steps"),
+        )
+        .where(t.c.study_id.in_(found))
+        .group_by(t.c.study_id, t.c.state, t.c.reason, heading)
+    )
+    for row in await conn.execute(query):
+        study = found[row.study_id]
+        state = State(row.state)
+        study.states[state] = study.states.get(state, 0) + row.trials
+        study.steps_spent += int(row.steps)
+        if row.reason:
+            study.reasons[Reason(row.reason)] = row.trials
+        if row.heading is not None:
+            study.running[row.heading] = study.running.get(row.heading, 0) + row.trials
+
+
+async def _count_rungs(conn: AsyncConnection, found: dict[int, Figures]) -> None:
+    r = tables.rung_result
+    query = (
+        select(
+            r.c.study_id,
+            r.c.milestone,
+            func.count().label("recorded"),
+            func.count(r.c.promoted_cursor).label("promoted"),
+        )
+        .where(r.c.study_id.in_(found))
+        .group_by(r.c.study_id, r.c.milestone)
+    )
+    for row in await conn.execute(query):
+        occupancy = Occupancy(recorded=row.recorded, promoted=row.promoted)
+        found[row.study_id].occupancy[row.milestone] = occupancy
+
+
+def _finalists(studies: Sequence[Study]) -> Any:
+    """Each study's best trial (the earliest of equals) and its baseline."""
+    t = tables.trial
+    ids = [study.id for study in studies]
+    greatest = [study.id for study in studies if study.spec.maximizes()]
+    least = [study.id for study in studies if not study.spec.maximizes()]
+    baselines = select(t.c.study_id, t.c.number).where(t.c.study_id.in_(ids), t.c.number == 0, t.c.baseline)
+    wanted = union_all(baselines, _best(least, greatest=False), _best(greatest, greatest=True))
+    return tuple_(t.c.study_id, t.c.number).in_(wanted)
+
+
+def _best(ids: list[int], *, greatest: bool) -> Select[Any]:
+    s, t = tables.study, tables.trial.alias()
+    value = t.c.best_value.desc() if greatest else t.c.best_value.asc()
+    first = (
+        select(t.c.number)
+        .where(t.c.study_id == s.c.id, ~t.c.baseline, t.c.best_value.is_not(None))
+        .order_by(value, t.c.number)
+        .limit(1)
+        .lateral()
+    )
+    return select(s.c.id, first.c.number).select_from(s.join(first, true())).where(s.c.id.in_(ids))

