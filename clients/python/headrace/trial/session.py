@@ -23,8 +23,11 @@ logger = logging.getLogger("headrace.trial")
 class Observer(Protocol):
     """Looks on at the instants that matter for resuming; `headrace check` is one."""
 
-    def restored(self, t: "Trial") -> None:
-        """Everything known so far is restored; the last call before the loop counts."""
+    def tracked(self, t: "Trial") -> None:
+        """`t.track(...)` is done, and what it was given is restored."""
+
+    def begun(self, t: "Trial") -> None:
+        """Everything is restored; `t.steps()` hands out its first step next."""
 
     def reporting(self, t: "Trial", step: int) -> None:
         """A checkpoint is complete, or would be."""
@@ -135,7 +138,7 @@ class Trial:
                 self._give(entry, self._document["tracked"])
         self._put_back_globals()
         if self._observer is not None:
-            self._observer.restored(self)
+            self._observer.tracked(self)
 
     def steps(self, *, checkpoint_every: int | None = None) -> Iterator[int]:
         """The steps that are left, up to `max_steps`; ends early when the trial is told to leave.
@@ -147,6 +150,8 @@ class Trial:
             raise ValueError(f"checkpoint_every must be at least 1, not {checkpoint_every}")
         self._checkpoint_every = checkpoint_every
         self._begin()
+        if self._observer is not None:
+            self._observer.begun(self)
         self._looping = True
         try:
             while self._step < self.max_steps and self._end is None:
@@ -242,8 +247,6 @@ class Trial:
                 )
             self._runtime.restored(read_time_s=self._read_time_s)
             self._put_back_globals()
-        if self._observer is not None:
-            self._observer.restored(self)
         self._train_started = time.monotonic()
 
     def _wants_save(self, step: int, *, asked: bool) -> bool:

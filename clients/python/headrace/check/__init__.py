@@ -1,0 +1,14 @@
+"""`headrace check`: proves that pausing a script changes nothing, or names what a pause loses.
+
+The script runs straight, then again with a save and a restore in a new process at every report. Reported
+metrics and the fingerprints of all training state that can be found in the process (weights, moments,
+settings, schedules, scalers, samplers, random generators) are compared bit by bit. `runner` starts the
+processes, `segment` is one of them, `discover` and `fingerprint` look into it, `compare` names the loss,
+`report` tells it.
+"""
+
+from headrace.check.report import CheckReport, Difference, Missing, render
+from headrace.check.runner import CheckError, run_check
+from headrace.check.snapshot import Kind
+
+__all__ = ["CheckError", "CheckReport", "Difference", "Kind", "Missing", "render", "run_check"]

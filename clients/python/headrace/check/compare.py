@@ -1,0 +1,260 @@
+"""Names what a restore lost. Pure: results of processes in, findings out.
+
+At each boundary three photographs of the same step are laid side by side: the state when the checkpoint was
+complete (end of one process), when the script came back to its loop, and when the next process began its
+loop. What was in the first and is not in the last was not restored; what changed between the first and the
+second was changed too late to be saved. Because each boundary is judged by its own two processes, a loss at
+one is not blamed again on everything that it disturbs later.
+
+Only when the curves part and no photograph explains it are weaker signs used: a counter in a variable, a
+generator seeded once more, an iterator that starts over.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from headrace.check.report import Difference, Missing
+from headrace.check.snapshot import Kind, Moment, Piece, SegmentResult, Snapshot
+
+_ROLES = {
+    Kind.WEIGHTS: "model",
+    Kind.MOMENTS: "optimizer",
+    Kind.SETTINGS: "optimizer",
+    Kind.SCHEDULE: "lr_scheduler",
+    Kind.SCALER: "scaler",
+    Kind.DATA: "batches",
+    Kind.RNG: "generator",
+}
+_WHAT_HAPPENS = {
+    Kind.WEIGHTS: "the weights are those of a new model",
+    Kind.MOMENTS: "its moments start from nothing",
+    Kind.SETTINGS: "its settings are the initial ones",
+    Kind.SCHEDULE: "the schedule restarts",
+    Kind.SCALER: "the scale restarts",
+    Kind.DATA: "the sampler starts its epoch again",
+    Kind.RNG: "the random numbers repeat",
+    Kind.STEP: "the steps are counted anew",
+    Kind.VALUE: "its state starts from nothing",
+}
+
+
+def losses(chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
+    """What the checkpoints of these processes, each resumed from the one before, did not hold: certain losses."""
+    found: dict[tuple[str, str], Missing] = {}
+    for number, result in enumerate(chain):
+        saved = result.last(Moment.REPORTED)
+        if saved is None:
+            continue
+        restored = chain[number + 1] if number + 1 < len(chain) else None
+        for missing in (*_steps_counted_anew(result), *_lost_at(saved, result, restored)):
+            found.setdefault((missing.name, missing.finding), missing)
+    order = list(Kind)
+    return tuple(sorted(found.values(), key=lambda missing: (order.index(missing.kind), missing.step)))
+
+
+def first_difference(straight: SegmentResult, chain: Sequence[SegmentResult]) -> Difference | None:
+    """Where the curves part first; where they never do, where the state does."""
+    resumed = [report for result in chain for report in result.reports]
+    for mine, other in zip(straight.reports, resumed, strict=False):
+        if mine.step != other.step:
+            return Difference(step=mine.step, what="the step", straight=str(mine.step), other=str(other.step))
+        for name in sorted(mine.metrics.keys() | other.metrics.keys()):
+            values = mine.metrics.get(name, ""), other.metrics.get(name, "")
+            if values[0] != values[1]:
+                shown = [_shown(value) for value in values]
+                return Difference(step=mine.step, what=name, straight=shown[0], other=shown[1])
+    if len(straight.reports) != len(resumed):
+        counts = str(len(straight.reports)), str(len(resumed))
+        return Difference(
+            step=len(straight.reports), what="the number of reports", straight=counts[0], other=counts[1]
+        )
+    return _first_state_difference(straight, chain)
+
+
+def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
+    """What may explain that the curves part, where `losses` found nothing."""
+    steps = tuple(_loop_variables(straight, chain))
+    if steps:
+        return steps
+    found: dict[str, Missing] = {}
+    for before, after in pairwise(chain):
+        for missing in (
+            *_seeded_again(after),
+            *_variables_reset(before, after),
+            *_iterators_restarted(before, after),
+        ):
+            found.setdefault(missing.finding, missing)
+    return tuple(found.values())
+
+
+def _lost_at(saved: Snapshot, result: SegmentResult, restored: SegmentResult | None) -> Iterator[Missing]:
+    ended = result.last(Moment.BODY_ENDED)
+    if ended is not None and ended.step == saved.step:
+        for pieces in _by_object(saved, ended):
+            yield _moved_after_report(pieces, saved.step)
+    begun = restored.begun if restored is not None else None
+    if restored is None or begun is None:
+        return
+    tracked = restored.last(Moment.TRACKED)
+    lost_at_track = (
+        {piece.key for pieces in _by_object(saved, tracked) for piece, _ in pieces} if tracked else set()
+    )
+    for pieces in _by_object(saved, begun):
+        given_back = tracked is not None and not any(piece.key in lost_at_track for piece, _ in pieces)
+        yield _not_restored(pieces, saved.step, given_back=given_back)
+
+
+_Differing = list[tuple[Piece, list[str]]]
+
+
+def _by_object(one: Snapshot, other: Snapshot) -> list[_Differing]:
+    """The pieces that differ, with their differing parts; both sides of an optimizer together."""
+    others = other.by_key()
+    objects: dict[str, _Differing] = {}
+    for piece in one.pieces:
+        if piece.key not in others:
+            continue
+        parts = piece.parts, others[piece.key].parts
+        names = [name for name in (parts[0] | parts[1]) if parts[0].get(name) != parts[1].get(name)]
+        if names:
+            shown = [
+                f"{name}: {parts[0].get(name, 'none')}, then {parts[1].get(name, 'none')}" for name in names
+            ]
+            whole = piece.key.removesuffix(" moments").removesuffix(" settings")
+            objects.setdefault(whole, []).append((piece, shown))
+    return list(objects.values())
+
+
+def _not_restored(pieces: _Differing, step: int, *, given_back: bool) -> Missing:
+    piece, _ = pieces[0]
+    what = _WHAT_HAPPENS[piece.kind]
+    role = _ROLES.get(piece.kind, "state")
+    if not piece.saved_as:
+        name = piece.variable if piece.variable.isidentifier() else f"<the {piece.label}>"
+        finding = f"{piece.subject} is not tracked: {what}"
+        remedy = f"add {role}={piece.variable or name} to t.track(...)"
+    elif piece.kind is Kind.RNG and piece.saved_as == "(global)":
+        finding = f"{piece.label} is not as it was saved: {what}"
+        remedy = "loop over t.steps(), which restores the generators last, and seed nothing after it"
+    elif piece.kind is Kind.STEP:
+        finding, remedy = f"the trial resumes at another step: {what}", "loop over t.steps()"
+    elif given_back:
+        finding = f"{piece.subject} is restored by t.track(...), and changed before the loop"
+        remedy = "call t.track(...) last, when everything is built and initialised"
+    else:
+        finding = f"{piece.subject} is tracked, but its load_state_dict() does not restore what its state_dict() took"
+        remedy = f"make load_state_dict() of {piece.label} restore everything that the next step reads"
+    return Missing(
+        kind=piece.kind, finding=finding, remedy=remedy, step=step, evidence=_evidence(pieces, step)
+    )
+
+
+def _moved_after_report(pieces: _Differing, step: int) -> Missing:
+    piece, _ = pieces[0]
+    return Missing(
+        kind=piece.kind,
+        finding=f"{piece.subject} changes after t.report(...), so a pause loses the change",
+        remedy="make t.report(...) the last line of the loop's body",
+        step=step,
+        evidence=_evidence(pieces, step),
+    )
+
+
+def _evidence(pieces: _Differing, step: int) -> tuple[str, ...]:
+    lines = []
+    for piece, parts in pieces:
+        more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
+        lines.append(f"{piece.kind.value} at step {step}, saved then restored: {'; '.join(parts[:3])}{more}")
+    return tuple(lines)
+
+
+def _steps_counted_anew(result: SegmentResult) -> Iterator[Missing]:
+    if result.resume_step and result.reports and result.reports[0].step <= result.resume_step:
+        yield Missing(
+            kind=Kind.STEP,
+            finding=f"resumed after step {result.resume_step}, the script reports step {result.reports[0].step} again",
+            remedy="loop over t.steps(), or start at t.step + 1",
+            step=result.resume_step,
+        )
+
+
+def _loop_variables(straight: SegmentResult, chain: Sequence[SegmentResult]) -> Iterator[Missing]:
+    """A variable that counted the steps in the straight run, and does not in the resumed one."""
+    mine, others = _reported(straight), _reported_by_step(chain)
+    if len(mine) < 2:
+        return
+    names = set(mine[0].variables)
+    for name in sorted(name for name in names if all(at.variables.get(name) == str(at.step) for at in mine)):
+        for at in mine:
+            other = others.get(at.step)
+            if other is not None and other.variables.get(name) != str(at.step):
+                yield Missing(
+                    kind=Kind.STEP,
+                    finding=f"`{name}` is {other.variables.get(name)} at step {at.step}: it counts the steps anew",
+                    remedy=f"write `for {name} in t.steps()`, or start at t.step + 1",
+                    step=at.step,
+                )
+                break
+
+
+def _seeded_again(result: SegmentResult) -> Iterator[Missing]:
+    for call in result.seeded:
+        yield Missing(
+            kind=Kind.RNG,
+            finding=f"{call} seeds again after the restore: the random numbers repeat",
+            remedy="seed before t.track(...), or not at all: the trial has been seeded with t.seed",
+            step=result.resume_step,
+        )
+
+
+def _variables_reset(before: SegmentResult, after: SegmentResult) -> Iterator[Missing]:
+    saved, start, restored = before.last(Moment.REPORTED), before.begun, after.begun
+    if saved is None or start is None or restored is None:
+        return
+    for name in sorted(saved.variables.keys() & start.variables.keys() & restored.variables.keys()):
+        values = start.variables[name], saved.variables[name], restored.variables[name]
+        if values[0] != values[1] != values[2]:
+            yield Missing(
+                kind=Kind.VALUE,
+                finding=f"variable `{name}` is {values[1]} when saved, and {values[2]} after the restore",
+                remedy=f"keep it in t.state[{name!r}], which is saved",
+                step=saved.step,
+            )
+
+
+def _iterators_restarted(before: SegmentResult, after: SegmentResult) -> Iterator[Missing]:
+    saved, restored = before.last(Moment.REPORTED), after.begun
+    if saved is None or restored is None:
+        return
+    for name in sorted(set(saved.iterators) & set(restored.iterators)):
+        yield Missing(
+            kind=Kind.DATA,
+            finding=f"`{name}` is an iterator, which no checkpoint can hold: it starts again",
+            remedy="draw batches from trial.ResumableBatches, and track it",
+            step=saved.step,
+        )
+
+
+def _first_state_difference(straight: SegmentResult, chain: Sequence[SegmentResult]) -> Difference | None:
+    others = _reported_by_step(chain)
+    for mine in _reported(straight):
+        other = others.get(mine.step)
+        for pieces in _by_object(mine, other) if other is not None else ():
+            piece, parts = pieces[0]
+            one, _, two = parts[0].partition(", then ")
+            return Difference(
+                step=mine.step, what=f"{piece.kind.value} of {piece.subject}", straight=one, other=two
+            )
+    return None
+
+
+def _reported(result: SegmentResult) -> list[Snapshot]:
+    return [found for found in result.snapshots if found.moment is Moment.REPORTED]
+
+
+def _reported_by_step(chain: Iterable[SegmentResult]) -> dict[int, Snapshot]:
+    return {found.step: found for result in chain for found in _reported(result)}
+
+
+def _shown(value: str) -> str:
+    return repr(float.fromhex(value)) if value else "not reported"

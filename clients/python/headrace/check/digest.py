@@ -1,0 +1,53 @@
+"""Digests of values: equal text exactly where every bit is equal."""
+
+import sys
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+
+_SHORT = 64
+
+
+def digest(value: Any) -> str:
+    """The value itself where it is short and plain, else a hash of its type, shape and bits."""
+    if value is None or type(value) in (bool, int, float, str):
+        text = value.hex() if isinstance(value, float) and value != value else repr(value)
+        if len(text) <= _SHORT:
+            return text
+    hasher = blake2b(digest_size=8)
+    _feed(hasher, value)
+    return f"#{hasher.hexdigest()}"
+
+
+def _feed(hasher: "blake2b", value: Any) -> None:
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        _feed_tensor(hasher, value, torch)
+    elif numpy is not None and isinstance(value, numpy.ndarray | numpy.generic) and not value.dtype.hasobject:
+        hasher.update(f"array {value.dtype} {value.shape}".encode())
+        hasher.update(numpy.ascontiguousarray(value).tobytes())
+    elif isinstance(value, Mapping):
+        hasher.update(f"mapping {len(value)}".encode())
+        for key in sorted(value, key=repr):
+            _feed(hasher, key)
+            _feed(hasher, value[key])
+    elif isinstance(value, list | tuple):
+        hasher.update(f"sequence {len(value)}".encode())
+        for item in value:
+            _feed(hasher, item)
+    elif isinstance(value, set | frozenset):
+        _feed(hasher, sorted(value, key=repr))
+    elif isinstance(value, bytes):
+        hasher.update(value)
+    elif value is None or isinstance(value, bool | int | float | str):
+        hasher.update(f"{type(value).__name__} {value!r};".encode())
+    else:  # an object whose bits cannot be read: its kind is all that can be compared
+        hasher.update(f"object {type(value).__qualname__};".encode())
+
+
+def _feed_tensor(hasher: "blake2b", tensor: Any, torch: Any) -> None:
+    hasher.update(f"tensor {tensor.dtype} {tuple(tensor.shape)}".encode())
+    flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+    if flat.numel():
+        raw = flat.view(torch.uint8)
+        hasher.update(raw.numpy().tobytes() if "numpy" in sys.modules else bytes(raw.tolist()))

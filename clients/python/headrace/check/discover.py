@@ -1,0 +1,132 @@
+"""Finds the training state of a process without being told where it is.
+
+Two ways lead to it. The script's own variables are walked, from the outermost frame inwards and then
+through attributes, containers, closures and suspended generators: this gives names, and finds generators
+that the collector does not know. And the garbage collector lists every module, optimizer, schedule, scaler
+and loader, wherever it hides. Code of the standard library and of installed packages is not looked into:
+their variables are not the script's.
+"""
+
+import functools
+import gc
+import inspect
+import random
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, FunctionType, GeneratorType, MethodType, ModuleType
+from typing import Any
+
+import headrace
+
+_MOST_OBJECTS = 20_000
+_MOST_ITEMS = 256
+_DEPTH = 5
+_FOREIGN = (
+    str(Path(headrace.__file__).parent),
+    sysconfig.get_path("stdlib"),
+    sysconfig.get_path("platstdlib"),
+)
+
+
+def script_frames(frame: FrameType | None) -> list[FrameType]:
+    """The script's own frames among the callers of `frame`, outermost first."""
+    frames = []
+    while frame is not None:
+        if _is_own(frame.f_code.co_filename):
+            frames.append(frame)
+        frame = frame.f_back
+    return frames[::-1]
+
+
+def walk(frames: list[FrameType]) -> Iterator[tuple[str, Any]]:
+    """Every object that the frames' variables lead to, once, with the shortest way there (breadth first)."""
+    seen: set[int] = set()
+    layer = list(_variables(frames))
+    for _ in range(_DEPTH):
+        deeper: list[tuple[str, Any]] = []
+        for name, value in layer:
+            if id(value) in seen or isinstance(value, ModuleType | type):
+                continue
+            seen.add(id(value))
+            yield name, value
+            if len(seen) > _MOST_OBJECTS:
+                return
+            deeper.extend(_children(name, value))
+        layer = deeper
+
+
+def locals_of(frames: list[FrameType]) -> dict[str, Any]:
+    """The frames' local variables; an outer frame's name wins."""
+    found: dict[str, Any] = {}
+    for frame in frames:
+        for name, value in frame.f_locals.items():
+            if not name.startswith("__"):
+                found.setdefault(name, value)
+    return found
+
+
+def collected(classes: tuple[type, ...]) -> list[Any]:
+    """Every live instance of the classes that the garbage collector knows."""
+    gc.collect()
+    return [found for found in gc.get_objects() if issubclass(type(found), classes)]
+
+
+def global_generators() -> set[int]:
+    """The ids of the generators behind the global functions, which are saved as a whole."""
+    ids = {id(getattr(random, "_inst", None))}
+    if (numpy := sys.modules.get("numpy")) is not None:
+        ids.add(id(numpy.random.mtrand._rand))
+    if (torch := sys.modules.get("torch")) is not None:
+        ids.add(id(torch.default_generator))
+    return ids
+
+
+def _is_own(filename: str) -> bool:
+    return not (
+        filename.startswith(("<", *_FOREIGN)) or "site-packages" in filename or "dist-packages" in filename
+    )
+
+
+def _variables(frames: list[FrameType]) -> Iterator[tuple[str, Any]]:
+    for frame in frames:
+        yield from ((name, value) for name, value in frame.f_locals.items() if not name.startswith("__"))
+    for frame in frames:
+        yield from ((name, value) for name, value in frame.f_globals.items() if not name.startswith("__"))
+
+
+def _children(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, str | bytes | int | float):
+        return
+    if isinstance(value, dict):
+        yield from ((f"{name}[{key!r}]", item) for key, item in list(value.items())[:_MOST_ITEMS])
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((f"{name}[{i}]", item) for i, item in enumerate(list(value)[:_MOST_ITEMS]))
+    elif isinstance(value, FunctionType):
+        yield from inspect.getclosurevars(value).nonlocals.items()
+    elif isinstance(value, MethodType):
+        yield f"{name}.__self__", value.__self__
+    elif isinstance(value, functools.partial):
+        yield from ((f"{name}.args[{i}]", item) for i, item in enumerate(value.args))
+        yield from ((f"{name}.{key}", item) for key, item in value.keywords.items())
+    elif isinstance(value, GeneratorType):
+        if value.gi_frame is not None and _is_own(value.gi_frame.f_code.co_filename):
+            yield from value.gi_frame.f_locals.items()
+    elif not type(value).__module__.startswith("headrace.trial.session"):
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict):
+            hidden = ("_parameters", "_buffers", "_modules")
+            yield from ((f"{name}.{key}", item) for key, item in attributes.items() if key not in hidden)
+            children = attributes.get("_modules")
+            if isinstance(children, dict):
+                yield from ((f"{name}.{key}", item) for key, item in children.items())
+
+
+def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a loader that only the collector knows holds: its samplers and generators."""
+    for name in ("sampler", "batch_sampler", "generator"):
+        part = getattr(value, name, None)
+        if part is not None:
+            yield f"the loader's {name}", part
+            yield f"the loader's {name}.generator", getattr(part, "generator", None)

@@ -1,0 +1,253 @@
+"""Turns what was discovered into pieces with fingerprints.
+
+An object's key is its name in `t.track(...)`, else the variable that leads to it, else its class and its
+place among the nameless of its class: the same in every process, because every process runs the same script
+to the same instant.
+"""
+
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from headrace.check import discover
+from headrace.check.digest import digest
+from headrace.check.snapshot import Kind, Moment, Piece, Snapshot
+from headrace.trial import ResumableBatches, Trial, rng
+
+GLOBAL = "(global)"
+_MOST_ELEMENTS = 65_536
+
+
+def take(t: Trial, frame: FrameType | None, moment: Moment, step: int) -> Snapshot:
+    """All the state that can be found from here."""
+    frames = discover.script_frames(frame)
+    finds = _Finds(t.tracked_objects())
+    named = list(discover.walk(frames))
+    for path, value in named:
+        finds.add(value, path)
+    for value in discover.collected(finds.classes.nameless()):
+        finds.add(value, "")
+        for path, part in discover.parts_of(value):
+            finds.add(part, path)
+    local = discover.locals_of(frames)
+    return Snapshot(
+        moment=moment,
+        step=step,
+        pieces=(*finds.pieces(), *_global_pieces(t)),
+        variables={name: digest(value) for name, value in local.items() if _is_plain(value)},
+        iterators=tuple(sorted(name for name, value in local.items() if _is_iterator(value))),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Classes:
+    """The classes that matter, as far as the script has imported what they come from."""
+
+    module: tuple[type, ...] = ()
+    optimizer: tuple[type, ...] = ()
+    schedule: tuple[type, ...] = ()
+    scaler: tuple[type, ...] = ()
+    loader: tuple[type, ...] = ()
+    sampler: tuple[type, ...] = (ResumableBatches,)
+    generator: tuple[type, ...] = (random.Random,)
+
+    @classmethod
+    def imported(cls) -> "_Classes":
+        generators: list[type] = [random.Random]
+        if (numpy := sys.modules.get("numpy")) is not None:
+            generators += [numpy.random.Generator, numpy.random.RandomState]
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return cls(generator=tuple(generators))
+        return cls(
+            module=(torch.nn.Module,),
+            optimizer=(torch.optim.Optimizer,),
+            schedule=(torch.optim.lr_scheduler.LRScheduler,),
+            scaler=(torch.amp.GradScaler,),
+            loader=(torch.utils.data.DataLoader,),
+            sampler=(torch.utils.data.Sampler, ResumableBatches),
+            generator=(*generators, torch.Generator),
+        )
+
+    def nameless(self) -> tuple[type, ...]:
+        """What is looked for even where no variable leads to it."""
+        return (*self.module, *self.optimizer, *self.schedule, *self.scaler, *self.loader)
+
+
+class _Finds:
+    """The objects found, each once, and the names they are known by."""
+
+    def __init__(self, tracked: dict[str, Any]) -> None:
+        self.classes = _Classes.imported()
+        self._tracked = tracked
+        self._found: dict[int, tuple[Any, str]] = {}
+        self._global = discover.global_generators()
+        self._tracked_names = {id(value): name for name, value in tracked.items()}
+        for value in tracked.values():
+            self.add(value, "")
+        self._saved_tensors = {
+            id(tensor)
+            for value in tracked.values()
+            if self._is(value, "module")
+            for _, tensor in _tensors(value)
+        }
+
+    def add(self, value: Any, path: str) -> None:
+        if id(value) in self._global or not self._matters(value):
+            return
+        _, known = self._found.get(id(value), (None, ""))
+        self._found[id(value)] = (value, known or path)
+
+    def pieces(self) -> Iterator[Piece]:
+        parts = {id(part) for value, _ in self._found.values() for part in self._parts(value)}
+        roots = [
+            (value, path)
+            for value, path in self._found.values()
+            if id(value) not in parts or self._name(value)
+        ]
+        nameless: dict[str, int] = {}
+        for value, path in roots:
+            label = type(value).__name__
+            if not (path or self._name(value)):
+                nameless[label] = nameless.get(label, 0) + 1
+        counted: dict[str, int] = {}
+        for value, path in roots:
+            label, name = type(value).__name__, self._name(value)
+            if name:
+                key = f"tracked {name}"
+            elif path:
+                key = f"variable {path}"
+            else:
+                counted[label] = counted.get(label, 0) + 1
+                key = f"{label} {counted[label]} of {nameless[label]}"
+            yield from self._describe(value, key, label, path, name)
+
+    def _name(self, value: Any) -> str:
+        return self._tracked_names.get(id(value), "")
+
+    def _is(self, value: Any, what: str) -> bool:
+        return issubclass(type(value), getattr(self.classes, what))
+
+    def _matters(self, value: Any) -> bool:
+        kinds = ("module", "optimizer", "schedule", "scaler", "sampler", "generator")
+        return (
+            id(value) in self._tracked_names
+            or any(self._is(value, kind) for kind in kinds)
+            or _has_state(value)
+        )
+
+    def _parts(self, value: Any) -> list[Any]:
+        """What belongs to `value` and is told of with it."""
+        if self._is(value, "module"):
+            return list(value.modules())[1:]
+        if self._is(value, "schedule"):
+            return list(getattr(value, "_schedulers", ()))
+        return []
+
+    def _describe(self, value: Any, key: str, label: str, path: str, name: str) -> Iterator[Piece]:
+        def piece(kind: Kind, parts: dict[str, str], saved_as: str = name, side: str = "") -> Piece:
+            return Piece(
+                key=key + side, kind=kind, label=label, variable=path, saved_as=saved_as, parts=parts
+            )
+
+        if self._is(value, "module"):
+            tensors = list(_tensors(value))
+            covered = name or (
+                "(parts)" if tensors and all(id(x) in self._saved_tensors for _, x in tensors) else ""
+            )
+            if tensors:
+                yield piece(Kind.WEIGHTS, {part: digest(tensor) for part, tensor in tensors}, covered)
+        elif self._is(value, "optimizer"):
+            state = value.state_dict()
+            yield piece(Kind.MOMENTS, _moments(state["state"]), side=" moments")
+            groups = state["param_groups"]
+            settings = {
+                (setting if len(groups) == 1 else f"{setting} of group {number}"): digest(group[setting])
+                for number, group in enumerate(groups)
+                for setting in group
+                if setting != "params"
+            }
+            yield piece(Kind.SETTINGS, settings, side=" settings")
+        elif self._is(value, "generator"):
+            yield piece(Kind.RNG, {"state": digest(_generator_state(value))})
+        else:
+            kind = Kind.VALUE
+            if self._is(value, "schedule"):
+                kind = Kind.SCHEDULE
+            elif self._is(value, "scaler"):
+                kind = Kind.SCALER
+            elif self._is(value, "sampler") or {"epoch", "position"} <= _state(value).keys():
+                kind = Kind.DATA
+            yield piece(kind, {part: digest(item) for part, item in _state(value).items()})
+
+
+def _global_pieces(t: Trial) -> Iterator[Piece]:
+    labels = {
+        "python": "Python's `random`",
+        "numpy": "NumPy's `numpy.random`",
+        "torch": "PyTorch's generator",
+        "cuda": "CUDA",
+    }
+    for name, state in rng.capture().items():
+        yield Piece(
+            key=f"global {name}",
+            kind=Kind.RNG,
+            label=labels[name],
+            saved_as=GLOBAL,
+            parts={"state": digest(state)},
+        )
+    yield Piece(key="step", kind=Kind.STEP, label="t.step", saved_as=GLOBAL, parts={"step": str(t.step)})
+    if t.state:
+        values = {name: digest(value) for name, value in t.state.items()}
+        yield Piece(key="t.state", kind=Kind.VALUE, label="t.state", saved_as=GLOBAL, parts=values)
+
+
+def _tensors(module: Any) -> Iterator[tuple[str, Any]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def _moments(state: dict[Any, dict[str, Any]]) -> dict[str, str]:
+    """One digest for each moment, over all parameters."""
+    names = sorted({name for moments in state.values() for name in moments})
+    return {name: digest({i: moments.get(name) for i, moments in state.items()}) for name in names}
+
+
+def _has_state(value: Any) -> bool:
+    return all(callable(getattr(type(value), method, None)) for method in ("state_dict", "load_state_dict"))
+
+
+def _state(value: Any) -> dict[str, Any]:
+    state = value.state_dict() if _has_state(value) else {}
+    return state if isinstance(state, dict) else {"state": state}
+
+
+def _generator_state(value: Any) -> Any:
+    if hasattr(value, "getstate"):
+        return value.getstate()
+    if hasattr(value, "bit_generator"):
+        return value.bit_generator.state
+    return value.get_state()
+
+
+def _is_plain(value: Any) -> bool:
+    if value is None or type(value) in (bool, int, float, str):
+        return True
+    if isinstance(value, list | tuple | set | dict):
+        items = value.values() if isinstance(value, dict) else value
+        return len(value) <= 1024 and all(type(item) in (bool, int, float, str) for item in items)
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return bool(value.numel() <= _MOST_ELEMENTS)
+    return (
+        numpy is not None
+        and isinstance(value, numpy.ndarray | numpy.generic)
+        and value.size <= _MOST_ELEMENTS
+    )
+
+
+def _is_iterator(value: Any) -> bool:
+    return hasattr(type(value), "__next__") and hasattr(type(value), "__iter__")

@@ -1,0 +1,104 @@
+"""What a check found, and how it is told.
+
+One missing piece is a root cause: an object, what is wrong with it, and the line to write. What follows
+from it (a loss that differs) is evidence below, never a finding of its own.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headrace.check.snapshot import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """One piece of state that a pause loses."""
+
+    kind: Kind
+    # What happens, in one sentence.
+    finding: str
+    remedy: str
+    # The step at whose checkpoint it showed first.
+    step: int
+    evidence: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The piece's name, such as `optimizer moments`."""
+        return self.kind.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first place where two runs part."""
+
+    step: int
+    # The metric, or the piece of state.
+    what: str
+    straight: str
+    other: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """The outcome of `headrace check`."""
+
+    script: str
+    steps: int
+    # How often the resumed run was saved, ended and restored in a new process.
+    restores: int
+    missing: tuple[Missing, ...] = ()
+    # Where the resumed run leaves the straight one; None where every bit is equal.
+    trajectory: Difference | None = None
+    # Where two straight runs part: then a difference says nothing about checkpoints.
+    nondeterminism: Difference | None = None
+    metrics: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Pausing and resuming changes nothing."""
+        return not self.missing and self.trajectory is None and self.nondeterminism is None
+
+
+def render(report: CheckReport) -> str:
+    """The report as plain text, the verdict first."""
+    return "\n".join(_lines(report))
+
+
+def _lines(report: CheckReport) -> Iterator[str]:
+    if report.passed:
+        yield f"PASSED  {report.script}: pausing changes nothing"
+        yield (
+            f"        {report.steps} steps straight, and again with {report.restores} restores, each in a new process: "
+            f"{', '.join(report.metrics)} and all state found are equal bit by bit"
+        )
+        return
+    yield f"FAILED  {report.script}: {_verdict(report)}"
+    for number, missing in enumerate(report.missing, start=1):
+        yield ""
+        yield f"  {number}. {missing.name}: {missing.finding}"
+        yield f"     remedy: {missing.remedy}"
+        for line in missing.evidence:
+            yield f"     - {line}"
+    if report.nondeterminism is not None:
+        yield ""
+        yield f"  two straight runs, no checkpoint involved: {_parting(report.nondeterminism, 'second run')}"
+    if report.trajectory is not None and report.nondeterminism is None:
+        yield ""
+        yield f"  what follows: {_parting(report.trajectory, 'resumed')}"
+
+
+def _verdict(report: CheckReport) -> str:
+    if report.nondeterminism is not None:
+        verdict = (
+            "this script is not deterministic by itself, so its checkpoints cannot be judged by its curve"
+        )
+        return f"{verdict}; but this is lost for certain" if report.missing else verdict
+    if not report.missing:
+        return "a resumed run differs, and nothing that can be inspected explains it"
+    count = len(report.missing)
+    return f"a pause loses {'one piece' if count == 1 else f'{count} pieces'} of state"
+
+
+def _parting(difference: Difference, other: str) -> str:
+    return f"{difference.what} at step {difference.step} is {difference.straight} straight, {difference.other} {other}"

@@ -1,0 +1,188 @@
+"""Runs the processes of a check, and draws the conclusion.
+
+A straight run; then the same steps with a save, an end and a restore in a new process at every report. If
+they differ, a second straight run tells a script that is not deterministic by itself from one that a pause
+changes. Every process is really new: with its own hash seed, its own import order and its own memory, as on
+another machine.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from headrace.check.compare import first_difference, losses, suspects
+from headrace.check.report import CheckReport, Missing
+from headrace.check.snapshot import Control, Kind, Moment, SegmentResult
+
+STEPS = 3
+
+Progress = Callable[[str, int, int], None]
+Launch = Callable[[Path, Path], None]
+
+
+class CheckError(RuntimeError):
+    """The script does not run, so there is nothing to compare."""
+
+
+def run_check(
+    script: Path,
+    *,
+    steps: int | None = None,
+    params: Mapping[str, bool | int | float | str] | None = None,
+    callable: str | None = None,  # noqa: A002 - the word of the study file
+    max_steps: int | None = None,
+    progress: Progress | None = None,
+    launch: Launch | None = None,
+) -> CheckReport:
+    """Proves that pausing `script` changes nothing, or names what a pause loses.
+
+    `steps` (3) are trained in each run, of a budget of `max_steps` (the script's own). `params` override
+    the script's defaults. `callable` is `function` or `module:function` where the script does not call
+    `trial.main` itself. `progress(what, done, total)` is told before each process. Raises `CheckError`
+    where the script fails without any pause.
+    """
+    script = script.resolve()
+    if not script.is_file():
+        raise CheckError(f"there is no script {script}")
+    count = STEPS if steps is None else steps
+    if count < 2:
+        raise CheckError(f"steps={count}: at least 2 are needed, one before a restore and one after")
+    target = callable or ""
+    if target and ":" not in target:
+        target = f"{script.stem}:{target}"
+    with tempfile.TemporaryDirectory(prefix="headrace-check-") as folder:
+        control = Control(
+            script=str(script),
+            target=target,
+            params=dict(params or {}),
+            steps=count,
+            max_steps=max_steps,
+            seed=0,
+            resume_step=0,
+            restore_dir="",
+            checkpoint_dir="",
+            result_file="",
+        )
+        check = _Check(control, Path(folder), progress or _silent, launch or _launch)
+        return check.run()
+
+
+class _Check:
+    """One check: its folder, and the processes started so far."""
+
+    def __init__(self, control: Control, folder: Path, progress: Progress, launch: Launch) -> None:
+        self._control = control
+        self._folder = folder
+        self._progress = progress
+        self._launch = launch
+        self._started = 0
+
+    def run(self) -> CheckReport:
+        steps = self._control.steps
+        straight = self._process("straight run", self._control)
+        self._require_sound(straight)
+        report = CheckReport(
+            script=Path(self._control.script).name,
+            steps=steps,
+            restores=0,
+            metrics=tuple(sorted({name for reported in straight.reports for name in reported.metrics})),
+        )
+        chain, broken = self._resumed_run()
+        missing = (*losses(chain), *broken)
+        trajectory = None if broken else first_difference(straight, chain)
+        if missing or trajectory is not None:
+            again = self._process("second straight run", self._control)
+            parting = first_difference(straight, [again])
+            if parting is not None:
+                return replace(report, missing=missing, nondeterminism=parting)
+            missing = missing or suspects(straight, chain)
+        return replace(report, restores=len(chain) - 1, missing=missing, trajectory=trajectory)
+
+    def _resumed_run(self) -> tuple[list[SegmentResult], tuple[Missing, ...]]:
+        """The processes, each resumed from the one before, and why there are no more of them."""
+        chain: list[SegmentResult] = []
+        control = replace(self._control, checkpoint_dir=str(self._folder / "checkpoints"))
+        while True:
+            number = len(chain) + 1
+            result = self._process(f"resumed run, process {number}", control)
+            if result.error:
+                return chain, (_restore_failed(result, chain),)
+            chain.append(result)
+            reached = result.reports[-1].step if result.reports else control.resume_step
+            if reached >= control.steps:
+                return chain, ()
+            if not result.checkpoint_dir or result.checkpoint_step <= control.resume_step:
+                return chain, (_nothing_saved(result),)
+            control = replace(control, resume_step=result.checkpoint_step, restore_dir=result.checkpoint_dir)
+
+    def _process(self, what: str, control: Control) -> SegmentResult:
+        self._progress(what, self._started, control.steps + 1)
+        self._started += 1
+        control_file = self._folder / f"control-{self._started}.json"
+        result_file = self._folder / f"result-{self._started}.json"
+        log_file = self._folder / f"log-{self._started}.txt"
+        control_file.write_bytes(
+            TypeAdapter(Control).dump_json(replace(control, result_file=str(result_file)))
+        )
+        self._launch(control_file, log_file)
+        if not result_file.exists():
+            tail = log_file.read_text(errors="replace")[-2000:] if log_file.exists() else ""
+            raise CheckError(f"the {what} ended without a word (killed?); its output ends:\n{tail}")
+        return TypeAdapter(SegmentResult).validate_json(result_file.read_bytes())
+
+    def _require_sound(self, result: SegmentResult) -> None:
+        name = Path(self._control.script).name
+        if result.error:
+            raise CheckError(f"{name} fails by itself, without any pause: {result.error}\n{result.traceback}")
+        if not result.attached:
+            raise CheckError(
+                f"{name} never asks for a trial; end it with trial.main(train, defaults={{...}}, steps=...), "
+                "call trial.current(), or name its function with --callable"
+            )
+        if len(result.reports) < 2:
+            raise CheckError(
+                f"{name} reported {len(result.reports)} times in {self._control.steps} steps; a check needs two"
+            )
+
+
+def _restore_failed(result: SegmentResult, chain: list[SegmentResult]) -> Missing:
+    step = chain[-1].checkpoint_step if chain else 0
+    return Missing(
+        kind=Kind.VALUE,
+        finding=f"{'the resumed process' if chain else 'saving'} fails: {result.error}",
+        remedy="track the same objects, of the same shapes, in every process",
+        step=step,
+        evidence=tuple(line for line in result.traceback.splitlines()[-6:-1] if line.strip()),
+    )
+
+
+def _nothing_saved(result: SegmentResult) -> Missing:
+    saved = result.last(Moment.REPORTED)
+    untracked = {piece.subject: None for piece in saved.pieces if not piece.saved_as} if saved else {}
+    return Missing(
+        kind=Kind.VALUE,
+        finding="nothing is tracked: the script saves no checkpoint, so its trials cannot be paused",
+        remedy="call t.track(model=..., optimizer=..., lr_scheduler=..., batches=...) before the loop",
+        step=saved.step if saved else 0,
+        evidence=tuple(f"not tracked: {subject}" for subject in untracked),
+    )
+
+
+def _launch(control_file: Path, log_file: Path) -> None:
+    with log_file.open("wb") as log:
+        subprocess.run(
+            [sys.executable, "-m", "headrace.check.segment", str(control_file)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """Nobody is looking."""

@@ -1,0 +1,128 @@
+"""What one process of a check leaves behind: its reports, and fingerprints of its state at the instants that matter.
+
+Everything here is plain data that goes through a file from the process that trained to the one that compares.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Kind(Enum):
+    """What a piece of state is; the value is its name in a report, the order that of suspicion."""
+
+    WEIGHTS = "weights"
+    MOMENTS = "optimizer moments"
+    SETTINGS = "optimizer settings"
+    SCHEDULE = "schedule position"
+    SCALER = "loss scale"
+    DATA = "data position"
+    RNG = "random numbers"
+    STEP = "step"
+    VALUE = "other state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """The fingerprint of one object (or of one side of it) at one instant."""
+
+    # The same for the same object in every process of a check.
+    key: str
+    kind: Kind
+    # The class, and the variable it was found in; the variable is empty for what only the collector knows.
+    label: str
+    variable: str = ""
+    # Its name in `t.track(...)`, or "(global)" for what the trial API saves by itself; empty where nobody saves it.
+    saved_as: str = ""
+    # Part to digest, or to the value itself where it is short.
+    parts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def subject(self) -> str:
+        """For people: the class and the variable."""
+        return f"{self.label} `{self.variable}`" if self.variable else self.label
+
+
+class Moment(Enum):
+    """When a snapshot was taken."""
+
+    # At the end of `t.track(...)`.
+    TRACKED = "tracked"
+    # When the loop begins.
+    BEGUN = "begun"
+    # In `t.report(...)`, when the checkpoint is complete, or would be.
+    REPORTED = "reported"
+    # When the script came back to `t.steps()`.
+    BODY_ENDED = "body ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All the state that could be found at one instant."""
+
+    moment: Moment
+    step: int
+    pieces: tuple[Piece, ...]
+    # Plain values in the script's own variables, as text or digest.
+    variables: dict[str, str]
+    # Variables that hold a generator or an iterator.
+    iterators: tuple[str, ...]
+
+    def by_key(self) -> dict[str, Piece]:
+        """The pieces by key."""
+        return {piece.key: piece for piece in self.pieces}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """One report; the metrics are `float.hex()`, so that text compares like bits."""
+
+    step: int
+    metrics: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentResult:
+    """What one process did."""
+
+    # False where the script never asked for a trial.
+    attached: bool
+    resume_step: int
+    reports: tuple[Reported, ...]
+    snapshots: tuple[Snapshot, ...]
+    # The finished checkpoint, and the step it was reported with.
+    checkpoint_dir: str = ""
+    checkpoint_step: int = 0
+    # Where a global generator was seeded after the restore, as `torch.manual_seed (train.py:12)`.
+    seeded: tuple[str, ...] = ()
+    # The exception's line and its traceback; empty for success.
+    error: str = ""
+    traceback: str = ""
+
+    def last(self, moment: Moment) -> Snapshot | None:
+        """The newest snapshot of this moment."""
+        return next((found for found in reversed(self.snapshots) if found.moment is moment), None)
+
+    @property
+    def begun(self) -> Snapshot | None:
+        """The state that the loop began with; for a script without `t.steps()`, as `t.track(...)` left it."""
+        return self.last(Moment.BEGUN) or self.last(Moment.TRACKED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """What one process is to do."""
+
+    script: str
+    # `module:function`; empty: the script is run as `__main__`.
+    target: str
+    params: dict[str, bool | int | float | str]
+    # The step at which the check ends.
+    steps: int
+    # None: as the script's own defaults say.
+    max_steps: int | None
+    seed: int
+    resume_step: int
+    restore_dir: str
+    # Empty for the straight run, which saves nothing.
+    checkpoint_dir: str
+    result_file: str
