@@ -6,11 +6,13 @@
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from inspect import cleandoc
 from typing import Any, Final
 
+import signatures
 import typer
+from tables import table
 
 from headrace.cli.app import build
 from headrace.errors import CATALOGUE
@@ -39,7 +41,7 @@ def lifecycle_diagram() -> str:
 def lifecycle_table() -> str:
     """Every transition with what it needs."""
     rows = ((row.source or "–", row.target, row.action, row.needs) for row in TRANSITIONS)
-    return _table(("from", "to", "action", "needs"), rows)
+    return table(("from", "to", "action", "needs"), rows)
 
 
 def errors_table() -> str:
@@ -54,7 +56,7 @@ def errors_table() -> str:
         )
         for entry in CATALOGUE
     )
-    return _table(("exception", "gRPC status", "reason", "retry helps", "remedy"), rows)
+    return table(("exception", "gRPC status", "reason", "retry helps", "remedy"), rows)
 
 
 def commands() -> str:
@@ -78,6 +80,9 @@ GENERATORS: Final[dict[str, Callable[[], str]]] = {
     "lifecycle-table": lifecycle_table,
     "errors-table": errors_table,
     "commands": commands,
+    "sdk": signatures.sdk,
+    "sdk-values": signatures.values,
+    "trial-api": signatures.trial_api,
 }
 
 
@@ -105,14 +110,7 @@ def _parameters(command: Any, context: Any) -> list[str]:
             continue
         spelling, meaning = record[0].strip().replace(" range>", ">"), re.sub(r"\[/?[a-z ]+\]", "", record[1])
         rows.append((f"`{spelling}`", " ".join(meaning.split())))
-    return [_table(("option", "meaning"), rows)] if rows else []
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-    return "\n".join([line(head), "|" + " --- |" * len(head), *map(line, rows)])
+    return [table(("option", "meaning"), rows)] if rows else []
 
 
 def _reason(reason: "error_pb2.ErrorReason.ValueType") -> str:

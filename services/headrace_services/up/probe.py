@@ -8,6 +8,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from headrace.v1 import study_pb2, study_pb2_grpc
 
 DEADLINE_S = 2.0
+# What runs on this machine never lies behind a proxy, whatever the environment says.
+OPTIONS = (("grpc.enable_http_proxy", 0),)
 
 Probe = Callable[[], Awaitable[str | None]]
 
@@ -16,7 +18,7 @@ def scheduler_serves(address: str) -> Probe:
     """Ready when the standard health check says SERVING."""
 
     async def ask() -> str | None:
-        async with grpc.aio.insecure_channel(address) as channel:
+        async with grpc.aio.insecure_channel(address, OPTIONS) as channel:
             try:
                 check = health_pb2_grpc.HealthStub(channel).Check  # type: ignore[attr-defined]  # not in its stubs
                 answer = await check(health_pb2.HealthCheckRequest(), timeout=DEADLINE_S)
@@ -32,7 +34,7 @@ def worker_connected(address: str, worker: str) -> Probe:
     """Ready when the scheduler lists the worker as connected; says what slots it brings."""
 
     async def ask() -> str | None:
-        async with grpc.aio.insecure_channel(address) as channel:
+        async with grpc.aio.insecure_channel(address, OPTIONS) as channel:
             try:
                 answer = await study_pb2_grpc.StudyServiceStub(channel).ListWorkers(
                     study_pb2.ListWorkersRequest(page_size=1000), timeout=DEADLINE_S

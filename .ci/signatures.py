@@ -1,0 +1,79 @@
+"""Classes and functions of the SDK as tables: what one may call, with what, and what comes back."""
+
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Callable, Generator
+from typing import Any
+
+from tables import table
+
+from headrace import trial
+from headrace.client import model
+from headrace.client.sync import AskedTrial, Client, Study, Trial
+
+
+def sdk() -> str:
+    """The blocking client's classes; the async ones have the same methods."""
+    parts = []
+    for kind in (Client, Study, Trial, AskedTrial):
+        parts += [f"### {kind.__name__}", _summary(kind), members(kind)]
+    return "\n\n".join(parts)
+
+
+def values() -> str:
+    """What the client returns, field by field."""
+    parts = []
+    for kind in (model.StudyInfo, model.TrialInfo, model.RungResult, model.Report, model.Worker):
+        fields = ", ".join(f"`{field.name}`" for field in dataclasses.fields(kind))
+        parts += [f"**{kind.__name__}.** {_summary(kind)} {fields}."]
+    return "\n\n".join(parts)
+
+
+def trial_api() -> str:
+    """What a training script uses."""
+    rows = [(f"`trial.{_call(function)}`", _summary(function)) for function in (trial.main, trial.current)]
+    parts = ["### Functions", table(("call", "meaning"), rows)]
+    for kind in (trial.Trial, trial.ResumableBatches):
+        parts += [f"### trial.{kind.__name__}", _summary(kind), members(kind)]
+    return "\n\n".join(parts)
+
+
+def members(kind: type) -> str:
+    """The public methods and properties of a class, in the order of their definition."""
+    names = [name for base in reversed(kind.__mro__) for name in vars(base) if not name.startswith("_")]
+    rows = []
+    for name in dict.fromkeys(names):
+        member = inspect.getattr_static(kind, name)
+        if isinstance(member, property):
+            rows.append((f"`{name}`", _summary(member)))
+        elif inspect.isfunction(found := getattr(kind, name)):
+            rows.append((f"`{_call(found, name=name, bound=True)}`", _summary(found)))
+    return table(("member", "meaning"), rows)
+
+
+def _call(function: Callable[..., object], *, name: str | None = None, bound: bool = False) -> str:
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())[bound:]
+    plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
+    shown = str(inspect.Signature(plain))
+    returned = _type_name(signature.return_annotation)
+    return f"{name or function.__name__}{shown}" + (f" → {returned}" if returned != "None" else "")
+
+
+def _type_name(annotation: Any) -> str:
+    """A type without its modules; of a flow, what it returns."""
+    if typing.get_origin(annotation) is Generator:
+        annotation = typing.get_args(annotation)[-1]
+    name = (
+        annotation.__name__
+        if isinstance(annotation, type) and not typing.get_args(annotation)
+        else str(annotation)
+    )
+    return re.sub(r"\b(?:\w+\.)+(?=\w)", "", name.strip("'")).replace("NoneType", "None")
+
+
+def _summary(item: object) -> str:
+    """The first paragraph of a docstring."""
+    return " ".join((inspect.getdoc(item) or "").partition("\n\n")[0].split())

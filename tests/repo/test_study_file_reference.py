@@ -1,0 +1,61 @@
+"""The reference of the study file names every key that there is, and no other default than the code has."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.spec.domains import CategoricalDomain, FloatDomain, IntDomain
+from headrace.spec.policy import AshaPolicy, GridSampler
+from headrace.spec.study import Objective, Resources, StudySpec
+from headrace.spec.template import TrialTemplate
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs/reference/study-file.md").read_text(encoding="utf-8")
+FRIENDLY = {
+    "template": "trial",
+    "max_trials": "trials",
+    "max_parallel": "parallel",
+    "max_steps": "steps",
+    "max_retries": "retries",
+    "enqueued": "enqueue",
+    "conditions": "when",
+    "grace": "grace_s",
+    "report_timeout": "report_timeout_s",
+}
+MODELS = {
+    "Top level": (StudySpec,),
+    "objective": (Objective,),
+    "trial": (TrialTemplate,),
+    "space": (FloatDomain, IntDomain, CategoricalDomain),
+    "sampler": (GridSampler,),
+    "policy": (AshaPolicy,),
+    "resources": (Resources,),
+}
+
+
+def section(title: str) -> str:
+    return TEXT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("title", MODELS)
+def test_every_key_is_there(title: str) -> None:
+    keys = {FRIENDLY.get(name, name) for model in MODELS[title] for name in model.model_fields}
+    assert [key for key in sorted(keys - {"type", "kind"}) if f"`{key}`" not in section(title)] == []
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        *((StudySpec, name) for name in ("max_parallel", "max_retries", "seed", "checkpoints_kept")),
+        *((AshaPolicy, name) for name in ("variant", "eta", "brackets")),
+        (Resources, "gpus"),
+    ],
+    ids=str,
+)
+def test_a_default_is_the_code_s(model: type, name: str) -> None:
+    default = str(model.model_fields[name].default)
+    key = FRIENDLY.get(name, name)
+    (row,) = [line for line in TEXT.splitlines() if line.startswith("|") and f" `{key}` |" in line]
+    assert (
+        default in row.replace("`", "").split(f"{key} |")[1].split(" | ")[1 if model is not AshaPolicy else 0]
+    )
