@@ -73,7 +73,12 @@ def command_lines() -> list[tuple[Example, str]]:
 
 
 @pytest.mark.parametrize(("example", "line"), command_lines(), ids=lambda value: str(value)[:60])
-def test_a_command_and_its_options_exist(example: Example, line: str) -> None:
+def test_a_command_and_its_options_exist(
+    example: Example, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for certificate in ("server.pem", "server.key"):
+        (tmp_path / certificate).touch()
     program, *arguments = shlex.split(line, comments=True)
     if program == "make":
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
