@@ -43,25 +43,25 @@ def hoist_address(arguments: list[str]) -> list[str]:
     """Allows `--address` behind the command as well as before it."""
     hoisted: list[str] = []
     rest: list[str] = []
-    tokens = iter(arguments)
-    for token in tokens:
-        if token == "--":
-            rest += [token, *tokens]
-        elif token == "--address":
-            hoisted += [token, *([value] if (value := next(tokens, None)) is not None else [])]
-        elif token.startswith("--address="):
-            hoisted.append(token)
+    words = iter(arguments)
+    for word in words:
+        if word == "--":
+            rest += [word, *words]
+        elif word == "--address":
+            hoisted += [word, *([value] if (value := next(words, None)) is not None else [])]
+        elif word.startswith("--address="):
+            hoisted.append(word)
         else:
-            rest.append(token)
+            rest.append(word)
     return hoisted + rest
 
 
 def _command(arguments: list[str]) -> str | None:
     """The command's name: the first word that is not `--address` or its value."""
     skip = False
-    for token in arguments:
-        if skip or token.startswith("-"):
-            skip = token == "--address"
+    for word in arguments:
+        if skip or word.startswith("-"):
+            skip = word == "--address"
         else:
-            return token
+            return word
     return None

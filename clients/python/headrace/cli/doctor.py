@@ -92,8 +92,6 @@ def _findings(session: Session) -> Iterator[Finding]:
 
 def _python() -> Finding:
     found = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info < (3, 11):
-        return Finding(Level.FAIL, "Python", f"{found} is too old", "Use Python 3.11 or newer.")
     return Finding(Level.OK, "Python", f"{found} ({sys.executable})")
 
 

@@ -1,6 +1,7 @@
 """`headrace studies`, `trials`, `show` and `workers`: what there is."""
 
 import math
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -35,7 +36,7 @@ def studies(context: typer.Context, as_json: AsJson = False) -> None:
         return
     session.output.table(
         ["STUDY", "STATE", "TRIALS", "LIVE", "FAILED", "STEPS", "METRIC", "BEST", "CREATED"],
-        [_study_row(study) for study in found],
+        [_study_row(study, session.output) for study in found],
         right=["TRIALS", "LIVE", "FAILED", "STEPS", "BEST"],
     )
 
@@ -96,7 +97,7 @@ def show(
     session = Session.of(context)
     with session.client() as client:
         info = client.study(study).status()
-        one = client.study(study).trial(trial).info() if trial is not None else None
+        one = in_order(client.study(study).trial(trial).info(), info) if trial is not None else None
     if one is not None:
         if as_json:
             session.output.json(views.trial(one))
@@ -144,6 +145,12 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
     )
 
 
+def in_order(trial: TrialInfo, study: StudyInfo) -> TrialInfo:
+    """The trial with its parameters in the order of the space, which a trial alone does not know."""
+    names = [name for name in study.spec.space if name in trial.params]
+    return replace(trial, params={name: trial.params[name] for name in names})
+
+
 def best_first(study: StudyInfo, trials: list[TrialInfo]) -> list[TrialInfo]:
     """By best value; trials without one last, by number."""
     sign = -1.0 if study.spec.objective.goal == Goal.MAXIMIZE else 1.0
@@ -155,11 +162,11 @@ def best_first(study: StudyInfo, trials: list[TrialInfo]) -> list[TrialInfo]:
     return sorted(trials, key=key)
 
 
-def _study_row(study: StudyInfo) -> list[Cell]:
+def _study_row(study: StudyInfo, output: Output) -> list[Cell]:
     counts = study.counts
     return [
         study.name,
-        wording.state(study.state.value),
+        output.state(study.state.value),
         str(counts.total),
         str(counts.total - counts.terminated),
         str(counts.failed),
@@ -179,7 +186,7 @@ def _trial_row(trial: TrialInfo, output: Output) -> list[Cell]:
         why = why[:59] + "…"
     return [
         label,
-        wording.state(trial.outcome),
+        output.state(trial.outcome),
         str(trial.step),
         str(trial.rungs[-1].milestone) if trial.rungs else "-",
         wording.number(trial.best_value),
@@ -239,8 +246,10 @@ def _show_trial(trial: TrialInfo, output: Output) -> None:
         lines.append(
             (
                 "attempts",
-                f"{wording.plural(trial.failures, 'failure')} of its own, "
-                f"{wording.plural(trial.interruptions, 'interruption')} by machines",
+                wording.plural(trial.failures, "failure")
+                + " of its own, "
+                + wording.plural(trial.interruptions, "interruption")
+                + " by machines",
             )
         )
     if trial.worker:

@@ -18,6 +18,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli import wording
+
 Cell = str | Text
 
 
@@ -48,6 +50,10 @@ class Output:
         """One line beside the result: progress, a hint."""
         self.errors.print(clean(text), markup=False, style="dim" if isinstance(text, str) else None)
 
+    def state(self, word: str) -> Text:
+        """A state as a table's cell: with its symbol on a terminal, as the bare word for `awk`."""
+        return wording.state(word) if self.is_terminal else Text(word)
+
     def raw(self, data: bytes) -> None:
         """Bytes as they are: a trial's own output, whose colours are its own business."""
         self._stdout.write(data.decode("utf-8", errors="replace"))
@@ -72,14 +78,14 @@ class Output:
                 table.add_row(*cells)
             self.show(table)
             return
-        plain = [list(columns), *[[str(cell) for cell in cells] for cells in body]]
+        plain = [list(columns), *[[cell.plain for cell in cells] for cells in body]]
         widths = [max(len(row[i]) for row in plain) for i in range(len(columns))]
         for row in plain:
-            cells = [
+            padded = [
                 cell.rjust(width) if column in aligned else cell.ljust(width)
                 for cell, width, column in zip(row, widths, columns, strict=True)
             ]
-            self._stdout.write("  ".join(cells).rstrip() + "\n")
+            self._stdout.write("  ".join(padded).rstrip() + "\n")
 
 
 def clean(text: Cell) -> Text:

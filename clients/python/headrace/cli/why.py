@@ -1,9 +1,12 @@
 """`headrace why`: each decision on a trial, with the rule, the values compared, the rank, the cutoff and the slot."""
 
+from dataclasses import replace
+
 import typer
 from rich.text import Text
 
 from headrace.cli import views, wording
+from headrace.cli.listings import in_order
 from headrace.cli.output import Output, clean
 from headrace.cli.session import AsJson, Session, StudyArgument, TrialArgument
 from headrace.client.events import (
@@ -41,8 +44,9 @@ def why(
     """
     session = Session.of(context)
     with session.client() as client:
+        info = client.study(study).status()
         story = client.study(study).trial(trial).explain()
-        metric = client.study(study).status().spec.objective.metric
+    story = replace(story, trial=in_order(story.trial, info))
     if as_json:
         session.output.json(
             {
@@ -53,7 +57,7 @@ def why(
             }
         )
         return
-    _show(story, metric, session.output)
+    _show(story, info.spec.objective.metric, session.output)
 
 
 def _show(story: TrialStory, metric: str, output: Output) -> None:
@@ -81,31 +85,32 @@ def _event_lines(event: Event, metric: str) -> list[Text]:
     text = Text.assemble((f"{at}  ", "dim"))
     match event.detail:
         case DecisionMade(action=action, explanation=explanation):
-            text.append(action.value.upper().ljust(9), style="bold")
+            text.append(action.value.upper().ljust(11), style="bold")
             text.append_text(clean(explanation.sentence or event.message))
             return [text, *_figures(explanation, metric)]
         case ReportRecorded(step=step, metrics=metrics):
             values = "  ".join(f"{name} {wording.number(value)}" for name, value in metrics.items())
-            text.append_text(Text.assemble(("report   ", "dim"), clean(f"step {step}: {values}")))
+            text.append_text(Text.assemble(("report     ", "dim"), clean(f"step {step}: {values}")))
             if metric not in metrics:
                 text.append_text(clean(f"  ({metric} is missing)"))
         case RungRecorded(result=result):
             text.append_text(
                 Text.assemble(
-                    ("rung     ", "dim"),
+                    ("rung       ", "dim"),
                     f"recorded at rung {result.rung} (step {result.milestone}) with {wording.number(result.value)}, "
                     f"arrival {result.arrival}",
                 )
             )
         case TrialMoved() as moved:
             text.append(
-                f"{moved.action:<9}", style="cyan" if moved.action in ("launch", "resume", "restored") else ""
+                f"{moved.action:<11}",
+                style="cyan" if moved.action in ("launch", "resume", "restored") else "",
             )
             text.append_text(clean(_move(moved)))
         case TrialCreated():
-            text.append_text(Text.assemble(("created  ", "dim"), clean(event.message or "proposed")))
+            text.append_text(Text.assemble(("created    ", "dim"), clean(event.message or "proposed")))
         case StudyMoved() | None:
-            text.append_text(Text.assemble((" " * 9, ""), clean(event.message)))
+            text.append_text(Text.assemble((" " * 11, ""), clean(event.message)))
     return [text]
 
 
@@ -120,9 +125,9 @@ def _figures(why: Explanation, metric: str) -> list[Text]:
         figures.append(f"rank {why.rank} of {why.results}")
         figures.append(f"keeps {why.kept}")
         figures.append(f"cutoff {wording.number(why.cutoff_value)}")
-    lines = [Text(" " * 19 + " · ".join(figures), style="dim")] if figures else []
+    lines = [Text(" " * 21 + " · ".join(figures), style="dim")] if figures else []
     if why.slot_goes_to is not None:
-        lines.append(Text(" " * 19 + f"the slot went to trial {why.slot_goes_to}", style="dim"))
+        lines.append(Text(" " * 21 + f"the slot went to trial {why.slot_goes_to}", style="dim"))
     return lines
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from rich.text import Text
 
-from headrace.client.model import StudyState, TrialInfo, Value
+from headrace.client.model import StudyState, Value
 
 STYLES = {
     "running": "cyan",
@@ -68,11 +68,6 @@ def params(values: Mapping[str, Value]) -> str:
 def state(word: str) -> Text:
     """A state or a reason, with its symbol and colour."""
     return Text(f"{SYMBOLS.get(word, '?')} {word}", style=STYLES.get(word, ""))
-
-
-def state_of(trial: TrialInfo) -> str:
-    """`terminated` with its reason instead of the bare state."""
-    return trial.outcome
 
 
 def duration(seconds: float | None) -> str:

@@ -96,7 +96,7 @@ def blocking(flow: Callable[Concatenate[Any, P], Flow[T]]) -> Callable[Concatena
     """The flow as a method of a blocking handle."""
 
     @wraps(flow)
-    def method(handle: BlockingHandle, *args: P.args, **kwargs: P.kwargs) -> T:
+    def method(handle: BlockingHandle, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return handle.transport.run(flow(handle, *args, **kwargs))
 
     return method
@@ -106,7 +106,7 @@ def awaiting(flow: Callable[Concatenate[Any, P], Flow[T]]) -> Callable[Concatena
     """The flow as a method of an async handle."""
 
     @wraps(flow)
-    async def method(handle: AwaitingHandle, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def method(handle: AwaitingHandle, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await handle.transport.run(flow(handle, *args, **kwargs))
 
     return method
