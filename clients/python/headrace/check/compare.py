@@ -47,7 +47,8 @@ def losses(chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
             continue
         restored = chain[number + 1] if number + 1 < len(chain) else None
         for missing in (*_steps_counted_anew(result), *_lost_at(saved, result, restored)):
-            found.setdefault((missing.name, missing.finding), missing)
+            same = "the count" if missing.kind is Kind.STEP else missing.finding
+            found.setdefault((missing.name, same), missing)
     order = list(Kind)
     return tuple(sorted(found.values(), key=lambda missing: (order.index(missing.kind), missing.step)))
 

@@ -67,10 +67,28 @@ def locals_of(frames: list[FrameType]) -> dict[str, Any]:
     return found
 
 
-def collected(classes: tuple[type, ...]) -> list[Any]:
-    """Every live instance of the classes that the garbage collector knows."""
-    gc.collect()
-    return [found for found in gc.get_objects() if issubclass(type(found), classes)]
+class Heap:
+    """The garbage collector's view of the process.
+
+    An imported PyTorch is 400 000 objects, too many to look through at each instant. So what exists when the trial begins is looked
+    through once and then set aside (`gc.freeze`), and later looks see what the script has made since.
+    """
+
+    def __init__(self) -> None:
+        self._early: list[Any] = []
+
+    def settle(self, classes: tuple[type, ...]) -> None:
+        """Sets everything aside that exists now; instances of the classes are remembered."""
+        self._early += self._instances(classes)
+        gc.freeze()
+
+    def find(self, classes: tuple[type, ...]) -> list[Any]:
+        """Every live instance of the classes."""
+        return [*self._early, *self._instances(classes)]
+
+    def _instances(self, classes: tuple[type, ...]) -> list[Any]:
+        gc.collect()
+        return [found for found in gc.get_objects() if issubclass(type(found), classes)]
 
 
 def global_generators() -> set[int]:

@@ -21,14 +21,19 @@ GLOBAL = "(global)"
 _MOST_ELEMENTS = 65_536
 
 
-def take(t: Trial, frame: FrameType | None, moment: Moment, step: int) -> Snapshot:
+def nameless_classes() -> tuple[type, ...]:
+    """What is looked for on the heap, even where no variable leads to it."""
+    found = _Classes.imported()
+    return (*found.module, *found.optimizer, *found.schedule, *found.scaler, *found.loader)
+
+
+def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment, step: int) -> Snapshot:
     """All the state that can be found from here."""
     frames = discover.script_frames(frame)
     finds = _Finds(t.tracked_objects())
-    named = list(discover.walk(frames))
-    for path, value in named:
+    for path, value in discover.walk(frames):
         finds.add(value, path)
-    for value in discover.collected(finds.classes.nameless()):
+    for value in heap.find(nameless_classes()):
         finds.add(value, "")
         for path, part in discover.parts_of(value):
             finds.add(part, path)
@@ -71,10 +76,6 @@ class _Classes:
             sampler=(torch.utils.data.Sampler, ResumableBatches),
             generator=(*generators, torch.Generator),
         )
-
-    def nameless(self) -> tuple[type, ...]:
-        """What is looked for even where no variable leads to it."""
-        return (*self.module, *self.optimizer, *self.schedule, *self.scaler, *self.loader)
 
 
 class _Finds:

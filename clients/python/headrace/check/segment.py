@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from headrace.check import fingerprint
-from headrace.check.discover import script_frames
+from headrace.check.discover import Heap, script_frames
 from headrace.check.snapshot import Control, Moment, Reported, SegmentResult, Snapshot
 from headrace.trial import Trial
 from headrace.trial.runtime import Action, Assignment, Decision, Report, Runtime
@@ -35,6 +35,7 @@ class Segment:
     def __init__(self, control: Control) -> None:
         self._control = control
         self._defaults = Defaults(params={}, steps=control.steps, seed=control.seed)
+        self._heap = Heap()
         self._attached = False
         self._reports: list[Reported] = []
         self._snapshots: list[Snapshot] = []
@@ -52,6 +53,7 @@ class Segment:
         control = self._control
         self._attached = True
         _watch_seeding(self.seeding)
+        self._heap.settle(fingerprint.nameless_classes())
         return Assignment(
             trial="studies/check/trials/0",
             params={**self._defaults.params, **control.params},
@@ -124,7 +126,7 @@ class Segment:
         )
 
     def _take(self, t: Trial, moment: Moment, step: int) -> None:
-        self._snapshots.append(fingerprint.take(t, sys._getframe(1), moment, step))
+        self._snapshots.append(fingerprint.take(t, sys._getframe(1), self._heap, moment, step))
 
 
 def run_segment(control: Control) -> SegmentResult:

@@ -1,0 +1,86 @@
+"""A quick way to start the processes of a check: forked from a server that has imported PyTorch already.
+
+What `headrace check` starts is a new interpreter, which takes seconds to import PyTorch; the tests need dozens of processes. One test
+uses the real thing.
+"""
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from headrace.check import CheckReport, run_check
+
+BASE = """
+import random
+import numpy
+import torch
+from torch import nn
+from headrace import trial
+
+def train(t):
+    torch.set_num_threads(1)
+    inputs = torch.arange(60.0).reshape(20, 3).sin()
+    targets = inputs.sum(dim=1, keepdim=True)
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 1))
+    opt = torch.optim.AdamW(model.parameters(), lr=t.params["lr"])
+    sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=t.max_steps)
+    batches = trial.ResumableBatches(len(inputs), 4, seed=t.seed)
+    noise = torch.Generator().manual_seed(t.seed)
+    t.track(model=model, optimizer=opt, lr_scheduler=sched, batches=batches, noise=noise)
+    for epoch in t.steps():
+        for batch in batches.take(3):
+            opt.zero_grad()
+            blurred = inputs[batch] + 0.1 * torch.randn(len(batch), 3, generator=noise)
+            loss = (model(blurred) - targets[batch]).square().mean()
+            loss.backward()
+            opt.step()
+        sched.step()
+        t.report(loss=loss, luck=random.random() + numpy.random.rand())
+
+if __name__ == "__main__":
+    trial.main(train, defaults={"lr": 0.05}, steps=6)
+"""
+
+
+def _run_segment(control_file: str, log_file: str) -> None:
+    log = os.open(log_file, os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    from headrace.check.segment import main
+
+    main(control_file)
+    sys.stdout.flush()
+
+
+def _launch(context: "multiprocessing.context.ForkServerContext", control_file: Path, log_file: Path) -> None:
+    process = context.Process(target=_run_segment, args=(str(control_file), str(log_file)))
+    process.start()
+    process.join()
+
+
+@pytest.fixture(scope="session")
+def fork_launch() -> Callable[[Path, Path], None]:
+    """Starts a process of a check in a fraction of a second."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch._dynamo", "numpy", "headrace.check.segment"])
+    return partial(_launch, context)
+
+
+@pytest.fixture
+def check(tmp_path: Path, fork_launch: Callable[[Path, Path], None]) -> Callable[..., CheckReport]:
+    """Checks the base script with each (old, new) replaced, or another script altogether."""
+
+    def run(*changes: tuple[str, str], source: str = BASE, **options: object) -> CheckReport:
+        for old, new in changes:
+            assert old in source, f"the base script has no {old!r}"
+            source = source.replace(old, new)
+        script = tmp_path / "script.py"
+        script.write_text(source)
+        return run_check(script, launch=fork_launch, **options)  # type: ignore[arg-type]
+
+    return run
