@@ -80,6 +80,15 @@ class FloatDomain(SpecModel):
                     )
                 )
             problems += _step_problems(self.low, self.high, self.step)
+            if self.step > 0 and (self.high - self.low) / self.step > INT64_MAX:
+                problems.append(
+                    Problem(
+                        loc=("step",),
+                        value=self.step,
+                        message="cuts the interval too finely to count",
+                        remedy="Leave it out.",
+                    )
+                )
         reject(problems)
         return self
 
@@ -257,15 +266,6 @@ def _step_problems(low: float, high: float, step: float) -> list[Problem]:
                 value=step,
                 message=f"is larger than the interval, which is {high - low:g} wide",
                 remedy="Choose a smaller step, or a wider interval.",
-            )
-        ]
-    if low <= high and (high - low) / step > INT64_MAX:
-        return [
-            Problem(
-                loc=("step",),
-                value=step,
-                message="cuts the interval too finely to count",
-                remedy="Leave it out.",
             )
         ]
     return []

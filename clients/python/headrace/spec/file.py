@@ -70,7 +70,9 @@ def parse_study_text(text: str, *, folder: Path) -> tuple[str, StudySpec]:
     try:
         spec = StudySpec.model_validate(plain)
     except ValidationError as error:
-        problems += [_friendly(problem, plain) for problem in spec_problems(error)]
+        reported = {problem.loc for problem in problems}
+        found = (_friendly(problem, plain) for problem in spec_problems(error))
+        problems += [problem for problem in found if problem.loc not in reported]
     if problems or spec is None:
         raise InvalidFieldError(problem.violation() for problem in problems)
     return str(name), spec
@@ -105,7 +107,8 @@ def _renamed(
             problems.append(
                 Problem(loc=(*loc, key), message="is not a known key", remedy=f"Did you mean `{friendly}`?")
             )
-            plain.setdefault(key, value)  # so that it does not count as missing too
+            if table is _TOP:
+                plain.setdefault(key, value)  # so that it does not count as missing too
         elif table is _TOP and key not in table and key not in StudySpec.model_fields:
             names = [*extra, *_friendly_keys(())]
             problems.append(

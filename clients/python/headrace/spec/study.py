@@ -173,7 +173,7 @@ class _Parts:
     @classmethod
     def of_spec(cls, spec: StudySpec) -> "_Parts":
         fields = {name: getattr(spec, name) for name in StudySpec.model_fields}
-        return cls(declared=list(spec.space), space=spec.space, fields=fields)
+        return cls(declared=list(spec.space), space=dict(spec.space), fields=fields)
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "_Parts":
@@ -200,7 +200,11 @@ class _Parts:
         known = self.fields
         found: list[Problem] = []
         if "space" in known:
-            found += [problem.under("space") for problem in spaces.space_problems(self.declared, self.space)]
+            unsound = spaces.space_problems(self.declared, self.space)
+            found += [problem.under("space") for problem in unsound]
+            # Whether a parameter with unsound conditions belongs to a configuration, nobody can say.
+            for problem in unsound:
+                self.space.pop(str(problem.loc[0]) if problem.loc else "", None)
             if "sampler" in known:
                 found += grid_problems(known["sampler"], self.declared, self.space)
             if known.get("template") is not None:

@@ -1,0 +1,86 @@
+"""Drives policies in the tests: specs, results, and the histories that the step engine would make."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from headrace.spec import (
+    AshaPolicy,
+    FloatDomain,
+    Goal,
+    Objective,
+    RunAllPolicy,
+    StudySpec,
+)
+from headrace_services.scheduler.policies import Action, Policy, RungResult, make_policy
+
+PROMOTION = AshaPolicy(variant="promotion")
+STOPPING = AshaPolicy(variant="stopping")
+
+
+def study(
+    policy: AshaPolicy | RunAllPolicy = PROMOTION, *, goal: str = "minimize", max_steps: int = 243
+) -> StudySpec:
+    return StudySpec(
+        objective=Objective(metric="loss", goal=Goal(goal)),
+        space={"x": FloatDomain(low=0, high=1)},
+        policy=policy,
+        max_trials=1000,
+        max_steps=max_steps,
+    )
+
+
+class Driver:
+    """Feeds a policy as the engine does, and keeps the calls for a replay."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        self.spec = spec
+        self.policy: Policy = make_policy(spec)
+        self.arrivals: Counter[tuple[int, int]] = Counter()
+        self.calls: list[tuple] = []
+
+    def record(self, trial: int, value: float | None, *, bracket: int = 0, rung: int = 0) -> RungResult:
+        self.arrivals[bracket, rung] += 1
+        milestone = self.policy.ladder(bracket)[rung]
+        result = RungResult(
+            trial=trial,
+            bracket=bracket,
+            rung=rung,
+            milestone=milestone,
+            step=milestone,
+            value=value,
+            arrival=self.arrivals[bracket, rung],
+        )
+        self.call("record", result)
+        return result
+
+    def call(self, name: str, *args: object) -> None:
+        self.calls.append((name, args))
+        getattr(self.policy, name)(*args)
+
+    def promote_all(self) -> list[int]:
+        """Commit promotions until there is none left; the trials promoted."""
+        trials = []
+        while (promotion := self.policy.next_promotion()) is not None:
+            self.call("promoted", promotion.trial, promotion.bracket, promotion.rung)
+            trials.append(promotion.trial)
+        return trials
+
+    def replayed(self) -> Policy:
+        """A fresh policy that was fed the same calls."""
+        policy = make_policy(self.spec)
+        for name, args in self.calls:
+            getattr(policy, name)(*args)
+        return policy
+
+
+def kept_at_first_rung(spec: StudySpec, values: Iterable[float | None]) -> list[int]:
+    """The trials that go past rung 0 when results arrive one after the other and every promotion is taken."""
+    driver = Driver(spec)
+    kept = []
+    for trial, value in enumerate(values):
+        driver.record(trial, value)
+        if driver.policy.verdict(trial, 0, 0).action is Action.CONTINUE:
+            kept.append(trial)
+            driver.call("promoted", trial, 0, 0)
+        kept += driver.promote_all()
+    return kept

@@ -1,0 +1,90 @@
+"""What a study is expected to cost."""
+
+import time
+from itertools import pairwise
+
+import pytest
+
+from headrace.spec import AshaPolicy, FloatDomain, Goal, GridSampler, Objective, RunAllPolicy, StudySpec
+from headrace_services.scheduler.preview import preview
+
+
+def spec(policy, *, trials=27, max_steps=27, **fields):
+    return StudySpec(
+        objective=Objective(metric="loss", goal=Goal.MINIMIZE),
+        space={"x": FloatDomain(low=0, high=1)},
+        policy=policy,
+        max_trials=trials,
+        max_steps=max_steps,
+        **fields,
+    )
+
+
+def test_run_all_is_exact():
+    shown = preview(spec(RunAllPolicy(), trials=10), slots=4, seconds_per_step=2.0)
+    assert (shown.trials, shown.steps, shown.steps_run_all, shown.slots) == (10, 270, 270, 4)
+    assert shown.wall_time_s == 3 * 27 * 2.0
+    assert shown.slot_time_s == 270 * 2.0
+    assert [(rung.milestone, rung.trials, rung.steps) for rung in shown.rungs] == [(27, 10, 270)]
+
+
+def test_the_baseline_is_counted_in_steps_and_not_in_trials():
+    shown = preview(spec(RunAllPolicy(), trials=10, baseline={"x": 0.5}), slots=1)
+    assert (shown.trials, shown.steps, shown.steps_run_all) == (10, 297, 297)
+    assert shown.wall_time_s is None
+    assert shown.slot_time_s is None
+
+
+def test_promotion_halves():
+    """At least ⌊n/η⌋ trials reach the next rung, and a few more for the early mistakes."""
+    shown = preview(spec(AshaPolicy(), trials=243, max_steps=243), slots=8, seconds_per_step=1.0)
+    counts = [rung.trials for rung in shown.rungs]
+    assert counts[0] == 243
+    for earlier, later in pairwise(counts):
+        assert earlier // 3 <= later <= earlier // 3 + earlier // 8 + 2
+    assert shown.steps == sum(rung.steps for rung in shown.rungs) < shown.steps_run_all / 10
+    assert shown.rungs[1].steps == shown.rungs[1].trials * 2
+    assert shown.wall_time_s >= shown.slot_time_s / 8
+
+
+def test_stopping_keeps_the_first_ones():
+    shown = preview(spec(AshaPolicy(variant="stopping"), trials=27), slots=4)
+    assert shown.rungs[0].trials == 27
+    assert 1 <= shown.rungs[-1].trials <= 6
+
+
+def test_brackets():
+    shown = preview(spec(AshaPolicy(brackets=2), trials=100), slots=4)
+    firsts = {rung.bracket: rung for rung in shown.rungs if rung.rung == 0}
+    assert firsts[0].trials + firsts[1].trials == 100
+    assert (firsts[0].milestone, firsts[1].milestone) == (1, 3)
+    assert firsts[0].trials > firsts[1].trials > 10
+
+
+def test_a_grid_may_have_fewer_trials():
+    shown = preview(spec(RunAllPolicy(), trials=27, sampler=GridSampler(points={"x": 5})), slots=1)
+    assert shown.trials == 5
+    assert [sample["x"] for sample in shown.samples] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    enqueued = spec(RunAllPolicy(), sampler=GridSampler(points={"x": 5}), enqueued=[{"x": 0.1}])
+    assert preview(enqueued, slots=1).trials == 6
+
+
+@pytest.mark.parametrize(("slots", "parallel", "shown"), [(0, 0, 1), (8, 0, 8), (8, 2, 2), (1, 5, 1)])
+def test_slots(slots, parallel, shown):
+    assert preview(spec(RunAllPolicy(), max_parallel=parallel), slots=slots).slots == shown
+
+
+@pytest.mark.parametrize("trials", [1000, 10**6])
+def test_fast_and_the_same_each_time(trials):
+    large = spec(AshaPolicy(brackets=3), trials=trials, max_steps=243)
+    start = time.perf_counter()
+    first = preview(large, slots=16)
+    assert time.perf_counter() - start < 3  # well under a second on an idle machine
+    assert first == preview(large, slots=16)
+    assert sum(rung.trials for rung in first.rungs if rung.rung == 0) == pytest.approx(trials, rel=1e-3)
+
+
+def test_one_trial():
+    shown = preview(spec(AshaPolicy(), trials=1), slots=1, seconds_per_step=1.0)
+    assert [rung.trials for rung in shown.rungs] == [1, 0, 0, 0]
+    assert shown.wall_time_s == 1.0

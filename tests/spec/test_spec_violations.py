@@ -1,0 +1,425 @@
+"""Every way to get a study wrong, with the exact path, the value and a remedy."""
+
+import pytest
+from pydantic import ValidationError
+from spec_samples import DELETE, SOUND, spoiled, violations
+
+from headrace.errors import InvalidFieldError
+from headrace.spec import StudySpec, check_assignment, check_study_id, parse_spec, violations_of
+
+NAN, INF = float("nan"), float("inf")
+
+# (changes to the sound study, path at fault, part of the message, part of the remedy)
+BAD = [
+    # the top level
+    ({"max_trial": 3}, "max_trial", "not a known key", "`max_trials`"),
+    ({"zzz": 3}, "zzz", "not a known key", "Known keys: objective, space"),
+    ({"max_trials": DELETE}, "max_trials", "is required", "Add it"),
+    ({"max_trials": 0}, "max_trials", "at least 1", "Choose a number"),
+    ({"max_trials": -5}, "max_trials", "at least 1", "Choose"),
+    ({"max_trials": 2**31}, "max_trials", "at most 2147483647", "Choose"),
+    ({"max_trials": "27"}, "max_trials", "whole number", "without quotes"),
+    ({"max_trials": 2.5}, "max_trials", "whole number", "without a fraction"),
+    ({"max_trials": True}, "max_trials", "whole number", ""),
+    ({"max_trials": None}, "max_trials", "whole number", ""),
+    ({"max_steps": 0, "policy": {"kind": "run_all"}}, "max_steps", "at least 1", ""),
+    ({"max_steps": 2**63, "policy": {"kind": "run_all"}}, "max_steps", "at most", ""),
+    ({"max_parallel": -1}, "max_parallel", "at least 0", ""),
+    ({"max_retries": -1}, "max_retries", "at least 0", ""),
+    ({"seed": -1}, "seed", "at least 0", ""),
+    ({"seed": 2**63}, "seed", "at most", ""),
+    ({"checkpoints_kept": -1}, "checkpoints_kept", "at least 0", ""),
+    # the objective
+    ({"objective": DELETE}, "objective", "is required", "Add it"),
+    ({"objective": 3}, "objective", "must be a mapping", "key: value"),
+    ({"objective__metric": "val loss"}, "objective.metric", "not a good name", "Begin with a letter"),
+    ({"objective__metric": ""}, "objective.metric", "not a good name", ""),
+    ({"objective__metric": 3}, "objective.metric", "must be a text", "quotes"),
+    ({"objective__metric": "é"}, "objective.metric", "not a good name", ""),
+    ({"objective__goal": "minimise"}, "objective.goal", "not a known choice", "minimize, maximize"),
+    ({"objective__goal": DELETE}, "objective.goal", "is required", ""),
+    ({"objective__metrics": "x"}, "objective.metrics", "not a known key", "`metric`"),
+    # the space
+    ({"space": {}, "baseline": DELETE}, "space", "is empty", "at least one"),
+    ({"space": 3, "baseline": DELETE}, "space", "must be a mapping", ""),
+    ({"space__lr__type": DELETE}, "space.lr.type", "is required", "float, int, categorical"),
+    ({"space__lr__type": "real"}, "space.lr.type", "not a known kind", "float, int, categorical"),
+    ({"space__lr": 0.1}, "space.lr", "must be a mapping", ""),
+    ({"space__lr__low": DELETE}, "space.lr.low", "is required", ""),
+    ({"space__lr__low": "small"}, "space.lr.low", "must be a number", "1e-4"),
+    ({"space__lr__low": True}, "space.lr.low", "must be a number", ""),
+    ({"space__lr__low": NAN}, "space.lr.low", "finite", ""),
+    ({"space__lr__high": INF}, "space.lr.high", "finite", ""),
+    ({"space__lr__high": 10**400}, "space.lr.high", "finite", ""),
+    ({"space__lr__low": 0.5}, "space.lr.low", "above high, which is 0.1", "Swap"),
+    ({"space__lr__low": 0.1}, "space.lr.low", "equals high", "type: categorical, values: [0.1]"),
+    ({"space__lr__low": 0}, "space.lr.low", "above 0 where log", "log to false"),
+    ({"space__lr__low": -1}, "space.lr.low", "above 0 where log", ""),
+    ({"space__lr__step": 0.01}, "space.lr.step", "combined with log", "Remove step"),
+    ({"space__lr__logs": True}, "space.lr.logs", "not a known key", "`log`"),
+    ({"space__lr__log": "yes"}, "space.lr.log", "true or false", ""),
+    ({"space__lr__log": 1}, "space.lr.log", "true or false", ""),
+    ({"space__momentum__step": 2.0}, "space.momentum.step", "larger than the interval", "smaller"),
+    ({"space__momentum__step": 0}, "space.momentum.step", "above 0", "Leave it out"),
+    ({"space__momentum__step": -0.1}, "space.momentum.step", "above 0", ""),
+    ({"space__momentum__step": 1e-300}, "space.momentum.step", "too finely", ""),
+    ({"space__depth__low": 10}, "space.depth.low", "above high, which is 9", ""),
+    ({"space__depth__low": "1"}, "space.depth.low", "whole number", ""),
+    ({"space__depth__low": 1.5}, "space.depth.low", "whole number", ""),
+    ({"space__depth__low": True}, "space.depth.low", "whole number", ""),
+    ({"space__depth__low": NAN}, "space.depth.low", "whole number", ""),
+    ({"space__depth__high": 2**63}, "space.depth.high", "at most", ""),
+    ({"space__depth__low": -(2**63) - 1}, "space.depth.low", "at least", ""),
+    ({"space__depth__step": 9}, "space.depth.step", "larger than the interval, which is 8 wide", ""),
+    ({"space__depth__step": 0}, "space.depth.step", "above 0", ""),
+    ({"space__depth__log": True}, "space.depth.step", "combined with log", ""),
+    (
+        {"space__optimizer__values": [], "space__momentum__conditions": []},
+        "space.optimizer.values",
+        "is empty",
+        "",
+    ),
+    ({"space__optimizer__values": ["sgd", "adam", "sgd"]}, "space.optimizer.values[2]", "twice", "Remove"),
+    ({"space__optimizer__values": ["sgd", 1, 1.0]}, "space.optimizer.values[2]", "twice", ""),
+    (
+        {"space__optimizer__values": ["sgd", None]},
+        "space.optimizer.values[1]",
+        "must be a number, a text",
+        "",
+    ),
+    ({"space__optimizer__values": ["sgd", NAN]}, "space.optimizer.values[1]", "finite", ""),
+    ({"space__optimizer__values": ["sgd", 2**63]}, "space.optimizer.values[1]", "64 bits", ""),
+    ({"space__optimizer__values": ["sgd", "a\0"]}, "space.optimizer.values[1]", "NUL", ""),
+    ({"space__optimizer__values": ["sgd", [1]]}, "space.optimizer.values[1]", "must be a number, a text", ""),
+    ({"space__optimizer__values": "sgd"}, "space.optimizer.values", "must be a list", "[a, b"),
+    (
+        {"space__2x": {"type": "int", "low": 1, "high": 2}, "baseline": DELETE},
+        "space.2x",
+        "not a good name",
+        "",
+    ),
+    # conditions
+    (
+        {"space__momentum__conditions": [{"parameter": "optimiser", "values": ["sgd"]}]},
+        "space.momentum.conditions[0].parameter",
+        "is not a parameter",
+        "`optimizer`",
+    ),
+    (
+        {"space__momentum__conditions": [{"parameter": "depth", "values": [3]}]},
+        "space.momentum.conditions[0].parameter",
+        "comes after momentum",
+        "Move depth before momentum",
+    ),
+    (
+        {"space__momentum__conditions": [{"parameter": "momentum", "values": [0.1]}]},
+        "space.momentum.conditions[0].parameter",
+        "cycle of conditions: momentum → momentum",
+        "",
+    ),
+    (
+        {"space__momentum__conditions": [{"parameter": "optimizer", "values": ["sgd", "adagrad"]}]},
+        "space.momentum.conditions[0].values[1]",
+        "not a value of optimizer",
+        "one of 'sgd', 'adam'",
+    ),
+    (
+        {"space__momentum__conditions": [{"parameter": "optimizer", "values": []}]},
+        "space.momentum.conditions[0].values",
+        "is empty",
+        "",
+    ),
+    (
+        {"space__momentum__conditions": [{"parameter": "lr", "values": [0.01]}]},
+        "space.momentum.conditions[0].parameter",
+        "is continuous",
+        "categorical",
+    ),
+    (
+        {
+            "space__momentum__conditions": [
+                {"parameter": "optimizer", "values": ["sgd"]},
+                {"parameter": "optimizer", "values": ["adam"]},
+            ]
+        },
+        "space.momentum.conditions[1]",
+        "never holds",
+        "Join",
+    ),
+    # the policy
+    ({"policy__kind": "hyperband"}, "policy.kind", "not a known kind", "run_all, asha"),
+    ({"policy__kind": DELETE}, "policy.kind", "is required", "run_all, asha"),
+    ({"policy__eta": 1}, "policy.eta", "at least 2", ""),
+    ({"policy__eta": 0}, "policy.eta", "at least 2", ""),
+    ({"policy__eta": 3.5}, "policy.eta", "whole number", ""),
+    ({"policy__etas": 3}, "policy.etas", "not a known key", "`eta`"),
+    ({"policy__variant": "promote"}, "policy.variant", "not a known choice", "promotion, stopping"),
+    ({"policy__rungs": [1, 3, 3, 27]}, "policy.rungs[2]", "does not exceed", "increasing"),
+    ({"policy__rungs": [1, 9, 3, 27]}, "policy.rungs[2]", "which is 9", "increasing"),
+    ({"policy__rungs": [0, 3, 27]}, "policy.rungs[0]", "at least 1", ""),
+    ({"policy__rungs": [-1, 3, 27]}, "policy.rungs[0]", "at least 1", ""),
+    ({"policy__rungs": [1, 3, 9]}, "policy.rungs[2]", "full budget is 27", "End the list with 27"),
+    ({"policy__min_steps": 1}, "policy.min_steps", "combined with rungs", "Remove one"),
+    (
+        {"policy": {"kind": "asha", "min_steps": 28}},
+        "policy.min_steps",
+        "more than the full budget of 27",
+        "",
+    ),
+    ({"policy": {"kind": "asha", "min_steps": 0}}, "policy.min_steps", "at least 1", ""),
+    ({"policy__brackets": 5}, "policy.brackets", "more than there are rungs, which is 4", "at most 4"),
+    ({"policy__brackets": 0}, "policy.brackets", "at least 1", ""),
+    ({"policy": {"kind": "run_all", "eta": 3}}, "policy.eta", "not a known key", "kind"),
+    # the sampler
+    ({"sampler": {"kind": "tpe"}}, "sampler.kind", "not a known kind", "random, grid"),
+    ({"sampler": {"kind": "grid", "points": {"lr": 3}}}, "sampler.points.momentum", "continuous", "how many"),
+    (
+        {"sampler": {"kind": "grid", "points": {"lr": 0, "momentum": 1}}},
+        "sampler.points.lr",
+        "at least 1",
+        "",
+    ),
+    (
+        {"sampler": {"kind": "grid", "points": {"lr": 1, "momentum": 1, "rl": 1}}},
+        "sampler.points.rl",
+        "is not a parameter",
+        "`lr`",
+    ),
+    (
+        {"sampler": {"kind": "grid", "points": {"lr": 1, "momentum": 1, "optimizer": 1}}},
+        "sampler.points.optimizer",
+        "is not needed",
+        "Remove",
+    ),
+    # the template
+    ({"template__callable": "train"}, "template.callable", "`module:function`", "train:train"),
+    ({"template__callable": "train.py:main"}, "template.callable", None, None),
+    ({"template__callable": "train:main()"}, "template.callable", "`module:function`", ""),
+    ({"template__callable": "a b:c"}, "template.callable", "`module:function`", ""),
+    ({"template__callable": DELETE}, "template.callable", "required where there is no command", ""),
+    ({"template__command": {"args": ["run"]}}, "template.command", "combined with callable", ""),
+    ({"template__working_dir": "here"}, "template.working_dir", "absolute", ""),
+    ({"template__working_dir": DELETE}, "template.working_dir", "is required", ""),
+    ({"template__env": {"A=B": "c"}}, "template.env.A=B", "cannot be set", ""),
+    ({"template__env": {"HEADRACE_X": "c"}}, "template.env.HEADRACE_X", "cannot be set", ""),
+    ({"template__env": {"A": 3}}, "template.env.A", "must be a text", ""),
+    ({"template__grace": -1}, "template.grace", "0 or more", ""),
+    ({"template__grace": "30s"}, "template.grace", "must be a number", ""),
+    ({"template__grace": 1e12}, "template.grace", "at most", ""),
+    ({"template__report_timeout": 0}, "template.report_timeout", "above 0", ""),
+    (
+        {"template__callable": DELETE, "template__command": {"args": ["run", "--lr={learning_rate}"]}},
+        "template.command.args[1]",
+        "names `learning_rate`",
+        "Known placeholders",
+    ),
+    (
+        {"template__callable": DELETE, "template__command": {"args": ["run", "--lr={lr"]}},
+        "template.command.args[1]",
+        "brace without its partner",
+        "{{",
+    ),
+    (
+        {"template__callable": DELETE, "template__command": {"args": []}},
+        "template.command.args",
+        "is empty",
+        "",
+    ),
+    (
+        {"template__callable": DELETE, "template__command": {"args": ["run"]}, "template__python": "py"},
+        "template.python",
+        "no meaning",
+        "",
+    ),
+    (
+        {
+            "template__callable": DELETE,
+            "template__command": {"args": ["run"]},
+            "space__seed": {"type": "int", "low": 1, "high": 5},
+            "baseline": DELETE,
+        },
+        "space.seed",
+        "placeholder {seed}",
+        "Rename",
+    ),
+    # resources
+    ({"resources": {"gpus": -1}}, "resources.gpus", "at least 0", ""),
+    ({"resources": {"gpu_memory_bytes": 5}}, "resources.gpu_memory_bytes", "without a GPU", ""),
+    ({"resources": {"gpus": 1, "gpu_memory_bytes": 2**63}}, "resources.gpu_memory_bytes", "at most", ""),
+    ({"resources": {"gpu": 1}}, "resources.gpu", "not a known key", "`gpus`"),
+    ({"resources": {"labels": {"zone": 3}}}, "resources.labels.zone", "must be a text", ""),
+    # configurations
+    ({"baseline__lr": 1.0}, "baseline.lr", "outside its domain", "from 1e-05 to 0.1"),
+    ({"baseline__depth": 4}, "baseline.depth", "outside its domain", "in steps of 2"),
+    ({"baseline__depth": True}, "baseline.depth", "outside its domain", ""),
+    ({"baseline__depth": 3.5}, "baseline.depth", "outside its domain", ""),
+    ({"baseline__optimizer": "adagrad", "baseline__momentum": DELETE}, "baseline.optimizer", "outside", ""),
+    ({"baseline__lrr": 1.0}, "baseline.lrr", "is not a parameter", "`lr`"),
+    ({"baseline__lr": DELETE}, "baseline.lr", "is missing", "Give it a value"),
+    ({"baseline__momentum": DELETE}, "baseline.momentum", "is missing", ""),
+    ({"baseline__optimizer": "adam"}, "baseline.momentum", "exists only where optimizer is 'sgd'", "Remove"),
+    ({"baseline__lr": None}, "baseline.lr", "must be a number", ""),
+    ({"baseline__lr": INF}, "baseline.lr", "finite", ""),
+    (
+        {"enqueued": [SOUND["baseline"], {**SOUND["baseline"], "lr": 5}]},
+        "enqueued[1].lr",
+        "outside its domain",
+        "",
+    ),
+    ({"enqueued": [SOUND["baseline"]] * 3, "max_trials": 2}, "enqueued", "only 2", "Raise"),
+    ({"enqueued": 3}, "enqueued", "must be a list", ""),
+]
+
+
+def test_the_sound_study_is_sound():
+    assert violations(SOUND) == {}
+
+
+@pytest.mark.parametrize(("changes", "path", "message", "remedy"), BAD)
+def test_bad(changes, path, message, remedy):
+    found = violations(spoiled(**changes))
+    if message is None:
+        # Python could import such a module, so it is the import that must fail.
+        assert found == {}
+        return
+    assert list(found) == [path]
+    assert message in found[path].message
+    assert remedy in found[path].remedy
+    assert found[path].remedy.endswith((".", "?"))
+    assert "\n" not in str(found[path])
+
+
+GOOD = [
+    {"space__depth": {"type": "int", "low": 3.0, "high": 3}},
+    {"space__depth": {"type": "int", "low": 1, "high": 64, "log": True}, "baseline__depth": 64},
+    {"space__lr": {"type": "float", "low": -1, "high": 1}, "baseline__lr": -1},
+    {"space__lr": {"type": "float", "low": 0, "high": 0.3, "step": 0.1}, "baseline__lr": 0.3},
+    {"space__optimizer__values": ["sgd", "adam", 1, True, 0, False, "1"]},
+    {"policy": {"kind": "asha", "min_steps": 27}},
+    {"policy__brackets": 4},
+    {"policy": DELETE},
+    {"policy": {"kind": "run_all"}},
+    {"template": None},
+    {"template__callable": "package.module:Class.method"},
+    {"enqueued": [SOUND["baseline"]] * 27},
+    {"max_steps": DELETE},
+    {"max_trials": 27.0},
+    {"objective__metric": "eval/top-5@k.mean"},
+]
+
+
+@pytest.mark.parametrize("changes", GOOD)
+def test_good(changes):
+    assert violations(spoiled(**changes)) == {}
+
+
+def test_all_at_once():
+    found = violations(
+        spoiled(
+            objective__metric="a b",
+            objective__goal="min",
+            space__lr__low="x",
+            space__depth__low=99,
+            space__momentum__conditions=[{"parameter": "nope", "values": [1]}],
+            policy__eta=1,
+            policy__rungs=[5, 4],
+            policy__typo=1,
+            template__callable="train",
+            template__typo=1,
+            max_trials=0,
+            max_steps="many",
+            resources={"gpus": -1},
+            zzz=1,
+        )
+    )
+    assert set(found) == {
+        "objective.metric",
+        "objective.goal",
+        "space.lr.low",
+        "space.depth.low",
+        "space.momentum.conditions[0].parameter",
+        "policy.eta",
+        "policy.rungs[1]",
+        "policy.typo",
+        "template.callable",
+        "template.typo",
+        "max_trials",
+        "max_steps",
+        "resources.gpus",
+        "zzz",
+    }
+
+
+def test_a_bad_bound_does_not_hide_what_joins_fields():
+    found = violations(spoiled(space__depth__low="x", policy__rungs=[1, 3, 9], baseline__lr=7))
+    assert set(found) == {"space.depth.low", "policy.rungs[2]", "baseline.lr"}
+
+
+def test_a_cycle_of_two_names_the_way():
+    data = spoiled(
+        space__a={"type": "int", "low": 1, "high": 2, "conditions": [{"parameter": "b", "values": [1]}]},
+        space__b={"type": "int", "low": 1, "high": 2, "conditions": [{"parameter": "a", "values": [1]}]},
+        baseline=DELETE,
+    )
+    found = violations(data)
+    assert "a → b → a" in found["space.a.conditions[0].parameter"].message
+    assert "b → a → b" in found["space.b.conditions[0].parameter"].message
+
+
+def test_the_value_is_shown_and_shortened():
+    found = violations(spoiled(space__lr__low="x" * 500))
+    assert found["space.lr.low"].value.startswith("'xxx")
+    assert len(found["space.lr.low"].value) < 100
+
+
+@pytest.mark.parametrize("data", [None, 3, "text", [], [1]])
+def test_no_mapping_at_all(data):
+    with pytest.raises(InvalidFieldError):
+        parse_spec(data)
+
+
+def test_constructors_raise_what_pydantic_raises():
+    with pytest.raises(ValidationError) as raised:
+        StudySpec(**spoiled(space__lr__low=5))
+    assert [violation.field for violation in violations_of(raised.value)] == ["space.lr.low"]
+
+
+def test_configurations_come_out_as_their_domains_write_them():
+    spec = parse_spec(
+        spoiled(baseline__depth=3.0, baseline__lr=0.1, enqueued=[{**SOUND["baseline"], "depth": 5.0}])
+    )
+    assert type(spec.baseline["depth"]) is int
+    assert type(spec.enqueued[0]["depth"]) is int
+    assert list(spec.baseline) == ["optimizer", "lr", "momentum", "depth"]
+    built = StudySpec(**spoiled(baseline__depth=3.0))
+    assert type(built.baseline["depth"]) is int
+
+
+def test_a_configuration_that_is_added_later():
+    spec = parse_spec(SOUND)
+    assert check_assignment(spec, {"depth": 3.0, "lr": 0.1, "optimizer": "adam"}, field="p") == {
+        "optimizer": "adam",
+        "lr": 0.1,
+        "depth": 3,
+    }
+    with pytest.raises(InvalidFieldError) as raised:
+        check_assignment(spec, {"optimizer": "adam", "depth": 2}, field="parameters[0]")
+    assert [v.field for v in raised.value.violations] == ["parameters[0].lr", "parameters[0].depth"]
+
+
+@pytest.mark.parametrize("name", ["a", "digits", "a-1", "a" * 63, "x--"])
+def test_good_study_ids(name):
+    assert check_study_id(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "A", "1a", "-a", "a_b", "a" * 64, "a b", "a\n", "é", "studies/a"])
+def test_bad_study_ids(name):
+    with pytest.raises(InvalidFieldError) as raised:
+        check_study_id(name)
+    assert raised.value.violations[0].field == "study_id"
+    assert "lower-case" in raised.value.violations[0].remedy
+
+
+def test_specs_are_frozen():
+    with pytest.raises(ValidationError):
+        parse_spec(SOUND).max_trials = 3
