@@ -1,7 +1,7 @@
 """A quick way to start the processes of a check: forked from a server that has imported PyTorch already.
 
-What `headrace check` starts is a new interpreter, which takes seconds to import PyTorch; the tests need dozens of processes. One test
-uses the real thing.
+What `headrace check` starts is a new interpreter, which takes seconds to import PyTorch; the tests need
+dozens of processes. One test uses the real thing.
 """
 
 import multiprocessing
@@ -55,6 +55,7 @@ def _run_segment(control_file: str, log_file: str) -> None:
 
     main(control_file)
     sys.stdout.flush()
+    os._exit(0)  # tearing PyTorch down takes longer than the segment
 
 
 def _launch(context: "multiprocessing.context.ForkServerContext", control_file: Path, log_file: Path) -> None:

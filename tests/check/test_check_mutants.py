@@ -57,7 +57,9 @@ def test_a_lost_piece_is_named_and_only_it(check: Check, mutant: str) -> None:
     report = check(*changes)
     assert not report.passed
     assert report.nondeterminism is None
-    assert [(found.name, found.finding, found.remedy) for found in report.missing] == [(name, finding, remedy)]
+    assert [(found.name, found.finding, found.remedy) for found in report.missing] == [
+        (name, finding, remedy)
+    ]
     assert report.trajectory is not None, "what follows from it is shown as well"
     text = render(report)
     assert text.index(finding) < text.index("what follows")

@@ -70,8 +70,9 @@ def locals_of(frames: list[FrameType]) -> dict[str, Any]:
 class Heap:
     """The garbage collector's view of the process.
 
-    An imported PyTorch is 400 000 objects, too many to look through at each instant. So what exists when the trial begins is looked
-    through once and then set aside (`gc.freeze`), and later looks see what the script has made since.
+    An imported PyTorch is 400 000 objects, too many to look through at each instant. So what exists when
+    the trial begins is looked through once and then set aside (`gc.freeze`), and later looks see what the
+    script has made since.
     """
 
     def __init__(self) -> None:

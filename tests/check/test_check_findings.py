@@ -1,0 +1,231 @@
+"""`headrace check` on scripts that lose state in less obvious ways, and on scripts it must not blame."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.check import CheckError, CheckReport, Kind, render, run_check
+
+Check = Callable[..., CheckReport]
+
+TRACK = "t.track(model=model, optimizer=opt, lr_scheduler=sched, batches=batches, noise=noise)"
+LOOP = "for epoch in t.steps():"
+REPORT = "t.report(loss=loss, luck=random.random() + numpy.random.rand())"
+
+
+def findings(report: CheckReport) -> list[tuple[Kind, str]]:
+    return [(missing.kind, missing.finding) for missing in report.missing]
+
+
+def test_a_change_after_the_report_is_told_from_a_missing_piece(check: Check) -> None:
+    report = check(
+        ("        sched.step()\n        " + REPORT, "        " + REPORT + "\n        sched.step()")
+    )
+    # The schedule also writes the learning rate into the optimizer: one cause, two objects.
+    assert findings(report) == [
+        (Kind.SETTINGS, "AdamW `opt` changes after t.report(...), so a pause loses the change"),
+        (Kind.SCHEDULE, "CosineAnnealingLR `sched` changes after t.report(...), so a pause loses the change"),
+    ]
+    assert {missing.remedy for missing in report.missing} == {
+        "make t.report(...) the last line of the loop's body"
+    }
+
+
+def test_weights_initialised_after_track_are_told_from_untracked_ones(check: Check) -> None:
+    report = check((TRACK, TRACK + "\n    nn.init.normal_(model[0].weight)"))
+    assert findings(report) == [
+        (Kind.WEIGHTS, "Sequential `model` is restored by t.track(...), and changed before the loop")
+    ]
+
+
+def test_an_object_that_does_not_load_what_it_saved_is_named(check: Check) -> None:
+    forgetful = """class Average:
+    value = 0.0
+    def state_dict(self):
+        return {"value": self.value}
+    def load_state_dict(self, state):
+        pass
+
+def train(t):
+    average = Average()"""
+    report = check(
+        ("def train(t):", forgetful),
+        ("noise=noise)", "noise=noise, average=average)"),
+        (REPORT, "average.value += loss.item(); t.report(loss=average.value)"),
+    )
+    (missing,) = report.missing
+    assert missing.kind is Kind.VALUE
+    assert "Average `average` is tracked, but its load_state_dict() does not restore" in missing.finding
+
+
+def test_a_generator_seeded_after_the_restore_is_named_with_its_line(check: Check) -> None:
+    report = check(
+        (TRACK, TRACK + "\n    torch.manual_seed(t.seed)"),
+        (LOOP, "for epoch in range(t.step + 1, t.max_steps + 1):"),
+    )
+    (missing,) = report.missing
+    assert missing.kind is Kind.RNG
+    assert (
+        missing.finding
+        == "torch.manual_seed (script.py:18) seeds again after the restore: the random numbers repeat"
+    )
+
+
+def test_a_loop_that_starts_over_is_named_by_its_variable(check: Check) -> None:
+    report = check(
+        (LOOP, "for epoch in range(1, t.max_steps + 1):"),
+        ("blurred = inputs[batch]", "blurred = epoch + inputs[batch]"),
+    )
+    (missing,) = report.missing
+    assert (missing.kind, missing.finding) == (Kind.STEP, "`epoch` is 1 at step 2: it counts the steps anew")
+    assert missing.remedy == "write `for epoch in t.steps()`, or start at t.step + 1"
+
+
+def test_a_counter_and_an_iterator_of_the_scripts_own_are_suspected(check: Check) -> None:
+    report = check(
+        (LOOP, "stream = iter(sorted(range(20), key=lambda i: i % 7)); seen = 0\n    " + LOOP),
+        (
+            "for batch in batches.take(3):",
+            "for batch in ([next(stream)], [next(stream)]):\n            seen += 1",
+        ),
+        ("blurred = inputs[batch]", "blurred = seen + inputs[batch]"),
+    )
+    assert findings(report) == [
+        (Kind.VALUE, "variable `seen` is 2 when saved, and 0 after the restore"),
+        (Kind.DATA, "`stream` is an iterator, which no checkpoint can hold: it starts again"),
+    ]
+    assert report.missing[0].remedy == "keep it in t.state['seen'], which is saved"
+
+
+def test_state_hidden_in_objects_and_closures_is_found(check: Check) -> None:
+    report = check(
+        source="""
+import random
+import torch
+from headrace import trial
+
+class Trainer:
+    def __init__(self, rng):
+        self.parts = {"net": torch.nn.Linear(2, 1)}
+        self.optimizer = torch.optim.SGD(self.parts["net"].parameters(), lr=0.1, momentum=0.9)
+        self.noise = lambda: rng.random()
+
+    def fit(self, t):
+        t.track(model=self.parts["net"])
+        for _ in t.steps():
+            self.optimizer.zero_grad()
+            loss = (self.parts["net"](torch.ones(1, 2)) - self.noise()).square().sum()
+            loss.backward()
+            self.optimizer.step()
+            t.report(loss=loss)
+
+Trainer(random.Random(3)).fit(trial.current(steps=3))
+"""
+    )
+    assert findings(report) == [
+        (Kind.MOMENTS, "SGD `self.optimizer` is not tracked: its moments start from nothing"),
+        (Kind.RNG, "Random `rng` is not tracked: the random numbers repeat"),
+    ]
+
+
+def test_a_script_that_is_not_deterministic_is_not_blamed_on_its_checkpoints(check: Check) -> None:
+    report = check(("luck=random.random()", "luck=random.SystemRandom().random()"))
+    assert not report.passed
+    assert report.missing == ()
+    assert report.nondeterminism is not None
+    assert (report.nondeterminism.step, report.nondeterminism.what) == (1, "luck")
+    assert "this script is not deterministic by itself" in render(report)
+
+
+def test_without_track_all_that_is_lost_is_listed(check: Check) -> None:
+    report = check((TRACK, ""))
+    (missing,) = report.missing
+    assert "nothing is tracked" in missing.finding
+    assert {"not tracked: Sequential `model`", "not tracked: AdamW `opt`"} <= set(missing.evidence)
+
+
+def test_a_restore_that_fails_is_a_finding(check: Check) -> None:
+    report = check(
+        ("nn.Linear(3, 8), nn.Tanh()", "nn.Linear(3, 8), *[nn.Identity()] * (t.resumed), nn.Tanh()")
+    )
+    (missing,) = report.missing
+    assert missing.finding.startswith(
+        "the resumed process fails: RuntimeError: Error(s) in loading state_dict"
+    )
+
+
+def test_nothing_else_than_the_trial_is_saved_by_t_state(check: Check) -> None:
+    """Values kept in `t.state` pass; the same values in variables do not."""
+    changes = (
+        (LOOP, "t.state['best'] = float('inf')\n    " + LOOP),
+        (REPORT, "BEST; t.report(best=t.state['best'])"),
+    )
+    assert check(*changes, ("BEST", "t.state['best'] = min(t.state['best'], loss.item())")).passed
+
+
+def test_a_callable_is_checked_with_the_parameters_given(
+    tmp_path: Path, fork_launch: Callable[..., None]
+) -> None:
+    script = tmp_path / "plain.py"
+    script.write_text(
+        "def fit(t):\n"
+        "    t.state.setdefault('sum', 0.0)\n"
+        "    for step in t.steps():\n"
+        "        t.state['sum'] += t.params['rate'] / step\n"
+        "        t.report(total=t.state['sum'])\n"
+    )
+    seen: list[tuple[str, int, int]] = []
+    report = run_check(
+        script,
+        callable="fit",
+        params={"rate": 0.5},
+        steps=2,
+        launch=fork_launch,
+        progress=lambda what, done, total: seen.append((what, done, total)),
+    )
+    assert report.passed
+    assert seen == [
+        ("straight run", 0, 3),
+        ("resumed run, process 1", 1, 3),
+        ("resumed run, process 2", 2, 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("raise KeyError('lr')", "fails by itself, without any pause: KeyError: 'lr'"),
+        ("print('trains by itself')", "never asks for a trial"),
+        ("from headrace import trial\ntrial.main(lambda t: None, steps=3)", "reported 0 times"),
+    ],
+)
+def test_a_script_that_does_not_run_is_an_error(check: Check, source: str, message: str) -> None:
+    with pytest.raises(CheckError, match=message):
+        check(source=source)
+
+
+def test_a_missing_script_and_too_few_steps_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(CheckError, match="there is no script"):
+        run_check(tmp_path / "nothing.py")
+    (tmp_path / "one.py").write_text("")
+    with pytest.raises(CheckError, match="at least 2"):
+        run_check(tmp_path / "one.py", steps=1)
+
+
+def test_in_real_processes_of_its_own(tmp_path: Path) -> None:
+    """The processes that users get: new interpreters, no PyTorch needed by this script."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import random\n"
+        "from headrace import trial\n"
+        "def train(t):\n"
+        "    luck = random.Random(t.seed)\n"
+        "    t.state['kept'] = 0\n"
+        "    for step in t.steps():\n"
+        "        t.state['kept'] += 1\n"
+        "        t.report(value=luck.random() + random.random() + t.state['kept'])\n"
+        "trial.main(train, steps=5)\n"
+    )
+    report = run_check(script, steps=2)
+    assert findings(report) == [(Kind.RNG, "Random `luck` is not tracked: the random numbers repeat")]
