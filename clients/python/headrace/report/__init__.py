@@ -1,5 +1,27 @@
-"""A study as one self-contained HTML page."""
+"""A study as one self-contained HTML page: learning curves, parameters, schedule, rungs and trials.
 
-from headrace.report.page import build_report
+`build_report(study)` reads everything through the SDK and returns the page. `data` gathers, `curves`, `parallel`,
+`gantt` and `rungs` draw one figure each from plain values, and `page` puts them together. Plotly comes with
+`headrace[report]`.
+"""
+
+from typing import TYPE_CHECKING
+
+from headrace.client.missing import MissingExtraError
+
+if TYPE_CHECKING:
+    from headrace.client import Study
 
 __all__ = ["build_report"]
+
+
+def build_report(study: "Study") -> str:
+    """The page, of a study that has ended or goes on."""
+    try:
+        import plotly  # noqa: F401 - asked for here, to say what is missing before any work is done
+    except ImportError:
+        raise MissingExtraError.of("A report", "report") from None
+    from headrace.report.data import gather
+    from headrace.report.page import render
+
+    return render(gather(study))

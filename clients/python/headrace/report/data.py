@@ -1,0 +1,139 @@
+"""Everything that a report shows, gathered once through the SDK."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from headrace.client.events import Event, TrialMoved
+from headrace.client.model import (
+    Report,
+    StudyInfo,
+    TerminationReason,
+    TrialInfo,
+    TrialState,
+)
+from headrace.client.sync import Study
+from headrace.spec import Goal
+
+ON_SLOT = (TrialState.RUNNING, TrialState.RESUMED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """A trial's stay on its slots, from placement to departure."""
+
+    trial: int
+    worker: str
+    slots: tuple[int, ...]
+    start: datetime
+    end: datetime
+    ending: str
+    """What ended it: `paused`, `completed`, `stopped_early`, `failed`, `cancelled`, `interrupted`, or `running`."""
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyData:
+    """A study with all that happened in it."""
+
+    study: StudyInfo
+    trials: tuple[TrialInfo, ...]
+    reports: tuple[Report, ...]
+    events: tuple[Event, ...]
+
+    @property
+    def metric(self) -> str:
+        """The objective's metric."""
+        return self.study.spec.objective.metric
+
+    @property
+    def maximize(self) -> bool:
+        """True when more is better."""
+        return self.study.spec.objective.goal == Goal.MAXIMIZE
+
+    def curves(self) -> Mapping[int, list[tuple[int, float]]]:
+        """Every trial's finite values by step. Of a step that was computed twice, the later attempt counts."""
+        points: dict[int, dict[int, float]] = {trial.number: {} for trial in self.trials}
+        for report in self.reports:
+            if self.metric in report.metrics:
+                points.setdefault(report.trial, {})[report.step] = report.metrics[self.metric]
+        return {
+            trial: [(step, value) for step, value in sorted(steps.items()) if math.isfinite(value)]
+            for trial, steps in points.items()
+        }
+
+    def why(self, trial: TrialInfo) -> str:
+        """Why a trial is where it is, in one line."""
+        if trial.detail:
+            return trial.detail.splitlines()[0]
+        return {
+            "pending": "waits for a slot",
+            "paused": "waits for a promotion",
+            "running": "on a worker",
+            "resumed": "is loading its checkpoint",
+        }.get(trial.outcome, "")
+
+    def stays(self) -> list[Stay]:
+        """Every stay on a slot, in the order of their ends; those that go on end with the last event."""
+        return list(_stays(self.events))
+
+
+def gather(study: Study) -> StudyData:
+    """Reads the study; of one that goes on, the events up to now."""
+    info = study.status()
+    return StudyData(
+        study=info,
+        trials=tuple(study.trials()),
+        reports=tuple(study.reports()),
+        events=tuple(_events_until(study, info.cursor)),
+    )
+
+
+def _events_until(study: Study, cursor: int) -> Iterator[Event]:
+    if not cursor:
+        return
+    for update in study.watch():
+        yield from update.events
+        if update.events and update.events[-1].cursor >= cursor:
+            return
+
+
+def _stays(events: tuple[Event, ...]) -> Iterator[Stay]:
+    open_since: dict[int, tuple[Event, TrialMoved]] = {}
+    for event in events:
+        moved = event.detail
+        if not isinstance(moved, TrialMoved) or event.trial is None:
+            continue
+        if moved.to_state in ON_SLOT:
+            if moved.worker:
+                open_since.setdefault(event.trial, (event, moved))
+        elif event.trial in open_since:
+            yield _stay(
+                *open_since.pop(event.trial), end=event.time, ending=_ending(moved), detail=moved.detail
+            )
+    if events:
+        for began, moved in open_since.values():
+            yield _stay(began, moved, end=events[-1].time, ending="running", detail="goes on")
+
+
+def _stay(began: Event, moved: TrialMoved, *, end: datetime | None, ending: str, detail: str) -> Stay:
+    if began.trial is None or began.time is None or end is None:
+        raise ValueError("an event of a trial's stay has no trial or no time")
+    return Stay(
+        trial=began.trial,
+        worker=moved.worker or "",
+        slots=moved.slots,
+        start=began.time,
+        end=end,
+        ending=ending,
+        detail=detail,
+    )
+
+
+def _ending(moved: TrialMoved) -> str:
+    if moved.action == "interrupt":
+        return "interrupted"
+    if moved.to_state is TrialState.TERMINATED:
+        return (moved.reason or TerminationReason.COMPLETED).value
+    return "paused"

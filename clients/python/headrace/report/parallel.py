@@ -1,0 +1,118 @@
+"""Parallel coordinates: one axis a parameter, one line a trial, darker for a better value.
+
+A parameter on a logarithmic domain gets a logarithmic axis. A conditional parameter that a trial does not have is
+drawn at a place of its own below the axis's values, labelled "none".
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from headrace.client import wording
+from headrace.client.model import TrialInfo, Value
+from headrace.report import style
+from headrace.report.data import StudyData
+from headrace.spec import CategoricalDomain
+
+
+def parallel_coordinates(data: StudyData) -> go.Figure:
+    """The figure; trials without a finite value are left out."""
+    trials = [t for t in data.trials if t.best_value is not None and math.isfinite(t.best_value)]
+    # The best are drawn last, on top.
+    trials.sort(key=lambda t: t.best_value or 0.0, reverse=not data.maximize)
+    values = [t.best_value or 0.0 for t in trials]
+    dimensions = [_dimension(data, name, trials) for name in data.study.spec.space]
+    dimensions.append(_steps(data, trials))
+    dimensions.append(_numeric(data.metric, list(values), log=False))
+    figure = go.Figure(
+        go.Parcoords(
+            line={
+                "color": values,
+                "colorscale": style.SEQUENTIAL,
+                "reversescale": not data.maximize,
+                "showscale": len(set(values)) > 1,
+                "colorbar": {"title": {"text": style.text(data.metric)}, "thickness": 12, "outlinewidth": 0},
+            },
+            dimensions=dimensions,
+            labelfont={"size": 13, "color": style.INK},
+            tickfont={"size": 11, "color": style.MUTED},
+            rangefont={"size": 1, "color": "rgba(0,0,0,0)"},
+        )
+    )
+    layout = style.layout(height=460)
+    figure.update_layout(**{**layout, "margin": {"l": 90, "r": 50, "t": 60, "b": 30}})
+    return figure
+
+
+def _dimension(data: StudyData, name: str, trials: Sequence[TrialInfo]) -> dict[str, Any]:
+    domain = data.study.spec.space[name]
+    values = [trial.params.get(name) for trial in trials]
+    if isinstance(domain, CategoricalDomain) or any(isinstance(v, str | bool) for v in values):
+        choices = list(domain.values) if isinstance(domain, CategoricalDomain) else []
+        return _categorical(name, values, choices)
+    return _numeric(name, values, log=bool(getattr(domain, "log", False)))
+
+
+def _steps(data: StudyData, trials: Sequence[TrialInfo]) -> dict[str, Any]:
+    """The steps that a trial ran, with the rungs as ticks."""
+    ladder = data.study.spec.rungs()
+    steps: list[Value | None] = [trial.step for trial in trials]
+    log = ladder[-1] / ladder[0] >= 8 and min(trial.step for trial in trials) > 0
+    dimension = _numeric("steps", steps, log=log)
+    low, high = dimension["range"]
+    ticks = [(math.log10(milestone) if log else milestone, str(milestone)) for milestone in ladder]
+    shown = [tick for tick in ticks if low <= tick[0] <= high]
+    return {**dimension, "tickvals": [place for place, _ in shown], "ticktext": [text for _, text in shown]}
+
+
+def _categorical(name: str, values: Sequence[Value | None], choices: Sequence[Value]) -> dict[str, Any]:
+    labels = [wording.scalar(choice) for choice in choices]
+    labels += sorted({wording.scalar(v) for v in values if v is not None} - set(labels))
+    places = {label: float(place) for place, label in enumerate(labels)}
+    missing = -1.0
+    ticks = [(places[label], label) for label in labels]
+    if any(v is None for v in values):
+        ticks.insert(0, (missing, "none"))
+    return {
+        "label": style.text(name),
+        "values": [missing if v is None else places[wording.scalar(v)] for v in values],
+        "tickvals": [place for place, _ in ticks],
+        "ticktext": [style.text(_short(label)) for _, label in ticks],
+        "range": [ticks[0][0] - 0.3, ticks[-1][0] + 0.3],
+    }
+
+
+def _numeric(name: str, values: Sequence[Value | None], *, log: bool) -> dict[str, Any]:
+    present = [float(v) for v in values if isinstance(v, int | float)]
+    if not present:
+        return _categorical(name, values, [])
+    log = log and min(present) > 0
+
+    def place(value: float) -> float:
+        return math.log10(value) if log else value
+
+    low, high = place(min(present)), place(max(present))
+    span = (high - low) or 1.0
+    missing = low - 0.18 * span
+    marks = [low + span * i / 4 for i in range(5)] if high > low else [low]
+    whole = all(isinstance(v, int) for v in values if v is not None)
+    ticks = [(mark, _tick(10**mark if log else mark, whole=whole)) for mark in marks]
+    if any(v is None for v in values):
+        ticks.insert(0, (missing, "none"))
+    return {
+        "label": style.text(name),
+        "values": [place(float(v)) if isinstance(v, int | float) else missing for v in values],
+        "tickvals": [mark for mark, _ in ticks],
+        "ticktext": [text for _, text in ticks],
+        "range": [ticks[0][0] - 0.03 * span, high + 0.03 * span],
+    }
+
+
+def _tick(value: float, *, whole: bool) -> str:
+    return str(round(value)) if whole else wording.number(value, 3)
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= 18 else label[:17] + "…"

@@ -1,0 +1,88 @@
+"""Colours, symbols and fonts of a report, in one place.
+
+The colours are those of Okabe and Ito, which readers with any common colour vision tell apart; every kind also has
+its own line, marker or pattern, so that colour is never the only sign.
+"""
+
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+INK = "#1c2733"
+MUTED = "#66727f"
+GRID = "#e6eaee"
+BEST = "#d55e00"
+BASELINE = "#1c2733"
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif"
+
+SEQUENTIAL = [[0.0, "#d9e2ea"], [0.35, "#9dbbd6"], [0.7, "#3f7fb5"], [1.0, "#08306b"]]
+"""From the worst value to the best: lighter to darker, so it also prints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How trials of one outcome are drawn."""
+
+    label: str
+    color: str
+    symbol: str
+    pattern: str
+
+
+KINDS = {
+    "completed": Kind("completed", "#0072b2", "circle", ""),
+    "running": Kind("running", "#009e73", "triangle-right", ""),
+    "paused": Kind("paused", "#8f99a3", "line-ns-open", ""),
+    "stopped_early": Kind("stopped early", "#aab3bc", "square-open", ""),
+    "failed": Kind("failed", "#cc79a7", "x", "x"),
+    "cancelled": Kind("cancelled", "#8d99a5", "diamond-open", "/"),
+    "interrupted": Kind("interrupted by a machine", "#e69f00", "cross", "\\"),
+    "pending": Kind("pending", "#c3c9cf", "circle-open", ""),
+}
+
+
+def kind_of(outcome: str) -> Kind:
+    """The style of an outcome; one that this version does not know looks like a running trial."""
+    return (
+        KINDS["running" if outcome == "resumed" else outcome]
+        if outcome in (*KINDS, "resumed")
+        else KINDS["running"]
+    )
+
+
+def text(value: object) -> str:
+    """Text for a figure: Plotly reads a few HTML tags in it, so it is escaped like HTML."""
+    return escape(str(value))
+
+
+def layout(*, height: int, **more: Any) -> dict[str, Any]:
+    """What all figures have in common."""
+    return {
+        "height": height,
+        "font": {"family": FONT, "size": 13, "color": INK},
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "margin": {"l": 70, "r": 30, "t": 30, "b": 60},
+        "hoverlabel": {
+            "bgcolor": "white",
+            "bordercolor": MUTED,
+            "font": {"family": FONT, "size": 12},
+            "align": "left",
+        },
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"},
+        **more,
+    }
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    """A labelled axis with a quiet grid."""
+    return {
+        "title": {"text": text(title)},
+        "gridcolor": GRID,
+        "zeroline": False,
+        "linecolor": MUTED,
+        "showline": True,
+        "ticks": "outside",
+        "tickcolor": MUTED,
+        **more,
+    }
