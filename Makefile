@@ -12,6 +12,7 @@ EXTRAS := services,worker,torch,report,examples,dev
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 PYTEST_ARGS ?=
+ARGS ?=
 STUDY ?= examples/digits/study.yaml
 # Tools run with the virtual environment first on the path, so that scripts find it too.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -38,8 +39,8 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 demo: setup ## Tune a small network on handwritten digits, from nothing to report.html, in a few minutes
 	@headrace run --local --slots 2 --report report.html $(STUDY)
 
-up: setup ## Start Postgres, a scheduler and a worker here, until Ctrl-C
-	@headrace up
+up: setup ## Start Postgres, a scheduler and a worker here, until Ctrl-C (ARGS="--slots 2")
+	@headrace up $(ARGS)
 
 test: lint types verify pytest ## Everything that must hold: lint, types, verify and the tests
 
