@@ -35,6 +35,7 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
 
     def __init__(self) -> None:
         self.scripts: dict[str, Script] = {}
+        self.created: set[str] = set()
         self.shown: dict[str, int] = {}
         self.requests: dict[str, list[Any]] = defaultdict(list)
         self.traps: dict[str, deque[tuple[grpc.StatusCode | HeadraceError, bool]]] = defaultdict(deque)
@@ -75,15 +76,13 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
     def CreateStudy(self, request: Any, context: grpc.ServicerContext) -> Any:
         before = self._begin("CreateStudy", request, context)
         name = f"studies/{request.study_id}"
-        same = [r for r in self.requests["CreateStudy"][:-1] if r.request_id == request.request_id]
-        if not same:
+        if request.request_id not in self.created:
             if not request.study_id:
                 _abort(context, InvalidFieldError([Violation(field="study_id", message="is required")]))
             if name in self.scripts:
                 _abort(context, StudyExistsError(f"Study {request.study_id} exists."))
-            prototype = self.answers["CreateStudy"]
-            script = prototype(request.study_id)
-            self.add(script)
+            self.add(self.answers["CreateStudy"](request.study_id))
+            self.created.add(request.request_id)
         self._finish(before, context)
         return study_pb2.CreateStudyResponse(study=self._moment(name, context).study)
 

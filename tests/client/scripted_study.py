@@ -110,11 +110,15 @@ class Race:
             slot = (slot + 1) % self.slots
         for trial in self.trials:
             if trial.state == trial_pb2.TRIAL_STATE_PAUSED:
-                self._terminate(trial, trial_pb2.TERMINATION_REASON_STOPPED_EARLY, "the study ended while it waited")
+                self._terminate(
+                    trial, trial_pb2.TERMINATION_REASON_STOPPED_EARLY, "the study ended while it waited"
+                )
         self.study.state = study_pb2.STUDY_STATE_COMPLETED
         self.study.end_time.FromDatetime(self._now())
         self._event(
-            None, "study completed", study_moved=event_pb2.StudyMoved(from_state="ACTIVE", to_state="COMPLETED")
+            None,
+            "study completed",
+            study_moved=event_pb2.StudyMoved(from_state="ACTIVE", to_state="COMPLETED"),
         )
         return self.script
 
@@ -159,7 +163,9 @@ class Race:
         if number == 13 and not resumed:
             self.seconds += 1
             trial.failures = 2
-            trial.log_tail = "Traceback (most recent call last):\n  ...\nValueError: loss is \x1b[31mnan\x1b[0m <b>\n"
+            trial.log_tail = (
+                "Traceback (most recent call last):\n  ...\nValueError: loss is \x1b[31mnan\x1b[0m <b>\n"
+            )
             self._terminate(trial, trial_pb2.TERMINATION_REASON_FAILED, "ValueError: loss is nan <b>[bold]")
             return
         target = RUNGS[-1] if number == 0 else next(r for r in RUNGS if r > trial.step)

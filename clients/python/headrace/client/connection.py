@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
-from tenacity import RetryCallState, retry_if_exception, wait_exponential_jitter
+from tenacity import RetryCallState, retry_if_exception, wait_random_exponential
 
 from headrace.errors import DeadlineError, HeadraceError, InvalidFieldError, UnreachableError, Violation
 from headrace.home import address as default_address
@@ -105,7 +105,7 @@ class Patience:
         return (state.seconds_since_start or 0.0) + state.upcoming_sleep >= self.budget_s
 
 
-wait = wait_exponential_jitter(initial=0.1, max=2.0, jitter=0.1)
+wait = wait_random_exponential(multiplier=0.2, max=2.0)
 """Between two attempts."""
 
 

@@ -28,6 +28,7 @@ from headrace.client.model import (
     Worker,
 )
 from headrace.client.names import study_name, trial_name
+from headrace.errors import InvalidFieldError, Violation, show_value
 from headrace.spec import StudySpec, load_study_file, to_proto
 from headrace.spec.convert import params_to_proto
 from headrace.v1 import study_pb2 as pb
@@ -299,7 +300,7 @@ def report(
         request_id=request_id(),
         lease=convert.lease_to_proto(handle.lease),
         step=step,
-        metrics={name: float(value) for name, value in {**(metrics or {}), **named}.items()},
+        metrics={name: _number(name, value) for name, value in {**(metrics or {}), **named}.items()},
         checkpoint_uri=checkpoint_uri,
     )
     response = yield from rpc(methods.REPORT_TRIAL, request)
@@ -314,6 +315,16 @@ def complete(handle: LeaseHandle, error: str | BaseException | None = None) -> F
     )
     response = yield from rpc(methods.COMPLETE_TRIAL, request)
     return convert.trial(response.trial)
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type] # NumPy's and torch's scalars are numbers too
+    except (TypeError, ValueError):
+        violation = Violation(
+            field=f"metrics.{name}", message="is not a number", value=show_value(value), remedy="Report a float."
+        )
+        raise InvalidFieldError([violation]) from None
 
 
 def _reports(parent: str) -> Flow[list[Report]]:

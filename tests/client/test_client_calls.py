@@ -1,0 +1,240 @@
+"""The blocking client against a scripted service: what is sent, what comes back, and what happens in between."""
+
+import math
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+from fake_study_service import FakeStudyService
+from scripted_study import RUNGS, Script, params_of, race, spec
+
+from headrace import Client
+from headrace.client import StudyState, TerminationReason, TrialRef, TrialState
+from headrace.client.connection import Target
+from headrace.client.flows import PAGE_SIZE
+from headrace.errors import (
+    DatabaseUnavailableError,
+    DrainingError,
+    HeadraceError,
+    InvalidFieldError,
+    StudyEndedError,
+    StudyExistsError,
+    StudyNotEndedError,
+    StudyNotFoundError,
+    TrialNotFoundError,
+    UnreachableError,
+)
+from headrace.v1 import study_pb2
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_study_is_created_from_a_spec_and_read_back(client: Client, fake: FakeStudyService) -> None:
+    study = client.create_study("first", spec())
+    assert study.name == "first"
+    assert fake.requests["CreateStudy"][0].spec.max_trials == 27
+    info = study.status()
+    assert info.spec == spec()
+    assert info.state is StudyState.COMPLETED
+
+
+def test_a_study_file_may_bring_the_name(client: Client, fake: FakeStudyService, tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(
+        "name: from-file\nobjective: {metric: loss, goal: minimize}\n"
+        "space: {lr: {type: float, low: 0.1, high: 1.0}}\ntrials: 3\nsteps: 9\n"
+    )
+    assert client.create_study(None, file).name == "from-file"
+    assert client.create_study("mine", str(file)).name == "mine"
+
+
+def test_a_study_has_its_figures(client: Client, fake: FakeStudyService, script: Script) -> None:
+    fake.add(script)
+    info = client.study("digits").status()
+    assert info.counts.total == 28
+    assert (info.counts.completed, info.counts.stopped_early, info.counts.failed) == (4, 23, 1)
+    assert [rung.milestone for rung in info.rungs] == list(RUNGS)
+    assert info.baseline is not None
+    assert info.baseline.params == params_of(0)
+    assert info.best is not None
+    assert info.best.number == 22
+    assert info.best.best_step == 27
+    assert info.created is not None
+    assert info.created.tzinfo is not None
+    assert client.study("studies/digits").best() == info.best
+
+
+def test_parameters_come_in_the_order_of_the_space(
+    client: Client, fake: FakeStudyService, script: Script
+) -> None:
+    fake.add(script)
+    trials = client.study("digits").trials()
+    assert list(trials[3].params) == ["optimizer", "lr", "width", "momentum"]
+    assert trials[3].params == params_of(3)
+    assert type(trials[3].params["width"]) is int
+    assert list(trials[2].params) == ["optimizer", "lr", "width"]
+
+
+def test_trials_are_read_over_all_pages(client: Client, fake: FakeStudyService, script: Script) -> None:
+    fake.add(script)
+    fake.page_size = 5
+    assert [trial.number for trial in client.study("digits").trials()] == list(range(28))
+    assert len(client.study("digits").reports()) == len(script.reports)
+    assert [request.page_size for request in fake.requests["ListTrials"]] == [PAGE_SIZE] * 6
+
+
+def test_trials_by_state(client: Client, fake: FakeStudyService, script: Script) -> None:
+    fake.add(script, shown=len(script.events) // 2)
+    paused = client.study("digits").trials(states=[TrialState.PAUSED])
+    assert paused
+    assert {trial.state for trial in paused} == {TrialState.PAUSED}
+
+
+def test_a_trial_tells_its_story(client: Client, fake: FakeStudyService, script: Script) -> None:
+    fake.add(script)
+    trial = client.study("digits").trial(5)
+    story = trial.explain()
+    why = story.decisions[0]
+    assert (why.rule, why.milestone, why.results) == ("asha_promotion", 1, 5)
+    assert why.slot_goes_to == TrialRef("digits", 6)
+    assert trial.info().reason is TerminationReason.STOPPED_EARLY
+    assert trial.log_path() == Path("/var/log/headrace/5.log")
+    assert [report.step for report in trial.reports()] == [1]
+
+
+def test_a_value_that_is_absent_is_none_and_nan_is_nan(client: Client, fake: FakeStudyService) -> None:
+    script = race("odd", trials=1)
+    trial = script.final.trials[1]
+    trial.rung_results.add(rung=9, milestone=99, value=math.nan)
+    trial.rung_results.add(rung=10, milestone=199)
+    trial.ClearField("checkpoint")
+    fake.add(script)
+    info = client.study("odd").trial(1).info()
+    assert info.rungs[-2].value is not None
+    assert math.isnan(info.rungs[-2].value)
+    assert info.rungs[-1].value is None
+    assert info.checkpoint is None
+    assert info.worker is None
+
+
+def test_studies_workers_and_previews(client: Client, fake: FakeStudyService, script: Script) -> None:
+    fake.add(script)
+    fake.add(race("another", trials=3))
+    fake.page_size = 1
+    worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True)
+    worker.slots.add(index=0, device="cpu", trial="studies/digits/trials/4")
+    worker.slots.add(index=1, device="cpu")
+    fake.workers.append(worker)
+    assert {study.name for study in client.studies()} == {"digits", "another"}
+    slots = client.workers()[0].slots
+    assert [slot.trial for slot in slots] == [TrialRef("digits", 4), None]
+    plan = client.preview(spec(), slots=4, seconds_per_step=2.0)
+    assert (plan.trials, plan.steps, plan.slots) == (27, 143, 4)
+    assert plan.wall_time_s == pytest.approx(71.5)
+    assert client.preview(spec()).wall_time_s is None
+
+
+def test_added_trials_keep_their_types(client: Client, fake: FakeStudyService, script: Script) -> None:
+    fake.add(script)
+    added = client.study("digits").add_trials([{"lr": 1.0, "width": 64, "optimizer": "adam", "flag": True}])
+    assert added[0].params == {"flag": True, "lr": 1.0, "optimizer": "adam", "width": 64}
+    assert [type(value) for value in added[0].params.values()] == [bool, float, str, int]
+
+
+def test_a_failed_call_is_made_again_with_the_same_request_id(client: Client, fake: FakeStudyService) -> None:
+    fake.fail_next("CreateStudy", UNAVAILABLE, DrainingError("Going away."))
+    fake.fail_next("CreateStudy", grpc.StatusCode.DEADLINE_EXCEEDED, after=True)
+    client.create_study("again", spec())
+    requests = fake.requests["CreateStudy"]
+    assert len(requests) == 4
+    assert len({request.request_id for request in requests}) == 1
+    assert requests[0].request_id
+
+
+def test_two_operations_have_two_request_ids(client: Client, fake: FakeStudyService, script: Script) -> None:
+    fake.add(script)
+    client.study("digits").stop()
+    client.study("digits").stop(reason="enough")
+    first, second = fake.requests["StopStudy"]
+    assert first.request_id != second.request_id
+    assert second.reason == "enough"
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (StudyNotFoundError("There is no study x."), StudyNotFoundError),
+        (InvalidFieldError([]), InvalidFieldError),
+        (grpc.StatusCode.PERMISSION_DENIED, HeadraceError),
+    ],
+)
+def test_other_errors_are_raised_at_once(
+    client: Client, fake: FakeStudyService, script: Script, error: object, raised: type[HeadraceError]
+) -> None:
+    fake.add(script)
+    fake.fail_next("GetStudy", error)  # type: ignore[arg-type]
+    with pytest.raises(raised):
+        client.study("digits").status()
+    assert len(fake.requests["GetStudy"]) == 1
+
+
+def test_errors_are_the_servers_own_with_message_and_remedy(
+    client: Client, fake: FakeStudyService, script: Script
+) -> None:
+    with pytest.raises(StudyNotFoundError, match="no study nope") as caught:
+        client.study("nope").status()
+    assert "headrace studies" in caught.value.remedy
+    fake.add(script, shown=10)
+    with pytest.raises(TrialNotFoundError):
+        client.study("digits").trial(99).info()
+    with pytest.raises(StudyExistsError):
+        client.create_study("digits", spec())
+    with pytest.raises(StudyNotEndedError):
+        client.study("digits").delete()
+    fake.shown["studies/digits"] = len(script.events)
+    with pytest.raises(StudyEndedError):
+        client.study("digits").pause()
+
+
+def test_an_unreachable_scheduler_is_told_soon_and_by_address() -> None:
+    began = time.monotonic()
+    with (
+        Client("127.0.0.1:1", timeout_s=30, connect_timeout_s=0.5) as client,
+        pytest.raises(UnreachableError) as caught,
+    ):
+        client.studies()
+    assert "127.0.0.1:1" in caught.value.message
+    assert "headrace up" in caught.value.remedy
+    assert time.monotonic() - began < 5
+
+
+def test_a_scheduler_that_was_there_is_waited_for(fake: FakeStudyService, script: Script) -> None:
+    fake.add(script)
+    with Client(fake.address, timeout_s=4.0, connect_timeout_s=0.1) as client:
+        client.studies()
+        fake.fail_next("GetStudy", *[DatabaseUnavailableError("Postgres is away.")] * 3)
+        assert client.study("digits").status().name == "digits"
+        fake.fail_next("GetStudy", *[DatabaseUnavailableError("Postgres is away.")] * 50)
+        with pytest.raises(DatabaseUnavailableError):
+            client.study("digits").status()
+
+
+def test_addresses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    monkeypatch.delenv("HEADRACE_ADDRESS", raising=False)
+    assert Target.of(None).address == "127.0.0.1:7440"
+    (tmp_path / "address").write_text("127.0.0.1:7001,127.0.0.1:7002\n")
+    assert Target.of(None).uri == "ipv4:127.0.0.1:7001,127.0.0.1:7002"
+    monkeypatch.setenv("HEADRACE_ADDRESS", "tls://scheduler:443")
+    assert Target.of(None) == Target(address="scheduler:443", tls=True)
+    assert Target.of("10.0.0.1:1").uri == "10.0.0.1:1"
+    assert Target.of("unix:/run/x.sock").uri == "unix:/run/x.sock"
+    with pytest.raises(InvalidFieldError, match="is not an address"):
+        Target.of("not an address")
+
+
+def test_of_several_schedulers_the_next_one_answers(fake: FakeStudyService, script: Script) -> None:
+    fake.add(script)
+    with Client(f"127.0.0.1:1,{fake.address}", timeout_s=5) as client:
+        assert client.study("digits").status().name == "digits"

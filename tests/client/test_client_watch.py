@@ -1,0 +1,112 @@
+"""Watching over broken connections: every event once and in order, whatever happens to the streams."""
+
+import time
+
+import grpc
+import pytest
+from fake_study_service import FakeStudyService
+from scripted_study import Script
+
+from headrace import AsyncClient, Client
+from headrace.errors import HeadraceError, StudyNotFoundError
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_watch_sees_every_event_to_the_end(client: Client, fake: FakeStudyService, script: Script) -> None:
+    fake.add(script, shown=1)
+    updates = list(client.study("digits").watch())
+    assert [e.cursor for u in updates for e in u.events] == list(range(1, len(script.events) + 1))
+    assert updates[-1].study.state.ended
+
+
+@pytest.mark.parametrize("code", [UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, None])
+def test_a_cut_watch_goes_on_where_it_was(
+    client: Client, fake: FakeStudyService, script: Script, code: grpc.StatusCode | None
+) -> None:
+    fake.add(script, shown=1)
+    fake.cut_watch_after.extend([(3, code), (0, code), (7, code)])
+    cursors = [e.cursor for u in client.study("digits").watch() for e in u.events]
+    assert cursors == list(range(1, len(script.events) + 1))
+    assert [r.after_cursor for r in fake.requests["WatchStudy"]] == [0, 15, 15, 50]
+
+
+def test_what_a_server_repeats_is_dropped(client: Client, fake: FakeStudyService, script: Script) -> None:
+    fake.add(script, shown=1)
+    fake.repeat_on_watch = 4
+    fake.cut_watch_after.extend([(2, UNAVAILABLE), (2, None)])
+    cursors = [e.cursor for u in client.study("digits").watch() for e in u.events]
+    assert cursors == list(range(1, len(script.events) + 1))
+
+
+def test_a_watch_begins_after_a_cursor(client: Client, fake: FakeStudyService, script: Script) -> None:
+    fake.add(script)
+    last = len(script.events)
+    assert [e.cursor for u in client.study("digits").watch(after=last - 2) for e in u.events] == [
+        last - 1,
+        last,
+    ]
+
+
+def test_a_watch_of_an_ended_study_without_news_ends(
+    client: Client, fake: FakeStudyService, script: Script
+) -> None:
+    fake.add(script)
+    assert list(client.study("digits").watch(after=len(script.events))) == []
+
+
+def test_a_watch_of_no_study_is_an_error(client: Client) -> None:
+    with pytest.raises(StudyNotFoundError):
+        list(client.study("nope").watch())
+
+
+def test_a_watch_may_be_left_early(client: Client, fake: FakeStudyService, script: Script) -> None:
+    fake.add(script, shown=1)
+    fake.watch_delay_s = 0.01
+    for update in client.study("digits").watch():
+        assert update.events[0].cursor == 1
+        break
+    assert client.study("digits").status().name == "digits"
+
+
+def test_wait_returns_the_ended_study(client: Client, fake: FakeStudyService, script: Script) -> None:
+    fake.add(script, shown=1)
+    assert client.study("digits").wait().counts.completed == 4
+    assert client.study("digits").wait(timeout_s=0.0).state.ended
+
+
+def test_wait_gives_up_in_time(client: Client, fake: FakeStudyService, script: Script) -> None:
+    fake.add(script, shown=1)
+    fake.watch_delay_s = 5.0
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        client.study("digits").wait(timeout_s=0.3)
+    assert time.monotonic() - began < 4
+
+
+async def test_the_async_client_has_the_same_surface(fake: FakeStudyService, script: Script) -> None:
+    fake.add(script, shown=1)
+    fake.cut_watch_after.append((3, UNAVAILABLE))
+    fake.fail_next("GetStudy", UNAVAILABLE, UNAVAILABLE)
+    async with AsyncClient(fake.address, timeout_s=10) as client:
+        study = client.study("digits")
+        assert (await study.status()).name == "digits"
+        cursors = [e.cursor async for u in study.watch() for e in u.events]
+        assert cursors == list(range(1, len(script.events) + 1))
+        assert len(await study.trials()) == 28
+        assert (await study.wait()).state.ended
+        assert (await study.trial(5).explain()).trial.number == 5
+        with pytest.raises(HeadraceError):
+            await client.study("nope").status()
+        assert (await study.dataframe()).shape[0] == 28
+
+
+def test_both_clients_have_the_same_methods() -> None:
+    from headrace.client import aio, sync
+
+    for name in ("Client", "Study", "Trial", "AskedTrial"):
+        blocking, waiting = getattr(sync, name), getattr(aio, f"Async{name}")
+        mine = {n for n in dir(blocking) if not n.startswith("_")}
+        theirs = {n for n in dir(waiting) if not n.startswith("_")}
+        assert mine == theirs
+        assert all(getattr(blocking, n).__doc__ for n in mine)
