@@ -24,8 +24,9 @@ from headrace_services.scheduler.arrivals import (
     StopTrial,
 )
 from headrace_services.scheduler.records import Study
+from headrace_services.scheduler.step import core, placing
 from headrace_services.scheduler.step.cache import StudyCache
-from headrace_services.scheduler.step.core import LOOKAHEAD, StepCore
+from headrace_services.scheduler.step.state import StepState
 from headrace_services.scheduler.store import requests, rows, step_reads, step_writes
 
 FREE_SLOTS_AT_ONCE = 64
@@ -77,37 +78,37 @@ async def run_step(
         return StepResult(settled=settled, orders=(), cache=None, cursor=0, slots_left=True, again=False)
     cache = cache or StudyCache.empty(study.spec)
     await _catch_up(conn, study, cache)
-    core = StepCore(study, cache)
+    state = StepState(study, cache)
     repeats = await requests.answered(conn, [s.request for s in submissions if s.request is not None])
     fresh = [s for s in submissions if s.request is None or s.request.id not in repeats]
-    await _load(conn, core, [s.arrival for s in fresh])
+    await _load(conn, state, [s.arrival for s in fresh])
     outcomes: dict[int, Outcome | HeadraceError | None] = {}
     for seat, submission in enumerate(submissions):
         if submission in fresh:
             try:
-                outcomes[seat] = core.apply(submission.arrival, seat=seat)
+                outcomes[seat] = core.apply(state, submission.arrival, seat=seat)
             except HeadraceError as error:
                 outcomes[seat] = error
     slots_left = again = False
-    if core.wants_placement and not core.study.state.ended:
-        slots_left, again = await _place(conn, core, len(fresh))
-    core.answer_seats()
-    outcomes.update(core.suggested)
-    if core.study.state.ended and not study.state.ended:
-        core.load(
+    if state.wants_placement and not state.study.state.ended:
+        slots_left, again = await _place(conn, state, len(fresh))
+    placing.answer_seats(state)
+    outcomes.update(state.suggested)
+    if state.study.state.ended and not study.state.ended:
+        state.load(
             trials=await step_reads.unfinished_trials(conn, study_id),
             leases=await step_reads.live_leases(conn, study_id),
         )
-        await _load_slots(conn, core)
-        core.finish()
+        await _load_slots(conn, state)
+        core.finish(state)
         slots_left = True
-    await step_writes.write(conn, study, core.study, core.changes)
-    cache.cursor = core.study.cursor
+    await step_writes.write(conn, study, state.study, state.changes)
+    cache.cursor = state.study.cursor
     return StepResult(
         settled=await _settle(conn, submissions, outcomes, repeats),
-        orders=tuple(core.orders),
+        orders=tuple(state.orders),
         cache=cache,
-        cursor=core.study.cursor,
+        cursor=state.study.cursor,
         slots_left=slots_left,
         again=again,
     )
@@ -129,7 +130,7 @@ async def _catch_up(conn: AsyncConnection, study: Study, cache: StudyCache) -> N
     cache.cursor = study.cursor
 
 
-async def _load(conn: AsyncConnection, core: StepCore, arrivals: Sequence[Arrival]) -> None:
+async def _load(conn: AsyncConnection, state: StepState, arrivals: Sequence[Arrival]) -> None:
     """Load the rows that the arrivals name."""
     lease_ids: set[str] = set()
     numbers: set[int] = set()
@@ -141,50 +142,50 @@ async def _load(conn: AsyncConnection, core: StepCore, arrivals: Sequence[Arriva
                 numbers.add(arrival.number)
             case _:
                 pass
-    leases = [lease for lease in await step_reads.leases(conn, lease_ids) if lease.study_id == core.study.id]
-    trials = await step_reads.trials(conn, core.study.id, numbers | {lease.number for lease in leases})
+    leases = [lease for lease in await step_reads.leases(conn, lease_ids) if lease.study_id == state.study.id]
+    trials = await step_reads.trials(conn, state.study.id, numbers | {lease.number for lease in leases})
     held = {trial.lease_id for trial in trials if trial.lease_id} - {lease.id for lease in leases}
-    core.load(trials=trials, leases=[*leases, *await step_reads.leases(conn, held)])
-    await _load_slots(conn, core)
-    core.answers.update(
+    state.load(trials=trials, leases=[*leases, *await step_reads.leases(conn, held)])
+    await _load_slots(conn, state)
+    state.answers.update(
         await step_reads.decisions(
             conn,
-            core.study.id,
+            state.study.id,
             [
                 (a.number, a.epoch, a.sequence)
                 for a in arrivals
                 if isinstance(a, ReportArrived)
                 and a.sequence is not None
-                and a.lease_id in core.leases
-                and a.sequence <= core.leases[a.lease_id].last_sequence
+                and a.lease_id in state.leases
+                and a.sequence <= state.leases[a.lease_id].last_sequence
             ],
         )
     )
 
 
-async def _load_slots(conn: AsyncConnection, core: StepCore) -> None:
+async def _load_slots(conn: AsyncConnection, state: StepState) -> None:
     missing = [
         lease.id
-        for lease in core.leases.values()
-        if lease.live and lease.slots and lease.id not in core.slots
+        for lease in state.leases.values()
+        if lease.live and lease.slots and lease.id not in state.slots
     ]
-    core.slots.update(await step_reads.slots_of(conn, missing))
+    state.slots.update(await step_reads.slots_of(conn, missing))
 
 
-async def _place(conn: AsyncConnection, core: StepCore, arrivals: int) -> tuple[bool, bool]:
+async def _place(conn: AsyncConnection, state: StepState, arrivals: int) -> tuple[bool, bool]:
     """Reclaim, repack, relaunch. Returns whether slots are left over, and whether there is more to place."""
-    core.live += await step_reads.live_count(conn, core.study.id)
-    core.held += await step_reads.held_count(conn, core.study.id)
-    freed = list(core.free)
-    if core.study.spec.template is not None:
-        core.free += await step_reads.free_slots(conn, FREE_SLOTS_AT_ONCE)
-    offered = len(core.free)
-    limit = offered + len(core.seats) + LOOKAHEAD + arrivals + 1
-    core.load_queue(await step_reads.runnable_trials(conn, core.study.id, limit))
-    while (number := core.place()) is not None:
-        core.load(trials=await step_reads.trials(conn, core.study.id, [number]))
-    core.settle()
-    return any(slot in core.free for slot in freed), offered >= FREE_SLOTS_AT_ONCE and not core.free
+    state.live += await step_reads.live_count(conn, state.study.id)
+    state.held += await step_reads.held_count(conn, state.study.id)
+    freed = list(state.free)
+    if state.study.spec.template is not None:
+        state.free += await step_reads.free_slots(conn, FREE_SLOTS_AT_ONCE)
+    offered = len(state.free)
+    limit = offered + len(state.seats) + placing.LOOKAHEAD + arrivals + 1
+    state.load_queue(await step_reads.runnable_trials(conn, state.study.id, limit))
+    while (number := placing.place(state)) is not None:
+        state.load(trials=await step_reads.trials(conn, state.study.id, [number]))
+    placing.settle(state)
+    return any(slot in state.free for slot in freed), offered >= FREE_SLOTS_AT_ONCE and not state.free
 
 
 async def _settle(

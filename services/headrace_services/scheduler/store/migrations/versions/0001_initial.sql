@@ -212,7 +212,7 @@ BEGIN
         IF NEW.state <> 'PENDING' THEN
             RAISE EXCEPTION 'a trial begins PENDING, not %', NEW.state USING ERRCODE = 'check_violation';
         END IF;
-    ELSIF (OLD.state, NEW.state) NOT IN (
+    ELSIF OLD.state <> NEW.state AND (OLD.state, NEW.state) NOT IN (
         ('PENDING', 'RUNNING'), ('PENDING', 'TERMINATED'),
         ('RUNNING', 'PAUSED'), ('RUNNING', 'PENDING'), ('RUNNING', 'TERMINATED'),
         ('PAUSED', 'RESUMED'), ('PAUSED', 'TERMINATED'),

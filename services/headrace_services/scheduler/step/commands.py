@@ -1,0 +1,67 @@
+"""What users ask of a study and its trials. A command that cannot be carried out changes nothing."""
+
+from headrace.errors import StudyEndedError, TrialEndedError, TrialNotFoundError
+from headrace_services.scheduler import events
+from headrace_services.scheduler.arrivals import Added, AddTrials, StopTrial
+from headrace_services.scheduler.lifecycle import Reason, State, StudyState
+from headrace_services.scheduler.records import Trial
+from headrace_services.scheduler.step import placing
+from headrace_services.scheduler.step.state import StepState
+
+
+def pause_study(state: StepState) -> None:
+    """Start no trials; running ones pause at their next rung."""
+    _require_live(state)
+    state.move_study(StudyState.PAUSED, "paused by a user")
+
+
+def resume_study(state: StepState) -> None:
+    """Undo `pause_study`."""
+    _require_live(state)
+    state.move_study(StudyState.ACTIVE, "resumed by a user")
+    state.wants_placement = True
+
+
+def stop_study(state: StepState, why: str) -> None:
+    """End the study; stopping one that has ended changes nothing."""
+    state.move_study(StudyState.STOPPED, why or "stopped by a user")
+
+
+def add_trials(state: StepState, command: AddTrials) -> Added:
+    """Add configurations beyond those that the sampler proposes."""
+    _require_live(state)
+    state.wants_placement = True
+    return Added(numbers=tuple(placing.create(state, params).number for params in command.params))
+
+
+def hold_trial(state: StepState, number: int, *, held: bool) -> None:
+    """Pause a trial at its next rung and keep it paused, or let it go on."""
+    trial = _live_trial(state, number)
+    if trial.held != held:
+        state.update(number, held=held)
+        state.emit(events.trial_held(number, held=held))
+        state.held += 1 if held else -1
+        state.wants_placement = True
+
+
+def stop_trial(state: StepState, command: StopTrial) -> None:
+    """Cancel one trial."""
+    trial = _live_trial(state, command.number)
+    why = command.reason or "stopped by a user"
+    state.cancel(trial, why)
+    state.terminate(trial.number, Reason.CANCELLED, why)
+
+
+def _require_live(state: StepState) -> None:
+    if state.study.state.ended:
+        raise StudyEndedError(f"study '{state.study.name}' has ended ({state.study.state.lower()})")
+
+
+def _live_trial(state: StepState, number: int) -> Trial:
+    trial = state.trials.get(number)
+    if trial is None:
+        raise TrialNotFoundError(f"study '{state.study.name}' has no trial {number}")
+    if trial.state is State.TERMINATED:
+        why = (trial.reason or "").lower()
+        raise TrialEndedError(f"trial {number} of study '{state.study.name}' is over ({why})")
+    return trial

@@ -1,0 +1,110 @@
+"""A trial's process is gone, or its holder is silent: who is to blame, and what follows.
+
+Failures of the machine are never charged to the configuration: the trial goes on from its last checkpoint.
+Failures of the user's code are: a few retries, then the trial is over. Two kinds of failure that no retry can
+mend end the study with the reason: first trials that all fail before anything was reported, and a program
+that is killed again and again without one report between.
+"""
+
+from dataclasses import replace
+
+from headrace_services.scheduler.arrivals import (
+    Accepted,
+    ExitedArrived,
+    LeaseExpired,
+    Outcome,
+    RestoredArrived,
+    Stale,
+)
+from headrace_services.scheduler.lifecycle import Action, Reason, State, StudyState
+from headrace_services.scheduler.records import Trial
+from headrace_services.scheduler.step.state import StepState
+
+MAX_LOSSES_IN_ROW = 10
+"""A program that is killed this often without one report between is taken to kill itself (out of memory)."""
+
+MAX_EARLY_FAILURES = 3
+"""A study whose first trials all fail before anything was reported cannot succeed."""
+
+
+def restored(state: StepState, arrival: RestoredArrived) -> Outcome:
+    """A resumed trial has loaded its checkpoint."""
+    lease = state.lease(arrival)
+    if lease is None or not lease.live:
+        return Stale()
+    if state.is_fresh(lease, arrival.sequence) and state.trials[lease.number].state is State.RESUMED:
+        state.move(lease.number, Action.RESTORED)
+    return Accepted()
+
+
+def exited(state: StepState, arrival: ExitedArrived) -> Outcome:
+    """A trial's program ended without having been told to, or the worker let go of it."""
+    lease = state.lease(arrival)
+    if lease is None or not lease.live:
+        return Stale()
+    if not state.is_fresh(lease, arrival.sequence):
+        return Accepted()
+    number = lease.number
+    if arrival.log_tail:
+        state.update(number, log_tail=arrival.log_tail)
+    match arrival.outcome:
+        case "FINISHED":
+            _finished(state, state.trials[number])
+        case "FAILED":
+            _failed(state, state.trials[number], arrival.error or "its program failed")
+        case _:
+            _lost(state, state.trials[number], arrival.error or "its process was lost")
+    return Accepted()
+
+
+def expired(state: StepState, arrival: LeaseExpired) -> Outcome:
+    """The holder of a lease was not heard of in time."""
+    lease = state.lease(arrival)
+    if lease is None or not lease.live:
+        return Stale()
+    _interrupt(state, state.trials[lease.number], arrival.why)
+    return Accepted()
+
+
+def _finished(state: StepState, trial: Trial) -> None:
+    metric = state.study.spec.objective.metric
+    if metric in trial.metrics:
+        state.terminate(trial.number, Reason.COMPLETED, f"its program ended by itself at step {trial.step}")
+    else:
+        state.terminate(trial.number, Reason.FAILED, f"its program ended without reporting '{metric}'")
+        _count_early_failure(state, trial)
+
+
+def _failed(state: StepState, trial: Trial, error: str) -> None:
+    failures = trial.failures + 1
+    if failures > state.study.spec.max_retries:
+        after = f" (attempt {failures} of {failures})" if failures > 1 else ""
+        state.terminate(trial.number, Reason.FAILED, f"{error}{after}", failures=failures)
+    else:
+        state.move(trial.number, Action.RETRY, failures=failures, detail=error)
+    _count_early_failure(state, trial)
+
+
+def _count_early_failure(state: StepState, trial: Trial) -> None:
+    if state.study.reports or trial.failures:
+        return
+    count = state.study.early_failures + 1
+    state.study = replace(state.study, early_failures=count)
+    if count >= MAX_EARLY_FAILURES:
+        last = state.trials[trial.number].detail
+        why = f"the first {count} trials failed before reporting anything; the last one: {last}"
+        state.move_study(StudyState.FAILED, why)
+
+
+def _lost(state: StepState, trial: Trial, why: str) -> None:
+    losses = trial.losses_in_row + 1
+    if losses >= MAX_LOSSES_IN_ROW:
+        detail = f"{why}, {losses} times in a row without a report between: is it out of memory?"
+        state.terminate(trial.number, Reason.FAILED, detail, losses_in_row=losses)
+    else:
+        state.update(trial.number, losses_in_row=losses)
+        _interrupt(state, state.trials[trial.number], why)
+
+
+def _interrupt(state: StepState, trial: Trial, why: str) -> None:
+    state.move(trial.number, Action.INTERRUPT, interruptions=trial.interruptions + 1, detail=why)

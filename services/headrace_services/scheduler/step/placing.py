@@ -1,0 +1,155 @@
+"""Repack and relaunch: what runs next, on which slots, and when nothing is left to run."""
+
+from dataclasses import replace
+
+from headrace_services.scheduler.arrivals import Assignment, Suggested
+from headrace_services.scheduler.lifecycle import Action, State, StudyState
+from headrace_services.scheduler.policies import Action as Ruling
+from headrace_services.scheduler.policies import Promotion
+from headrace_services.scheduler.records import Lease, Params, Slot, Trial
+from headrace_services.scheduler.step.placement import place as slots_for
+from headrace_services.scheduler.step.state import StepState
+
+LOOKAHEAD = 4
+"""How many configurations to have ready beyond those that run, so that a freed slot never waits for a sampler."""
+
+
+def place(state: StepState) -> int | None:
+    """Give free slots, or waiting clients, their next trials.
+
+    Returns the number of a trial whose copy must be loaded before it can go on, or None when it is done.
+    """
+    while state.active:
+        limit = state.study.spec.max_parallel
+        if limit and state.live >= limit:
+            break
+        slots = _next_slots(state)
+        job = _next_job(state) if slots is not None else None
+        if slots is None or job is None:
+            break
+        number, promotion = job
+        if number not in state.trials:
+            return number
+        if promotion is not None:
+            _promote(state, promotion)
+        if not state.trials[number].held:
+            _launch(state, state.trials[number], slots)
+    return None
+
+
+def settle(state: StepState) -> None:
+    """After placing: see whether the study is complete, else make configurations ahead of need."""
+    if state.active and _is_complete(state):
+        if state.study.metric_seen or not state.study.next_number:
+            state.move_study(StudyState.COMPLETED, "nothing is left to run")
+        else:
+            metric = state.study.spec.objective.metric
+            state.move_study(StudyState.FAILED, f"no trial reported '{metric}'")
+    while state.active and len(state.queue) < LOOKAHEAD and _create_next(state) is not None:
+        pass
+
+
+def answer_seats(state: StepState) -> None:
+    """Tell the clients that got no trial so."""
+    for seat, _ in state.seats:
+        state.suggested[seat] = Suggested(trial=None, lease=None, done=state.study.state.ended)
+    state.seats.clear()
+
+
+def create(state: StepState, params: Params, *, baseline: bool = False) -> Trial:
+    """Add a trial with a configuration."""
+    number = state.study.next_number
+    bracket = 0 if baseline else state.cache.bracket(number)
+    trial = Trial(
+        study_id=state.study.id,
+        number=number,
+        params=dict(params),
+        baseline=baseline,
+        bracket=bracket,
+        milestone=state.cache.policy.ladder(bracket)[0],
+    )
+    state.add(trial)
+    return trial
+
+
+def _next_slots(state: StepState) -> tuple[Slot, ...] | None:
+    if state.study.spec.template is None:
+        return () if state.seats else None
+    return slots_for(state.free, state.study.spec.resources)
+
+
+def _next_job(state: StepState) -> tuple[int, Promotion | None] | None:
+    """What to run next: what was interrupted, then promotions, then new configurations."""
+    if state.queue and state.trials[state.queue[0]].epoch:
+        return state.queue[0], None
+    promotion = state.cache.policy.next_promotion()
+    if promotion is not None:
+        return promotion.trial, promotion
+    if not state.queue and _create_next(state) is None:
+        return None
+    return state.queue[0], None
+
+
+def _promote(state: StepState, promotion: Promotion) -> None:
+    state.mark_promoted(promotion.trial, promotion.bracket, promotion.rung)
+    state.explain(promotion.trial, Ruling.CONTINUE, promotion.explanation)
+    state.update(promotion.trial, milestone=promotion.to_milestone)
+
+
+def _launch(state: StepState, trial: Trial, slots: tuple[Slot, ...]) -> None:
+    if trial.number in state.queue:
+        state.queue.remove(trial.number)
+    epoch = trial.epoch + 1
+    resume = trial.checkpoint if trial.state is State.PAUSED else None
+    client = None if slots else state.seats.pop(0)
+    lease = Lease(
+        id=f"{state.study.uid}.{trial.number}.{epoch}",
+        study_id=state.study.id,
+        number=trial.number,
+        epoch=epoch,
+        worker_id=slots[0].worker_id if slots else None,
+        incarnation=slots[0].incarnation if slots else "",
+        client_id=client[1].client_id if client else "",
+        ttl_s=client[1].ttl_s if client else None,
+        slots=tuple(slot.index for slot in slots),
+        step=resume.step if resume else 0,
+        resume=resume,
+    )
+    state.grant(lease, slots)
+    log_path = f"{slots[0].log_dir}/{state.study.name}/{trial.number}.log" if slots else trial.log_path
+    action = Action.RESUME if trial.state is State.PAUSED else Action.LAUNCH
+    state.move(trial.number, action, epoch=epoch, lease_id=lease.id, log_path=log_path, detail="")
+    moved = state.trials[trial.number]
+    if client:
+        state.suggested[client[0]] = Suggested(trial=moved, lease=lease, done=False)
+    else:
+        state.orders.append(Assignment(worker_id=slots[0].worker_id, trial=moved, lease=lease))
+
+
+def _is_complete(state: StepState) -> bool:
+    idle = state.live == 0 and state.held == 0 and not state.queue
+    return idle and state.cache.policy.next_promotion() is None and not _more_to_create(state)
+
+
+def _baseline_is_due(state: StepState) -> bool:
+    return state.study.spec.baseline is not None and state.study.next_number == 0
+
+
+def _more_to_create(state: StepState) -> bool:
+    return _baseline_is_due(state) or state.study.sampled < state.cache.sampled_limit
+
+
+def _create_next(state: StepState) -> Trial | None:
+    """Create the next configuration: the baseline, then enqueued ones, then the sampler's."""
+    spec = state.study.spec
+    if spec.baseline is not None and _baseline_is_due(state):
+        return create(state, spec.baseline, baseline=True)
+    index = state.study.sampled
+    if index >= state.cache.sampled_limit:
+        return None
+    if index < len(spec.enqueued):
+        params: Params | None = spec.enqueued[index]
+    else:
+        params = state.cache.sampler.suggest(index - len(spec.enqueued))
+    state.study = replace(state.study, sampled=index + 1)
+    return create(state, params) if params is not None else None

@@ -1,0 +1,181 @@
+"""A report arrives: what it adds to the trial, and what the trial is to do next.
+
+A report counts once, however often it comes. One that makes no progress in its attempt (the same step again,
+or a lower one) is recorded and moves nothing. One at or past the milestone is recorded at every rung it
+crosses, lowest first, and then the policy decides.
+"""
+
+from dataclasses import replace
+from math import isfinite
+
+from headrace.spec import Goal
+from headrace_services.scheduler import events
+from headrace_services.scheduler.arrivals import Accepted, Outcome, ReportArrived, Stale
+from headrace_services.scheduler.lifecycle import Action, Reason, State, StudyState
+from headrace_services.scheduler.policies import Action as Ruling
+from headrace_services.scheduler.records import Decision, Lease, Report, RungEntry, Trial
+from headrace_services.scheduler.step.changes import RungChange
+from headrace_services.scheduler.step.state import StepState
+
+
+def report(state: StepState, arrival: ReportArrived) -> Outcome:
+    """Take a report in."""
+    lease = state.lease(arrival)
+    if lease is None:
+        return Stale()
+    sequence = arrival.sequence if arrival.sequence is not None else lease.last_sequence + 1
+    if sequence <= lease.last_sequence:
+        known = state.answers.get((lease.number, lease.epoch, sequence))
+        return Accepted(decision=known) if known else Stale()
+    if not lease.live:
+        return Stale()
+    if state.trials[lease.number].state is State.RESUMED:
+        state.move(lease.number, Action.RESTORED)
+    progress = max(0, arrival.step - lease.step)
+    lease = state.update_lease(lease, last_sequence=sequence, step=lease.step + progress)
+    trial = _note_metrics(state, arrival, progress)
+    state.emit(events.report_recorded(lease, sequence, arrival))
+    if not progress or trial.milestone is None or arrival.step < trial.milestone:
+        decision = _go_on(trial.milestone or arrival.step, "before the next rung")
+    elif state.study.metric_seen:
+        decision = _at_milestone(state, trial, lease, arrival)
+    else:
+        decision = _metric_unknown(state, arrival)
+    state.answers[lease.number, lease.epoch, sequence] = decision
+    state.changes.reports.append(
+        Report(
+            number=lease.number,
+            epoch=lease.epoch,
+            sequence=sequence,
+            step=arrival.step,
+            metrics=arrival.metrics,
+            checkpoint=arrival.checkpoint,
+            train_time_s=arrival.train_time_s,
+            decision=decision,
+        )
+    )
+    return Accepted(decision=decision)
+
+
+def _note_metrics(state: StepState, arrival: ReportArrived, progress: int) -> Trial:
+    trial = state.trials[arrival.number]
+    objective = state.study.spec.objective
+    value = arrival.metrics.get(objective.metric)
+    state.study = replace(
+        state.study,
+        reports=state.study.reports + 1,
+        metric_seen=state.study.metric_seen or value is not None,
+    )
+    trial = state.update(
+        trial.number,
+        steps_spent=trial.steps_spent + progress,
+        checkpoint=arrival.checkpoint or trial.checkpoint,
+    )
+    if value is not None and isfinite(value) and _better(value, trial.best_value, objective.goal):
+        trial = state.update(trial.number, best_value=value, best_step=arrival.step)
+    if progress:
+        changes = {"step": arrival.step, "value": value, "metrics": arrival.metrics, "losses_in_row": 0}
+        trial = state.update(trial.number, **changes)
+    return trial
+
+
+def _better(value: float, than: float | None, goal: Goal) -> bool:
+    if than is None:
+        return True
+    return value > than if goal is Goal.MAXIMIZE else value < than
+
+
+def _at_milestone(state: StepState, trial: Trial, lease: Lease, arrival: ReportArrived) -> Decision:
+    ladder = state.cache.policy.ladder(trial.bracket)
+    entries = [] if trial.baseline else _record_rungs(state, trial, ladder, arrival)
+    if arrival.step >= ladder[-1]:
+        why = f"reached the full budget of {state.study.spec.max_steps} steps"
+        state.terminate(trial.number, Reason.COMPLETED, why)
+        return Decision(action="STOP", next_milestone=0, reason=why)
+    if entries:
+        return _judge(state, entries[-1], lease)
+    why = "the baseline runs to the end" if trial.baseline else "it was recorded at this rung before"
+    target = next(level for level in ladder if level > arrival.step)
+    if trial.held or not state.active:
+        return _leave(state, trial.number, "paused by a user", milestone=target)
+    state.update(trial.number, milestone=target)
+    return _go_on(target, why)
+
+
+def _record_rungs(
+    state: StepState, trial: Trial, ladder: tuple[int, ...], arrival: ReportArrived
+) -> list[RungEntry]:
+    entries = [
+        RungEntry(
+            number=trial.number,
+            bracket=trial.bracket,
+            rung=rung,
+            milestone=ladder[rung],
+            step=arrival.step,
+            value=arrival.metrics.get(state.study.spec.objective.metric),
+            arrival=state.cache.next_arrival(trial.bracket, rung),
+        )
+        for rung in range(trial.rungs, len(ladder))
+        if ladder[rung] <= arrival.step
+    ]
+    for entry in entries:
+        state.cache.record(entry)
+        cursor = state.emit(events.rung_recorded(entry))
+        state.changes.rungs.append(RungChange(entry=entry, cursor=cursor))
+        state.update(trial.number, rungs=entry.rung + 1)
+    for entry in entries[:-1]:
+        state.mark_promoted(entry.number, entry.bracket, entry.rung)
+    return entries
+
+
+def _judge(state: StepState, entry: RungEntry, lease: Lease) -> Decision:
+    """Ask the policy. A trial that has to wait goes on all the same if it is the one to be promoted now."""
+    policy = state.cache.policy
+    verdict = policy.verdict(entry.number, entry.bracket, entry.rung)
+    if verdict.action is Ruling.STOP:
+        why = verdict.explanation.sentence
+        state.explain(entry.number, Ruling.STOP, verdict.explanation, frees=lease)
+        state.terminate(entry.number, Reason.STOPPED_EARLY, why)
+        return Decision(action="STOP", next_milestone=0, reason=why)
+    explanation = verdict.explanation
+    if verdict.action is Ruling.PAUSE:
+        promotion = policy.next_promotion()
+        if promotion is None or promotion.trial != entry.number:
+            state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease)
+            return _leave(state, entry.number, explanation.sentence, milestone=None)
+        explanation = promotion.explanation
+    target = policy.ladder(entry.bracket)[entry.rung + 1]
+    state.mark_promoted(entry.number, entry.bracket, entry.rung)
+    if state.trials[entry.number].held or not state.active:
+        state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease)
+        why = f"{explanation.sentence}; paused by a user"
+        return _leave(state, entry.number, why, milestone=target)
+    state.explain(entry.number, Ruling.CONTINUE, explanation)
+    state.update(entry.number, milestone=target)
+    return _go_on(target, explanation.sentence)
+
+
+def _leave(state: StepState, number: int, why: str, *, milestone: int | None) -> Decision:
+    """Take a trial off its worker, to be continued up to `milestone`, or when it is promoted."""
+    if state.trials[number].checkpoint is None:
+        why = f"{why}; it saved no checkpoint, so it will start from nothing when it is continued"
+        state.move(number, Action.VACATE, detail=why, milestone=milestone)
+    else:
+        state.move(number, Action.PAUSE, detail=why, milestone=milestone)
+    return Decision(action="PAUSE", next_milestone=0, reason=why)
+
+
+def _metric_unknown(state: StepState, arrival: ReportArrived) -> Decision:
+    """The first trial to reach a rung, and no report so far had the metric: none ever will."""
+    metric = state.study.spec.objective.metric
+    names = ", ".join(sorted(arrival.metrics)) or "nothing"
+    why = (
+        f"the trials do not report the objective's metric '{metric}' but {names}; "
+        "correct objective.metric or the trial's report(...)"
+    )
+    state.move_study(StudyState.FAILED, why)
+    return Decision(action="STOP", next_milestone=0, reason=why)
+
+
+def _go_on(milestone: int, reason: str) -> Decision:
+    return Decision(action="CONTINUE", next_milestone=milestone, reason=reason)

@@ -1,0 +1,206 @@
+"""The working copy of a study that one step changes: copies of rows, and the moves that change them.
+
+Every change goes through the few methods here, which keep the copies, the list of changes to write, the event
+log and the counts in agreement. What to change is decided in `reports`, `endings`, `commands` and `placing`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from headrace_services.scheduler import events
+from headrace_services.scheduler.arrivals import (
+    Cancellation,
+    Leased,
+    Order,
+    Suggest,
+    Suggested,
+)
+from headrace_services.scheduler.lifecycle import Action, Reason, StudyState, next_state
+from headrace_services.scheduler.policies import Action as Ruling
+from headrace_services.scheduler.policies import Explanation
+from headrace_services.scheduler.records import Decision, Event, Lease, Slot, Study, Trial
+from headrace_services.scheduler.step.cache import StudyCache
+from headrace_services.scheduler.step.changes import Changes, PromotionChange, TrialChange
+
+
+class StepState:
+    """One study in one step."""
+
+    def __init__(self, study: Study, cache: StudyCache) -> None:
+        self.study = study
+        self.cache = cache
+        self.changes = Changes()
+        self.orders: list[Order] = []
+        self.trials: dict[int, Trial] = {}
+        self.leases: dict[str, Lease] = {}
+        self.slots: dict[str, tuple[Slot, ...]] = {}
+        """The slots that leases hold."""
+        self.free: list[Slot] = []
+        self.queue: list[int] = []
+        """Runnable trials: interrupted ones first, then by number."""
+        self.seats: list[tuple[int, Suggest]] = []
+        """Clients that wait for a trial."""
+        self.suggested: dict[int, Suggested] = {}
+        self.answers: dict[tuple[int, int, int], Decision] = {}
+        """What reports (number, epoch, sequence) were answered, in this step or before."""
+        self.live = 0
+        self.held = 0
+        self.wants_placement = False
+        """Whether something may be placed, or the study be complete, because of what this step did."""
+        self._vacancies: dict[tuple[int, int], int] = {}
+
+    @property
+    def active(self) -> bool:
+        """Whether the study starts trials."""
+        return self.study.state is StudyState.ACTIVE
+
+    def load(self, *, trials: Iterable[Trial] = (), leases: Iterable[Lease] = ()) -> None:
+        """Take copies of rows, never replacing one that the step has changed."""
+        for trial in trials:
+            self.trials.setdefault(trial.number, trial)
+        for lease in leases:
+            self.leases.setdefault(lease.id, lease)
+
+    def load_queue(self, trials: Iterable[Trial]) -> None:
+        """Take copies of runnable trials, and put all that are runnable now in order."""
+        self.load(trials=trials)
+        runnable = [trial for trial in self.trials.values() if trial.runnable]
+        runnable.sort(key=lambda trial: (trial.epoch == 0, trial.number))
+        self.queue = [trial.number for trial in runnable]
+
+    # --- trials --------------------------------------------------------------------------------------
+
+    def move(self, number: int, action: Action, **changes: Any) -> None:
+        """Move a trial by the table of transitions, releasing its lease where it leaves its worker."""
+        before = self.trials[number]
+        state = next_state(before.state, action, checkpoint=before.checkpoint is not None)
+        after = replace(before, state=state, **changes)
+        if before.leased and not after.leased:
+            assert before.lease_id is not None
+            after = replace(after, lease_id=None)
+            self.release(self.leases[before.lease_id])
+        slots = self.slots.get(after.lease_id or before.lease_id or "", ())
+        cursor = self.emit(events.trial_moved(before, after, action, slots))
+        self._note(before, after, cursor)
+
+    def terminate(self, number: int, reason: Reason, detail: str, **changes: Any) -> None:
+        """End a trial."""
+        if self.trials[number].held:
+            self.held -= 1
+        over: dict[str, Any] = {"reason": reason, "detail": detail, "milestone": None, "held": False}
+        self.move(number, Action.TERMINATE, **over, **changes)
+        if number in self.queue:
+            self.queue.remove(number)
+        self.cache.policy.withdraw(number)
+        self.wants_placement = True
+
+    def update(self, number: int, **changes: Any) -> Trial:
+        """Change a trial without moving it."""
+        before = self.trials[number]
+        after = replace(before, **changes)
+        if after != before:
+            self._note(before, after, self.study.cursor)
+        return after
+
+    def add(self, trial: Trial) -> None:
+        """Add a new trial."""
+        self.study = replace(self.study, next_number=trial.number + 1)
+        self.trials[trial.number] = trial
+        self.changes.created.append(trial)
+        self.queue.append(trial.number)
+        self.emit(events.trial_created(trial))
+
+    def mark_promoted(self, number: int, bracket: int, rung: int) -> None:
+        """Note that a trial goes past a rung; the next event says why."""
+        self.cache.promoted(number, bracket, rung)
+        change = PromotionChange(number=number, rung=rung, cursor=self.study.cursor + 1)
+        self.changes.promotions.append(change)
+
+    def _note(self, before: Trial, after: Trial, cursor: int) -> None:
+        self.trials[after.number] = after
+        self.changes.trials.append(TrialChange(before=before, after=after, cursor=cursor))
+
+    # --- leases --------------------------------------------------------------------------------------
+
+    def lease(self, arrival: Leased) -> Lease | None:
+        """Return the lease that an arrival speaks for, live or not, or None where there is no such lease."""
+        lease = self.leases.get(arrival.lease_id)
+        if lease is None or lease.epoch != arrival.epoch or lease.number != arrival.number:
+            return None
+        return lease
+
+    def is_fresh(self, lease: Lease, sequence: int | None) -> bool:
+        """Whether a message was not seen before; if so, note that it was now."""
+        if sequence is None:
+            return True
+        if sequence <= lease.last_sequence:
+            return False
+        self.update_lease(lease, last_sequence=sequence)
+        return True
+
+    def grant(self, lease: Lease, slots: tuple[Slot, ...]) -> None:
+        """Give out a lease on slots, or on none to a client."""
+        self.leases[lease.id] = lease
+        self.slots[lease.id] = slots
+        self.changes.granted[lease.id] = lease
+        self.changes.occupy(slots, lease)
+        self.live += 1
+        for slot in slots:
+            self.free.remove(slot)
+            self._fill_vacancy(slot, lease.number)
+
+    def release(self, lease: Lease) -> None:
+        """End a lease; its slots are free from now on."""
+        self.update_lease(lease, live=False)
+        self.changes.vacate(lease)
+        self.live -= 1
+        self.wants_placement = True
+        self.free.extend(slot for slot in self.slots.get(lease.id, ()) if slot.placeable)
+
+    def update_lease(self, lease: Lease, **changes: Any) -> Lease:
+        """Change a lease."""
+        updated = replace(lease, **changes)
+        self.leases[lease.id] = updated
+        kept = self.changes.granted if lease.id in self.changes.granted else self.changes.updated
+        kept[lease.id] = updated
+        return updated
+
+    def cancel(self, trial: Trial, why: str) -> None:
+        """Tell the worker of a trial that its lease is over."""
+        if trial.lease_id is None:
+            return
+        lease = self.leases[trial.lease_id]
+        if lease.worker_id is not None:
+            self.orders.append(Cancellation(worker_id=lease.worker_id, lease=lease, reason=why))
+
+    # --- the study and its log -----------------------------------------------------------------------
+
+    def move_study(self, state: StudyState, detail: str) -> None:
+        """Move the study; once it has ended it stays so."""
+        if self.study.state is state or self.study.state.ended:
+            return
+        before = self.study.state
+        self.study = replace(self.study, state=state, detail=detail)
+        self.emit(events.study_moved(before, state, detail))
+
+    def emit(self, event: Event) -> int:
+        """Append an event and return its cursor."""
+        self.changes.events.append(event)
+        self.study = replace(self.study, cursor=self.study.cursor + 1)
+        return self.study.cursor
+
+    def explain(
+        self, number: int, action: Ruling, explanation: Explanation, frees: Lease | None = None
+    ) -> None:
+        """Append a decision; the slots of `frees` become vacant with it, and it will say who got them."""
+        self.emit(events.decision_made(number, action.name, explanation))
+        if frees is not None and frees.worker_id is not None:
+            for index in frees.slots:
+                self._vacancies[frees.worker_id, index] = len(self.changes.events) - 1
+
+    def _fill_vacancy(self, slot: Slot, number: int) -> None:
+        at = self._vacancies.pop((slot.worker_id, slot.index), None)
+        if at is not None:
+            goes_to = f"studies/{self.study.name}/trials/{number}"
+            self.changes.events[at] = events.with_slot_goes_to(self.changes.events[at], goes_to)

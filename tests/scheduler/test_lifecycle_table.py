@@ -1,0 +1,152 @@
+"""The table of transitions: what is in it works, what is not is refused by the code and by the database."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert, text, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from headrace_services.scheduler.lifecycle import TRANSITIONS, Action, State, TransitionError, next_state
+from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store.migrate import alembic_config
+
+MOVES = {(row.source, row.target) for row in TRANSITIONS if row.source is not None}
+NOT_MOVES = [pair for pair in itertools.product(State, State) if pair[0] is not pair[1] and pair not in MOVES]
+"""Every pair of different states that no row of the table connects."""
+
+SHAPES = {
+    State.PENDING: {"milestone": 1},
+    State.RUNNING: {"milestone": 1, "epoch": 1, "lease_id": "l"},
+    State.PAUSED: {"milestone": 1, "epoch": 1, "checkpoint": {"uri": "u", "step": 1}},
+    State.RESUMED: {"milestone": 1, "epoch": 2, "lease_id": "l", "checkpoint": {"uri": "u", "step": 1}},
+    State.TERMINATED: {"reason": "COMPLETED", "end_time": text("now()")},
+}
+"""Columns that satisfy every other constraint in a state, so that a refusal is the transition's."""
+EMPTY = {
+    "milestone": None,
+    "epoch": 2,
+    "lease_id": None,
+    "checkpoint": None,
+    "reason": None,
+    "end_time": None,
+}
+
+PATHS = {
+    State.PENDING: [],
+    State.RUNNING: [State.RUNNING],
+    State.PAUSED: [State.RUNNING, State.PAUSED],
+    State.RESUMED: [State.RUNNING, State.PAUSED, State.RESUMED],
+    State.TERMINATED: [State.TERMINATED],
+}
+
+
+@pytest.mark.parametrize("row", TRANSITIONS, ids=lambda row: f"{row.source}-{row.action}-{row.target}")
+def test_every_row_of_the_table_is_followed(row) -> None:
+    checkpoint = row.target in (State.PAUSED, State.RESUMED) or row.action is Action.RESTORED
+    assert next_state(row.source, row.action, checkpoint=checkpoint) is row.target
+
+
+@pytest.mark.parametrize(("source", "action"), list(itertools.product([None, *State], Action)))
+def test_what_is_not_in_the_table_is_refused(source: State | None, action: Action) -> None:
+    if any(row.source is source and row.action is action for row in TRANSITIONS):
+        return
+    for checkpoint in (False, True):
+        with pytest.raises(TransitionError):
+            next_state(source, action, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("action", [Action.PAUSE, Action.RESUME])
+def test_pausing_and_resuming_need_a_checkpoint(action: Action) -> None:
+    source = State.RUNNING if action is Action.PAUSE else State.PAUSED
+    with pytest.raises(TransitionError, match="needs a durable checkpoint"):
+        next_state(source, action, checkpoint=False)
+
+
+async def _trial_in(conn, state: State) -> None:
+    study = (
+        insert(tables.study).values(name="s", uid="u", state="ACTIVE", spec={}).returning(tables.study.c.id)
+    )
+    study_id = (await conn.execute(study)).scalar_one()
+    await conn.execute(
+        insert(tables.trial).values(study_id=study_id, number=0, state="PENDING", params={}, milestone=1)
+    )
+    for step in PATHS[state]:
+        await conn.execute(
+            update(tables.trial).values(**{**EMPTY, **SHAPES[step], "epoch": 2, "state": step.value})
+        )
+
+
+@pytest.mark.parametrize(("source", "target"), sorted(MOVES))
+async def test_the_database_allows_each_move(engine: AsyncEngine, source: State, target: State) -> None:
+    async with engine.begin() as conn:
+        await _trial_in(conn, source)
+        values = {**EMPTY, **SHAPES[target], "epoch": 2, "state": target.value}
+        assert (await conn.execute(update(tables.trial).values(**values))).rowcount == 1
+
+
+async def test_the_database_refuses_every_other_move(engine: AsyncEngine) -> None:
+    assert len(NOT_MOVES) == 10
+    for source, target in NOT_MOVES:
+        async with engine.connect() as conn:
+            await _trial_in(conn, source)
+            values = {**EMPTY, **SHAPES[target], "epoch": 2, "state": target.value}
+            with pytest.raises(IntegrityError, match="no transition leads from"):
+                await conn.execute(update(tables.trial).values(**values))
+
+
+async def test_a_trial_begins_pending(engine: AsyncEngine) -> None:
+    async with engine.connect() as conn:
+        study = (
+            insert(tables.study)
+            .values(name="s", uid="u", state="ACTIVE", spec={})
+            .returning(tables.study.c.id)
+        )
+        study_id = (await conn.execute(study)).scalar_one()
+        shape = {**SHAPES[State.RUNNING], "study_id": study_id, "number": 0, "params": {}}
+        with pytest.raises(IntegrityError, match="a trial begins PENDING"):
+            await conn.execute(insert(tables.trial).values(state="RUNNING", **shape))
+
+
+BROKEN_ROWS = {
+    "trial_lease": (State.RUNNING, {"lease_id": None}),
+    "trial_checkpoint": (State.PAUSED, {"checkpoint": None}),
+    "trial_milestone": (State.RUNNING, {"milestone": None}),
+    "trial_placed": (State.RUNNING, {"epoch": 0}),
+    "trial_reason": (State.PENDING, {"reason": "FAILED"}),
+    "trial_end": (State.PENDING, {"end_time": text("now()")}),
+    "trial_over": (State.TERMINATED, {"milestone": 3}),
+    "trial_reasons": (State.TERMINATED, {"reason": "BORED"}),
+    "trial_baseline": (State.PENDING, {"baseline": True, "number": 1}),
+    "trial_counts": (State.PENDING, {"step": -1}),
+    "trial_state": (State.PENDING, {"state": "ASLEEP"}),
+}
+
+
+async def test_every_rule_that_a_row_can_break_is_a_constraint(engine: AsyncEngine) -> None:
+    for constraint, (state, change) in BROKEN_ROWS.items():
+        async with engine.connect() as conn:
+            await _trial_in(conn, state)
+            if constraint in ("trial_placed", "trial_state"):
+                await conn.execute(text("ALTER TABLE trial DISABLE TRIGGER USER"))
+            with pytest.raises(IntegrityError, match=constraint):
+                await conn.execute(update(tables.trial).values(**change))
+    declared = {str(c.name) for c in tables.trial.constraints if type(c).__name__ == "CheckConstraint"}
+    assert declared == set(BROKEN_ROWS)
+
+
+async def test_an_epoch_never_goes_back(engine: AsyncEngine) -> None:
+    async with engine.connect() as conn:
+        await _trial_in(conn, State.RUNNING)
+        with pytest.raises(IntegrityError, match="an epoch never goes back"):
+            await conn.execute(update(tables.trial).values(epoch=1))
+
+
+def test_the_trigger_holds_the_table() -> None:
+    sql = (
+        Path(alembic_config().get_main_option("script_location") or "") / "versions" / "0001_initial.sql"
+    ).read_text()
+    pairs = set(re.findall(r"\('([A-Z]+)', '([A-Z]+)'\)", sql))
+    assert pairs == {(source.value, target.value) for source, target in MOVES}

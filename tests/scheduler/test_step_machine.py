@@ -1,0 +1,241 @@
+"""A Hypothesis state machine over the real database: whatever arrives, in whatever order and however often,
+the rows obey the lifecycle, nothing is lost or doubled, no slot idles while something could run, and a
+scheduler that restarts (an empty cache) decides like one that does not."""
+
+import asyncio
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from sqlalchemy import text
+from study_site import StudySite, make_spec
+
+from headrace_services.scheduler.arrivals import (
+    Accepted,
+    Arrival,
+    ExitedArrived,
+    Kick,
+    LeaseExpired,
+    PauseStudy,
+    PauseTrial,
+    ReportArrived,
+    RestoredArrived,
+    ResumeStudy,
+    ResumeTrial,
+    StopTrial,
+)
+from headrace_services.scheduler.lifecycle import TRANSITIONS
+from headrace_services.scheduler.records import Lease
+from headrace_services.scheduler.step.cache import StudyCache
+from headrace_services.scheduler.store import rows
+from headrace_services.scheduler.store.database import open_engine
+
+MOVES = {(f"TRIAL_STATE_{row.source}", row.action.value, f"TRIAL_STATE_{row.target}") for row in TRANSITIONS}
+VALUES = st.one_of(
+    st.none(), st.just(float("nan")), st.just(float("inf")), st.floats(-2, 2), st.sampled_from([0.5, 1.0])
+)
+POLICIES = [
+    {"kind": "run_all"},
+    {"kind": "asha", "eta": 2, "rungs": [1, 2, 4], "variant": "promotion"},
+    {"kind": "asha", "eta": 2, "rungs": [1, 2, 4], "variant": "stopping"},
+    {"kind": "asha", "eta": 2, "min_steps": 1, "brackets": 2, "variant": "promotion"},
+]
+
+
+class StepMachine(RuleBasedStateMachine):
+    """One study, two workers, and everything that can happen to them."""
+
+    url = ""
+
+    @initialize(policy=st.sampled_from(POLICIES), retries=st.integers(0, 1), baseline=st.booleans())
+    def begin(self, policy: dict[str, Any], retries: int, baseline: bool) -> None:
+        self.runner = asyncio.Runner()
+        self.engine = open_engine(self.url, pool_size=2)
+        spec = make_spec(
+            policy=policy,
+            max_retries=retries,
+            max_trials=6,
+            max_steps=4,
+            baseline={"x": 0.5} if baseline else None,
+        )
+        self.site = StudySite(self.engine, spec)
+        self.run(self.site.create())
+        self.run(self.site.connect("a", slots=2))
+        self.run(self.site.connect("b", slots=1))
+        self.said: list[ReportArrived] = []
+        self.answers: dict[tuple[str, int | None], Accepted] = {}
+        self.run(self.site.kick())
+
+    def run(self, awaitable: Any) -> Any:
+        return self.runner.run(awaitable)
+
+    def step(self, *arrivals: Arrival) -> list[Any]:
+        return list(self.run(self.site.step(*arrivals)))
+
+    def lease(self, data: st.DataObject) -> Lease:
+        return data.draw(st.sampled_from(sorted(self.site.leases.values(), key=lambda lease: lease.id)))
+
+    @rule(data=st.data(), value=VALUES, ahead=st.integers(-1, 3), saved=st.booleans(), twice=st.booleans())
+    def report(self, data: st.DataObject, value: float | None, ahead: int, saved: bool, twice: bool) -> None:
+        lease = self.lease(data)
+        report = self.site.report(lease, max(1, lease.step + 1 + ahead), value, saved=saved)
+        outcomes = self.step(*([report] * (2 if twice else 1)), Kick())
+        if isinstance(outcomes[0], Accepted):
+            self.said.append(report)
+            self.answers[report.lease_id, report.sequence] = outcomes[0]
+        if twice:
+            assert outcomes[0] == outcomes[1]
+
+    @precondition(lambda self: self.said)
+    @rule(data=st.data())
+    def report_again(self, data: st.DataObject) -> None:
+        report = data.draw(st.sampled_from(self.said))
+        (outcome,) = self.step(report)
+        assert outcome == self.answers[report.lease_id, report.sequence]
+
+    @rule(data=st.data())
+    def restored(self, data: st.DataObject) -> None:
+        lease = self.lease(data)
+        self.site.sequences[lease.id] += 1
+        sequence = self.site.sequences[lease.id]
+        self.step(
+            RestoredArrived(lease_id=lease.id, number=lease.number, epoch=lease.epoch, sequence=sequence)
+        )
+
+    @rule(data=st.data(), outcome=st.sampled_from(["FINISHED", "FAILED", "LOST", "RELEASED"]))
+    def exited(self, data: st.DataObject, outcome: str) -> None:
+        lease = self.lease(data)
+        self.site.sequences[lease.id] += 1
+        sequence = self.site.sequences[lease.id]
+        ended = ExitedArrived(
+            lease_id=lease.id,
+            number=lease.number,
+            epoch=lease.epoch,
+            sequence=sequence,
+            outcome=outcome,
+            error="e",
+        )
+        self.step(ended, Kick())
+
+    @rule(data=st.data())
+    def expired(self, data: st.DataObject) -> None:
+        lease = self.lease(data)
+        self.step(
+            LeaseExpired(lease_id=lease.id, number=lease.number, epoch=lease.epoch, sequence=None, why="w"),
+            Kick(),
+        )
+
+    @rule(number=st.integers(0, 7), command=st.sampled_from([PauseTrial, ResumeTrial]))
+    def hold(self, number: int, command: Any) -> None:
+        self.step(command(number=number), Kick())
+
+    @rule(number=st.integers(0, 7))
+    def stop(self, number: int) -> None:
+        self.step(StopTrial(number=number, reason="r"), Kick())
+
+    @rule(command=st.sampled_from([PauseStudy, ResumeStudy]))
+    def pause(self, command: Any) -> None:
+        self.step(command(), Kick())
+
+    @rule()
+    def restart(self) -> None:
+        self.site.cache = None
+        self.step(Kick())
+
+    # --- what always holds ---------------------------------------------------------------------------
+
+    def query(self, sql: str) -> list[Any]:
+        return list(self.run(self.site.rows(text(sql.replace(":study", str(self.site.study_id))))))
+
+    @invariant()
+    def leases_trials_and_slots_agree(self) -> None:
+        leased = self.query("SELECT lease_id FROM trial WHERE study_id = :study AND lease_id IS NOT NULL")
+        live = self.query("SELECT id FROM lease WHERE study_id = :study AND live")
+        held = self.query("SELECT lease_id FROM slot WHERE lease_id IS NOT NULL")
+        assert sorted(row[0] for row in leased) == sorted(row[0] for row in live)
+        mine = {row[0] for row in live}
+        assert sorted(
+            row[0] for row in held if row[0].split(".")[0] in {i.split(".")[0] for i in self.site.leases}
+        ) == sorted(mine)
+
+    @invariant()
+    def the_log_has_no_gaps_and_tells_lawful_lives(self) -> None:
+        events = self.run(self.site.events())
+        assert [event.cursor for event in events] == list(range(1, len(events) + 1))
+        assert self.run(self.site.study()).cursor == len(events)
+        where: dict[int, str] = {
+            event.number: "TRIAL_STATE_PENDING" for event in events if event.kind == "trial_created"
+        }
+        for event in events:
+            if event.kind == "trial_moved":
+                move = (event.detail["from_state"], event.detail["action"], event.detail["to_state"])
+                assert move in MOVES
+                assert move[0] == where[event.number]
+                where[event.number] = move[2]
+        states = {row.number: f"TRIAL_STATE_{row.state}" for row in self.run(self.site.trials())}
+        assert states == where
+
+    @invariant()
+    def every_accepted_report_is_stored_once(self) -> None:
+        stored = self.query("SELECT count(*) FROM report WHERE study_id = :study")[0][0]
+        assert stored == len(self.answers) == len(self.run(self.site.events("report_recorded")))
+
+    @invariant()
+    def no_slot_idles_while_something_could_run(self) -> None:
+        if self.run(self.site.study()).state != "ACTIVE":
+            return
+        free = self.query(
+            "SELECT 1 FROM slot JOIN worker w ON w.id = worker_id"
+            f" WHERE lease_id IS NULL AND w.name LIKE '{self.site.name}-%'"
+        )
+        runnable = self.query(
+            "SELECT number FROM trial WHERE study_id = :study AND state IN ('PENDING', 'PAUSED')"
+            " AND milestone IS NOT NULL AND NOT held"
+        )
+        assert not (free and runnable)
+
+    @invariant()
+    def an_ended_study_leaves_nothing_behind(self) -> None:
+        if self.run(self.site.study()).state in ("COMPLETED", "FAILED", "STOPPED"):
+            assert {row.state for row in self.run(self.site.trials())} <= {"TERMINATED"}
+
+    @invariant()
+    def a_rebuilt_policy_would_promote_the_same(self) -> None:
+        if self.site.cache is None:
+            return
+        fresh = StudyCache.empty(self.site.spec)
+        results = self.query("SELECT * FROM rung_result WHERE study_id = :study ORDER BY cursor")
+        for row in results:
+            fresh.record(rows.rung_entry(row))
+        for row in results:
+            if row.promoted_cursor is not None:
+                fresh.promoted(row.number, row.bracket, row.rung)
+        for row in self.query("SELECT number FROM trial WHERE study_id = :study AND state = 'TERMINATED'"):
+            fresh.policy.withdraw(row.number)
+        assert fresh.policy.next_promotion() == self.site.cache.policy.next_promotion()
+
+    def teardown(self) -> None:
+        if hasattr(self, "runner"):
+            self.run(self.clear())
+            self.run(self.engine.dispose())
+            self.runner.close()
+
+    async def clear(self) -> None:
+        async with self.engine.begin() as conn:
+            await conn.execute(text("DELETE FROM slot"))
+            await conn.execute(text("DELETE FROM lease"))
+            await conn.execute(text("DELETE FROM worker"))
+
+
+def test_the_step_keeps_its_promises(database_url: str) -> None:
+    StepMachine.url = database_url
+    case = StepMachine.TestCase
+    case.settings = settings(
+        max_examples=25,
+        stateful_step_count=25,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    case("runTest").runTest()
