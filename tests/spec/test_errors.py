@@ -180,6 +180,14 @@ def test_a_naked_rpc_error():
     assert type(from_rpc_error(grpc.RpcError())) is InternalError
 
 
+def test_a_subclass_goes_by_its_parent():
+    class DigitsExistError(StudyExistsError):
+        pass
+
+    assert to_status(DigitsExistError("Taken.")).code == grpc.StatusCode.ALREADY_EXISTS.value[0]
+    assert "Choose another name" in DigitsExistError("Taken.").remedy
+
+
 def test_an_error_of_an_unknown_class_is_internal():
     assert to_status(HeadraceError("what")).code == grpc.StatusCode.INTERNAL.value[0]
 

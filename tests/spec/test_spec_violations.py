@@ -268,6 +268,39 @@ BAD = [
     ),
     ({"enqueued": [SOUND["baseline"]] * 3, "max_trials": 2}, "enqueued", "only 2", "Raise"),
     ({"enqueued": 3}, "enqueued", "must be a list", ""),
+    # sizes that no study has and that would keep a scheduler busy
+    (
+        {"space": {f"p{k}": {"type": "int", "low": 1, "high": 2} for k in range(1001)}, "baseline": DELETE},
+        "space",
+        "has 1001 parameters",
+        "at most 1000",
+    ),
+    (
+        {"space__momentum__conditions": [{"parameter": "optimizer", "values": ["sgd"]}] * 33},
+        "space.momentum.conditions",
+        "has 33 entries",
+        "at most 32",
+    ),
+    ({"policy__rungs": list(range(1, 28)) * 10}, "policy.rungs", "has 270 levels", "at most 256"),
+    ({"policy__brackets": 65}, "policy.brackets", "at most 64", ""),
+    (
+        {
+            "space": {
+                **{f"p{k}": {"type": "categorical", "values": [0, 1]} for k in range(15)},
+                "child": {
+                    "type": "int",
+                    "low": 1,
+                    "high": 2,
+                    "conditions": [{"parameter": f"p{k}", "values": [1]} for k in range(15)],
+                },
+            },
+            "sampler": {"kind": "grid"},
+            "baseline": DELETE,
+        },
+        "sampler.kind",
+        "too many branches",
+        "random sampler",
+    ),
 ]
 
 

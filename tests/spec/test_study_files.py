@@ -156,6 +156,7 @@ def test_the_path_is_kept_whole(tmp_path, monkeypatch):
         (MINIMAL + "trial: {command: run}\n", "trial.command", "must be a list", ""),
         (MINIMAL + "trial: {command: []}\n", "trial.command", "is empty", ""),
         (MINIMAL + "trial: {}\n", "trial.callable", "is required", ""),
+        (MINIMAL.replace("{x: {", "[{name: x, ").replace("1}}", "1}]"), "space", "must be a mapping", ""),
         (MINIMAL + "trial: 3\n", "trial", "must be a mapping", ""),
         (MINIMAL + "enqueue: [{x: 0.5}, {x: 2}]\n", "enqueue[1].x", "outside its domain", ""),
         (MINIMAL + "parallel: -1\n", "parallel", "at least 0", ""),

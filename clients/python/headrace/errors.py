@@ -32,7 +32,7 @@ class HeadraceError(Exception):
 
     def __init__(self, message: str, *, remedy: str | None = None) -> None:
         super().__init__(message)
-        entry = BY_CLASS.get(type(self))
+        entry = _entry_of(self)
         self.message = message
         self.remedy = remedy if remedy is not None else (entry.remedy if entry else "")
 
@@ -42,7 +42,7 @@ class HeadraceError(Exception):
     @property
     def retryable(self) -> bool:
         """Whether the same call may succeed later without any change."""
-        entry = BY_CLASS.get(type(self))
+        entry = _entry_of(self)
         return entry is not None and entry.retryable
 
 
@@ -274,7 +274,7 @@ _CLIENT_ONLY: Final = {entry.status: entry for entry in CATALOGUE if entry.reaso
 
 def to_status(err: HeadraceError) -> Status:
     """The error as a `google.rpc.Status` (for `grpc_status.rpc_status.to_status`), within gRPC's size limit."""
-    entry = BY_CLASS.get(type(err), BY_CLASS[InternalError])
+    entry = _entry_of(err) or BY_CLASS[InternalError]
     reason = entry.reason if entry.reason is not None else error_pb2.ERROR_REASON_INTERNAL
     info = error_details_pb2.ErrorInfo(
         domain=DOMAIN,
@@ -304,6 +304,10 @@ def from_rpc_error(err: grpc.RpcError) -> HeadraceError:
     if entry is not None:
         return entry.error(f"{_one_line(text)}.")
     return InternalError(f"The server answered {code.name}: {_one_line(text)}.")
+
+
+def _entry_of(err: HeadraceError) -> CatalogueEntry | None:
+    return next((BY_CLASS[cls] for cls in type(err).__mro__ if cls in BY_CLASS), None)
 
 
 def _rebuild(entry: CatalogueEntry, status: Status, remedy: str | None) -> HeadraceError:

@@ -116,8 +116,8 @@ class FloatDomain(SpecModel):
         return self.value_at(near) if abs(place - near) <= 1e-6 else None
 
     def describe(self) -> str:
-        grid = f" in steps of {self.step:g}" if self.step is not None else ""
-        return f"a number from {self.low:g} to {self.high:g}{grid}"
+        grid = f" in steps of {show_real(self.step)}" if self.step is not None else ""
+        return f"a number from {show_real(self.low)} to {show_real(self.high)}{grid}"
 
 
 class IntDomain(SpecModel):
@@ -183,8 +183,10 @@ class CategoricalDomain(SpecModel):
             problems.append(
                 Problem(loc=("values",), message="is empty", remedy="List at least one value to choose from.")
             )
+        seen: set[tuple[bool, bool | int | float | str]] = set()
         for index, value in enumerate(self.values):
-            if any(same_value(value, earlier) for earlier in self.values[:index]):
+            key = (isinstance(value, bool), value)  # 1 and 1.0 are the same, 1 and true are not
+            if key in seen:
                 problems.append(
                     Problem(
                         loc=("values", index),
@@ -193,6 +195,7 @@ class CategoricalDomain(SpecModel):
                         remedy="Remove the duplicate; a repeated value would only skew the draw.",
                     )
                 )
+            seen.add(key)
         reject(problems)
         return self
 
@@ -217,6 +220,12 @@ class CategoricalDomain(SpecModel):
 Domain = Annotated[FloatDomain | IntDomain | CategoricalDomain, Field(discriminator="type")]
 
 
+def show_real(value: float) -> str:
+    """A number as short as it can be written without changing it."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
 def _interval_problems(low: float, high: float, *, log: bool) -> list[Problem]:
     problems: list[Problem] = []
     if low > high:
@@ -224,7 +233,7 @@ def _interval_problems(low: float, high: float, *, log: bool) -> list[Problem]:
             Problem(
                 loc=("low",),
                 value=low,
-                message=f"is above high, which is {high}",
+                message=f"is above high, which is {show_real(high)}",
                 remedy="Swap the two, or correct one of them.",
             )
         )
@@ -245,7 +254,7 @@ def _one_value(value: float) -> Problem:
         loc=("low",),
         value=value,
         message="equals high, so there is nothing to search",
-        remedy=f"Raise high, or fix the value with `type: categorical, values: [{value:g}]`.",
+        remedy=f"Raise high, or fix the value with `type: categorical, values: [{show_real(value)}]`.",
     )
 
 
@@ -264,7 +273,7 @@ def _step_problems(low: float, high: float, step: float) -> list[Problem]:
             Problem(
                 loc=("step",),
                 value=step,
-                message=f"is larger than the interval, which is {high - low:g} wide",
+                message=f"is larger than the interval, which is {show_real(high - low)} wide",
                 remedy="Choose a smaller step, or a wider interval.",
             )
         ]

@@ -144,6 +144,13 @@ def _env_text(value: object) -> object:
 
 
 def _spell_out_space(plain: dict[str, Any], problems: list[Problem]) -> None:
+    if isinstance(plain.get("space"), list):  # which is how canonical JSON has it
+        problems.append(
+            Problem(
+                loc=("space",), message="must be a mapping", remedy="Write it as `name: {type: …}` pairs."
+            )
+        )
+        del plain["space"]
     if not isinstance(plain.get("space"), Mapping):
         return
     space: dict[str, Any] = {}

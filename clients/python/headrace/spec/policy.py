@@ -7,13 +7,19 @@ that completes has had the full budget.
 """
 
 from enum import StrEnum
+from math import prod
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
 from headrace.spec.domains import Domain, FloatDomain, IntDomain, SpecModel
-from headrace.spec.problems import Problem, did_you_mean, reject
+from headrace.spec.problems import Problem, did_you_mean, fault, reject
 from headrace.spec.scalars import INT32_MAX, Count, Steps, Text, integer_within
+from headrace.spec.space import needed_parents
+
+_MAX_RUNGS = 256
+_MAX_BRACKETS = 64
+_MAX_CONTEXTS = 20_000
 
 
 class RunAllPolicy(SpecModel):
@@ -34,6 +40,8 @@ class AshaVariant(StrEnum):
 
 
 def _increasing(rungs: tuple[int, ...]) -> tuple[int, ...]:
+    if len(rungs) > _MAX_RUNGS:
+        raise fault(f"has {len(rungs)} levels", f"List at most {_MAX_RUNGS}.")
     reject(
         [
             Problem(
@@ -50,6 +58,7 @@ def _increasing(rungs: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Eta = Annotated[int, PlainValidator(integer_within(2, INT32_MAX))]
+Brackets = Annotated[int, PlainValidator(integer_within(1, _MAX_BRACKETS))]
 Rungs = Annotated[tuple[Steps, ...], AfterValidator(_increasing)]
 
 
@@ -65,7 +74,7 @@ class AshaPolicy(SpecModel):
     eta: Eta = 3
     min_steps: Steps | None = None
     rungs: Rungs = ()
-    brackets: Count = 1
+    brackets: Brackets = 1
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -150,6 +159,15 @@ def ladder_problems(policy: Policy, max_steps: int) -> list[Problem]:
     return []
 
 
+def _contexts(space: dict[str, Domain]) -> int:
+    """At most how many combinations of values that conditions name must be told apart at once."""
+    named: dict[str, int] = {}
+    for domain in space.values():
+        for condition in domain.conditions:
+            named[condition.parameter] = named.get(condition.parameter, 1) + len(condition.values)
+    return max(prod(named[name] for name in needed) for needed in needed_parents(space))
+
+
 def grid_problems(sampler: Sampler, declared: list[str], space: dict[str, Domain]) -> list[Problem]:
     """What is wrong between a grid and the space."""
     if not isinstance(sampler, GridSampler):
@@ -169,6 +187,15 @@ def grid_problems(sampler: Sampler, declared: list[str], space: dict[str, Domain
                     remedy="Remove it.",
                 )
             )
+    if _contexts(space) > _MAX_CONTEXTS:
+        return [
+            Problem(
+                loc=("sampler", "kind"),
+                value=sampler.kind,
+                message="would have too many branches: a parameter depends on too many others at once",
+                remedy="Use the random sampler, or fewer conditions.",
+            )
+        ]
     for name, domain in space.items():
         if isinstance(domain, FloatDomain) and domain.step is None and name not in sampler.points:
             problems.append(

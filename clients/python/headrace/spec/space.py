@@ -14,6 +14,8 @@ from headrace.spec.problems import Problem, did_you_mean
 from headrace.spec.scalars import same_value
 
 Space = Mapping[str, Domain]
+MAX_PARAMETERS: Final = 1000
+MAX_CONDITIONS: Final = 32
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,126}")
 
 
@@ -35,6 +37,16 @@ def draw(space: Space, choose: Callable[[str, Domain], Any]) -> dict[str, Any]:
     return chosen
 
 
+def needed_parents(space: Space) -> list[frozenset[str]]:
+    """For each place in the space, and the end: the parameters before it that conditions from there on refer to."""
+    names = list(space)
+    needed: list[frozenset[str]] = [frozenset()]
+    for name in reversed(names):
+        parents = {condition.parameter for condition in space[name].conditions}
+        needed.append((needed[-1] | parents) - {name})
+    return needed[::-1]
+
+
 def admitted(space: Space, assignment: Mapping[str, object]) -> dict[str, Any]:
     """A sound configuration as the domains write it, in the order of the space."""
     return {name: domain.admit(assignment[name]) for name, domain in space.items() if name in assignment}
@@ -45,9 +57,15 @@ def space_problems(declared: Iterable[str], space: Space) -> list[Problem]:
     order = list(declared)
     problems: list[Problem] = []
     if not order:
-        problems.append(
-            Problem(loc=(), message="is empty", remedy="Name at least one parameter to search over.")
-        )
+        return [Problem(loc=(), message="is empty", remedy="Name at least one parameter to search over.")]
+    if len(order) > MAX_PARAMETERS:
+        return [
+            Problem(
+                loc=(),
+                message=f"has {len(order)} parameters",
+                remedy=f"Search over at most {MAX_PARAMETERS} of them.",
+            )
+        ]
     problems += [
         Problem(
             loc=(name,),
@@ -118,6 +136,14 @@ def assignment_problems(
 
 def _condition_problems(name: str, domain: Domain, order: list[str], space: Space) -> list[Problem]:
     problems: list[Problem] = []
+    if len(domain.conditions) > MAX_CONDITIONS:
+        return [
+            Problem(
+                loc=(name, "conditions"),
+                message=f"has {len(domain.conditions)} entries",
+                remedy=f"Use at most {MAX_CONDITIONS}; one condition may list several values.",
+            )
+        ]
     for index, condition in enumerate(domain.conditions):
         at: tuple[str | int, ...] = (name, "conditions", index)
         parent = condition.parameter

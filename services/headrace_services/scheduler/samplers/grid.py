@@ -1,31 +1,49 @@
 """Every point of the grid once, the last parameter varying fastest.
 
 The grid is a tree, because a conditional parameter exists only under some values of its parents: a branch without it
-has fewer points, and no point comes twice. The tree is never built: `_count` says how many points lie below a
-choice, and proposal n is found by walking down. A parameter that no condition refers to costs one division; one
-that conditions refer to costs a step for each value that they name.
+has fewer points, and no point comes twice. The tree is never built. Below a choice of the first parameters, the number
+of points depends only on the *context*: which values that later conditions name were chosen. So the points
+are counted once per context, from the last parameter to the first, and proposal n is found by walking down: one
+division per parameter, and for one that conditions refer to, a step for each value that they name.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
 from headrace.spec import CategoricalDomain, Domain, FloatDomain, GridSampler, IntDomain, StudySpec
+from headrace.spec.space import needed_parents
 from headrace_services.scheduler.samplers.protocol import Params
 
 Scalar = bool | int | float | str
+# The chosen values that conditions further on refer to, by parameter; the type keeps 1 and True apart.
+_Context = frozenset[tuple[str, type, Scalar]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """Neighbouring values of an axis that mean the same to every condition; `named` where one names it."""
+
+    first: int
+    last: int
+    named: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Axis:
-    """One parameter's values in their order, and the runs of values that mean the same to every condition."""
+    """One parameter's values in their order."""
 
     name: str
     domain: Domain
-    count: int
     value_at: Callable[[int], Scalar]
-    runs: tuple[tuple[int, int], ...]
+    runs: tuple[_Run, ...]
+
+    def exists(self, context: _Context) -> bool:
+        return all(
+            any(name == condition.parameter and condition.holds(value) for name, _, value in context)
+            for condition in self.domain.conditions
+        )
 
 
 class Grid:
@@ -35,50 +53,62 @@ class Grid:
         self._axes = tuple(
             _axis(name, domain, sampler.points.get(name), spec.space) for name, domain in spec.space.items()
         )
-        self._parents = {c.parameter for domain in spec.space.values() for c in domain.conditions}
-        self._counts: dict[tuple[int, tuple[tuple[str, type, Scalar], ...]], int] = {}
+        self._needed = needed_parents(spec.space)
+        self._below = self._count()
 
     @property
     def size(self) -> int | None:
-        return self._count(0, {})
+        return self._below[0][frozenset()]
 
     def suggest(self, number: int) -> Params | None:
-        if not 0 <= number < self._count(0, {}):
+        if not 0 <= number < self._below[0][frozenset()]:
             return None
         chosen: Params = {}
-        for place, axis in enumerate(self._axes):
-            if not _exists(axis.domain, chosen):
-                continue
-            for first, last in axis.runs:
-                below = self._count(place + 1, {**chosen, axis.name: axis.value_at(first)})
+        context: _Context = frozenset()
+        for place in range(len(self._axes)):
+            for run, further in self._branches(place, context):
+                below = self._below[place + 1][further]
                 index, rest = divmod(number, below)
-                if index <= last - first:
-                    chosen[axis.name] = axis.value_at(first + index)
-                    number = rest
+                if run is None or index <= run.last - run.first:
+                    if run is not None:
+                        axis = self._axes[place]
+                        chosen[axis.name] = axis.value_at(run.first + index)
+                        number = rest
+                    context = further
                     break
-                number -= below * (last - first + 1)
+                number -= below * (run.last - run.first + 1)
         return chosen
 
-    def _count(self, place: int, chosen: Mapping[str, Scalar]) -> int:
-        """The number of points below a choice of the parameters before `place`."""
-        if place == len(self._axes):
-            return 1
-        key = (place, tuple((n, type(v), v) for n, v in chosen.items() if n in self._parents))
-        if key not in self._counts:
-            axis = self._axes[place]
-            if _exists(axis.domain, chosen):
-                total = sum(
-                    (last - first + 1) * self._count(place + 1, {**chosen, axis.name: axis.value_at(first)})
-                    for first, last in axis.runs
+    def _count(self) -> list[dict[_Context, int]]:
+        """For each place and each context that occurs there: the number of points from there on."""
+        below: list[dict[_Context, int]] = [{frozenset(): 0}]
+        for place in range(len(self._axes)):
+            below.append(
+                {further: 0 for context in below[place] for _, further in self._branches(place, context)}
+            )
+        below[-1] = dict.fromkeys(below[-1], 1)
+        for place in reversed(range(len(self._axes))):
+            for context in below[place]:
+                below[place][context] = sum(
+                    (1 if run is None else run.last - run.first + 1) * below[place + 1][further]
+                    for run, further in self._branches(place, context)
                 )
+        return below
+
+    def _branches(self, place: int, context: _Context) -> Iterator[tuple[_Run | None, _Context]]:
+        """The runs to choose from (None where the parameter does not exist), and the context after each."""
+        axis = self._axes[place]
+        needed = self._needed[place + 1]
+        kept = frozenset(entry for entry in context if entry[0] in needed)
+        if not axis.exists(context):
+            yield None, kept
+            return
+        for run in axis.runs:
+            if run.named and axis.name in needed:
+                value = axis.value_at(run.first)
+                yield run, kept | {(axis.name, type(value), value)}
             else:
-                total = self._count(place + 1, chosen)
-            self._counts[key] = total
-        return self._counts[key]
-
-
-def _exists(domain: Domain, chosen: Mapping[str, Scalar]) -> bool:
-    return all(c.parameter in chosen and c.holds(chosen[c.parameter]) for c in domain.conditions)
+                yield run, kept
 
 
 def _axis(name: str, domain: Domain, points: int | None, space: Mapping[str, Domain]) -> _Axis:
@@ -91,16 +121,16 @@ def _axis(name: str, domain: Domain, points: int | None, space: Mapping[str, Dom
         for value in condition.values
     ]
     marks = sorted({place for value in named for place in _places(domain, value, count, value_at, points)})
-    runs: list[tuple[int, int]] = []
+    runs: list[_Run] = []
     start = 0
     for mark in marks:
         if start < mark:
-            runs.append((start, mark - 1))
-        runs.append((mark, mark))
+            runs.append(_Run(first=start, last=mark - 1, named=False))
+        runs.append(_Run(first=mark, last=mark, named=True))
         start = mark + 1
     if start < count:
-        runs.append((start, count - 1))
-    return _Axis(name=name, domain=domain, count=count, value_at=value_at, runs=tuple(runs))
+        runs.append(_Run(first=start, last=count - 1, named=False))
+    return _Axis(name=name, domain=domain, value_at=value_at, runs=tuple(runs))
 
 
 def _places(
