@@ -49,7 +49,7 @@ async def workers_after(conn: AsyncConnection, *, name: str, limit: int) -> list
         for row in await conn.execute(query)
     }
     slots = (
-        select(s, le.c.number, st.c.name.label("study_name"))
+        select(s, s.c.index.label("place"), le.c.number, st.c.name.label("study_name"))
         .join_from(s, le, s.c.lease_id == le.c.id, isouter=True)
         .join(st, le.c.study_id == st.c.id, isouter=True)
         .where(s.c.worker_id.in_(found), or_(s.c.present, s.c.lease_id.is_not(None)))
@@ -57,7 +57,7 @@ async def workers_after(conn: AsyncConnection, *, name: str, limit: int) -> list
     )
     for row in await conn.execute(slots):
         slot = SlotView(
-            index=row.index,
+            index=row.place,
             model=row.model,
             memory_bytes=row.memory_bytes,
             study=row.study_name,

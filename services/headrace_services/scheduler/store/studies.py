@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.spec import StudySpec
 from sqlalchemy import Select, case, delete, func, insert, select, true, tuple_, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace.spec import StudySpec
 from headrace_services.scheduler.lifecycle import LEASED, Reason, State, StudyState
 from headrace_services.scheduler.records import Event, Study
 from headrace_services.scheduler.store import rows, tables, trials
@@ -172,7 +172,7 @@ def _finalists(studies: Sequence[Study]) -> Any:
     greatest = [study.id for study in studies if study.spec.maximizes()]
     least = [study.id for study in studies if not study.spec.maximizes()]
     baselines = select(t.c.study_id, t.c.number).where(t.c.study_id.in_(ids), t.c.number == 0, t.c.baseline)
-    wanted = union_all(baselines, _best(least, greatest=False), _best(greatest, greatest=True))
+    wanted: Any = union_all(baselines, _best(least, greatest=False), _best(greatest, greatest=True))
     return tuple_(t.c.study_id, t.c.number).in_(wanted)
 
 

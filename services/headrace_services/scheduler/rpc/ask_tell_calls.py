@@ -1,0 +1,168 @@
+"""Ask and tell: trials of studies without a template, run in a loop of the user's own.
+
+The caller's lease is all that makes it the trial's owner. It lasts `lease_time` from each report; after that the
+trial is offered to another caller, and whatever the first one still says about it is stale and changes nothing.
+"""
+# ruff: noqa: ARG002  (every method takes the call's context)
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace.errors import LeaseStaleError, NotAskTellError
+from headrace.v1 import event_pb2
+from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.arrivals import (
+    Accepted,
+    ExitedArrived,
+    Outcome,
+    ReportArrived,
+    Stale,
+    Suggest,
+    Suggested,
+)
+from headrace_services.scheduler.lifecycle import State
+from headrace_services.scheduler.records import Checkpoint, Study
+from headrace_services.scheduler.rpc import convert, names
+from headrace_services.scheduler.rpc.calls import Calls, Context, identify, trial_message
+from headrace_services.scheduler.rpc.checks import MAX_TEXT, Checks
+from headrace_services.scheduler.store import trials
+
+DEFAULT_LEASE_S = 600.0
+SHORTEST_LEASE_S = 1.0
+LONGEST_LEASE_S = 86_400.0
+MAX_METRICS = 1000
+
+
+class AskTellCalls(Calls):
+    """The user's own loop."""
+
+    async def SuggestTrial(
+        self, request: pb.SuggestTrialRequest, context: Context
+    ) -> pb.SuggestTrialResponse:
+        """The next trial for the caller, with a lease; no trial where there is nothing to run now."""
+        checks = Checks()
+        study_id = checks.take(lambda: names.parse_study(request.study, field="study"))
+        client_id = checks.text("client_id", request.client_id, required=True, longest=256)
+        ttl_s = DEFAULT_LEASE_S
+        if request.HasField("lease_time"):
+            ttl_s = checks.seconds(
+                "lease_time", request.lease_time, least=SHORTEST_LEASE_S, most=LONGEST_LEASE_S
+            )
+        checks.done()
+        assert study_id is not None
+
+        def arrival(study: Study) -> Suggest:
+            _require_ask_tell(study)
+            return Suggest(client_id=client_id, ttl_s=ttl_s)
+
+        request_identity = identify(request, request.request_id)
+        response = await self.change(request_identity, study_id, arrival, _suggestion)
+        return pb.SuggestTrialResponse.FromString(response)
+
+    async def ReportTrial(self, request: pb.ReportTrialRequest, context: Context) -> pb.ReportTrialResponse:
+        """Record a result and say what to do next. Raises LeaseStaleError for a lease that is over."""
+        checks = Checks()
+        name = _valid_lease(checks, request.lease)
+        checks.at_least("step", request.step, 0)
+        checks.names("metrics", request.metrics)
+        if len(request.metrics) > MAX_METRICS:
+            checks.note(
+                "metrics", f"{len(request.metrics)} metrics", f"are more than {MAX_METRICS}", "Report fewer."
+            )
+        uri = checks.text("checkpoint_uri", request.checkpoint_uri)
+        checks.done()
+        assert name is not None
+
+        def arrival(study: Study) -> ReportArrived:
+            _require_ask_tell(study)
+            return ReportArrived(
+                lease_id=request.lease.lease_id,
+                number=name.number,
+                epoch=request.lease.epoch,
+                sequence=None,
+                step=request.step,
+                metrics=dict(request.metrics),
+                checkpoint=Checkpoint(uri=uri, step=request.step) if uri else None,
+            )
+
+        request_identity = identify(request, request.request_id)
+        response = await self.change(request_identity, name.study, arrival, _decision)
+        return pb.ReportTrialResponse.FromString(_fresh(response, request.lease))
+
+    async def CompleteTrial(
+        self, request: pb.CompleteTrialRequest, context: Context
+    ) -> pb.CompleteTrialResponse:
+        """End a trial, as failed where there is an error. One that is over already is returned as it is."""
+        checks = Checks()
+        name = _valid_lease(checks, request.lease)
+        checks.done()
+        assert name is not None
+
+        def arrival(study: Study) -> ExitedArrived:
+            _require_ask_tell(study)
+            return ExitedArrived(
+                lease_id=request.lease.lease_id,
+                number=name.number,
+                epoch=request.lease.epoch,
+                sequence=None,
+                outcome="FAILED" if request.error else "FINISHED",
+                error=_storable(request.error),
+            )
+
+        async def answer(conn: AsyncConnection, study: Study, outcome: Outcome) -> pb.CompleteTrialResponse:
+            if isinstance(outcome, Stale) and not await _is_over(conn, study, request.lease):
+                return pb.CompleteTrialResponse()
+            return pb.CompleteTrialResponse(trial=await trial_message(conn, study, name.number))
+
+        request_identity = identify(request, request.request_id)
+        response = await self.change(request_identity, name.study, arrival, answer)
+        return pb.CompleteTrialResponse.FromString(_fresh(response, request.lease))
+
+
+async def _suggestion(conn: AsyncConnection, study: Study, outcome: Outcome) -> pb.SuggestTrialResponse:
+    assert isinstance(outcome, Suggested)
+    if outcome.trial is None or outcome.lease is None:
+        return pb.SuggestTrialResponse(done=outcome.done)
+    return pb.SuggestTrialResponse(
+        trial=await trial_message(conn, study, outcome.trial.number),
+        lease=convert.lease(study.name, outcome.lease),
+        next_milestone=outcome.trial.milestone or 0,
+    )
+
+
+async def _decision(conn: AsyncConnection, study: Study, outcome: Outcome) -> pb.ReportTrialResponse:  # noqa: ARG001
+    if isinstance(outcome, Accepted) and outcome.decision is not None:
+        return pb.ReportTrialResponse(decision=convert.decision(outcome.decision))
+    return pb.ReportTrialResponse()
+
+
+async def _is_over(conn: AsyncConnection, study: Study, ref: event_pb2.LeaseRef) -> bool:
+    """Whether the lease was the trial's last one and the trial is terminated."""
+    lease = await trials.find_lease(conn, ref.lease_id)
+    if lease is None or (lease.study_id, lease.epoch) != (study.id, ref.epoch):
+        return False
+    view = await trials.one(conn, study.id, lease.number)
+    return view is not None and view.trial.state is State.TERMINATED and view.trial.epoch == lease.epoch
+
+
+def _fresh(response: bytes, ref: event_pb2.LeaseRef) -> bytes:
+    """The response; raises LeaseStaleError for the empty one, which is the answer to a stale lease."""
+    if not response:
+        raise LeaseStaleError(f"the lease of {ref.trial} (epoch {ref.epoch}) is over")
+    return response
+
+
+def _require_ask_tell(study: Study) -> None:
+    if study.spec.template is not None:
+        raise NotAskTellError(f"the trials of study '{study.name}' are run by workers")
+
+
+def _valid_lease(checks: Checks, ref: event_pb2.LeaseRef) -> names.TrialName | None:
+    checks.text("lease.lease_id", ref.lease_id, required=True, longest=256)
+    checks.at_least("lease.epoch", ref.epoch, 1)
+    return checks.take(lambda: names.parse_trial(ref.trial, field="lease.trial"))
+
+
+def _storable(error: str) -> str:
+    """An error's text as the database can hold it: a failure is recorded whatever its message looks like."""
+    text = error.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"

@@ -1,0 +1,140 @@
+"""What the calls have in common: finding what a name stands for, and changing it once.
+
+`Calls.change` carries a change of an existing study into the study's steps; `once` runs a change that is a
+transaction of its own. In both the answer is made inside the transaction and stored under the request's id.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from headrace.errors import HeadraceError, StudyNotFoundError, TrialNotFoundError
+from headrace.v1 import study_pb2 as pb
+from headrace.v1 import trial_pb2
+from headrace_services.scheduler.arrivals import Command, ExitedArrived, Outcome, ReportArrived
+from headrace_services.scheduler.hub import Hub
+from headrace_services.scheduler.records import Study
+from headrace_services.scheduler.rpc import convert
+from headrace_services.scheduler.rpc.watching import Snapshots
+from headrace_services.scheduler.step.transaction import Submission
+from headrace_services.scheduler.store import requests, studies, trials
+from headrace_services.scheduler.store.database import is_conflict, transaction
+from headrace_services.scheduler.store.requests import Request
+from headrace_services.scheduler.store.trials import TrialView
+
+ATTEMPTS = 5
+"""How often a transaction that lost against another one is tried again."""
+
+Answer = Callable[[AsyncConnection, Study, Outcome], Awaitable[Message]]
+Context = grpc.aio.ServicerContext[Any, Any]
+Change = Command | ReportArrived | ExitedArrived
+
+
+class Calls:
+    """What every group of calls works with."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.snapshots = Snapshots(hub.engine)
+
+    async def change(
+        self, request: Request | None, study_id: str, arrival: Callable[[Study], Change], answer: Answer
+    ) -> bytes:
+        """Put a change into the study's next step. Returns the response, or the first one of a repeated request.
+
+        `arrival` may refuse the request, given the study; `answer` makes the response, inside the step where the
+        request has an id.
+        """
+        try:
+            async with transaction(self.hub.engine) as conn:
+                study = await find_study(conn, study_id)
+        except StudyNotFoundError:
+            first = await self._answered(request)
+            if first is not None:
+                return first
+            raise
+
+        async def respond(conn: AsyncConnection, outcome: Outcome) -> bytes:
+            now = await studies.get(conn, study.id)
+            if now is None:
+                raise StudyNotFoundError(f"study '{study_id}' was deleted")
+            return (await answer(conn, now, outcome)).SerializeToString()
+
+        submission = Submission(arrival=arrival(study), request=request, respond=respond)
+        settled = await self.hub.submit(study.id, submission)
+        if settled.response is not None:
+            return settled.response
+        assert not isinstance(settled.outcome, HeadraceError), "submit raises what was refused"
+        async with transaction(self.hub.engine) as conn:
+            return await respond(conn, settled.outcome)
+
+    async def _answered(self, request: Request | None) -> bytes | None:
+        """What a request was answered with before its study was deleted."""
+        if request is None:
+            return None
+        async with transaction(self.hub.engine) as conn:
+            first = (await requests.answered(conn, [request])).get(request.id)
+        return requests.check_repeat(request, first) if first else None
+
+
+def identify(message: Message, request_id: str) -> Request | None:
+    """The identity of a mutating request: its id, and all of it but its id."""
+    content = type(message)()
+    content.CopyFrom(message)
+    content.ClearField("request_id")
+    return requests.identify(content, request_id)
+
+
+async def once(
+    engine: AsyncEngine, request: Request | None, work: Callable[[AsyncConnection], Awaitable[Message]]
+) -> bytes:
+    """Do some work in a transaction of its own. Returns the response, or the first one of a repeated request.
+
+    The work looks for what stands in its way before it writes: where it loses a race against another replica,
+    it is run again and finds what the other one did.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            async with transaction(engine) as conn:
+                first = (await requests.answered(conn, [request])).get(request.id) if request else None
+                if request and first:
+                    return requests.check_repeat(request, first)
+                response = (await work(conn)).SerializeToString()
+                if request:
+                    await requests.remember(conn, request, response)
+                return response
+        except Exception as error:
+            lost = isinstance(error, IntegrityError) or is_conflict(error)
+            if not lost or attempt == ATTEMPTS:
+                raise
+    raise AssertionError("the loop ends by returning or raising")
+
+
+async def find_study(conn: AsyncConnection, study_id: str, *, lock: bool = False) -> Study:
+    """The study of a name; raises StudyNotFoundError."""
+    study = await studies.find(conn, study_id, lock=lock)
+    if study is None:
+        raise StudyNotFoundError(f"there is no study '{study_id}'")
+    return study
+
+
+async def study_message(conn: AsyncConnection, study: Study) -> pb.Study:
+    """A study with its status."""
+    return convert.study(study, (await studies.figures(conn, [study]))[study.id])
+
+
+async def require_trial(conn: AsyncConnection, study: Study, number: int) -> TrialView:
+    """A trial with its rungs; raises TrialNotFoundError."""
+    view = await trials.one(conn, study.id, number)
+    if view is None:
+        raise TrialNotFoundError(f"study '{study.name}' has no trial {number}")
+    return view
+
+
+async def trial_message(conn: AsyncConnection, study: Study, number: int) -> trial_pb2.Trial:
+    """A trial with its rungs; raises TrialNotFoundError."""
+    return convert.trial(study.name, await require_trial(conn, study, number))

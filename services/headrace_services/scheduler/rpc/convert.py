@@ -1,0 +1,245 @@
+"""Records to messages. The one place of the service that knows both; the spec has its own in `headrace.spec`."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from headrace.spec import params_to_proto, to_proto
+from headrace.v1 import event_pb2, study_pb2, trial_pb2
+from headrace_services.scheduler.lifecycle import Reason, State
+from headrace_services.scheduler.preview import Preview, expected_trials
+from headrace_services.scheduler.records import Checkpoint, Decision, Lease, Study
+from headrace_services.scheduler.rpc import names
+from headrace_services.scheduler.store.cluster import SlotView, WorkerView
+from headrace_services.scheduler.store.history import StoredEvent, StoredReport
+from headrace_services.scheduler.store.studies import Figures, Occupancy
+from headrace_services.scheduler.store.trials import RungView, TrialView
+
+_EVENT_DETAILS = frozenset(field.name for field in event_pb2.Event.DESCRIPTOR.oneofs_by_name["detail"].fields)
+
+
+def study(record: Study, figures: Figures) -> study_pb2.Study:
+    """A study with its status."""
+    return study_pb2.Study(
+        name=names.study_name(record.name),
+        spec=to_proto(record.spec),
+        state=study_pb2.StudyState.Value(f"STUDY_STATE_{record.state}"),
+        detail=record.detail,
+        status=_status(record, figures),
+        create_time=_time(record.create_time),
+        end_time=_time(record.end_time),
+    )
+
+
+def _status(record: Study, figures: Figures) -> study_pb2.StudyStatus:
+    status = study_pb2.StudyStatus(
+        pending=figures.states.get(State.PENDING, 0),
+        running=figures.states.get(State.RUNNING, 0),
+        paused=figures.states.get(State.PAUSED, 0),
+        resumed=figures.states.get(State.RESUMED, 0),
+        terminated=figures.states.get(State.TERMINATED, 0),
+        completed=figures.reasons.get(Reason.COMPLETED, 0),
+        stopped_early=figures.reasons.get(Reason.STOPPED_EARLY, 0),
+        failed=figures.reasons.get(Reason.FAILED, 0),
+        cancelled=figures.reasons.get(Reason.CANCELLED, 0),
+        rungs=_rungs(record, figures),
+        steps_spent=figures.steps_spent,
+        steps_run_all=_trials_to_run(record) * record.spec.max_steps,
+        cursor=record.cursor,
+    )
+    if figures.best:
+        status.best.CopyFrom(trial(record.name, figures.best))
+    if figures.baseline:
+        status.baseline.CopyFrom(trial(record.name, figures.baseline))
+    return status
+
+
+def _rungs(record: Study, figures: Figures) -> list[study_pb2.RungStatus]:
+    """The levels of bracket 0; a bracket's own rungs are some of these levels."""
+    nobody = Occupancy(recorded=0, promoted=0)
+    return [
+        study_pb2.RungStatus(
+            rung=rung,
+            milestone=milestone,
+            recorded=figures.occupancy.get(milestone, nobody).recorded,
+            promoted=figures.occupancy.get(milestone, nobody).promoted,
+            running=figures.running.get(milestone, 0),
+        )
+        for rung, milestone in enumerate(record.spec.rungs())
+    ]
+
+
+def _trials_to_run(record: Study) -> int:
+    """How many trials there will be: the sampler's, the baseline, and those that users added since."""
+    baseline = record.spec.baseline is not None
+    created = record.next_number - (baseline and record.next_number > 0)
+    return expected_trials(record.spec) + baseline + max(0, created - record.sampled)
+
+
+def trial(study_id: str, view: TrialView) -> trial_pb2.Trial:
+    """A trial."""
+    record = view.trial
+    message = trial_pb2.Trial(
+        name=names.trial_name(study_id, record.number),
+        number=record.number,
+        state=trial_pb2.TrialState.Value(f"TRIAL_STATE_{record.state}"),
+        parameters=params_to_proto(record.params),
+        baseline=record.baseline,
+        bracket=record.bracket,
+        epoch=record.epoch,
+        step=record.step,
+        milestone=record.milestone,
+        value=record.value,
+        best_value=record.best_value,
+        best_step=record.best_step,
+        rung_results=[_rung_result(rung) for rung in view.rungs],
+        detail=record.detail,
+        checkpoint=checkpoint(record.checkpoint) if record.checkpoint else None,
+        worker=names.worker_name(view.worker) if view.worker else "",
+        slots=view.slots,
+        failures=record.failures,
+        interruptions=record.interruptions,
+        steps_spent=record.steps_spent,
+        create_time=_time(record.create_time),
+        start_time=_time(record.start_time),
+        end_time=_time(record.end_time),
+        metrics=record.metrics,
+        log_path=record.log_path,
+        log_tail=record.log_tail,
+    )
+    if record.reason:
+        message.termination_reason = trial_pb2.TerminationReason.Value(f"TERMINATION_REASON_{record.reason}")
+    return message
+
+
+def _rung_result(view: RungView) -> trial_pb2.RungResult:
+    return trial_pb2.RungResult(
+        rung=view.entry.rung,
+        milestone=view.entry.milestone,
+        step=view.entry.step,
+        value=view.entry.value,
+        arrival=view.entry.arrival,
+        promoted=view.entry.promoted,
+        time=_time(view.time),
+    )
+
+
+def checkpoint(record: Checkpoint) -> trial_pb2.CheckpointRef:
+    """Where a checkpoint lies."""
+    return trial_pb2.CheckpointRef(
+        uri=record.uri,
+        step=record.step,
+        size_bytes=record.size_bytes,
+        manifest_sha256=record.manifest_sha256,
+        write_time=_duration(record.write_time_s),
+    )
+
+
+def event(stored: StoredEvent) -> event_pb2.Event:
+    """An event. A kind that this version does not know keeps its sentence and loses its detail."""
+    message = event_pb2.Event(
+        cursor=stored.cursor,
+        time=_time(stored.time),
+        trial_number=stored.event.number,
+        message=stored.event.message,
+    )
+    if stored.event.kind in _EVENT_DETAILS:
+        detail: dict[str, Any] = {stored.event.kind: stored.event.detail}
+        json_format.ParseDict(detail, message, ignore_unknown_fields=True)
+    return message
+
+
+def report(stored: StoredReport) -> study_pb2.TrialReport:
+    """A stored report."""
+    return study_pb2.TrialReport(
+        trial_number=stored.number,
+        epoch=stored.epoch,
+        sequence=stored.sequence,
+        step=stored.step,
+        metrics=stored.metrics,
+        time=_time(stored.time),
+    )
+
+
+def decision(record: Decision) -> event_pb2.Decision:
+    """The answer to a report."""
+    return event_pb2.Decision(
+        action=event_pb2.DecisionAction.Value(f"DECISION_ACTION_{record.action}"),
+        next_milestone=record.next_milestone,
+        reason=record.reason,
+    )
+
+
+def lease(study_id: str, record: Lease) -> event_pb2.LeaseRef:
+    """What a caller names in its reports."""
+    return event_pb2.LeaseRef(
+        lease_id=record.id, trial=names.trial_name(study_id, record.number), epoch=record.epoch
+    )
+
+
+def worker(view: WorkerView) -> study_pb2.WorkerStatus:
+    """A worker."""
+    return study_pb2.WorkerStatus(
+        name=names.worker_name(view.name),
+        connected=view.connected,
+        slots=[_slot(slot) for slot in view.slots],
+        labels=view.labels,
+        last_seen=_time(view.last_seen),
+        version=view.version,
+    )
+
+
+def _slot(view: SlotView) -> study_pb2.SlotStatus:
+    holder = ""
+    if view.study is not None and view.number is not None:
+        holder = names.trial_name(view.study, view.number)
+    return study_pb2.SlotStatus(
+        index=view.index, device=view.model, memory_bytes=view.memory_bytes, trial=holder
+    )
+
+
+def preview(record: Preview) -> study_pb2.PreviewStudyResponse:
+    """What a spec would do."""
+    return study_pb2.PreviewStudyResponse(
+        trials=record.trials,
+        rungs=[
+            study_pb2.PreviewRung(
+                bracket=rung.bracket,
+                rung=rung.rung,
+                milestone=rung.milestone,
+                trials=rung.trials,
+                steps=rung.steps,
+            )
+            for rung in record.rungs
+        ],
+        steps=record.steps,
+        steps_run_all=record.steps_run_all,
+        slots=record.slots,
+        wall_time=None if record.wall_time_s is None else _duration(record.wall_time_s),
+        slot_time=None if record.slot_time_s is None else _duration(record.slot_time_s),
+        samples=[params_to_proto(params) for params in record.samples],
+    )
+
+
+def states(values: Sequence[trial_pb2.TrialState.ValueType]) -> list[State | None]:
+    """The states of a filter; None for one that does not exist."""
+    known = {trial_pb2.TrialState.Value(f"TRIAL_STATE_{state}"): state for state in State}
+    return [known.get(value) for value in values]
+
+
+def _time(value: datetime | None) -> Timestamp | None:
+    if value is None:
+        return None
+    message = Timestamp()
+    message.FromDatetime(value)
+    return message
+
+
+def _duration(seconds: float) -> Duration:
+    message = Duration()
+    message.FromTimedelta(timedelta(seconds=seconds))
+    return message

@@ -1,0 +1,151 @@
+"""What every call passes on its way in and out: who calls, how long it may take, and what an error becomes.
+
+This is the one place where a caller's identity is known. For now that is the peer's address; credentials will be
+checked here, before a method sees the request, and methods ask `caller()`.
+
+It is also the one place where exceptions become statuses. A HeadraceError carries its reason and remedy in the
+status's details; a database that is away is one of them, whatever layer noticed it. Anything else is a defect of the
+server: it is logged with its traceback, and the caller learns only that it happened.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import grpc
+from grpc_status import rpc_status
+
+from headrace.errors import DatabaseUnavailableError, HeadraceError, InternalError, to_status
+from headrace_services.scheduler.store.database import is_away
+
+log = logging.getLogger(__name__)
+
+UNARY_DEADLINE_S = 60.0
+"""How long a call without a deadline of its own may take."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic in its stub alone
+Behaviour = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who makes the current call."""
+
+    peer: str
+    """The address, as gRPC writes it."""
+
+
+_caller: ContextVar[Caller | None] = ContextVar("headrace_caller", default=None)
+
+
+def caller() -> Caller:
+    """Who makes the current call. Raises LookupError outside of calls."""
+    current = _caller.get()
+    if current is None:
+        raise LookupError("no call is being served here")
+    return current
+
+
+def make_server_interceptors(
+    *, unary_deadline_s: float = UNARY_DEADLINE_S
+) -> Sequence[grpc.aio.ServerInterceptor]:
+    """The interceptors of a scheduler's server."""
+    return (EdgeInterceptor(unary_deadline_s),)
+
+
+class EdgeInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps every asynchronous handler; synchronous ones, which none of ours is, are left as they are."""
+
+    def __init__(self, unary_deadline_s: float) -> None:
+        self._unary_deadline_s = unary_deadline_s
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """Wrap the handler of a method."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method
+        coding = {
+            "request_deserializer": handler.request_deserializer,
+            "response_serializer": handler.response_serializer,
+        }
+        if handler.unary_unary and inspect.iscoroutinefunction(handler.unary_unary):
+            unary = _unary(handler.unary_unary, method, self._unary_deadline_s)
+            return grpc.unary_unary_rpc_method_handler(unary, **coding)
+        if handler.unary_stream and _is_async(handler.unary_stream):
+            return grpc.unary_stream_rpc_method_handler(_stream(handler.unary_stream, method), **coding)
+        if handler.stream_stream and _is_async(handler.stream_stream):
+            return grpc.stream_stream_rpc_method_handler(_stream(handler.stream_stream, method), **coding)
+        return handler
+
+
+def _is_async(behaviour: Behaviour) -> bool:
+    return inspect.isasyncgenfunction(behaviour) or inspect.iscoroutinefunction(behaviour)
+
+
+def _unary(behaviour: Behaviour, method: str, deadline_s: float) -> Behaviour:
+    async def call(request: Any, context: Context) -> Any:
+        _caller.set(Caller(peer=context.peer()))
+        # A caller's own deadline ends the call by cancelling it.
+        limit = asyncio.timeout(None if context.time_remaining() is not None else deadline_s)
+        async with _translating(context, method):
+            try:
+                async with limit:
+                    return await behaviour(request, context)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+        text = f"the call gave no deadline and took longer than {deadline_s:g} s"
+        return await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
+
+    return call
+
+
+def _stream(behaviour: Behaviour, method: str) -> Behaviour:
+    """Works for both ways to write a streaming method: yielding messages, and writing them to the context."""
+
+    async def call(request: Any, context: Context) -> None:
+        _caller.set(Caller(peer=context.peer()))
+        async with _translating(context, method):
+            if not inspect.isasyncgenfunction(behaviour):
+                await behaviour(request, context)
+                return
+            # Closed here and now when the client goes away, not whenever it is collected.
+            async with aclosing(behaviour(request, context)) as responses:
+                async for response in responses:
+                    await context.write(response)
+
+    return call
+
+
+@asynccontextmanager
+async def _translating(context: Context, method: str) -> AsyncIterator[None]:
+    """Turn an exception into the status of the call. Cancellation passes."""
+    try:
+        yield
+    except grpc.aio.AbortError:
+        raise
+    except Exception as error:  # noqa: BLE001  (whatever it is, it becomes a status here)
+        status = rpc_status.to_status(to_status(_presentable(error, method)))
+        await context.abort_with_status(status)
+
+
+def _presentable(error: Exception, method: str) -> HeadraceError:
+    """What the caller may see of an error."""
+    if isinstance(error, HeadraceError) and not isinstance(error, InternalError):
+        return error
+    if is_away(error):
+        log.warning("%s: the database does not answer: %s", method, error)
+        return DatabaseUnavailableError("the database does not answer")
+    log.error("%s failed", method, exc_info=error)
+    return InternalError("the scheduler failed on this call")

@@ -1,0 +1,71 @@
+"""Resource names: `studies/{study}`, `studies/{study}/trials/{number}`, `workers/{worker}`.
+
+Written and read here and nowhere else. A name that is not one is refused with the field that it came in.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import NoReturn
+
+from headrace.errors import InvalidFieldError, Violation, show_value
+
+_STUDY = re.compile(r"studies/([a-z][a-z0-9-]{0,62})")
+_TRIAL = re.compile(r"studies/([a-z][a-z0-9-]{0,62})/trials/([0-9]{1,18})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialName:
+    """The parts of a trial's name."""
+
+    study: str
+    number: int
+
+
+def study_name(study: str) -> str:
+    """`studies/digits` for `digits`."""
+    return f"studies/{study}"
+
+
+def trial_name(study: str, number: int) -> str:
+    """`studies/digits/trials/3` for `digits` and 3."""
+    return f"studies/{study}/trials/{number}"
+
+
+def worker_name(worker: str) -> str:
+    """`workers/node-1` for `node-1`."""
+    return f"workers/{worker}"
+
+
+def parse_study(name: str, *, field: str = "name") -> str:
+    """`digits` for `studies/digits`; raises InvalidFieldError otherwise."""
+    match = _STUDY.fullmatch(name)
+    if match is None:
+        _refuse(field, name, "is not the name of a study", "Write it as studies/STUDY.")
+    return match[1]
+
+
+def parse_trial(name: str, *, field: str = "name") -> TrialName:
+    """The parts of `studies/digits/trials/3`; raises InvalidFieldError otherwise."""
+    match = _TRIAL.fullmatch(name)
+    if match is None:
+        _refuse(field, name, "is not the name of a trial", "Write it as studies/STUDY/trials/NUMBER.")
+    return TrialName(study=match[1], number=int(match[2]))
+
+
+def parse_parent(name: str, *, field: str = "parent") -> tuple[str, int | None]:
+    """A study, or a study and a trial's number; raises InvalidFieldError otherwise."""
+    if match := _TRIAL.fullmatch(name):
+        return match[1], int(match[2])
+    match = _STUDY.fullmatch(name)
+    if match is None:
+        remedy = "Write it as studies/STUDY or studies/STUDY/trials/NUMBER."
+        _refuse(field, name, "is the name neither of a study nor of a trial", remedy)
+    return match[1], None
+
+
+def _refuse(field: str, name: str, message: str, remedy: str) -> NoReturn:
+    if not name:
+        violation = Violation(field=field, message="is required", remedy=remedy)
+    else:
+        violation = Violation(field=field, value=show_value(name), message=message, remedy=remedy)
+    raise InvalidFieldError([violation])

@@ -1,0 +1,130 @@
+"""Pages of a list: how many, from where on, and the token for the next one.
+
+A token holds the key of the last item that was sent, so a page costs the same wherever it begins, and rows that
+come or go in between neither repeat nor hide others. It also holds a checksum over the key, the method and
+its filters: a token of another list, or of the same list under another filter, is refused. It is a checksum and
+no secret, so every replica makes the same one: a token grants nothing that the list itself does not show.
+
+A page ends early where it would outgrow a gRPC message; the token says where to go on.
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from headrace.errors import BadPageTokenError, InvalidFieldError, Violation
+from headrace.v1 import study_pb2 as pb
+
+DEFAULT_SIZE = 100
+MAX_SIZE = 1000
+MAX_BYTES = 3 * 1024 * 1024
+"""What the items of a response may take: clients receive at most 4 MiB."""
+_CHECKSUM_BYTES = 8
+
+ListRequest = pb.ListStudiesRequest | pb.ListTrialsRequest | pb.ListReportsRequest | pb.ListWorkersRequest
+Key = tuple[int | str, ...]
+Shape = tuple[type[int] | type[str], ...]
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A page that was asked for: `size` items after the key `after`, or from the beginning."""
+
+    size: int
+    after: Key | None
+    binding: bytes
+
+    @property
+    def limit(self) -> int:
+        """How many items to read: one more than the page has shows that there is a next one."""
+        return self.size + 1
+
+    def fill(
+        self, found: Sequence[T], convert: Callable[[T], M], key: Callable[[T], Key]
+    ) -> tuple[list[M], str]:
+        """The messages of the page, and the token of the next one (empty on the last)."""
+        messages = fitting(convert(item) for item in found[: self.size])
+        if len(messages) == len(found):
+            return messages, ""
+        return messages, _token(key(found[len(messages) - 1]), self.binding)
+
+
+def window(request: ListRequest, shape: Shape) -> Window:
+    """The page that a request asks for, in a list whose keys have the types of `shape`.
+
+    A size of 0 is the default, and one over the maximum is the maximum. Raises InvalidFieldError and
+    BadPageTokenError.
+    """
+    if request.page_size < 0:
+        violation = Violation(
+            field="page_size",
+            value=str(request.page_size),
+            message="is negative",
+            remedy=f"Give 1 to {MAX_SIZE}, or 0 for {DEFAULT_SIZE}.",
+        )
+        raise InvalidFieldError([violation])
+    binding = _binding(request)
+    return Window(
+        size=min(request.page_size, MAX_SIZE) or DEFAULT_SIZE,
+        after=_key(request.page_token, binding, shape) if request.page_token else None,
+        binding=binding,
+    )
+
+
+def fitting(messages: Iterable[M]) -> list[M]:
+    """The first messages that fit into one response; at least one."""
+    fit: list[M] = []
+    size = 0
+    for message in messages:
+        size += message.ByteSize()
+        if fit and size > MAX_BYTES:
+            break
+        fit.append(message)
+    return fit
+
+
+def _binding(request: ListRequest) -> bytes:
+    """What a token is bound to: the method and everything it was asked but the page."""
+    filters = type(request)()
+    filters.CopyFrom(request)  # type: ignore[arg-type]  # the same type, which mypy cannot see in a union
+    filters.ClearField("page_size")
+    filters.ClearField("page_token")
+    return type(request).__name__.encode() + b"\0" + filters.SerializeToString(deterministic=True)
+
+
+def _token(key: Key, binding: bytes) -> str:
+    text = json.dumps(key, separators=(",", ":")).encode()
+    return base64.urlsafe_b64encode(_checksum(text, binding) + text).decode().rstrip("=")
+
+
+def _key(token: str, binding: bytes, shape: Shape) -> Key:
+    try:
+        raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise _foreign(token) from None
+    checksum, text = raw[:_CHECKSUM_BYTES], raw[_CHECKSUM_BYTES:]
+    if checksum != _checksum(text, binding):
+        raise _foreign(token)
+    key = json.loads(text)
+    if not isinstance(key, list) or tuple(map(type, key)) != shape:
+        raise _foreign(token)
+    return tuple(key)
+
+
+def _checksum(text: bytes, binding: bytes) -> bytes:
+    return hashlib.blake2b(
+        binding + b"\0" + text, digest_size=_CHECKSUM_BYTES, person=b"headrace page"
+    ).digest()
+
+
+def _foreign(token: str) -> BadPageTokenError:
+    shown = token if len(token) <= 40 else token[:37] + "..."
+    return BadPageTokenError(f"page_token '{shown}' was not given out by this list with these filters")

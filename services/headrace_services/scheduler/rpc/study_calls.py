@@ -1,0 +1,190 @@
+"""Calls on studies: create, read, pause, resume, stop, delete, preview, watch."""
+# ruff: noqa: ARG002  (every method takes the call's context)
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from math import isfinite
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace.errors import (
+    StudyExistsError,
+    StudyNotEndedError,
+)
+from headrace.spec import StudySpec, check_study_id, from_proto
+from headrace.v1 import study_pb2 as pb
+from headrace.v1.spec_pb2 import StudySpec as SpecMessage
+from headrace_services.scheduler.arrivals import Command, Outcome, PauseStudy, ResumeStudy, StopStudy
+from headrace_services.scheduler.lifecycle import StudyState
+from headrace_services.scheduler.preview import preview
+from headrace_services.scheduler.records import Event, Study
+from headrace_services.scheduler.rpc import convert, names, pages
+from headrace_services.scheduler.rpc.calls import (
+    Calls,
+    Context,
+    find_study,
+    identify,
+    once,
+    study_message,
+)
+from headrace_services.scheduler.rpc.checks import Checks
+from headrace_services.scheduler.rpc.watching import watch
+from headrace_services.scheduler.store import cluster, step_reads, studies
+from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.requests import Request
+
+StudyResponse = pb.PauseStudyResponse | pb.ResumeStudyResponse | pb.StopStudyResponse
+
+
+class StudyCalls(Calls):
+    """Studies."""
+
+    async def CreateStudy(self, request: pb.CreateStudyRequest, context: Context) -> pb.CreateStudyResponse:
+        """Validate the spec and create the study, which begins at once."""
+        spec = _valid_study(request.study_id, request.spec)
+        created: list[Study] = []
+
+        async def create(conn: AsyncConnection) -> pb.CreateStudyResponse:
+            if await studies.find(conn, request.study_id) is not None:
+                raise StudyExistsError(f"a study '{request.study_id}' exists already")
+            study = await studies.create(
+                conn, name=request.study_id, uid=secrets.token_hex(6), spec=spec, event=_created()
+            )
+            created.append(study)
+            return pb.CreateStudyResponse(study=await study_message(conn, study))
+
+        response = await once(self.hub.engine, identify(request, request.request_id), create)
+        if created:
+            self.hub.kick(created[-1].id)
+        return pb.CreateStudyResponse.FromString(response)
+
+    async def GetStudy(self, request: pb.GetStudyRequest, context: Context) -> pb.GetStudyResponse:
+        """One study with its status."""
+        study_id = names.parse_study(request.name)
+        async with transaction(self.hub.engine) as conn:
+            study = await find_study(conn, study_id)
+            return pb.GetStudyResponse(study=await study_message(conn, study))
+
+    async def ListStudies(self, request: pb.ListStudiesRequest, context: Context) -> pb.ListStudiesResponse:
+        """All studies, newest first, a page at a time."""
+        window = pages.window(request, (int,))
+        before = window.after[0] if window.after else None
+        async with transaction(self.hub.engine) as conn:
+            found = await studies.newest(
+                conn, before_id=None if before is None else int(before), limit=window.limit
+            )
+            figures = await studies.figures(conn, found[: window.size])
+        messages, token = window.fill(
+            found, lambda study: convert.study(study, figures[study.id]), lambda study: (study.id,)
+        )
+        return pb.ListStudiesResponse(studies=messages, next_page_token=token)
+
+    async def PauseStudy(self, request: pb.PauseStudyRequest, context: Context) -> pb.PauseStudyResponse:
+        """Let running trials go on to their next rung, where they pause; start none."""
+        change = identify(request, request.request_id)
+        return pb.PauseStudyResponse.FromString(
+            await self._move_study(
+                change, request.name, PauseStudy(), lambda study: pb.PauseStudyResponse(study=study)
+            )
+        )
+
+    async def ResumeStudy(self, request: pb.ResumeStudyRequest, context: Context) -> pb.ResumeStudyResponse:
+        """Undo PauseStudy."""
+        change = identify(request, request.request_id)
+        return pb.ResumeStudyResponse.FromString(
+            await self._move_study(
+                change, request.name, ResumeStudy(), lambda study: pb.ResumeStudyResponse(study=study)
+            )
+        )
+
+    async def StopStudy(self, request: pb.StopStudyRequest, context: Context) -> pb.StopStudyResponse:
+        """Cancel every live trial and end the study. One that has ended already stays as it is."""
+        checks = Checks()
+        reason = checks.text("reason", request.reason)
+        checks.done()
+        change = identify(request, request.request_id)
+        command = StopStudy(reason=reason)
+        return pb.StopStudyResponse.FromString(
+            await self._move_study(
+                change, request.name, command, lambda study: pb.StopStudyResponse(study=study)
+            )
+        )
+
+    async def _move_study(
+        self,
+        request: Request | None,
+        name: str,
+        command: Command,
+        response: Callable[[pb.Study], pb.PauseStudyResponse | pb.ResumeStudyResponse | pb.StopStudyResponse],
+    ) -> bytes:
+        async def answer(conn: AsyncConnection, study: Study, outcome: Outcome) -> StudyResponse:  # noqa: ARG001
+            return response(await study_message(conn, study))
+
+        return await self.change(request, names.parse_study(name), lambda _: command, answer)
+
+    async def DeleteStudy(self, request: pb.DeleteStudyRequest, context: Context) -> pb.DeleteStudyResponse:
+        """Remove an ended study with its trials and events."""
+        study_id = names.parse_study(request.name)
+
+        async def delete(conn: AsyncConnection) -> pb.DeleteStudyResponse:
+            study = await find_study(conn, study_id, lock=True)
+            if not study.state.ended:
+                raise StudyNotEndedError(f"study '{study_id}' has not ended ({study.state.lower()})")
+            if await step_reads.live_count(conn, study.id):
+                raise StudyNotEndedError(f"trials of study '{study_id}' are still on their workers")
+            await studies.remove(conn, study.id)
+            return pb.DeleteStudyResponse()
+
+        response = await once(self.hub.engine, identify(request, request.request_id), delete)
+        return pb.DeleteStudyResponse.FromString(response)
+
+    async def WatchStudy(
+        self, request: pb.WatchStudyRequest, context: Context
+    ) -> AsyncIterator[pb.WatchStudyResponse]:
+        """Follow a study until it has ended."""
+        study_id = names.parse_study(request.name)
+        async with transaction(self.hub.engine) as conn:
+            study = await find_study(conn, study_id)
+        async with aclosing(watch(self.hub, self.snapshots, study, request.after_cursor)) as updates:
+            async for update in updates:
+                yield update
+
+    async def PreviewStudy(
+        self, request: pb.PreviewStudyRequest, context: Context
+    ) -> pb.PreviewStudyResponse:
+        """Say what a spec would do before anything is spent."""
+        checks = Checks()
+        checks.at_least("slots", request.slots, 0)
+        if not isfinite(request.seconds_per_step) or not 0 <= request.seconds_per_step <= 1e6:
+            checks.note(
+                "seconds_per_step",
+                request.seconds_per_step,
+                "is not a duration",
+                "Give the seconds of one step (at most 1000000), or 0 where they are not known.",
+            )
+        spec = checks.take(lambda: from_proto(request.spec))
+        checks.done()
+        assert spec is not None
+        slots = request.slots
+        if not slots:
+            async with transaction(self.hub.engine) as conn:
+                slots = max(1, await cluster.connected_slots(conn))
+        found = await asyncio.to_thread(preview, spec, slots, request.seconds_per_step or None)
+        return convert.preview(found)
+
+
+def _valid_study(study_id: str, message: SpecMessage) -> StudySpec:
+    """The spec of a new study; every violation of the spec and of the id at once."""
+    checks = Checks()
+    checks.take(lambda: check_study_id(study_id))
+    spec = checks.take(lambda: from_proto(message))
+    checks.done()
+    assert spec is not None
+    return spec
+
+
+def _created() -> Event:
+    detail: dict[str, object] = {"from_state": "", "to_state": StudyState.ACTIVE.value, "detail": "created"}
+    return Event(number=None, kind="study_moved", message="study created", detail=detail)

@@ -1,0 +1,212 @@
+"""Calls on trials: add, read, pause, resume, stop, explain, and their reports."""
+# ruff: noqa: ARG002  (every method takes the call's context)
+
+from collections.abc import Callable, Sequence
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace.spec import StudySpec, check_assignment, params_from_proto
+from headrace.v1 import event_pb2, spec_pb2, trial_pb2
+from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.arrivals import (
+    Added,
+    AddTrials,
+    Command,
+    Outcome,
+    PauseTrial,
+    ResumeTrial,
+    StopTrial,
+)
+from headrace_services.scheduler.lifecycle import State
+from headrace_services.scheduler.records import Params, Study
+from headrace_services.scheduler.rpc import convert, names, pages
+from headrace_services.scheduler.rpc.calls import (
+    Calls,
+    Context,
+    find_study,
+    identify,
+    require_trial,
+    trial_message,
+)
+from headrace_services.scheduler.rpc.checks import Checks
+from headrace_services.scheduler.store import history, trials
+from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.requests import Request
+
+MAX_ADDED = 1000
+"""How many configurations one call may add: they are created in one step."""
+
+TrialResponse = pb.PauseTrialResponse | pb.ResumeTrialResponse | pb.StopTrialResponse
+
+
+class TrialCalls(Calls):
+    """Trials."""
+
+    async def AddTrials(self, request: pb.AddTrialsRequest, context: Context) -> pb.AddTrialsResponse:
+        """Add configurations to try before the sampler is asked again: all of them, or none."""
+        study_id = names.parse_study(request.study, field="study")
+        checks = Checks()
+        if not 1 <= len(request.parameters) <= MAX_ADDED:
+            checks.note(
+                "parameters",
+                f"{len(request.parameters)} configurations",
+                f"must hold 1 to {MAX_ADDED} configurations",
+                "Split them over several calls." if request.parameters else "Add one.",
+            )
+        checks.done()
+
+        async def answer(conn: AsyncConnection, study: Study, outcome: Outcome) -> pb.AddTrialsResponse:
+            assert isinstance(outcome, Added)
+            added = await trials.numbered(conn, study.id, outcome.numbers)
+            return pb.AddTrialsResponse(trials=[convert.trial(study.name, view) for view in added])
+
+        response = await self.change(
+            identify(request, request.request_id),
+            study_id,
+            lambda study: AddTrials(params=_valid_params(study.spec, request.parameters)),
+            answer,
+        )
+        return pb.AddTrialsResponse.FromString(response)
+
+    async def GetTrial(self, request: pb.GetTrialRequest, context: Context) -> pb.GetTrialResponse:
+        """One trial."""
+        name = names.parse_trial(request.name)
+        async with transaction(self.hub.engine) as conn:
+            study = await find_study(conn, name.study)
+            return pb.GetTrialResponse(trial=await trial_message(conn, study, name.number))
+
+    async def ListTrials(self, request: pb.ListTrialsRequest, context: Context) -> pb.ListTrialsResponse:
+        """A study's trials in the order of their numbers, a page at a time."""
+        study_id = names.parse_study(request.study, field="study")
+        states = _valid_states(request.states)
+        window = pages.window(request, (int,))
+        after = int(window.after[0]) if window.after else -1
+        async with transaction(self.hub.engine) as conn:
+            study = await find_study(conn, study_id)
+            found = await trials.page(conn, study.id, after=after, limit=window.limit, states=states)
+        messages, token = window.fill(
+            found, lambda view: convert.trial(study_id, view), lambda view: (view.trial.number,)
+        )
+        return pb.ListTrialsResponse(trials=messages, next_page_token=token)
+
+    async def PauseTrial(self, request: pb.PauseTrialRequest, context: Context) -> pb.PauseTrialResponse:
+        """Pause one trial at its next rung; it stays paused until it is resumed."""
+        name = names.parse_trial(request.name)
+        response = await self._move_trial(
+            identify(request, request.request_id),
+            name,
+            PauseTrial(number=name.number),
+            lambda trial: pb.PauseTrialResponse(trial=trial),
+        )
+        return pb.PauseTrialResponse.FromString(response)
+
+    async def ResumeTrial(self, request: pb.ResumeTrialRequest, context: Context) -> pb.ResumeTrialResponse:
+        """Undo PauseTrial."""
+        name = names.parse_trial(request.name)
+        response = await self._move_trial(
+            identify(request, request.request_id),
+            name,
+            ResumeTrial(number=name.number),
+            lambda trial: pb.ResumeTrialResponse(trial=trial),
+        )
+        return pb.ResumeTrialResponse.FromString(response)
+
+    async def StopTrial(self, request: pb.StopTrialRequest, context: Context) -> pb.StopTrialResponse:
+        """Cancel one trial."""
+        checks = Checks()
+        reason = checks.text("reason", request.reason)
+        name = checks.take(lambda: names.parse_trial(request.name))
+        checks.done()
+        assert name is not None
+        response = await self._move_trial(
+            identify(request, request.request_id),
+            name,
+            StopTrial(number=name.number, reason=reason),
+            lambda trial: pb.StopTrialResponse(trial=trial),
+        )
+        return pb.StopTrialResponse.FromString(response)
+
+    async def _move_trial(
+        self,
+        request: Request | None,
+        name: names.TrialName,
+        command: Command,
+        response: Callable[[trial_pb2.Trial], TrialResponse],
+    ) -> bytes:
+        async def answer(conn: AsyncConnection, study: Study, outcome: Outcome) -> TrialResponse:  # noqa: ARG001
+            return response(await trial_message(conn, study, name.number))
+
+        return await self.change(request, name.study, lambda _: command, answer)
+
+    async def ExplainTrial(
+        self, request: pb.ExplainTrialRequest, context: Context
+    ) -> pb.ExplainTrialResponse:
+        """Everything that happened to the trial, in order."""
+        name = names.parse_trial(request.name)
+        async with transaction(self.hub.engine) as conn:
+            study = await find_study(conn, name.study)
+            trial = await trial_message(conn, study, name.number)
+            stored = await history.events_of_trial(conn, study.id, name.number)
+        return pb.ExplainTrialResponse(
+            trial=trial, events=_abridged([convert.event(event) for event in stored])
+        )
+
+    async def ListReports(self, request: pb.ListReportsRequest, context: Context) -> pb.ListReportsResponse:
+        """The reports of a trial, or of all trials of a study by their numbers, in order."""
+        study_id, number = names.parse_parent(request.parent)
+        window = pages.window(request, (int, int, int))
+        after = [int(part) for part in window.after] if window.after else None
+        async with transaction(self.hub.engine) as conn:
+            study = await find_study(conn, study_id)
+            if number is not None:
+                await require_trial(conn, study, number)
+            found = await history.reports_after(
+                conn, study.id, number=number, after=after, limit=window.limit
+            )
+        messages, token = window.fill(found, convert.report, lambda report: report.key)
+        return pb.ListReportsResponse(reports=messages, next_page_token=token)
+
+
+def _valid_params(spec: StudySpec, messages: Sequence[spec_pb2.ParameterAssignment]) -> tuple[Params, ...]:
+    """The configurations as the space writes them; raises InvalidFieldError with all violations."""
+    checks = Checks()
+    found = [
+        checks.take(lambda: _valid_assignment(spec, message, f"parameters[{place}]"))  # noqa: B023  (called at once)
+        for place, message in enumerate(messages)
+    ]
+    checks.done()
+    return tuple(params for params in found if params is not None)
+
+
+def _valid_assignment(spec: StudySpec, message: spec_pb2.ParameterAssignment, field: str) -> Params:
+    return check_assignment(spec, params_from_proto(message, field=field), field=field)
+
+
+def _valid_states(values: Sequence[trial_pb2.TrialState.ValueType]) -> list[State]:
+    checks = Checks()
+    found = convert.states(values)
+    for place, state in enumerate(found):
+        if state is None:
+            known = ", ".join(f"TRIAL_STATE_{known}" for known in State)
+            checks.note(
+                f"states[{place}]", values[place], "is not a state of a trial", f"Give some of {known}."
+            )
+    checks.done()
+    return [state for state in found if state is not None]
+
+
+def _abridged(events: list[event_pb2.Event]) -> list[event_pb2.Event]:
+    """The events as far as they fit into one response: of too many reports the oldest are left out, and it says so."""
+    size = sum(event.ByteSize() for event in events)
+    kept: list[event_pb2.Event] = []
+    left_out = 0
+    for event in events:
+        if size > pages.MAX_BYTES and event.WhichOneof("detail") == "report_recorded":
+            size -= event.ByteSize()
+            left_out += 1
+        else:
+            kept.append(event)
+    if left_out:
+        what = f"the {left_out} oldest reports are left out here: the list of reports has them"
+        kept.insert(0, event_pb2.Event(message=what, time=events[0].time))
+    return kept

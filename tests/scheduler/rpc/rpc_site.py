@@ -1,0 +1,181 @@
+"""A scheduler's user-facing edge on loopback, over a real database: real hubs, real servers, one or more replicas."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from headrace.errors import HeadraceError, from_rpc_error
+from headrace.spec import StudySpec, params_from_proto, to_proto
+from headrace.v1 import event_pb2, trial_pb2
+from headrace.v1 import study_pb2 as pb
+from headrace.v1.study_pb2_grpc import StudyServiceStub
+from headrace.v1.study_pb2_grpc import add_StudyServiceServicer_to_server as add_study_service
+from headrace_services.scheduler.hub import Hub
+from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
+from headrace_services.scheduler.rpc.study_service import StudyServicer
+
+TIMEOUT_S = 20.0
+
+
+@dataclass(kw_only=True)
+class Replica:
+    """One scheduler: its hub, and a client's stub to its server."""
+
+    hub: Hub
+    stub: Any
+
+    async def call(self, method: str, request: Any, timeout_s: float = TIMEOUT_S) -> Any:
+        """Call a method; raises the HeadraceError that the client would see."""
+        try:
+            return await getattr(self.stub, method)(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from error
+
+    async def refusal(self, method: str, request: Any) -> HeadraceError:
+        """The error that a call is refused with."""
+        try:
+            answer = await self.call(method, request)
+        except HeadraceError as error:
+            return error
+        raise AssertionError(f"{method} was not refused: {answer}")
+
+
+@dataclass(kw_only=True)
+class RpcSite:
+    """Replicas over one database. Calls go to the first one."""
+
+    engine: AsyncEngine
+    stack: AsyncExitStack
+    replicas: list[Replica] = field(default_factory=list)
+    _ids: itertools.count = field(default_factory=itertools.count)
+
+    async def add_replica(self) -> Replica:
+        """Start another scheduler."""
+        replica = await self.stack.enter_async_context(serving(self.engine))
+        self.replicas.append(replica)
+        return replica
+
+    async def call(self, method: str, request: Any) -> Any:
+        """Call a method of the first replica."""
+        return await self.replicas[0].call(method, request)
+
+    async def refusal(self, method: str, request: Any) -> HeadraceError:
+        """The error that the first replica refuses a call with."""
+        return await self.replicas[0].refusal(method, request)
+
+    def request_id(self) -> str:
+        """A new one."""
+        return f"request-{next(self._ids)}"
+
+    async def create(self, study_id: str = "s", **changes: Any) -> pb.Study:
+        """Create an ask/tell study; `changes` replace whole fields of its spec."""
+        request = pb.CreateStudyRequest(study_id=study_id, spec=to_proto(make_spec(**changes)))
+        return (await self.call("CreateStudy", request)).study
+
+    async def study(self, study_id: str = "s") -> pb.Study:
+        """A study."""
+        return (await self.call("GetStudy", pb.GetStudyRequest(name=f"studies/{study_id}"))).study
+
+    async def suggest(self, study_id: str = "s", client: str = "c", **fields: Any) -> pb.SuggestTrialResponse:
+        """Ask."""
+        request = pb.SuggestTrialRequest(study=f"studies/{study_id}", client_id=client, **fields)
+        return await self.call("SuggestTrial", request)
+
+    async def report(
+        self, lease: event_pb2.LeaseRef, step: int, value: float | None, **fields: Any
+    ) -> event_pb2.Decision:
+        """Tell."""
+        metrics = {} if value is None else {"loss": value}
+        fields = {"checkpoint_uri": f"mem:/{lease.lease_id}/{step}"} | fields
+        request = pb.ReportTrialRequest(lease=lease, step=step, metrics=metrics, **fields)
+        return (await self.call("ReportTrial", request)).decision
+
+    async def drive(
+        self, objective: Callable[[dict[str, Any], int], float | None], study_id: str = "s", clients: int = 3
+    ) -> None:
+        """Run a study to its end with several clients at once, over all replicas in turn."""
+
+        async def client(name: str, replica: Replica) -> None:
+            while True:
+                request = pb.SuggestTrialRequest(study=f"studies/{study_id}", client_id=name)
+                found = await replica.call("SuggestTrial", request)
+                if found.done:
+                    return
+                if not found.HasField("trial"):
+                    await asyncio.sleep(0.01)
+                    continue
+                params = params_from_proto(found.trial.parameters)
+                step = found.trial.checkpoint.step
+                action = event_pb2.DECISION_ACTION_CONTINUE
+                while action == event_pb2.DECISION_ACTION_CONTINUE:
+                    step += 1
+                    value = objective(params, step)
+                    report = pb.ReportTrialRequest(
+                        lease=found.lease,
+                        step=step,
+                        metrics={} if value is None else {"loss": value},
+                        checkpoint_uri=f"mem:/{found.trial.number}/{step}",
+                    )
+                    action = (await replica.call("ReportTrial", report)).decision.action
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(clients):
+                tasks.create_task(client(f"client-{number}", self.replicas[number % len(self.replicas)]))
+
+    async def trials(self, study_id: str = "s") -> list[trial_pb2.Trial]:
+        """All trials."""
+        request = pb.ListTrialsRequest(study=f"studies/{study_id}", page_size=1000)
+        return list((await self.call("ListTrials", request)).trials)
+
+
+def make_spec(**changes: Any) -> StudySpec:
+    """A small ask/tell study."""
+    fields: dict[str, Any] = {
+        "objective": {"metric": "loss", "goal": "minimize"},
+        "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+        "sampler": {"kind": "random"},
+        "policy": {"kind": "asha", "eta": 3, "rungs": [1, 3, 9]},
+        "max_trials": 9,
+        "max_steps": 9,
+        "seed": 1,
+    }
+    return StudySpec.model_validate({**fields, **changes})
+
+
+def duration(seconds: float) -> Duration:
+    """A Duration."""
+    message = Duration()
+    message.FromNanoseconds(round(seconds * 1e9))
+    return message
+
+
+@asynccontextmanager
+async def serving(engine: AsyncEngine) -> AsyncIterator[Replica]:
+    """A replica on a port of its own."""
+    server = grpc.aio.server(interceptors=make_server_interceptors(unary_deadline_s=5.0))
+    ready: asyncio.Future[Hub] = asyncio.get_running_loop().create_future()
+    over = asyncio.Event()
+
+    async def run_hub() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            ready.set_result(Hub(engine, tasks))
+            await over.wait()
+            await ready.result().drain()
+
+    running = asyncio.create_task(run_hub())
+    hub = await ready
+    add_study_service(StudyServicer(hub), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield Replica(hub=hub, stub=StudyServiceStub(channel))
+    await server.stop(0)
+    over.set()
+    await running
