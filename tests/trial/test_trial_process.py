@@ -1,0 +1,168 @@
+"""`python -m headrace.trial.process`, and scripts started by a command, as real processes under a scripted daemon."""
+
+from collections.abc import Callable
+
+import pytest
+from scripted_daemon import Daemon
+
+StartDaemon = Callable[..., Daemon]
+
+COUNT = """
+from headrace import trial
+
+def train(t):
+    for step in t.steps():
+        t.state["sum"] = t.state.get("sum", 0) + step
+        t.report(loss=t.state["sum"])
+    print("ended" if t.ended else "not ended")
+"""
+
+
+def test_a_trial_is_told_who_it_is(daemon: StartDaemon) -> None:
+    source = """
+def train(t):
+    assert dict(t.params) == {"lr": 0.5, "layers": 3, "act": "relu", "bias": True}, t.params
+    assert type(t.params["layers"]) is int and type(t.params["bias"]) is bool
+    assert (t.name, t.number, t.seed, t.max_steps, t.step) == ("studies/moons/trials/7", 7, 11, 9, 0)
+    assert (t.slots, t.world_size, t.resumed) == ((0, 1), 2, False)
+    import random
+    t.report(loss=random.random(), step=1)
+"""
+    params = {"lr": 0.5, "layers": 3, "act": "relu", "bias": True}
+    one, other = (daemon(source, params=params, rungs=(1, 9)) for _ in range(2))
+    for place in (one, other):
+        ended = place.start()
+        assert ended.returncode == 0, ended.stderr
+        assert [end.error for end in place.finished] == [""]
+    assert one.metrics("loss") == other.metrics("loss"), "the generators are seeded with the trial's seed"
+    assert "studies/moons/trials/7 from step 0 of 9: act=relu bias=True layers=3 lr=0.5" in ended.stdout
+
+
+def test_it_saves_at_milestones_only_and_leaves_when_told(daemon: StartDaemon) -> None:
+    place = daemon(COUNT, rungs=(2, 5), pauses=(2,))
+    first, second = place.start(), place.start()
+    assert (first.returncode, second.returncode) == (0, 0), second.stderr
+    assert [report.step for report in place.reports] == [1, 2, 3, 4, 5]
+    assert [report.sequence for report in place.reports] == [1, 2, 1, 2, 3], (
+        "each process counts its own reports"
+    )
+    assert [bool(report.checkpoint_dir) for report in place.reports] == [False, True, False, False, True]
+    assert [report.metrics["loss"] for report in place.reports] == [1, 3, 6, 10, 15]
+    assert "from step 2 of 5" in second.stdout
+    assert first.stdout.endswith("ended\n")
+    assert len(place.restored) == 1
+
+
+def test_a_loop_of_another_kind_is_ended_by_an_exception_that_is_no_failure(daemon: StartDaemon) -> None:
+    source = """
+def train(t):
+    while True:
+        try:
+            t.report(loss=1.0)
+        except Exception as error:
+            print("swallowed", error)
+"""
+    place = daemon(source, rungs=(3,))
+    ended = place.start()
+    assert ended.returncode == 0
+    assert [report.step for report in place.reports] == [1, 2, 3]
+    assert [end.error for end in place.finished] == [""]
+    assert "swallowed" not in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "error"),
+    [
+        ("def train(t):\n    raise ValueError('lr too high')", "script:train", "ValueError: lr too high"),
+        ("import sys\ndef train(t):\n    sys.exit(3)", "script:train", "SystemExit: 3"),
+        (
+            "def train(t):\n    t.report(loss='low')",
+            "script:train",
+            "TypeError: metric 'loss' is 'low' of type str",
+        ),
+        ("def train(t):\n    t.track(model=3)", "script:train", "TypeError: t.track(model=...) got a int"),
+        ("def train(t)\n    pass", "script:train", "SyntaxError: expected ':'"),
+        ("import no_such_library", "script:train", "ModuleNotFoundError: No module named 'no_such_library'"),
+        ("", "scripd:train", "no module 'scripd' in {folder}; there are script"),
+        ("", "script.train", "callable 'script.train' is not of the form module:function"),
+        (
+            "def trane(t):\n    pass",
+            "script:train",
+            "({folder}/script.py) has no 'train'; did you mean 'trane'?",
+        ),
+        ("def fit(t): ...\ndef load(): ...", "script:train", "has no 'train'; it has fit, load"),
+        ("train = 3", "script:train", "is a int in {folder}/script.py, not a function"),
+    ],
+)
+def test_a_failure_is_reported_with_its_last_line(
+    daemon: StartDaemon, source: str, target: str, error: str
+) -> None:
+    place = daemon(source, target)
+    ended = place.start()
+    assert ended.returncode == 1
+    (finish,) = place.finished
+    assert error.format(folder=place.folder.resolve()) in finish.error
+    assert finish.traceback.rstrip().endswith(finish.error)
+    if not error.startswith("SystemExit"):
+        assert finish.error in ended.stderr, "the log has it too"
+
+
+@pytest.mark.parametrize("template", ["main", "current"])
+def test_a_command_template_attaches_by_itself(daemon: StartDaemon, template: str) -> None:
+    scripts = {
+        "main": COUNT + "trial.main(train, steps=99)",
+        "current": COUNT + "train(trial.current())",
+    }
+    place = daemon(scripts[template], target="", rungs=(2, 4), pauses=(2,))
+    for _ in range(2):
+        ended = place.start(str(place.folder / "script.py"), "--the", "scripts own arguments")
+        assert ended.returncode == 0, ended.stderr
+    assert [report.metrics["loss"] for report in place.reports] == [1, 3, 6, 10]
+    assert [end.error for end in place.finished] == ["", ""]
+
+
+def test_a_script_with_current_reports_what_it_raises_and_ends_cleanly_when_told(daemon: StartDaemon) -> None:
+    place = daemon("from headrace import trial\nt = trial.current()\nt.report(loss=1)\n1 / 0", rungs=(2,))
+    assert place.start(str(place.folder / "script.py")).returncode == 1
+    assert [end.error for end in place.finished] == ["ZeroDivisionError: division by zero"]
+
+    place = daemon("from headrace import trial\nt = trial.current()\nt.report(loss=1)\n1 / 0", rungs=(1,))
+    ended = place.start(str(place.folder / "script.py"))
+    assert ended.returncode == 0
+    assert "Traceback" not in ended.stderr
+    assert [end.error for end in place.finished] == [""]
+
+
+def test_a_daemon_that_is_busy_is_asked_again(daemon: StartDaemon) -> None:
+    place = daemon(COUNT, rungs=(2,), unavailable=3)
+    assert place.start().returncode == 0
+    assert [report.step for report in place.reports] == [1, 2]
+
+
+def test_what_looks_wrong_is_said_loudly_in_the_log(daemon: StartDaemon) -> None:
+    source = """
+def train(t):
+    for _ in t.steps():
+        t.report(accuracy=1.0)
+        t.report(accuracy=1.0)
+        t.report(accuracy=1.0, step=1)
+"""
+    place = daemon(source, rungs=(3, 9), pauses=(3,))
+    log = place.start().stderr
+    assert log.count("THE OBJECTIVE 'loss' IS NOT REPORTED (reported: accuracy)") == 1
+    assert log.count("nothing is tracked, so this trial cannot be paused") == 1
+    assert "step 1 is reported twice" in log
+    assert "step 1 is reported after step 2" in log
+    assert [report.step for report in place.reports] == [1, 1, 1, 2, 2, 1, 3], (
+        "all are passed on, until it is told to leave"
+    )
+
+
+def test_a_process_without_a_worker_says_what_to_do(daemon: StartDaemon) -> None:
+    place = daemon("")
+    place.address = ""
+    ended = place.start()
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "headrace: HEADRACE_RUNTIME not set: a worker starts this program; by hand, run the script itself\n"
+    )
