@@ -1,0 +1,184 @@
+"""Steering, logs, the doctor, and how the command line fails."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Invoke
+from fake_study_service import FakeStudyService
+from scripted_study import Script
+
+from headrace.cli import app as application
+from headrace.cli import hoist_address
+
+
+def test_pause_resume_stop(fake: FakeStudyService, invoke: Invoke, script: Script) -> None:
+    fake.shown["studies/digits"] = 60
+    assert "next rung" in invoke("pause", "digits").out
+    assert "goes on" in invoke("resume", "digits").out
+    assert "is stopped" in invoke("stop", "digits", "--reason", "enough").out
+    assert "next report" in invoke("pause", "digits", "1").out
+    assert "when a slot is free" in invoke("resume", "digits", "1").out
+    assert "Trial 1" in invoke("stop", "digits", "1", "-y").out
+    assert fake.requests["StopStudy"][0].reason == "enough"
+    assert fake.requests["PauseTrial"][0].name == "studies/digits/trials/1"
+
+
+def test_delete(fake: FakeStudyService, invoke: Invoke) -> None:
+    assert invoke("delete", "digits").code == 0
+    result = invoke("show", "digits")
+    assert result.code == 1
+    assert "no study digits" in result.err
+
+
+def test_an_ended_study_is_not_paused(fake: FakeStudyService, invoke: Invoke) -> None:
+    result = invoke("pause", "digits")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.splitlines() == ["error: Study digits has completed.", "Create a new study to go on."]
+
+
+def test_logs_of_a_reachable_file(
+    fake: FakeStudyService, invoke: Invoke, script: Script, tmp_path: Path
+) -> None:
+    trial, before = script.final.trials[5], script.final.trials[5].log_path
+    trial.log_path = str(tmp_path / "5.log")
+    (tmp_path / "5.log").write_text("epoch 1\nepoch 2\n")
+    try:
+        assert invoke("logs", "digits", "5").out == "epoch 1\nepoch 2\n"
+        assert invoke("logs", "digits", "5", "-f").out == "epoch 1\nepoch 2\n"
+    finally:
+        trial.log_path = before
+
+
+def test_logs_that_are_elsewhere(fake: FakeStudyService, invoke: Invoke) -> None:
+    result = invoke("logs", "digits", "13")
+    assert result.out.startswith("Traceback (most recent call last)")
+    assert "/var/log/headrace/13.log" in result.err
+    assert "cannot be read from here" in result.err
+    assert "only for attempts that failed" in invoke("logs", "digits", "5").err
+
+
+def test_logs_before_the_trial_ran(fake: FakeStudyService, invoke: Invoke) -> None:
+    fake.shown["studies/digits"] = 2
+    result = invoke("logs", "digits", "0")
+    assert result.code == 1
+    assert "has not run yet" in result.err
+
+
+def test_doctor_finds_a_scheduler_without_workers(fake: FakeStudyService, invoke: Invoke) -> None:
+    result = invoke("doctor", "--json")
+    findings = {finding["what"]: finding for finding in json.loads(result.out)}
+    assert findings["scheduler"]["level"] == "ok"
+    assert findings["workers"]["level"] == "warn"
+    assert findings["home"]["level"] == "ok"
+    assert set(findings["workers"]) == {"level", "what", "text", "remedy"}
+    assert result.code == 0
+
+
+def test_doctor_fails_without_a_scheduler(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "file"))
+    result = invoke("--address", "127.0.0.1:1", "doctor")
+    assert result.code == 1
+    lines = result.out.splitlines()
+    assert any(line.startswith("fail scheduler") and "127.0.0.1:1" in line for line in lines)
+    assert any(line.startswith("fail home") for line in lines)
+    assert any("→" in line and "headrace up" in line for line in lines)
+
+
+def test_the_address_may_stand_anywhere(fake: FakeStudyService, invoke: Invoke) -> None:
+    assert hoist_address(["studies", "--address", "a:1", "--json"]) == [
+        "--address",
+        "a:1",
+        "studies",
+        "--json",
+    ]
+    assert hoist_address(["x", "--address=a:1", "--", "--address"]) == [
+        "--address=a:1",
+        "x",
+        "--",
+        "--address",
+    ]
+    assert invoke("studies", "--json", "--address", fake.address).code == 0
+
+
+def test_an_unreachable_scheduler_is_one_line_and_a_remedy(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_TIMEOUT_S", "0.3")
+    result = invoke("studies", "--address", "127.0.0.1:1")
+    assert (result.code, result.out) == (1, "")
+    first, second = result.err.splitlines()
+    assert first == "error: No Headrace scheduler answers at 127.0.0.1:1."
+    assert "headrace up" in second
+
+
+def test_wrong_usage_exits_with_2(invoke: Invoke) -> None:
+    assert invoke("trials").code == 2
+    assert invoke("nonsense").code == 2
+    assert invoke("show", "digits", "seven").code == 2
+
+
+def test_a_bug_is_one_line_too(
+    fake: FakeStudyService, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADRACE_DEBUG", raising=False)
+    monkeypatch.setattr("headrace.cli.listings._study_row", lambda *_: 1 / 0)
+    result = invoke("studies")
+    assert result.code == 1
+    assert "ZeroDivisionError" in result.err
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    "command", ["run", "attach", "trials", "why", "logs", "preview", "export", "report", "stop"]
+)
+def test_help_teaches_by_example(invoke: Invoke, command: str) -> None:
+    result = invoke(command, "--help")
+    assert result.code == 0
+    assert "Examples" in result.out
+    assert f"headrace {command} " in result.out
+
+
+def test_every_command_has_help(invoke: Invoke) -> None:
+    text = invoke("--help").out
+    for panel in application.PANELS.values():
+        for command in panel:
+            assert command in text
+            assert invoke(command, "--help").code == 0
+
+
+def test_a_missing_extra_is_one_clear_line(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "entry_points", lambda **_: [])
+    result = invoke("scheduler", "--listen", "127.0.0.1:0")
+    assert result.code == 1
+    assert result.err.splitlines() == [
+        "error: `headrace scheduler` needs packages that are not installed.",
+        "Run `pip install 'headrace[services]'`.",
+    ]
+    assert "Run a scheduler" in invoke("--help").out
+
+
+def test_a_reader_that_leaves_is_no_error(fake: FakeStudyService) -> None:
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            f"set -o pipefail; {sys.executable} -m headrace.cli export digits --reports | head -n 1",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.startswith("study,trial")
+    assert done.stderr == ""
+
+
+def test_version(invoke: Invoke) -> None:
+    assert invoke("version").out.startswith("headrace ")
+    assert set(json.loads(invoke("version", "--json").out)) == {"version"}

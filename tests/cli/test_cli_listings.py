@@ -1,0 +1,228 @@
+"""Listings in a pipe: JSON with its documented keys, and plain text without colour or shortening."""
+
+import csv
+import io
+import json
+
+import pytest
+from conftest import Invoke
+from fake_study_service import FakeStudyService
+from scripted_study import Script
+
+from headrace.v1 import study_pb2
+
+TRIAL_KEYS = {
+    "study",
+    "trial",
+    "state",
+    "reason",
+    "detail",
+    "baseline",
+    "params",
+    "bracket",
+    "step",
+    "value",
+    "best_value",
+    "best_step",
+    "metrics",
+    "rungs",
+    "steps_spent",
+    "failures",
+    "interruptions",
+    "worker",
+    "slots",
+    "checkpoint",
+    "log_path",
+    "created",
+    "started",
+    "ended",
+}
+STUDY_KEYS = {
+    "name",
+    "state",
+    "detail",
+    "metric",
+    "goal",
+    "trials",
+    "best",
+    "baseline",
+    "rungs",
+    "steps_spent",
+    "steps_run_all",
+    "max_trials",
+    "max_steps",
+    "created",
+    "ended",
+}
+
+
+def test_studies(fake: FakeStudyService, invoke: Invoke) -> None:
+    (study,) = json.loads(invoke("studies", "--json").out)
+    assert set(study) == STUDY_KEYS
+    assert study["trials"] == {
+        "total": 28,
+        "pending": 0,
+        "running": 0,
+        "paused": 0,
+        "resumed": 0,
+        "terminated": 28,
+        "completed": 4,
+        "stopped_early": 23,
+        "failed": 1,
+        "cancelled": 0,
+    }
+    header, row = invoke("studies").out.splitlines()
+    assert header.split() == ["STUDY", "STATE", "TRIALS", "LIVE", "FAILED", "STEPS", "METRIC", "BEST", "CREATED"]
+    assert row.split()[:8] == ["digits", "completed", "28", "0", "1", "155/756", "val_loss", "0.36774"]
+
+
+def test_no_studies_is_said_beside_the_result(fake: FakeStudyService, invoke: Invoke) -> None:
+    fake.scripts.clear()
+    result = invoke("studies")
+    assert (result.code, result.out) == (0, "")
+    assert "headrace run" in result.err
+    assert json.loads(invoke("studies", "--json").out) == []
+
+
+def test_trials_are_sorted_best_first(fake: FakeStudyService, invoke: Invoke) -> None:
+    trials = json.loads(invoke("trials", "digits", "--json").out)
+    assert set(trials[0]) == TRIAL_KEYS
+    values = [trial["best_value"] for trial in trials]
+    assert values[:-1] == sorted(values[:-1])
+    assert trials[-1]["trial"] == 13
+    assert trials[-1]["best_value"] is None
+    assert list(trials[0]["params"]) == ["optimizer", "lr", "width"]
+    assert [t["trial"] for t in json.loads(invoke("trials", "digits", "-n", "2", "--json").out)] == [22, 26]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["studies"],
+        ["trials", "digits"],
+        ["show", "digits"],
+        ["show", "digits", "13"],
+        ["why", "digits", "5"],
+        ["why", "digits", "13"],
+        ["workers"],
+    ],
+)
+def test_plain_text_has_no_escapes_and_is_not_shortened(
+    fake: FakeStudyService, invoke: Invoke, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    worker = study_pb2.WorkerStatus(name="workers/node-" + "x" * 90, connected=True)
+    worker.slots.add(index=0, device="cpu")
+    fake.workers.append(worker)
+    result = invoke(*command)
+    assert result.code == 0
+    assert "\x1b" not in result.out + result.err
+    assert "…" not in result.out
+    if command == ["workers"]:
+        assert "x" * 90 in result.out
+    if command == ["why", "digits", "13"]:
+        assert "ValueError: loss is nan <b>[bold]" in result.out
+        assert r"\x1b[31mnan" in result.out
+
+
+def test_a_trial_in_full(fake: FakeStudyService, invoke: Invoke) -> None:
+    trial = json.loads(invoke("show", "digits", "22", "--json").out)
+    assert set(trial) == TRIAL_KEYS
+    assert [rung["milestone"] for rung in trial["rungs"]] == [1, 3, 9, 27]
+    text = invoke("show", "digits", "22").out
+    assert "Trial 22 of study digits" in text
+    assert "rung 3" in text
+
+
+def test_why_shows_rule_values_rank_cutoff_and_slot(fake: FakeStudyService, invoke: Invoke) -> None:
+    text = invoke("why", "digits", "5").out
+    for part in (
+        "PAUSE",
+        "asha_promotion",
+        "rank 3 of 5",
+        "keeps 1",
+        "cutoff 1.7066",
+        "the slot went to trial digits/6",
+    ):
+        assert part in text
+    story = json.loads(invoke("why", "digits", "5", "--json").out)
+    assert set(story) == {"trial", "decisions", "events", "log_tail"}
+    assert set(story["decisions"][0]) == {
+        "rule",
+        "bracket",
+        "rung",
+        "milestone",
+        "value",
+        "rank",
+        "results",
+        "kept",
+        "cutoff_value",
+        "sentence",
+        "slot_goes_to",
+    }
+    assert {event["kind"] for event in story["events"]} == {
+        "trial_created",
+        "trial_moved",
+        "report_recorded",
+        "rung_recorded",
+        "decision_made",
+    }
+
+
+def test_workers(fake: FakeStudyService, invoke: Invoke) -> None:
+    assert "headrace worker" in invoke("workers").err
+    worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True, labels={"zone": "a"})
+    worker.slots.add(index=0, device="NVIDIA H200", memory_bytes=2**37, trial="studies/digits/trials/4")
+    fake.workers.append(worker)
+    (found,) = json.loads(invoke("workers", "--json").out)
+    assert found["slots"] == [
+        {"index": 0, "device": "NVIDIA H200", "memory_bytes": 2**37, "trial": "digits/4"}
+    ]
+    assert "128.0 GiB" in invoke("workers").out
+
+
+def test_export_as_csv_and_json(fake: FakeStudyService, invoke: Invoke, script: Script, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    rows = list(csv.DictReader(io.StringIO(invoke("export", "digits").out)))
+    assert len(rows) == 28
+    assert rows[3]["param.momentum"] == "0.51"
+    assert rows[2]["param.momentum"] == ""
+    assert rows[0]["baseline"] == "true"
+    assert float(rows[22]["param.lr"]) == pytest.approx(0.06210169418915616, rel=0)
+    same = json.loads(invoke("export", "digits", "--format", "json").out)
+    assert list(same[0]) == list(rows[0])
+    assert same[2]["param.momentum"] is None
+    out = tmp_path / "reports.csv"
+    assert invoke("export", "digits", "--reports", "-o", str(out)).code == 0
+    reports = list(csv.DictReader(io.StringIO(out.read_text())))
+    assert len(reports) == len(script.reports)
+    assert {"trial", "step", "metric.val_loss", "metric.accuracy"} <= set(reports[0])
+    assert invoke("export", "digits", "-o", str(tmp_path / "no" / "such" / "folder.csv")).code == 1
+
+
+def test_preview(fake: FakeStudyService, invoke: Invoke, study_file) -> None:  # type: ignore[no-untyped-def]
+    text = invoke("preview", str(study_file), "--seconds-per-step", "42", "--slots", "8").out
+    assert "143 of the 756" in text
+    assert "81 % saved" in text
+    assert "12 min 31 s on 8 slots" in text
+    plan = json.loads(invoke("preview", str(study_file), "--json").out)
+    assert set(plan) == {
+        "trials",
+        "rungs",
+        "steps",
+        "steps_run_all",
+        "slots",
+        "wall_time_s",
+        "slot_time_s",
+        "samples",
+    }
+    assert plan["wall_time_s"] is None
+
+
+def test_numbers_that_json_lacks_are_strings(fake: FakeStudyService, invoke: Invoke, script: Script) -> None:
+    trial = script.final.trials[13]
+    trial.value = float("nan")
+    trial.metrics["val_loss"] = float("inf")
+    found = json.loads(invoke("show", "digits", "13", "--json").out, parse_constant=pytest.fail)
+    trial.ClearField("value")
+    assert found["value"] == "NaN"
+    assert found["metrics"]["val_loss"] == "Infinity"

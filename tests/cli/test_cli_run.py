@@ -1,0 +1,220 @@
+"""`run` and `attach`: events as lines, JSON, exit codes, preflight, the summary, detaching."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Invoke
+from fake_study_service import FakeStudyService
+from scripted_study import race
+
+from headrace.v1 import study_pb2
+
+
+def test_a_run_in_a_pipe_prints_lines_and_a_summary(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path
+) -> None:
+    fake.answers["CreateStudy"] = race
+    result = invoke("run", str(study_file), "--name", "mine")
+    assert result.code == 0
+    assert "\x1b" not in result.out
+    assert re.search(r"\d\d:\d\d:\d\d  trial 5 paused: rank 3 of 5", result.out)
+    assert "best so far: val_loss" in result.out
+    assert "Study mine completed" in result.out
+    assert "val_loss 0.6059 at the full budget (27 steps)" in result.out
+    assert "0.2382 better than the baseline's best (39.3 %)" in result.out
+    assert "155 of the 756 that running every trial to the end takes (79 % saved)" in result.out
+    assert "4 completed, 23 stopped early, 1 failed" in result.out
+    assert "1 min 24 s" in result.out
+    assert fake.requests["CreateStudy"][0].study_id == "mine"
+
+
+def test_a_run_as_json_prints_every_event_and_the_summary(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "out" / "report.html"
+    result = invoke("run", str(study_file), "--json", "--report", str(page))
+    lines = [json.loads(line) for line in result.out.splitlines()]
+    events, summary = lines[:-1], lines[-1]
+    assert [event["cursor"] for event in events] == list(range(1, len(events) + 1))
+    assert {event["type"] for event in events} == {"event"}
+    assert set(summary) == {
+        "type",
+        "study",
+        "state",
+        "detail",
+        "metric",
+        "goal",
+        "best",
+        "baseline",
+        "baseline_value",
+        "improvement",
+        "steps_spent",
+        "steps_run_all",
+        "saved_percent",
+        "trials",
+        "completed",
+        "stopped_early",
+        "failed",
+        "cancelled",
+        "wall_time_s",
+        "report",
+    }
+    assert summary["state"] == "completed"
+    assert summary["improvement"] == pytest.approx(0.2382, abs=1e-4)
+    assert summary["report"] == str(page)
+    assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [(study_pb2.STUDY_STATE_FAILED, "failed"), (study_pb2.STUDY_STATE_STOPPED, "was stopped")],
+)
+def test_a_study_that_does_not_complete_exits_with_1(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path, state: study_pb2.StudyState.ValueType, word: str
+) -> None:
+    def failing(name: str):  # type: ignore[no-untyped-def]
+        script = race(name, trials=4)
+        script.final.study.state = state
+        script.final.study.detail = "no trial reports val_loss"
+        return script
+
+    fake.answers["CreateStudy"] = failing
+    result = invoke("run", str(study_file))
+    assert result.code == 1
+    assert f"Study fresh {word}: no trial reports val_loss" in result.out
+
+
+def test_attach_exits_like_run(fake: FakeStudyService, invoke: Invoke) -> None:
+    assert "Study digits completed" in invoke("attach", "digits").out
+    lines = invoke("attach", "digits", "--json").out.splitlines()
+    assert len(lines) == len(fake.scripts["studies/digits"].events) + 1
+
+
+def test_detach_returns_at_once(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:
+    result = invoke("run", str(study_file), "--detach")
+    assert result.code == 0
+    assert "headrace attach fresh" in result.out
+    assert "headrace stop fresh" in result.out
+    assert not fake.requests["WatchStudy"]
+
+
+def test_a_run_survives_a_scheduler_that_goes_and_comes(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path
+) -> None:
+    import grpc
+
+    fake.fail_next("CreateStudy", grpc.StatusCode.UNAVAILABLE, after=True)
+    fake.cut_watch_after.extend([(1, grpc.StatusCode.UNAVAILABLE), (1, grpc.StatusCode.UNAVAILABLE)])
+    lines = [json.loads(line) for line in invoke("run", str(study_file), "--json").out.splitlines()]
+    cursors = [line["cursor"] for line in lines[:-1]]
+    assert cursors == list(range(1, len(cursors) + 1))
+    assert len(fake.scripts) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name: x\n", "objective"),
+        ("name: x\nobjective: {metric: val_loss, goal: minimise}\n", "goal"),
+        (": : :", "error"),
+    ],
+)
+def test_a_bad_file_exits_with_2_and_starts_nothing(
+    fake: FakeStudyService, invoke: Invoke, tmp_path: Path, text: str, says: str
+) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    result = invoke("run", str(file))
+    assert (result.code, result.out) == (2, "")
+    assert says in result.err
+    assert "Traceback" not in result.err
+    assert not fake.requests["CreateStudy"]
+
+
+def test_a_file_that_is_not_there(fake: FakeStudyService, invoke: Invoke) -> None:
+    result = invoke("run", "/no/such/study.yaml")
+    assert result.code == 2
+    assert "/no/such/study.yaml" in result.err
+
+
+def test_the_preflight_comes_first_and_can_be_skipped(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path
+) -> None:
+    (study_file.parent / "train.py").write_text("def train(t):\n    t.report(val_los=1)\n")
+    result = invoke("run", str(study_file))
+    assert result.code == 2
+    assert "Did you mean val_los?" in result.err
+    assert not fake.requests["CreateStudy"]
+    assert invoke("run", str(study_file), "--no-preflight", "--detach").code == 0
+
+
+def test_a_study_of_this_name_exists(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:
+    result = invoke("run", str(study_file), "--name", "digits")
+    assert result.code == 1
+    assert result.err.splitlines()[0] == "error: Study digits exists."
+    assert "headrace delete" in result.err
+
+
+@pytest.mark.parametrize(
+    "options", [["--local", "--detach"], ["--slots", "2"], ["--local", "--address", "127.0.0.1:1"]]
+)
+def test_options_that_exclude_each_other(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path, options: list[str]
+) -> None:
+    result = invoke("run", str(study_file), *options)
+    assert result.code == 2
+    assert result.err.startswith("error: ")
+
+
+def test_a_study_without_a_program_is_not_for_workers(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path
+) -> None:
+    study_file.write_text(study_file.read_text().replace("trial: {callable: train:train}\n", ""))
+    result = invoke("run", str(study_file))
+    assert result.code == 2
+    assert "study.ask()" in result.err
+
+
+def test_ctrl_c_on_a_terminal_detaches(fake: FakeStudyService, study_file: Path) -> None:
+    fake.batch, fake.watch_delay_s = 2, 0.1
+    master, slave = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "headrace.cli", "run", str(study_file)],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "110", "LINES": "40"},
+    )
+    os.close(slave)
+    try:
+        seen = read_until(master, "on the way|of run-all")
+        child.send_signal(signal.SIGINT)
+        seen += read_until(master, "headrace stop fresh")
+        assert child.wait(10) == 130
+    finally:
+        child.kill()
+        child.wait()
+        os.close(master)
+    assert "\x1b[" in seen
+    assert "headrace attach fresh" in seen
+    assert "Traceback" not in seen
+
+
+def read_until(terminal: int, pattern: str, timeout_s: float = 20.0) -> str:
+    """What the terminal shows until the pattern is there."""
+    seen, deadline = "", time.monotonic() + timeout_s
+    while not re.search(pattern, seen):
+        ready, _, _ = select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, f"no {pattern!r} in {seen!r}"
+        seen += os.read(terminal, 65536).decode(errors="replace")
+    return seen

@@ -1,0 +1,132 @@
+"""The preflight: what imports, what does not, and a metric that is never reported."""
+
+from pathlib import Path
+
+import pytest
+from scripted_study import SPEC
+
+from headrace.errors import InvalidFieldError, Violation
+from headrace.preflight import preflight, reported_metrics
+from headrace.spec import StudySpec, parse_spec
+
+
+def spec_of(folder: Path, **template: object) -> StudySpec:
+    program = template or {"callable": "train:train"}
+    return parse_spec({**SPEC, "template": {"working_dir": str(folder), **program}})
+
+
+def refused(spec: StudySpec, timeout_s: float = 60.0) -> Violation:
+    with pytest.raises(InvalidFieldError) as caught:
+        preflight(spec, timeout_s=timeout_s)
+    (violation,) = caught.value.violations
+    assert violation.remedy
+    return violation
+
+
+def test_a_sound_program_passes(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import helper_of_mine\nprint('noise')\ndef train(t):\n    t.report(val_loss=1, lr=2)\n"
+    )
+    (tmp_path / "helper_of_mine.py").write_text("")
+    preflight(spec_of(tmp_path))
+
+
+def test_a_folder_elsewhere_is_not_looked_at() -> None:
+    preflight(spec_of(Path("/no/such/folder")))
+
+
+def test_an_ask_tell_study_has_nothing_to_check() -> None:
+    preflight(parse_spec({**SPEC, "template": None}))
+
+
+def test_a_missing_module_names_module_folder_and_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "trian.py").write_text("def train(t): ...\n")
+    violation = refused(spec_of(tmp_path))
+    assert violation.field == "trial.callable"
+    assert "module train," in violation.message
+    assert str(tmp_path) in violation.message
+    assert "Did you mean trian:train?" in violation.remedy
+
+
+def test_a_missing_dependency_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import no_such_package_here\n")
+    violation = refused(spec_of(tmp_path))
+    assert "no_such_package_here" in violation.message
+    assert "Install no_such_package_here" in violation.remedy
+
+
+def test_a_missing_function_names_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def training(t): ...\n")
+    violation = refused(spec_of(tmp_path))
+    assert "has no function train" in violation.message
+    assert "train:training" in violation.remedy
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("1 / 0\n", "ZeroDivisionError"),
+        ("def train(:\n", "SyntaxError"),
+        ("raise SystemExit(3)\n", "SystemExit: 3"),
+        ("import os; os._exit(3)\n", "exit code 3"),
+        ("train = 3\n", "no function"),
+    ],
+)
+def test_a_module_that_does_not_import(tmp_path: Path, source: str, says: str) -> None:
+    (tmp_path / "train.py").write_text(source)
+    assert says in refused(spec_of(tmp_path)).message
+
+
+def test_an_import_that_takes_for_ever(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import threading\nthreading.Event().wait()\n")
+    violation = refused(spec_of(tmp_path), timeout_s=1.0)
+    assert "within 1 s" in violation.message
+    assert "--no-preflight" in violation.remedy
+
+
+def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    assert refused(spec_of(tmp_path, callable="train:train", python="/no/python")).field == "trial.python"
+
+
+def test_a_nested_module_and_a_method(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("")
+    (tmp_path / "pkg" / "work.py").write_text("class Runner:\n    def go(t): t.report(val_loss=1)\n")
+    preflight(spec_of(tmp_path, callable="pkg.work:Runner.go"))
+
+
+def test_a_metric_that_is_never_reported_names_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def train(t):\n    t.report(loss=1, valloss=2)\n")
+    violation = refused(spec_of(tmp_path))
+    assert violation.field == "objective.metric"
+    assert violation.value == "'val_loss'"
+    assert "reports loss, valloss" in violation.message
+    assert "Did you mean valloss?" in violation.remedy
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("t.report(a=1); t.report(b=2)", {"a", "b"}),
+        ("t.report(3, {'a/x': 1}, b=2)", {"a/x", "b"}),
+        ("t.report({'a': 1, **more})", None),
+        ("t.report(**metrics)", None),
+        ("t.report(metrics)", None),
+        ("t.report(a=1); t.report(**more)", None),
+        ("t.report()", None),
+        ("report(a=1)", None),
+        ("x = 1", None),
+    ],
+)
+def test_what_a_module_reports(source: str, names: set[str] | None) -> None:
+    assert reported_metrics(source) == names
+
+
+def test_a_command_whose_program_is_not_there(tmp_path: Path) -> None:
+    violation = refused(spec_of(tmp_path, command={"args": ["./train.sh", "{lr}"]}))
+    assert violation.field == "trial.command"
+    (tmp_path / "train.sh").write_text("#!/bin/sh\n")
+    preflight(spec_of(tmp_path, command={"args": ["./train.sh", "{lr}"]}))
+    preflight(spec_of(tmp_path, command={"args": ["sh", "-c", "true"]}))
+    preflight(spec_of(tmp_path, command={"args": ["{optimizer}"]}))
