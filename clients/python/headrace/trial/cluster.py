@@ -104,33 +104,29 @@ class ClusterRuntime:
         self._channel.close()
 
     def _call(self, call: Callable[[], _Answer]) -> _Answer:
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_is_passing),
-            stop=_unreachable_too_long,
-            wait=tenacity.wait_random_exponential(multiplier=0.05, max=1.0),
-            reraise=True,
-        )
-        try:
-            return retrying(call)
-        except grpc.RpcError as error:
-            what = f"{error.code().name}: {error.details()}" if isinstance(error, grpc.Call) else str(error)
-            raise TrialRuntimeError(
-                f"the worker at {self._address} refused the trial's call ({what})"
-            ) from error
+        while True:
+            retrying = tenacity.Retrying(
+                retry=tenacity.retry_if_exception(lambda error: _code(error) is grpc.StatusCode.UNAVAILABLE),
+                stop=tenacity.stop_after_delay(_UNREACHABLE_FOR_S),
+                wait=tenacity.wait_random_exponential(multiplier=0.05, max=1.0),
+                reraise=True,
+            )
+            try:
+                return retrying(call)
+            except grpc.RpcError as error:
+                if _code(error) is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    continue  # the daemon is there, and still waiting for the decision
+                raise self._refusal(error) from error
+
+    def _refusal(self, error: grpc.RpcError) -> TrialRuntimeError:
+        details = error.details() if isinstance(error, grpc.Call) else str(error)
+        if _code(error) is grpc.StatusCode.UNAVAILABLE:
+            return TrialRuntimeError(f"the worker at {self._address} does not answer any more ({details})")
+        return TrialRuntimeError(f"the worker at {self._address} refuses the trial's call: {details}")
 
 
-def _is_passing(error: BaseException) -> bool:
-    return isinstance(error, grpc.RpcError) and isinstance(error, grpc.Call) and error.code() in _PASSING
-
-
-_PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-
-
-def _unreachable_too_long(state: tenacity.RetryCallState) -> bool:
-    """Gives up on a daemon that is gone, never on one that is waiting for a decision."""
-    error = state.outcome.exception() if state.outcome else None
-    waiting = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    return not waiting and (state.seconds_since_start or 0.0) > _UNREACHABLE_FOR_S
+def _code(error: BaseException) -> grpc.StatusCode | None:
+    return error.code() if isinstance(error, grpc.Call) else None
 
 
 def _duration(seconds: float) -> Duration:

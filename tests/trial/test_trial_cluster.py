@@ -1,0 +1,55 @@
+"""The runtime of a trial under a worker daemon, when the daemon is slow, strict or gone."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+from scripted_daemon import LEASE, Daemon
+
+from headrace.trial import TrialRuntimeError, cluster
+from headrace.trial.runtime import Action, Report
+from headrace.v1 import runtime_pb2
+
+REPORT = Report(
+    sequence=4, step=3, metrics={"loss": 0.5}, checkpoint_dir=None, train_time_s=61.25, save_time_s=0.5
+)
+
+
+def test_a_report_that_waits_past_its_deadline_is_repeated(
+    daemon: Callable[..., Daemon], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = daemon("", rungs=(3,))
+    calls: list[int] = []
+    answer = place.hook
+
+    def slow_at_first(
+        request: runtime_pb2.ReportRequest, context: grpc.ServicerContext
+    ) -> runtime_pb2.ReportResponse:
+        calls.append(request.sequence)
+        if len(calls) == 1:
+            place.slow.wait(10)  # until the client has given this call up
+        return answer(request, context)
+
+    monkeypatch.setattr(place, "hook", slow_at_first)
+    monkeypatch.setattr(cluster, "_DEADLINE_S", 0.2)
+    runtime = cluster.ClusterRuntime(place.address, LEASE)
+    decision = runtime.report(REPORT)
+    place.slow.set()
+    assert (decision.action, decision.reason) == (Action.STOP, "as scripted")
+    assert calls == [4, 4], "a repeat has the same sequence"
+    assert place.reports[0].train_time.ToTimedelta().total_seconds() == 61.25
+    runtime.finish(error="", traceback="")
+
+
+def test_a_daemon_that_is_gone_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_UNREACHABLE_FOR_S", 0.2)
+    runtime = cluster.ClusterRuntime(f"unix:{tmp_path}/gone", LEASE)
+    with pytest.raises(TrialRuntimeError, match=r"the worker at unix:.*gone does not answer any more"):
+        runtime.report(REPORT)
+
+
+def test_a_lease_that_is_not_the_daemons_is_refused(daemon: Callable[..., Daemon]) -> None:
+    runtime = cluster.ClusterRuntime(daemon("").address, "another")
+    with pytest.raises(TrialRuntimeError, match="refuses the trial's call: no lease 'another'"):
+        runtime.attach()
