@@ -1,13 +1,12 @@
 """The command line put together: the root with its global options, our commands, and those of installed extras."""
 
 from collections.abc import Callable
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
 from typing import Annotated
 
 import typer
 
-from headrace.cli import control, doctor, export, listings, logs, preview, report, run, why
+from headrace.cli import check, control, doctor, export, listings, logs, preview, report, run, why
 from headrace.cli.failure import CommandError
 from headrace.cli.session import Session
 
@@ -64,32 +63,6 @@ def root(
     context.obj = Session(address=address)
 
 
-def check(
-    script: Annotated[
-        str,
-        typer.Argument(
-            metavar="SCRIPT", help="A training script, module:function, or a study file.", show_default=False
-        ),
-    ],
-    steps: Annotated[int, typer.Option(min=2, help="How many steps to compare.")] = 4,
-) -> None:
-    """Prove that pausing and resuming does not change what a script computes, or name what is missing.
-
-    [bold]Examples[/bold]
-
-    headrace check train.py
-
-    headrace check train.py --steps 8
-    """
-    try:
-        module = import_module("headrace.check")
-    except ModuleNotFoundError as error:
-        raise CommandError(
-            f"`headrace check` needs the package {error.name}.", remedy="Run `pip install 'headrace[torch]'`."
-        ) from None
-    raise typer.Exit(int(module.run_check(script, steps=steps)))
-
-
 def show_version(
     context: typer.Context,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -104,7 +77,7 @@ def show_version(
 
 
 PANELS: dict[str, dict[str, Callable[..., object]]] = {
-    "Tune": {"run": run.run, "attach": run.attach, "preview": preview.preview, "check": check},
+    "Tune": {"run": run.run, "attach": run.attach, "preview": preview.preview, "check": check.check},
     "Look": {
         "studies": listings.studies,
         "show": listings.show,

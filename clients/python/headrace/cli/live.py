@@ -15,7 +15,7 @@ from rich.text import Text
 from headrace.cli import wording
 from headrace.cli.output import clean
 from headrace.client.events import DecisionMade, Event, StudyMoved, TrialMoved, Update
-from headrace.client.model import RungStatus, StudyInfo, TrialInfo, TrialState
+from headrace.client.model import RungStatus, StudyInfo, TerminationReason, TrialInfo, TrialState
 
 BAR_WIDTH = 30
 LAST_EVENTS = 4
@@ -150,8 +150,11 @@ def noteworthy(event: Event) -> bool:
     match event.detail:
         case DecisionMade() | StudyMoved():
             return True
-        case TrialMoved(to_state=to_state, action=action):
-            return to_state is TrialState.TERMINATED or action == "interrupt"
+        case TrialMoved(to_state=to_state, action=action, reason=reason):
+            # Stopped early: its decision was told before, or the study's end says it of all that waited.
+            return action == "interrupt" or (
+                to_state is TrialState.TERMINATED and reason is not TerminationReason.STOPPED_EARLY
+            )
         case _:
             return False
 
@@ -166,7 +169,8 @@ def event_text(event: Event) -> str:
 
 def _event_line(event: Event) -> Text:
     at = event.time.astimezone().strftime("%H:%M:%S") if event.time else "--:--:--"
-    return Text.assemble((f"{at}  ", "dim"), clean(event_text(event)))
+    line = Text(no_wrap=True, overflow="ellipsis")
+    return line.append(f"{at}  ", "dim").append_text(clean(event_text(event)))
 
 
 def _shown(trial: TrialInfo) -> float | None:

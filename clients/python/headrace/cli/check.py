@@ -1,0 +1,127 @@
+"""`headrace check`: does pausing and resuming change what a script computes?
+
+The proof itself is `headrace.check`; here are its options, a study file as another way to name the script, and its
+outcome as text, JSON and exit code.
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from headrace.cli.failure import FAILED, USAGE, CommandError
+from headrace.cli.output import Output
+from headrace.cli.session import AsJson, Session
+from headrace.client.missing import MissingExtraError
+from headrace.client.model import Value
+from headrace.spec import StudySpec, load_study_file
+
+
+def check(
+    context: typer.Context,
+    script: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SCRIPT", help="A training script, or a study file (.yaml).", show_default=False
+        ),
+    ],
+    steps: Annotated[
+        int | None, typer.Option(min=2, help="How many steps to train in each run.", show_default="3")
+    ] = None,
+    function: Annotated[
+        str | None,
+        typer.Option(
+            "--callable",
+            metavar="FUNCTION",
+            help="The function that trains, where the script does not call trial.main itself.",
+            show_default=False,
+        ),
+    ] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A parameter's value; may be repeated.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove that pausing and resuming does not change what a script computes, or name what is missing.
+
+    Trains a few steps straight, then the same steps with a save and a restore in a new process after each, and
+    compares every bit. Exits with 0 when they are equal and with 1 when they are not.
+
+    [bold]Examples[/bold]
+
+    headrace check train.py
+
+    headrace check study.yaml --steps 4
+
+    headrace check train.py --callable train --param lr=0.01 --param width=32
+    """
+    output = Session.of(context).output
+    values = dict(_param(text) for text in param or ())
+    max_steps = None
+    if script.suffix in (".yaml", ".yml"):
+        spec = load_study_file(script).spec
+        script, function = _program(spec, script)
+        values = {**(spec.baseline or {}), **values}
+        max_steps = spec.max_steps
+    passed = _run(script, steps, function, values, max_steps, output, as_json=as_json)
+    if not passed:
+        raise typer.Exit(FAILED)
+
+
+def _run(
+    script: Path,
+    steps: int | None,
+    function: str | None,
+    values: dict[str, Value],
+    max_steps: int | None,
+    output: Output,
+    *,
+    as_json: bool,
+) -> bool:
+    try:
+        from headrace.check import CheckError, render, run_check
+    except ModuleNotFoundError:
+        raise MissingExtraError.of("`headrace check`", "torch") from None
+
+    def progress(what: str, done: int, total: int) -> None:
+        output.note(f"{what} ({done}/{total})")
+
+    try:
+        report = run_check(
+            script, steps=steps, params=values, callable=function, max_steps=max_steps, progress=progress
+        )
+    except CheckError as error:
+        raise CommandError(
+            f"{script} cannot be checked: {error}.",
+            remedy="Run the script by hand first; it has to work without a pause.",
+        ) from None
+    if as_json:
+        output.json({"passed": report.passed, **asdict(report)})
+    else:
+        output.line(render(report))
+    return report.passed
+
+
+def _program(spec: StudySpec, file: Path) -> tuple[Path, str]:
+    """The script and the function of a study file."""
+    if spec.template is None or spec.template.callable is None:
+        raise CommandError(
+            f"{file} names no callable, so there is nothing to check.",
+            remedy="Give the training script instead.",
+            code=USAGE,
+        )
+    module, _, function = spec.template.callable.partition(":")
+    return Path(spec.template.working_dir, *module.split(".")).with_suffix(".py"), function
+
+
+def _param(text: str) -> tuple[str, Value]:
+    name, equals, written = text.partition("=")
+    value = yaml.safe_load(written) if equals else None
+    if isinstance(value, bool | int | float | str):
+        return name, value
+    raise CommandError(
+        f"--param {text} is not NAME=VALUE.", remedy="Write it as in --param lr=0.01.", code=USAGE
+    )
