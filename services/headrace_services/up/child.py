@@ -20,6 +20,7 @@ from headrace_services.up import launch
 
 PROBE_INTERVAL_S = 0.1
 LOG_TAIL_LINES = 12
+STARTS_MARK = "starts it ---"
 
 
 async def _ready_at_once() -> str | None:
@@ -150,13 +151,14 @@ class Child:
 
 
 def log_tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
-    """The last lines of a log file; empty if there is none."""
+    """The last lines that the child wrote since its last start; empty if there are none."""
     try:
         with path.open("rb") as log:
             log.seek(max(0, path.stat().st_size - 8192))
-            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+            text = log.read().decode(errors="replace")
     except OSError:
         return ""
+    return "\n".join(text.rpartition(f"{STARTS_MARK}\n")[2].splitlines()[-lines:])
 
 
 async def _spawn(spec: ChildSpec) -> asyncio.subprocess.Process:
@@ -167,7 +169,7 @@ async def _spawn(spec: ChildSpec) -> asyncio.subprocess.Process:
         launcher += ["--user", spec.user]
     with spec.log_path.open("ab") as log:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        log.write(f"--- {now} headrace up starts {spec.name}\n".encode())
+        log.write(f"--- {now} headrace up {STARTS_MARK}\n".encode())
         log.flush()
         return await asyncio.create_subprocess_exec(
             *launcher,

@@ -105,6 +105,8 @@ class EmbeddedPostgres:
 
     async def ready(self) -> str | None:
         """The server's version once it answers and holds the database; None before."""
+        if not _says_ready(self.data_dir):  # a connection that it refuses would be an error in its log
+            return None
         try:
             connection = await psycopg.AsyncConnection.connect(
                 host=str(self.socket_dir),
@@ -135,6 +137,14 @@ def clear_the_way(data_dir: Path) -> None:
     with suppress(FileNotFoundError, ValueError, IndexError):
         if psutil.pid_exists(int(pid_file.read_text().splitlines()[0])):
             pid_file.unlink()
+
+
+def _says_ready(data_dir: Path) -> bool:
+    """The server keeps its state in the last line of its pid file."""
+    try:
+        return (data_dir / "postmaster.pid").read_text().splitlines()[7].strip() == "ready"
+    except (OSError, IndexError):
+        return False
 
 
 def _servers(data_dir: Path) -> list[psutil.Process]:
