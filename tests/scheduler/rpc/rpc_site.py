@@ -1,7 +1,6 @@
 """A scheduler's user-facing edge on loopback, over a real database: real hubs, real servers, one or more replicas."""
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -46,6 +45,19 @@ class Replica:
             return error
         raise AssertionError(f"{method} was not refused: {answer}")
 
+    async def watch(
+        self, request: pb.WatchStudyRequest, timeout_s: float = TIMEOUT_S
+    ) -> AsyncIterator[pb.WatchStudyResponse]:
+        """Watch a study; raises the HeadraceError that the client would see."""
+        stream = self.stub.WatchStudy(request, timeout=timeout_s)
+        try:
+            async for response in stream:
+                yield response
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from error
+        finally:
+            stream.cancel()
+
 
 @dataclass(kw_only=True)
 class RpcSite:
@@ -54,7 +66,6 @@ class RpcSite:
     engine: AsyncEngine
     stack: AsyncExitStack
     replicas: list[Replica] = field(default_factory=list)
-    _ids: itertools.count = field(default_factory=itertools.count)
 
     async def add_replica(self) -> Replica:
         """Start another scheduler."""
@@ -70,14 +81,18 @@ class RpcSite:
         """The error that the first replica refuses a call with."""
         return await self.replicas[0].refusal(method, request)
 
-    def request_id(self) -> str:
-        """A new one."""
-        return f"request-{next(self._ids)}"
-
     async def create(self, study_id: str = "s", **changes: Any) -> pb.Study:
         """Create an ask/tell study; `changes` replace whole fields of its spec."""
         request = pb.CreateStudyRequest(study_id=study_id, spec=to_proto(make_spec(**changes)))
-        return (await self.call("CreateStudy", request)).study
+        await self.call("CreateStudy", request)
+        return await self.ready(study_id)
+
+    async def ready(self, study_id: str) -> pb.Study:
+        """A new study after its first step, which proposes the first trials."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while not (study := await self.study(study_id)).status.pending:
+                await asyncio.sleep(0.01)
+        return study
 
     async def study(self, study_id: str = "s") -> pb.Study:
         """A study."""

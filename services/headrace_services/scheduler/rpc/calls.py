@@ -53,7 +53,7 @@ class Calls:
             async with transaction(self.hub.engine) as conn:
                 study = await find_study(conn, study_id)
         except StudyNotFoundError:
-            first = await self._answered(request)
+            first = await _answered(self.hub.engine, request)
             if first is not None:
                 return first
             raise
@@ -72,14 +72,6 @@ class Calls:
         async with transaction(self.hub.engine) as conn:
             return await respond(conn, settled.outcome)
 
-    async def _answered(self, request: Request | None) -> bytes | None:
-        """What a request was answered with before its study was deleted."""
-        if request is None:
-            return None
-        async with transaction(self.hub.engine) as conn:
-            first = (await requests.answered(conn, [request])).get(request.id)
-        return requests.check_repeat(request, first) if first else None
-
 
 def identify(message: Message, request_id: str) -> Request | None:
     """The identity of a mutating request: its id, and all of it but its id."""
@@ -95,7 +87,8 @@ async def once(
     """Do some work in a transaction of its own. Returns the response, or the first one of a repeated request.
 
     The work looks for what stands in its way before it writes: where it loses a race against another replica,
-    it is run again and finds what the other one did.
+    it is run again and finds what the other one did. What it finds in its way may be the work of the same request,
+    which committed a moment ago; so a refusal counts only when the request has no answer by then.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -107,11 +100,25 @@ async def once(
                 if request:
                     await requests.remember(conn, request, response)
                 return response
+        except HeadraceError:
+            answer = await _answered(engine, request)
+            if answer is not None:
+                return answer
+            raise
         except Exception as error:
             lost = isinstance(error, IntegrityError) or is_conflict(error)
             if not lost or attempt == ATTEMPTS:
                 raise
     raise AssertionError("the loop ends by returning or raising")
+
+
+async def _answered(engine: AsyncEngine, request: Request | None) -> bytes | None:
+    """What a request was answered with before, if it was. Raises RequestIdReusedError."""
+    if request is None:
+        return None
+    async with transaction(engine) as conn:
+        first = (await requests.answered(conn, [request])).get(request.id)
+    return requests.check_repeat(request, first) if first else None
 
 
 async def find_study(conn: AsyncConnection, study_id: str, *, lock: bool = False) -> Study:
