@@ -79,7 +79,7 @@ def _categorical(name: str, values: Sequence[Value | None], choices: Sequence[Va
         "label": style.text(name),
         "values": [missing if v is None else places[wording.scalar(v)] for v in values],
         "tickvals": [place for place, _ in ticks],
-        "ticktext": [style.text(_short(label)) for _, label in ticks],
+        "ticktext": [_short(label) for _, label in ticks],  # plain text, unlike all other texts of a figure
         "range": [ticks[0][0] - 0.3, ticks[-1][0] + 0.3],
     }
 

@@ -51,8 +51,8 @@ def kind_of(outcome: str) -> Kind:
 
 
 def text(value: object) -> str:
-    """Text for a figure: Plotly reads a few HTML tags in it, so it is escaped like HTML."""
-    return escape(str(value))
+    """Text for a figure: Plotly reads a few HTML tags in it, so it is escaped like HTML (but for quotes)."""
+    return escape(str(value), quote=False)
 
 
 def layout(*, height: int, **more: Any) -> dict[str, Any]:

@@ -1,0 +1,217 @@
+"""The report: what it shows, that it needs nothing else, and that nothing in a study can break out of it."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from fake_study_service import FakeStudyService
+from scripted_study import SPEC, Script, race
+
+from headrace import Client, MissingExtraError
+from headrace.report import build_report
+from headrace.report.curves import learning_curves
+from headrace.report.data import StudyData, gather
+from headrace.report.gantt import gantt
+from headrace.report.parallel import parallel_coordinates
+from headrace.report.rungs import rung_occupancy
+from headrace.spec import params_to_proto, parse_spec, to_proto
+from headrace.v1 import trial_pb2
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&'\"<b>"
+
+
+class Reader(HTMLParser):
+    """The tags of a page, and its text outside scripts and styles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.inside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("script", "style", "title"):
+            self.inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.inside and self.inside[-1] == tag:
+            self.inside.pop()
+
+    def handle_data(self, data: str) -> None:
+        if not self.inside:
+            self.text.append(data)
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    return reader
+
+
+@pytest.fixture(scope="module")
+def script() -> Script:
+    return race()
+
+
+@pytest.fixture
+def data(fake: FakeStudyService, client: Client, script: Script) -> StudyData:
+    fake.add(script)
+    return gather(client.study("digits"))
+
+
+def test_the_page_shows_the_figures_and_needs_nothing_else(
+    fake: FakeStudyService, client: Client, script: Script
+) -> None:
+    fake.add(script)
+    page = build_report(client.study("digits"))
+    reader = read(page)
+    text = " ".join(" ".join(reader.text).split())
+    for part in (
+        "best val_loss 0.36774 trial 22 at step 27",
+        "baseline val_loss 0.6059 the default configuration, completed at step 27",
+        "steps 155 of 756 to run every trial to the end; 79 % saved",
+        "4 completed, 23 stopped early, 1 failed",
+        "1 min 24 s",
+        "ValueError: loss is nan <b>[bold]",
+    ):
+        assert part in text
+    assert not [attrs for tag, attrs in reader.tags if tag in ("link", "img", "iframe") or attrs.get("src")]
+    for name in ("curves", "parallel", "gantt", "rungs"):
+        assert f'id="figure-{name}"' in page
+
+
+def test_curves_have_one_line_a_trial_rungs_best_and_baseline(data: StudyData) -> None:
+    figure = learning_curves(data)
+    names = {trace.name for trace in figure.data}
+    assert {"stopped early", "completed", "baseline", "best (trial 22)"} <= names
+    baseline = next(trace for trace in figure.data if trace.name == "baseline")
+    assert baseline.line.dash == "dash"
+    assert len(baseline.x) == 27
+    assert [shape.x0 for shape in figure.layout.shapes] == [1, 3, 9, 27]
+    stopped = next(trace for trace in figure.data if trace.name == "stopped early")
+    assert "the study ended while it waited" in stopped.text[0]
+    gaps = sum(x is None for trace in figure.data for x in trace.x)
+    assert gaps == 28 - 1 - 2  # all but trial 13, which never reported, the best and the baseline
+    assert "lower is better" in figure.layout.yaxis.title.text
+
+
+def test_parallel_coordinates_have_a_place_for_absent_parameters(data: StudyData) -> None:
+    (trace,) = parallel_coordinates(data).data
+    labels = [dimension.label for dimension in trace.dimensions]
+    assert labels == ["optimizer", "lr", "width", "momentum", "steps", "val_loss"]
+    momentum = trace.dimensions[3]
+    assert momentum.ticktext[0] == "none"
+    assert list(momentum["values"]).count(momentum.tickvals[0]) == sum(
+        "momentum" not in t.params for t in data.trials
+    )
+    assert list(trace.dimensions[0].ticktext) == ["adam", "sgd"]
+    assert trace.line.reversescale is True
+
+
+def test_the_gantt_shows_every_stay_on_its_slot(data: StudyData) -> None:
+    figure = gantt(data)
+    assert figure is not None
+    stays = data.stays()
+    bars = [trace for trace in figure.data if trace.type == "bar"]
+    assert sum(len(trace.x) for trace in bars) == len(stays)
+    assert {trace.name for trace in bars} == {"completed", "paused", "failed"}
+    pauses = next(trace for trace in figure.data if trace.name == "pause")
+    assert len(pauses.x) == sum(stay.ending == "paused" for stay in stays)
+    assert set(figure.layout.yaxis.categoryarray) == {"node-1 · slot 0", "node-1 · slot 1"}
+    for slot in (0, 1):
+        mine = sorted((s.start, s.end) for s in stays if s.slots == (slot,))
+        assert len(mine) > 10
+
+
+def test_rungs_are_counted(data: StudyData) -> None:
+    figure = rung_occupancy(data)
+    totals = [sum(trace.x[i] for trace in figure.data) for i in range(4)]
+    assert totals == [rung.recorded for rung in data.study.rungs]
+
+
+def test_a_study_that_goes_on_is_reported_up_to_now(
+    fake: FakeStudyService, client: Client, script: Script
+) -> None:
+    fake.add(script, shown=60)
+    fake.batch = 7
+    found = gather(client.study("digits"))
+    assert 60 <= len(found.events) < 80
+    page = build_report(client.study("digits"))
+    assert "live" in " ".join(read(page).text)
+
+
+def test_a_study_without_any_report(fake: FakeStudyService, client: Client, script: Script) -> None:
+    fake.add(race("empty", trials=2), shown=1)
+    fake.batch = 1
+    text = " ".join(read(build_report(client.study("empty"))).text)
+    assert "No trial has a value yet." in text
+    assert "No trial was placed on a worker." in text
+
+
+def hostile_study() -> Script:
+    script = race("hostile", trials=4)
+    spec = parse_spec(
+        {
+            **SPEC,
+            "space": {"act": {"type": "categorical", "values": [HOSTILE, "plain"]}},
+            "baseline": {"act": "plain"},
+        }
+    )
+    for moment in script.moments:
+        moment.study.spec.CopyFrom(to_proto(spec))
+        moment.study.detail = HOSTILE
+        status = moment.study.status
+        for trial in [*moment.trials, *([status.best] if status.HasField("best") else []), status.baseline]:
+            trial.parameters.CopyFrom(params_to_proto({"act": HOSTILE}))
+            trial.detail = HOSTILE
+            trial.worker = f"workers/{HOSTILE}" if trial.state == trial_pb2.TRIAL_STATE_RUNNING else ""
+    for event in script.events:
+        event.message = HOSTILE
+        if event.HasField("trial_created"):
+            event.trial_created.parameters.CopyFrom(params_to_proto({"act": HOSTILE}))
+        if event.HasField("trial_moved"):
+            event.trial_moved.detail = HOSTILE
+            event.trial_moved.worker = f"workers/{HOSTILE}"
+    return script
+
+
+def test_nothing_in_a_study_breaks_out_of_the_page(fake: FakeStudyService, client: Client) -> None:
+    fake.add(hostile_study())
+    page = build_report(client.study("hostile"))
+    reader = read(page)
+    assert "alert(1)</script>" not in page
+    assert not [attrs for _, attrs in reader.tags if any(name.startswith("on") for name in attrs)]
+    assert not [tag for tag, _ in reader.tags if tag in ("img", "b")]
+    assert HOSTILE in " ".join(reader.text)
+    calls = re.findall(r'Plotly\.newPlot\(\s*"figure-\w+",\s*(\[.*?\]),\s*\{"', page, re.DOTALL)
+    assert len(calls) == 4
+    for call in calls:
+        assert "<" not in call
+        for trace in json.loads(call):
+            for dimension in trace.get("dimensions", ()):
+                del dimension["ticktext"]  # plain text by Plotly's own rule
+            assert not re.search(r"<[^>]*alert", json.dumps(trace, ensure_ascii=False))
+
+
+def test_without_plotly_one_clear_error(
+    fake: FakeStudyService, client: Client, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "plotly", None)
+    fake.add(script)
+    with pytest.raises(MissingExtraError, match=r"headrace\[report\]"):
+        build_report(client.study("digits"))
+
+
+def test_the_data_frame_has_a_row_a_trial(
+    fake: FakeStudyService, client: Client, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.add(script)
+    frame = client.study("digits").dataframe()
+    assert frame.shape[0] == 28
+    assert frame.loc[22, "best_value"] == pytest.approx(0.36774, abs=1e-5)
+    assert frame.loc[22, "param.optimizer"] == "adam"
+    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match=r"headrace\[report\]"):
+        client.study("digits").dataframe()
