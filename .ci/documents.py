@@ -19,7 +19,7 @@ LINK: Final = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 HEADING: Final = re.compile(r"^#{1,6} +(?P<text>.+?) *$", re.MULTILINE)
 FENCE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 # Home folders and the like, where a path begins with one; and the hosts that packages come from.
-MACHINE_PATH: Final = re.compile(rb"(?<![\w.~>})-])/(?:home|Users|root|opt|srv|work|farm)/[\w.]")
+MACHINE_PATH: Final = re.compile(rb"(?<![\w.~>})-])/(?:home|Users|root|opt|work|farm)/[\w.]")
 REGISTRY_HOST: Final = re.compile(rb"\b(?:pypi[.]org|pythonhosted[.]org|registry[.]npmjs[.]org)\b")
 
 

@@ -54,7 +54,7 @@ def test_a_stale_part_is_found_and_written_anew(documents: ModuleType, tmp_path:
     [
         ("home = '/{}/somebody/x'".format("home"), True),
         ("cd /{}/app".format("opt"), True),
-        ("see https://{}/simple".format("pypi.org"), True),
+        ("see https://{}.org/simple".format("pypi"), True),
         ("~/.headrace, {home}/logs and examples/home/x", False),
         ("https://example.org/home/page", False),
     ],
