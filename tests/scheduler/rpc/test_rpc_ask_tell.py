@@ -1,0 +1,165 @@
+"""Ask and tell: decisions, pauses and resumes, leases that pass to others, and the ways in which a trial ends."""
+
+import pytest
+from rpc_site import RpcSite, duration
+from sqlalchemy import update
+
+from headrace.errors import LeaseStaleError
+from headrace.v1 import event_pb2, trial_pb2
+from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.arrivals import LeaseExpired
+from headrace_services.scheduler.step.transaction import Submission
+from headrace_services.scheduler.store import tables, workers
+from headrace_services.scheduler.store.database import transaction
+
+CONTINUE = event_pb2.DECISION_ACTION_CONTINUE
+PAUSE = event_pb2.DECISION_ACTION_PAUSE
+STOP = event_pb2.DECISION_ACTION_STOP
+
+
+async def complete(site: RpcSite, lease: event_pb2.LeaseRef, error: str = "") -> trial_pb2.Trial:
+    return (await site.call("CompleteTrial", pb.CompleteTrialRequest(lease=lease, error=error))).trial
+
+
+async def expire(site: RpcSite, number: int) -> None:
+    """What the sweep does when a client is silent for too long."""
+    study = await site.study()
+    async with transaction(site.engine) as conn:
+        await conn.execute(
+            update(tables.lease).where(tables.lease.c.number == number).values(expires_at="2000-01-01")
+        )
+        expired = await workers.expired_leases(conn)
+        info = await workers.study_by_name(conn, study.name.removeprefix("studies/"))
+    assert info is not None
+    for lease, why in expired:
+        arrival = LeaseExpired(
+            lease_id=lease.id, number=lease.number, epoch=lease.epoch, sequence=None, why=why
+        )
+        await site.replicas[0].hub.submit(info.id, Submission(arrival=arrival))
+
+
+async def test_a_suggestion_holds_all_that_a_caller_needs(site: RpcSite) -> None:
+    await site.create(baseline={"x": 0.5})
+    asked = await site.suggest(lease_time=duration(30))
+    assert asked.trial.name == "studies/s/trials/0"
+    assert asked.trial.baseline
+    assert asked.trial.state == trial_pb2.TRIAL_STATE_RUNNING
+    assert asked.trial.parameters.values["x"].float_value == 0.5
+    assert asked.trial.worker == ""
+    assert not asked.trial.slots
+    assert asked.trial.HasField("start_time")
+    assert (asked.lease.trial, asked.lease.epoch) == (asked.trial.name, 1)
+    assert asked.next_milestone == 1
+    assert not asked.done
+
+
+async def test_a_trial_pauses_and_another_caller_continues_it_from_its_checkpoint(site: RpcSite) -> None:
+    await site.create(max_trials=3)
+    asked = [await site.suggest(client=f"c{n}") for n in range(3)]
+    assert (await site.report(asked[0].lease, 1, 0.1)).action == PAUSE
+    assert (await site.report(asked[1].lease, 1, 0.2)).action == PAUSE
+    decision = await site.report(asked[2].lease, 1, 0.3)
+    assert decision.action == PAUSE
+    assert decision.reason
+    again = await site.suggest(client="other")
+    assert again.trial.number == 0
+    assert again.lease.epoch == 2
+    assert again.trial.state == trial_pb2.TRIAL_STATE_RESUMED
+    assert (again.trial.checkpoint.uri, again.trial.checkpoint.step) == (
+        f"mem:/{asked[0].lease.lease_id}/1",
+        1,
+    )
+    assert again.next_milestone == 3
+    assert [result.promoted for result in again.trial.rung_results] == [True]
+    assert (await site.report(again.lease, 2, 0.1)).action == CONTINUE
+    running = (await site.call("GetTrial", pb.GetTrialRequest(name=again.trial.name))).trial
+    assert running.state == trial_pb2.TRIAL_STATE_RUNNING
+    with pytest.raises(LeaseStaleError):
+        await site.report(asked[0].lease, 2, 0.1)
+    with pytest.raises(LeaseStaleError):
+        await complete(site, asked[0].lease)
+
+
+async def test_the_full_budget_ends_a_trial_and_completing_it_returns_it(site: RpcSite) -> None:
+    await site.create(policy={"kind": "run_all"}, max_trials=1, max_steps=2)
+    asked = await site.suggest()
+    assert (await site.report(asked.lease, 1, 0.5)).action == CONTINUE
+    assert (await site.report(asked.lease, 2, 0.4)).action == STOP
+    trial = await complete(site, asked.lease)
+    assert trial.termination_reason == trial_pb2.TERMINATION_REASON_COMPLETED
+    assert trial.best_value == 0.4
+    assert (await site.suggest()).done
+    with pytest.raises(LeaseStaleError):
+        await site.report(asked.lease, 3, 0.1)
+
+
+async def test_a_caller_may_end_a_trial_early_or_as_failed(site: RpcSite) -> None:
+    await site.create(max_retries=1, policy={"kind": "run_all"})
+    asked = [await site.suggest(client=f"c{n}") for n in range(2)]
+    await site.report(asked[0].lease, 1, 0.5)
+    ended = await complete(site, asked[0].lease)
+    assert ended.termination_reason == trial_pb2.TERMINATION_REASON_COMPLETED
+    retried = await complete(site, asked[1].lease, "ValueError: \0 bad")
+    assert retried.state == trial_pb2.TRIAL_STATE_PENDING
+    assert retried.failures == 1
+    assert "ValueError: \N{REPLACEMENT CHARACTER} bad" in retried.detail
+    again = await site.suggest()
+    assert again.trial.number == 1
+    failed = await complete(site, again.lease, "x" * 20_000)
+    assert failed.termination_reason == trial_pb2.TERMINATION_REASON_FAILED
+    assert len(failed.detail) < 9_000
+
+
+async def test_a_silent_caller_loses_its_trial_to_the_next(site: RpcSite) -> None:
+    await site.create()
+    asked = await site.suggest(client="silent")
+    await expire(site, 0)
+    again = await site.suggest(client="next")
+    assert again.trial.number == 0
+    assert again.trial.interruptions == 1
+    assert again.trial.failures == 0
+    with pytest.raises(LeaseStaleError):
+        await site.report(asked.lease, 1, 0.5)
+    with pytest.raises(LeaseStaleError):
+        await complete(site, asked.lease)
+    assert (await site.report(again.lease, 1, 0.5)).action == PAUSE
+
+
+async def test_a_lease_of_another_study_or_trial_is_stale(site: RpcSite) -> None:
+    await site.create()
+    await site.create("t")
+    lease = (await site.suggest()).lease
+    await site.suggest(client="d")
+    await site.suggest("t")
+    for wrong in (
+        event_pb2.LeaseRef(lease_id=lease.lease_id, trial="studies/t/trials/0", epoch=1),
+        event_pb2.LeaseRef(lease_id=lease.lease_id, trial="studies/s/trials/1", epoch=1),
+        event_pb2.LeaseRef(lease_id=lease.lease_id, trial=lease.trial, epoch=2),
+        event_pb2.LeaseRef(lease_id="other", trial=lease.trial, epoch=1),
+    ):
+        with pytest.raises(LeaseStaleError):
+            await site.report(wrong, 1, 0.5)
+        with pytest.raises(LeaseStaleError):
+            await complete(site, wrong)
+    assert (await site.report(lease, 1, 0.5)).action == PAUSE
+
+
+async def test_a_paused_study_has_nothing_to_run_and_is_not_done(site: RpcSite) -> None:
+    await site.create()
+    await site.call("PauseStudy", pb.PauseStudyRequest(name="studies/s"))
+    asked = await site.suggest()
+    assert not asked.HasField("trial")
+    assert not asked.done
+    await site.call("ResumeStudy", pb.ResumeStudyRequest(name="studies/s"))
+    assert (await site.suggest()).HasField("trial")
+
+
+async def test_a_trial_stopped_by_a_user_is_over_for_its_caller(site: RpcSite) -> None:
+    await site.create()
+    asked = await site.suggest()
+    await site.call("StopTrial", pb.StopTrialRequest(name=asked.trial.name, reason="not this one"))
+    with pytest.raises(LeaseStaleError):
+        await site.report(asked.lease, 1, 0.5)
+    trial = await complete(site, asked.lease)
+    assert trial.termination_reason == trial_pb2.TERMINATION_REASON_CANCELLED
+    assert trial.detail == "not this one"

@@ -1,0 +1,177 @@
+"""Watching: every event once and in order, over cuts, replicas, shutdowns and deletion."""
+
+import asyncio
+import random
+from contextlib import aclosing
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from rpc_site import Replica, RpcSite
+from sqlalchemy import func, select
+
+from headrace.errors import DrainingError, HeadraceError, StudyNotFoundError
+from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.rpc import watching
+from headrace_services.scheduler.store import tables
+
+
+def loss(params: dict[str, Any], step: int) -> float:
+    return params["x"] / step
+
+
+async def newest_cursor(site: RpcSite) -> int:
+    async with site.engine.connect() as conn:
+        return (await conn.execute(select(func.max(tables.event.c.cursor)))).scalar_one()
+
+
+async def follow(replica: Replica, after: int = 0) -> list[pb.WatchStudyResponse]:
+    request = pb.WatchStudyRequest(name="studies/s", after_cursor=after)
+    return [response async for response in replica.watch(request)]
+
+
+def check(responses: list[pb.WatchStudyResponse], after: int, newest: int) -> None:
+    cursors = [event.cursor for response in responses for event in response.events]
+    assert cursors == list(range(after + 1, newest + 1))
+    seen = after
+    for response in responses:
+        seen = max([seen, *(event.cursor for event in response.events)])
+        assert response.study.status.cursor >= seen
+        assert len(response.events) <= watching.MAX_EVENTS
+    assert responses[-1].study.state == pb.STUDY_STATE_COMPLETED
+
+
+async def test_watchers_see_every_event_once_while_two_replicas_work(site: RpcSite) -> None:
+    other = await site.add_replica()
+    await site.create(max_trials=9)
+    async with asyncio.TaskGroup() as tasks:
+        watches = [
+            tasks.create_task(follow(replica)) for replica in (site.replicas[0], other) for _ in range(3)
+        ]
+        await site.drive(loss, clients=4)
+    newest = await newest_cursor(site)
+    for watch in watches:
+        check(watch.result(), 0, newest)
+
+
+async def test_a_watch_that_is_cut_again_and_again_goes_on_without_gaps_or_repeats(site: RpcSite) -> None:
+    other = await site.add_replica()
+    await site.create(max_trials=9)
+    dice = random.Random(3)
+    responses: list[pb.WatchStudyResponse] = []
+
+    async def follow_with_cuts() -> None:
+        cursor, cuts = 0, 0
+        while not (responses and responses[-1].study.state == pb.STUDY_STATE_COMPLETED):
+            replica = dice.choice([site.replicas[0], other])
+            left = dice.randint(1, 3)
+            request = pb.WatchStudyRequest(name="studies/s", after_cursor=cursor)
+            async with aclosing(replica.watch(request)) as updates:
+                async for update in updates:
+                    responses.append(update)
+                    cursor = max([cursor, *(event.cursor for event in update.events)])
+                    left -= 1
+                    if not left:
+                        cuts += 1
+                        break
+        assert cuts > 0
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(follow_with_cuts())
+        await site.drive(loss, clients=2)
+    # The last cut may have come between the last events and the study's end.
+    responses += await follow(site.replicas[0], responses[-1].study.status.cursor)
+    check(responses, 0, await newest_cursor(site))
+
+
+async def test_a_long_history_comes_in_bounded_messages(
+    site: RpcSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "MAX_EVENTS", 7)
+    await site.create(policy={"kind": "run_all"}, max_trials=4)
+    await site.drive(loss)
+    newest = await newest_cursor(site)
+    for after in (0, 5, newest - 1):
+        responses = await follow(site.replicas[0], after)
+        check(responses, after, newest)
+        assert len(responses) == -(-(newest - after) // 7)
+
+
+async def test_the_first_message_comes_at_once_though_nothing_is_new(site: RpcSite) -> None:
+    await site.create(max_trials=1, max_steps=1, policy={"kind": "run_all"})
+    newest = await newest_cursor(site)
+    request = pb.WatchStudyRequest(name="studies/s", after_cursor=newest)
+    async with aclosing(site.replicas[0].watch(request)) as updates:
+        first = await anext(updates)
+        assert not first.events
+        assert first.study.status.cursor == newest
+    await site.drive(loss)
+    ended = await follow(site.replicas[0], await newest_cursor(site))
+    assert [list(response.events) for response in ended] == [[]]
+    assert ended[0].study.state == pb.STUDY_STATE_COMPLETED
+
+
+async def test_watchers_share_one_status_taken_at_most_twice_a_second(
+    site: RpcSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[float] = []
+    take = watching.Snapshot._take
+
+    async def counted(self: watching.Snapshot) -> pb.Study:
+        taken.append(asyncio.get_running_loop().time())
+        return await take(self)
+
+    monkeypatch.setattr(watching.Snapshot, "_take", counted)
+    await site.create(max_trials=6)
+    async with asyncio.TaskGroup() as tasks:
+        watches = [tasks.create_task(follow(site.replicas[0])) for _ in range(6)]
+        await site.drive(loss, clients=2)
+    newest = await newest_cursor(site)
+    for watch in watches:
+        check(watch.result(), 0, newest)
+    gaps = [later - earlier for earlier, later in pairwise(taken)]
+    assert all(gap >= watching.SNAPSHOT_EVERY_S * 0.98 for gap in gaps), gaps
+
+
+async def test_a_shutdown_ends_watches_so_that_clients_go_elsewhere(site: RpcSite) -> None:
+    other = await site.add_replica()
+    await site.create()
+    request = pb.WatchStudyRequest(name="studies/s")
+    async with aclosing(other.watch(request)) as updates:
+        await anext(updates)
+        await other.hub.drain()
+        with pytest.raises(DrainingError) as refused:
+            async for _ in updates:
+                pass
+    assert refused.value.retryable
+    assert isinstance(
+        await other.refusal("PauseStudy", pb.PauseStudyRequest(name="studies/s")), DrainingError
+    )
+
+
+async def test_deletion_ends_a_watch(site: RpcSite) -> None:
+    other = await site.add_replica()
+    await site.create()
+    async with aclosing(other.watch(pb.WatchStudyRequest(name="studies/s"))) as updates:
+        first = await anext(updates)
+        await site.call("StopStudy", pb.StopStudyRequest(name="studies/s"))
+        await site.call("DeleteStudy", pb.DeleteStudyRequest(name="studies/s"))
+        end: HeadraceError | None = None
+        try:
+            rest = [update async for update in updates]
+        except HeadraceError as error:
+            end = error
+    assert first.study.state == pb.STUDY_STATE_ACTIVE
+    # It may have seen the end of the study before it was gone.
+    assert isinstance(end, StudyNotFoundError) or rest[-1].study.state == pb.STUDY_STATE_STOPPED
+
+
+async def test_a_watcher_that_goes_away_leaves_nothing_behind(site: RpcSite) -> None:
+    hub = site.replicas[0].hub
+    study = await site.create()
+    for _ in range(3):
+        async with aclosing(site.replicas[0].watch(pb.WatchStudyRequest(name=study.name))) as updates:
+            await anext(updates)
+    async with asyncio.timeout(10):
+        while hub._watchers:
+            await asyncio.sleep(0.01)
