@@ -38,14 +38,15 @@ def follow(client: Client, name: str, output: Output, mode: Mode, *, after: int 
     """The study once it has ended, having shown what happened on the way."""
     study = client.study(name)
     now = study.status()
-    updates = study.watch(after)
-    match mode:
-        case Mode.JSON:
-            return _json(updates, now, output)
-        case Mode.LINES:
-            return _lines(updates, now, output)
-        case Mode.LIVE:
-            return _live(client, updates, now, output)
+    if mode is Mode.LIVE:
+        picture = Picture(now, expected_steps=_expected_steps(client, now), now=datetime.now(UTC))
+        return _live(study.watch(after, on_break=picture.lose), picture, output)
+
+    def tell(error: HeadraceError) -> None:
+        output.note(f"Trying to connect again. {error.message}")
+
+    updates = study.watch(after, on_break=tell)
+    return _json(updates, now, output) if mode is Mode.JSON else _lines(updates, now, output)
 
 
 def _json(updates: Iterator[Update], study: StudyInfo, output: Output) -> StudyInfo:
@@ -74,8 +75,7 @@ def _lines(updates: Iterator[Update], study: StudyInfo, output: Output) -> Study
     return study
 
 
-def _live(client: Client, updates: Iterator[Update], study: StudyInfo, output: Output) -> StudyInfo:
-    picture = Picture(study, expected_steps=_expected_steps(client, study), now=datetime.now(UTC))
+def _live(updates: Iterator[Update], picture: Picture, output: Output) -> StudyInfo:
     with Live(picture, console=output.console, refresh_per_second=4, transient=True):
         for update in updates:
             picture.update(update)

@@ -16,6 +16,7 @@ from headrace.cli import wording
 from headrace.cli.output import clean
 from headrace.client.events import DecisionMade, Event, StudyMoved, TrialMoved, Update
 from headrace.client.model import RungStatus, StudyInfo, TerminationReason, TrialInfo, TrialState
+from headrace.errors import HeadraceError
 
 BAR_WIDTH = 30
 LAST_EVENTS = 4
@@ -30,10 +31,16 @@ class Picture:
         self._began = now
         self._began_steps = study.steps_spent
         self._last: deque[Event] = deque(maxlen=LAST_EVENTS)
+        self._trouble: str | None = None
+
+    def lose(self, error: HeadraceError) -> None:
+        """The connection broke; the next one is being tried."""
+        self._trouble = error.message
 
     def update(self, update: Update) -> None:
         """Takes in what `watch()` yields."""
         self.study = update.study
+        self._trouble = None
         self._last.extend(event for event in update.events if noteworthy(event))
 
     def __rich__(self) -> RenderableType:
@@ -52,6 +59,8 @@ class Picture:
         if self._last:
             parts.append(Text())
             parts += [_event_line(event) for event in self._last]
+        if self._trouble is not None:
+            parts.append(Text(f"\nTrying to connect again. {self._trouble}", style="yellow"))
         parts.append(Text("\nCtrl-C detaches; the study goes on.", style="dim"))
         return Group(*parts)
 

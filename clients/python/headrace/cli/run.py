@@ -92,6 +92,7 @@ def run(
             report = report or place / "report.html"
         client = stack.enter_context(Client(address))
         study = _create(client, loaded, name, session.output, quiet=as_json)
+        _warn_of_idleness(client, session.output)
         if detach:
             _say_detached(session.output, study, as_json=as_json)
             return
@@ -157,6 +158,13 @@ def _create(client: Client, loaded: StudyFile, name: str | None, output: Output,
     return study.name
 
 
+def _warn_of_idleness(client: Client, output: Output) -> None:
+    if not any(worker.connected and worker.slots for worker in client.workers()):
+        output.note(
+            "No worker is connected, so trials wait: start one with `headrace worker --scheduler HOST:PORT`."
+        )
+
+
 def _to_the_end(
     client: Client,
     name: str,
@@ -183,6 +191,8 @@ def _to_the_end(
         output.json(summary.json(), indent=None)
     else:
         show_summary(summary, output)
+    if revive is not None:
+        output.note(f"Everything is kept; look at it again with `{revive}`.")
     if failure is not None:
         tell(failure, output)
     if failure is not None or not succeeded(final):

@@ -24,6 +24,7 @@ from headrace.client.handles import AskedTrialBase, StudyBase, TrialBase
 from headrace.client.model import StudyInfo
 from headrace.client.records import dataframe
 from headrace.client.transport import AsyncTransport
+from headrace.client.watch import OnBreak
 from headrace.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -66,10 +67,10 @@ class AsyncStudy(StudyBase[AsyncTransport]):
         """The handle of a trial."""
         return AsyncTrial(self.transport, self.name, number)
 
-    def watch(self, after: int = 0) -> AsyncIterator[Update]:
+    def watch(self, after: int = 0, *, on_break: OnBreak | None = None) -> AsyncIterator[Update]:
         """Follows the study to its end: every event with a cursor over `after` once and in order, over any number
-        of broken connections. The last update's study has ended."""
-        return self.transport.watch(self.name, after)
+        of broken connections, each of which `on_break` is told. The last update's study has ended."""
+        return self.transport.watch(self.name, after, on_break)
 
     async def wait(self, timeout_s: float | None = None) -> StudyInfo:
         """The study once it has ended. Raises `TimeoutError` when that takes longer than `timeout_s`."""

@@ -322,7 +322,10 @@ def _number(name: str, value: object) -> float:
         return float(value)  # type: ignore[arg-type] # NumPy's and torch's scalars are numbers too
     except (TypeError, ValueError):
         violation = Violation(
-            field=f"metrics.{name}", message="is not a number", value=show_value(value), remedy="Report a float."
+            field=f"metrics.{name}",
+            message="is not a number",
+            value=show_value(value),
+            remedy="Report a float.",
         )
         raise InvalidFieldError([violation]) from None
 

@@ -26,6 +26,7 @@ from headrace.client.handles import AskedTrialBase, StudyBase, TrialBase
 from headrace.client.model import StudyInfo
 from headrace.client.records import dataframe
 from headrace.client.transport import BlockingTransport
+from headrace.client.watch import OnBreak
 from headrace.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -68,17 +69,17 @@ class Study(StudyBase[BlockingTransport]):
         """The handle of a trial."""
         return Trial(self.transport, self.name, number)
 
-    def watch(self, after: int = 0) -> Iterator[Update]:
+    def watch(self, after: int = 0, *, on_break: OnBreak | None = None) -> Iterator[Update]:
         """Follows the study to its end: every event with a cursor over `after` once and in order, over any number
-        of broken connections. The last update's study has ended."""
-        return self.transport.watch(self.name, after)
+        of broken connections, each of which `on_break` is told. The last update's study has ended."""
+        return self.transport.watch(self.name, after, on_break)
 
     def wait(self, timeout_s: float | None = None) -> StudyInfo:
         """The study once it has ended. Raises `TimeoutError` when that takes longer than `timeout_s`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         final = self.status()
         if not final.state.ended:
-            for update in self.transport.watch(self.name, final.cursor, deadline):
+            for update in self.transport.watch(self.name, final.cursor, deadline=deadline):
                 final = update.study
         return final
 

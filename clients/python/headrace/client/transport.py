@@ -22,7 +22,7 @@ from headrace.client.flow import Call, Effect, Flow, Method
 from headrace.client.methods import GET_STUDY, WATCH_STUDY
 from headrace.client.model import StudyInfo
 from headrace.client.names import study_name
-from headrace.client.watch import WatchPosition
+from headrace.client.watch import OnBreak, WatchPosition
 from headrace.errors import HeadraceError, from_rpc_error
 from headrace.v1 import study_pb2
 
@@ -59,7 +59,9 @@ class BlockingTransport:
             result: T = stop.value
             return result
 
-    def watch(self, study: str, after: int, deadline: float | None = None) -> Iterator[Update]:
+    def watch(
+        self, study: str, after: int, on_break: OnBreak | None = None, deadline: float | None = None
+    ) -> Iterator[Update]:
         """Updates until the study has ended; `TimeoutError` at the deadline (of the monotonic clock)."""
         position = WatchPosition(study, after)
         while not position.done:
@@ -79,7 +81,10 @@ class BlockingTransport:
                 if self._closed.is_set():
                     return
                 failure = connection.name_address(from_rpc_error(error), self.target)
-                self._sleep(position.delay_s(failure, time.monotonic()))
+                delay_s = position.delay_s(failure, time.monotonic())
+                if on_break is not None:
+                    on_break(failure)
+                self._sleep(delay_s)
             finally:
                 stream.cancel()
 
@@ -146,7 +151,7 @@ class AsyncTransport:
             result: T = stop.value
             return result
 
-    async def watch(self, study: str, after: int) -> AsyncIterator[Update]:
+    async def watch(self, study: str, after: int, on_break: OnBreak | None = None) -> AsyncIterator[Update]:
         """Updates until the study has ended."""
         position = WatchPosition(study, after)
         while not position.done:
@@ -161,7 +166,10 @@ class AsyncTransport:
                     await asyncio.sleep(_PAUSE_AFTER_GOOD_END_S)
             except grpc.RpcError as error:
                 failure = connection.name_address(from_rpc_error(error), self.target)
-                await asyncio.sleep(position.delay_s(failure, time.monotonic()))
+                delay_s = position.delay_s(failure, time.monotonic())
+                if on_break is not None:
+                    on_break(failure)
+                await asyncio.sleep(delay_s)
             finally:
                 stream.cancel()
 

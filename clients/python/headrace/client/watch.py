@@ -7,7 +7,7 @@ followed by another at once. The watch is over when the study has ended and ever
 cursor was handed on. The transports drive it; only they sleep and open streams.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from headrace.client import convert
 from headrace.client.events import Event, Update
@@ -15,6 +15,9 @@ from headrace.client.model import StudyInfo
 from headrace.client.names import study_name
 from headrace.errors import HeadraceError
 from headrace.v1 import study_pb2
+
+OnBreak = Callable[[HeadraceError], None]
+"""Told of every broken connection before the next one is tried."""
 
 GIVE_UP_AFTER_S = 300.0
 """How long a watch tries to reach a scheduler that it had reached before."""
