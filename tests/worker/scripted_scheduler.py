@@ -101,7 +101,7 @@ class ScriptedScheduler(worker_pb2_grpc.WorkerServiceServicer):
         await until(lambda: len(self.streams) >= number, f"session {number}")
         return self.streams[number - 1]
 
-    async def Session(self, request_iterator: Any, context: Any) -> None:  # noqa: N802 - the protocol's name
+    async def Session(self, request_iterator: Any, context: Any) -> None:  # noqa: ARG002 - the protocol's
         first = await context.read()
         stream = Stream(first.hello, context)
         self.streams.append(stream)

@@ -107,7 +107,8 @@ async def test_the_environment_of_a_trial(site: Site, scheduler: ScriptedSchedul
     command = site.program(
         """
         import os
-        print(os.environ["CUDA_VISIBLE_DEVICES"], os.environ["HEADRACE_TRIAL"], os.getcwd(), os.getpgrp() == os.getpid())
+        gpus, trial = os.environ["CUDA_VISIBLE_DEVICES"], os.environ["HEADRACE_TRIAL"]
+        print(gpus, trial, os.getcwd(), os.getpgrp() == os.getpid())
         """,
         prelude=False,
     )
@@ -242,7 +243,9 @@ async def test_a_clean_stop_reports_leases_lost_and_leaves_nothing_behind(
     stream.send(assign=site.assign(site.program("mark('up', os.getpid()); time.sleep(100)")))
     await until(lambda: (site.marks / "up").exists())
     daemon.stop()
-    exited = await stream.get("exited")
+    last = await scheduler.stream(2)
+    assert not last.hello.devices, "the last session offers nothing"
+    exited = await last.get("exited")
     assert (exited.outcome, exited.error) == (worker_pb2.EXIT_OUTCOME_LOST, "the worker was stopped")
     await site.daemons[0][1]
     site.daemons.clear()

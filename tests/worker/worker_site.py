@@ -3,7 +3,6 @@
 import asyncio
 import sys
 import textwrap
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,9 +115,8 @@ class Site:
             **fields,
         )
 
-    def start(self, change: Callable[[Daemon], None] = lambda daemon: None) -> Daemon:
+    def start(self) -> Daemon:
         daemon = Daemon(self.settings)
-        change(daemon)
         self.daemons.append((daemon, asyncio.create_task(daemon.run())))
         return daemon
 

@@ -152,10 +152,13 @@ class Attempt:
             self._heard()  # the time that the answer took was not the trial's
 
     def finish(self, request: runtime_pb2.FinishRequest) -> None:
-        """Notes what the program says of its own end; the first word counts."""
-        self._heard()
+        """Notes what the program says of its own end; the first word counts, and it has its grace to exit."""
         if self._finished is None:
             self._finished = Finished(error=request.error, traceback=request.traceback)
+            term_at = self._now() + self._grace_s()
+            self._term_at = min(self._term_at, term_at)
+            self._kill_at = min(self._kill_at, term_at + _AFTER_TERM_S)
+        self._heard()
 
     # Its life.
 
@@ -169,7 +172,8 @@ class Attempt:
         finally:
             self._turn.leave()
         if not self._fenced:
-            await self.reports.stored(_LAST_REPORT_S)
+            stopped = self._ending is not None and self._ending.outcome == worker_pb2.EXIT_OUTCOME_LOST
+            await self.reports.stored(_AFTER_TERM_S if stopped else _LAST_REPORT_S)
         await self.reports.close()
         tail = self._log.tail() if self._log else ""
         if self._finished and self._finished.traceback and self._finished.traceback.strip() not in tail:
@@ -282,7 +286,7 @@ class Attempt:
 
     def _silence_ends_at(self) -> float:
         template = self.assign.template
-        if self._ending is not None or not template.HasField("report_timeout") or self.reports.pending:
+        if self._ending or self._finished or not template.HasField("report_timeout") or self.reports.pending:
             return float("inf")
         return self._heard_at + template.report_timeout.ToTimedelta().total_seconds()
 

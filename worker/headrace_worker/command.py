@@ -64,13 +64,15 @@ def worker(
     ] = 10.0,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:
-    """Run trials on this machine: one slot for each GPU, or CPU slots where there is none.
+    """Run trials on this machine: one slot per GPU, or CPU slots where there is none.
 
-    The worker connects to a scheduler, starts a process for each trial that it is assigned, and keeps what trials
-    report on disk until the scheduler has it. It can lose the scheduler, be killed or be
-    restarted at any time: no report is lost, and interrupted trials go on from their checkpoints.
+    The worker connects to a scheduler, starts a process for each trial that it
+    is assigned, and keeps what trials report on disk until the scheduler has it.
+    It can lose the scheduler, be killed or be restarted at any time: no report
+    is lost, and interrupted trials go on from their checkpoints.
 
-    Ctrl-C or SIGTERM stops it cleanly: its trials are requeued at once. A second one does not wait for them.
+    Ctrl-C or SIGTERM stops it cleanly: its trials are requeued at once. A second
+    one does not wait for them.
 
     \b
     headrace worker --scheduler 10.0.0.5:7440

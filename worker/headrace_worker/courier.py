@@ -1,22 +1,30 @@
-"""Takes durable messages to the outbox and tells the session that there is something to send."""
+"""Takes durable messages to the outbox, tells the session that there is something to send, and deletes behind it.
+
+The outbox and the session's core stay in step: a message is first on disk, then known to the core, then sent. Deleting
+is lazy and in batches: a message that was acknowledged but not deleted yet costs nothing but one more sending if
+the daemon dies, and the stream never waits for the disk.
+"""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from headrace.v1 import event_pb2, worker_pb2
-from headrace_worker.outbox import DurableOutbox
-from headrace_worker.session_core import Effect, Forget, SessionCore
+from headrace_worker.outbox import DurableOutbox, Entry
+from headrace_worker.session_core import Forget, SessionCore
 
 
 class Courier:
-    """The outbox and the session's core, kept in step: first on disk, then known, then sent."""
+    """Between the attempts, the disk and the stream."""
 
     def __init__(self, outbox: DurableOutbox, core: SessionCore) -> None:
         self.outbox = outbox
         self.core = core
         # Something is to be sent, or the session is to be ended.
         self.wake = asyncio.Event()
-        self._emptied = asyncio.Event()
+        self._posting: set[asyncio.Task[int]] = set()
+        self._done: set[int] = set()
+        self._to_delete = asyncio.Event()
+        self._acknowledged = asyncio.Event()
 
     async def post(
         self,
@@ -26,30 +34,77 @@ class Courier:
         upload: str = "",
         awaits_decision: bool = False,
     ) -> int:
-        """Makes a `Report` or `Restored` durable and returns its sequence; the session sends it when it can."""
-        sequence = await self.outbox.append(lease.lease_id, request, upload=upload)
-        self.core.appended(sequence, lease, awaits_decision=awaits_decision)
-        self.wake.set()
-        return sequence
+        """Makes a `Report` or `Restored` durable and returns its sequence; the session sends it when it can.
 
-    async def post_exit(self, exited: worker_pb2.Exited) -> None:
-        """Makes an `Exited` durable, with which the lease ends."""
-        request = worker_pb2.SessionRequest(exited=exited)
-        sequence = await self.outbox.append_exit(exited.lease.lease_id, request)
-        effects = self.core.appended(sequence, exited.lease, exited=True)
-        self.wake.set()
-        await self.forget(effects)
+        Once begun it is carried through, also when the caller is cancelled.
+        """
 
-    async def forget(self, effects: Sequence[Effect]) -> None:
-        """Deletes from the outbox what these effects say."""
-        for effect in effects:
-            if isinstance(effect, Forget):
-                await self.outbox.delete(effect.sequences)
-        if self.core.unacknowledged == 0:
-            self._emptied.set()
+        async def work() -> int:
+            sequence = await self.outbox.append(lease.lease_id, request, upload=upload)
+            self.core.appended(sequence, lease, awaits_decision=awaits_decision)
+            self.wake.set()
+            return sequence
+
+        return await self._carried_through(asyncio.create_task(work()))
+
+    async def post_exit(self, exited: worker_pb2.Exited) -> int:
+        """Makes an `Exited` durable, with which the lease ends; carried through once begun."""
+
+        async def work() -> int:
+            request = worker_pb2.SessionRequest(exited=exited)
+            sequence = await self.outbox.append_exit(exited.lease.lease_id, request)
+            for effect in self.core.appended(sequence, exited.lease, exited=True):
+                if isinstance(effect, Forget):
+                    self.forget(effect.sequences)
+            self.wake.set()
+            return sequence
+
+        return await self._carried_through(asyncio.create_task(work()))
+
+    async def unsent(self, limit: int) -> tuple[list[Entry], bool]:
+        """Reads what is to be sent next, in order, and says whether there may be more behind it."""
+        entries = await self.outbox.after(self.core.sent_through, limit)
+        ready: list[Entry] = []
+        for entry in entries:
+            if self.core.knows(entry.sequence):
+                ready.append(entry)
+            elif entry.sequence not in self._done:
+                return ready, False  # on disk, but its `appended` comes in a moment, and wakes the writer
+        if entries and not ready:
+            self.core.sent(entries[-1].sequence)  # all of it is acknowledged and only not deleted yet
+        return ready, len(entries) == limit
+
+    def forget(self, sequences: Iterable[int]) -> None:
+        """Deletes these messages, soon."""
+        self._done.update(sequences)
+        self._to_delete.set()
+
+    def acknowledged(self) -> None:
+        """The scheduler acknowledged something."""
+        self._acknowledged.set()
+
+    async def clean(self) -> None:
+        """Deletes for ever; one task of the daemon."""
+        while True:
+            await self._to_delete.wait()
+            self._to_delete.clear()
+            await self.delete_now()
+
+    async def delete_now(self) -> None:
+        """Deletes what is to be deleted."""
+        batch = sorted(self._done)
+        if batch:
+            await self.outbox.delete(batch)
+            self._done.difference_update(batch)
+            self.wake.set()
 
     async def emptied(self) -> None:
         """Waits until the scheduler has everything."""
         while self.core.unacknowledged:
-            self._emptied.clear()
-            await self._emptied.wait()
+            self._acknowledged.clear()
+            await self._acknowledged.wait()
+
+    async def _carried_through(self, task: asyncio.Task[int]) -> int:
+        self._posting.add(task)
+        task.add_done_callback(self._posting.discard)
+        return await asyncio.shield(task)

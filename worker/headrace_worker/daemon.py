@@ -106,7 +106,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self.stop)
-        async with RuntimeServer(self._attempts) as runtime:
+        async with RuntimeServer(self._attempts, settings.home / "runtime") as runtime:
             self._place = Place(
                 devices=tuple(devices.devices),
                 runtime=runtime.address,
@@ -120,12 +120,14 @@ class Daemon:
             )
             async with self._tasks as tasks:
                 sweeper = tasks.create_task(self._sweep(), name="sweep uploads")
+                cleaner = tasks.create_task(courier.clean(), name="delete acknowledged messages")
                 serving = tasks.create_task(session.run(), name="session")
-                print(f"headrace worker: {settings.name} offers {len(devices.devices)} slots", flush=True)
+                count = len(devices.devices)
+                print(f"headrace worker: {settings.name} offers {count} slot{'s' * (count != 1)}", flush=True)
                 await self._stopping.wait()
-                await self._wind_down()
-                serving.cancel()
-                sweeper.cancel()
+                await self._wind_down(session)
+                for task in (serving, sweeper, cleaner):
+                    task.cancel()
         for number in _STOP_SIGNALS:
             loop.remove_signal_handler(number)
 
@@ -148,8 +150,9 @@ class Daemon:
                 self._prune([self._retention.decided(effect.lease_id, effect.report_sequence)])
             case Acked():
                 self._retention.acked(effect.sequences)
+                self._courier.acknowledged()
             case Forget():
-                await self._courier.forget([effect])
+                self._courier.forget(effect.sequences)
             case Welcomed() | Finish():
                 pass
             case _:
@@ -232,8 +235,10 @@ class Daemon:
 
     # The end.
 
-    async def _wind_down(self) -> None:
+    async def _wind_down(self, session: Session) -> None:
         log.info("stopping: %d trials are told to end", len(self._attempts))
+        # First, lest the slots that become free now are given to the next trials.
+        session.leave()
         for attempt in list(self._attempts.values()):
             attempt.stop(self._settings.stop_grace_s)
         if self._attempts:
@@ -248,6 +253,7 @@ class Daemon:
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_ACKS_S):
                 await self._courier.emptied()
+                await self._courier.delete_now()
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from headrace_worker.reports import LeaseOverError, ReportInvalidError
 
 # sockaddr_un holds 107 bytes.
 _LONGEST_PATH = 100
+_PREFIX = "headrace-worker-"
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # Any: the same for each call's messages
 
 
@@ -74,17 +75,22 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
 class RuntimeServer:
     """Serves while it is entered; the socket lies in a folder of its own that only this user can enter."""
 
-    def __init__(self, attempts: Mapping[str, Attempt]) -> None:
+    def __init__(self, attempts: Mapping[str, Attempt], note: Path) -> None:
         self._attempts = attempts
+        # Says where the folder is, for the next daemon to remove it if this one cannot.
+        self._note = note
         self._folder = Path()
         self._server: grpc.aio.Server | None = None
         self.address = ""
 
     async def __aenter__(self) -> "RuntimeServer":
-        self._folder = Path(tempfile.mkdtemp(prefix="headrace-"))
+        if self._note.exists() and (left := Path(self._note.read_text())).name.startswith(_PREFIX):
+            shutil.rmtree(left, ignore_errors=True)
+        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         if len(str(self._folder / "rt")) > _LONGEST_PATH:
             self._folder.rmdir()
-            self._folder = Path(tempfile.mkdtemp(prefix="headrace-", dir="/tmp"))
+            self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
+        self._note.write_text(str(self._folder))
         self.address = f"unix:{self._folder / 'rt'}"
         self._server = grpc.aio.server()
         runtime_pb2_grpc.add_TrialRuntimeServiceServicer_to_server(_Servicer(self._attempts), self._server)
@@ -98,3 +104,4 @@ class RuntimeServer:
         if self._server is not None:
             await self._server.stop(grace=0.5)
         shutil.rmtree(self._folder, ignore_errors=True)
+        self._note.unlink(missing_ok=True)

@@ -33,6 +33,8 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
+    # Schedulers are inside, whatever the environment says of proxies.
+    ("grpc.enable_http_proxy", 0),
     # This loop does the waiting; gRPC's own would come on top of it.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -109,10 +111,18 @@ class Session:
                 last = ""
                 if loop.time() - began >= _STEADY_S or self._drain_grace_s is not None:
                     backoff.succeeded()
+                if self._give_up:
+                    continue
             elif why != last:
                 log.warning("scheduler %s: %s; trials go on, trying again until it answers", address, why)
                 last = why
             await backoff.wait()
+
+    def leave(self) -> None:
+        """Opens a last session, which offers no slots: nothing more is to be placed here."""
+        self._core.leave()
+        self._give_up = "this worker stops"
+        self._courier.wake.set()
 
     async def _one(self, address: str) -> str:
         """Holds one session; returns why it ended."""
@@ -128,21 +138,21 @@ class Session:
                 call.cancel()
 
     async def _converse(self, call: Call) -> str:
-        why: list[str] = []
+        # Not a TaskGroup: one whose child fails swallows a cancellation that comes at the same moment, and a daemon
+        # that is being stopped would connect again.
+        tasks = [
+            asyncio.create_task(self._read(call), name="session reader"),
+            asyncio.create_task(self._write(call), name="session writer"),
+            asyncio.create_task(self._beat(), name="session heartbeat"),
+        ]
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._read(call), name="session reader")
-                tasks.create_task(self._write(call), name="session writer")
-                tasks.create_task(self._beat(), name="session heartbeat")
-        except* (_StreamOverError, SessionProtocolError) as errors:
-            why += [str(error) for error in errors.exceptions]
-        except* grpc.aio.AioRpcError as errors:
-            for error in errors.exceptions:
-                if isinstance(error, grpc.aio.AioRpcError):
-                    why.append(f"{error.code().name}: {error.details()}")
-        except* (asyncio.InvalidStateError, grpc.aio.UsageError):
-            why.append("the stream broke")  # a write that lost the race against the stream's end
-        return why[0] if why else "cancelled"
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        why = [_why(error) for error in results if isinstance(error, Exception)]
+        return why[0] if why else "the stream was cancelled"
 
     async def _read(self, call: Call) -> None:
         while True:
@@ -182,18 +192,12 @@ class Session:
             if self._beat_due:
                 self._beat_due = False
                 await call.write(worker_pb2.SessionRequest(heartbeat=self._core.heartbeat(self._telemetry)))
-            if not await self._send_some(call):
+            entries, more = await self._courier.unsent(_BATCH)
+            for entry in entries:
+                await call.write(entry.request)
+                self._core.sent(entry.sequence)
+            if not more:
                 await wake.wait()
-
-    async def _send_some(self, call: Call) -> bool:
-        """Sends a batch from the outbox; says whether there may be more."""
-        entries = await self._courier.outbox.after(self._core.sent_through, _BATCH)
-        for entry in entries:
-            if not self._core.knows(entry.sequence):
-                return False  # its `appended` comes in a moment, and wakes the writer
-            await call.write(entry.request)
-            self._core.sent(entry.sequence)
-        return len(entries) == _BATCH
 
     async def _drain(self, call: Call) -> None:
         with suppress(TimeoutError):
@@ -213,3 +217,16 @@ class Session:
             if reason := self._core.tick():
                 self._give_up = f"asking anew what is ours: {reason}"
                 self._courier.wake.set()
+
+
+def _why(error: Exception) -> str:
+    """Says why a stream ended; raises what is no end of a stream but a mistake in this program."""
+    match error:
+        case grpc.aio.AioRpcError():
+            return f"{error.code().name}: {error.details()}"
+        case asyncio.InvalidStateError() | grpc.aio.UsageError():
+            return "the stream broke"  # a write that lost the race against the stream's end
+        case _StreamOverError() | SessionProtocolError():
+            return str(error)
+        case _:
+            raise error

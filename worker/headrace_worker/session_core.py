@@ -148,6 +148,7 @@ class SessionCore:
         self._leaving: dict[str, event_pb2.LeaseRef] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._heartbeats = 0
+        self._leaving_for_good = False
         self._patience_ticks = _PATIENCE_TICKS
 
     # What the daemon tells it.
@@ -161,6 +162,8 @@ class SessionCore:
         awaits_decision: bool = False,
     ) -> list[Effect]:
         """A durable message is in the outbox; an `Exited` ends its lease."""
+        # A report that came to the disk after its lease's end is only history.
+        awaits_decision = awaits_decision and lease.lease_id in self._held
         self._messages[sequence] = _Message(lease.lease_id, exited, awaits_decision)
         if not exited:
             return []
@@ -172,6 +175,10 @@ class SessionCore:
         if held := self._held.get(lease_id):
             held.releasing = True
 
+    def leave(self) -> None:
+        """The worker is about to stop: from the next session on it offers no slots."""
+        self._leaving_for_good = True
+
     def sent(self, sequence: int) -> None:
         """A durable message went into the stream."""
         self.sent_through = max(self.sent_through, sequence)
@@ -179,11 +186,6 @@ class SessionCore:
     def knows(self, sequence: int) -> bool:
         """Says whether `appended` was called for the message: before that it must not be sent."""
         return sequence in self._messages
-
-    def wants(self, lease_id: str) -> bool:
-        """Says whether the lease is held and was not told to end."""
-        held = self._held.get(lease_id)
-        return held is not None and not held.releasing
 
     @property
     def unacknowledged(self) -> int:
@@ -198,7 +200,7 @@ class SessionCore:
         return worker_pb2.Hello(
             worker=self._identity.worker,
             incarnation=self._identity.incarnation,
-            devices=self._identity.devices,
+            devices=() if self._leaving_for_good else self._identity.devices,
             labels=self._identity.labels,
             held=self._named(),
             version=self._identity.version,
