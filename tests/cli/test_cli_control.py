@@ -9,6 +9,7 @@ import pytest
 from conftest import Invoke
 from fake_study_service import FakeStudyService
 from scripted_study import Script
+from terminal import terminal
 
 from headrace.cli import app as application
 from headrace.cli import hoist_address
@@ -24,6 +25,17 @@ def test_pause_resume_stop(fake: FakeStudyService, invoke: Invoke, script: Scrip
     assert "Trial 1" in invoke("stop", "digits", "1", "-y").out
     assert fake.requests["StopStudy"][0].reason == "enough"
     assert fake.requests["PauseTrial"][0].name == "studies/digits/trials/1"
+
+
+@pytest.mark.parametrize(("answer", "code", "stopped"), [("y", 0, 1), ("n", 2, 0)])
+def test_stop_asks_on_a_terminal(fake: FakeStudyService, answer: str, code: int, stopped: int) -> None:
+    fake.shown["studies/digits"] = 60
+    with terminal("stop", "digits") as screen:
+        screen.read_until(r"cancel its \d+ live trials\?")
+        screen.type(f"{answer}\n")
+        screen.read_until("is stopped" if stopped else "Nothing was done")
+        assert screen.child.wait(10) == code
+    assert len(fake.requests["StopStudy"]) == stopped
 
 
 def test_delete(fake: FakeStudyService, invoke: Invoke) -> None:

@@ -72,7 +72,17 @@ def test_studies(fake: FakeStudyService, invoke: Invoke) -> None:
         "cancelled": 0,
     }
     header, row = invoke("studies").out.splitlines()
-    assert header.split() == ["STUDY", "STATE", "TRIALS", "LIVE", "FAILED", "STEPS", "METRIC", "BEST", "CREATED"]
+    assert header.split() == [
+        "STUDY",
+        "STATE",
+        "TRIALS",
+        "LIVE",
+        "FAILED",
+        "STEPS",
+        "METRIC",
+        "BEST",
+        "CREATED",
+    ]
     assert row.split()[:8] == ["digits", "completed", "28", "0", "1", "155/756", "val_loss", "0.36774"]
 
 

@@ -1,20 +1,15 @@
 """`run` and `attach`: events as lines, JSON, exit codes, preflight, the summary, detaching."""
 
 import json
-import os
-import pty
 import re
-import select
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from conftest import Invoke
 from fake_study_service import FakeStudyService
 from scripted_study import race
+from terminal import terminal
 
 from headrace.v1 import study_pb2
 
@@ -186,35 +181,19 @@ def test_a_study_without_a_program_is_not_for_workers(
 
 def test_ctrl_c_on_a_terminal_detaches(fake: FakeStudyService, study_file: Path) -> None:
     fake.batch, fake.watch_delay_s = 2, 0.1
-    master, slave = pty.openpty()
-    child = subprocess.Popen(
-        [sys.executable, "-m", "headrace.cli", "run", str(study_file)],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        start_new_session=True,
-        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "110", "LINES": "40"},
-    )
-    os.close(slave)
-    try:
-        seen = read_until(master, "on the way|of run-all")
-        child.send_signal(signal.SIGINT)
-        seen += read_until(master, "headrace stop fresh")
-        assert child.wait(10) == 130
-    finally:
-        child.kill()
-        child.wait()
-        os.close(master)
+    with terminal("run", str(study_file)) as screen:
+        screen.read_until("of run-all")
+        screen.child.send_signal(signal.SIGINT)
+        seen = screen.read_until("headrace stop fresh")
+        assert screen.child.wait(10) == 130
     assert "\x1b[" in seen
     assert "headrace attach fresh" in seen
     assert "Traceback" not in seen
 
 
-def read_until(terminal: int, pattern: str, timeout_s: float = 20.0) -> str:
-    """What the terminal shows until the pattern is there."""
-    seen, deadline = "", time.monotonic() + timeout_s
-    while not re.search(pattern, seen):
-        ready, _, _ = select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))
-        assert ready, f"no {pattern!r} in {seen!r}"
-        seen += os.read(terminal, 65536).decode(errors="replace")
-    return seen
+def test_the_live_view_says_that_it_tries_again(fake: FakeStudyService, study_file: Path) -> None:
+    fake.batch, fake.watch_delay_s = 2, 0.1
+    with terminal("run", str(study_file)) as screen:
+        screen.read_until("of run-all")
+        fake.stop()
+        screen.read_until("Trying to connect again")

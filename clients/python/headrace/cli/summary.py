@@ -98,7 +98,8 @@ class Summary:
         if self.wall_time_s is not None:
             lines.append(("wall time", wording.duration(self.wall_time_s)))
         if study.best is not None and study.best.checkpoint is not None:
-            lines.append(("checkpoint", study.best.checkpoint.uri))
+            checkpoint = study.best.checkpoint
+            lines.append(("checkpoint", f"{checkpoint.uri} (step {checkpoint.step})"))
         if self.report is not None:
             lines.append(("report", str(self.report)))
         return lines

@@ -1,0 +1,53 @@
+"""A command on a terminal of its own, typed at and read from."""
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Terminal:
+    """A running `headrace` command on a pseudo-terminal."""
+
+    def __init__(self, child: "subprocess.Popen[bytes]", master: int) -> None:
+        self.child = child
+        self._master = master
+        self.seen = ""
+
+    def read_until(self, pattern: str, timeout_s: float = 30.0) -> str:
+        """All that was shown until the pattern is there."""
+        deadline = time.monotonic() + timeout_s
+        while not re.search(pattern, self.seen):
+            ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"no {pattern!r} in {self.seen!r}"
+            self.seen += os.read(self._master, 65536).decode(errors="replace")
+        return self.seen
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+
+@contextmanager
+def terminal(*arguments: str) -> Iterator[Terminal]:
+    """Runs `headrace ARGUMENTS` on a terminal; kills it at the end if need be."""
+    master, slave = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "headrace.cli", *arguments],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "110", "LINES": "40"},
+    )
+    os.close(slave)
+    try:
+        yield Terminal(child, master)
+    finally:
+        child.kill()
+        child.wait()
+        os.close(master)
