@@ -237,12 +237,13 @@ class TestGrid:
         assert sampler.size == len(values)
         assert [sampler.suggest(n)["x"] for n in range(sampler.size)] == pytest.approx(values)
 
-    def test_ends_are_exact(self):
-        sampler = make_sampler(
-            spec({"x": FloatDomain(low=1e-5, high=0.1, log=True)}, GridSampler(points={"x": 7}))
-        )
-        assert sampler.suggest(0)["x"] == 1e-5
-        assert sampler.suggest(6)["x"] == 0.1
+    @given(low=st.floats(1e-9, 1e9), factor=st.floats(1.01, 1e9), points=st.integers(2, 9))
+    def test_ends_are_exact(self, low, factor, points):
+        domain = FloatDomain(low=low, high=low * factor, log=True)
+        sampler = make_sampler(spec({"x": domain}, GridSampler(points={"x": points})))
+        drawn = [sampler.suggest(number)["x"] for number in range(points)]
+        assert (drawn[0], drawn[-1]) == (domain.low, domain.high)
+        assert drawn == sorted(drawn)
 
     def test_a_huge_grid_is_counted_and_not_built(self):
         space = {f"n{k}": IntDomain(low=1, high=10**9) for k in range(5)}

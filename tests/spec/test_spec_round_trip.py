@@ -237,6 +237,15 @@ def test_large_floats_stay_floats():
     assert type(through_jsonb({"a": 1e16})["a"]) is int
 
 
+def test_durations_keep_their_microseconds():
+    spec = parse_spec(
+        {**SOUND, "template": {**SOUND["template"], "grace": 1.000001, "report_timeout": 86400.5}}
+    )
+    assert spec.template.grace == timedelta(seconds=1, microseconds=1)
+    assert from_proto(to_proto(spec)) == spec
+    assert parse_spec(spec.model_dump(mode="json")) == spec
+
+
 def test_what_unset_fields_mean():
     message = to_proto(parse_spec({**SOUND, "policy": {"kind": "asha"}, "template": None}))
     message.ClearField("policy")
