@@ -1,5 +1,7 @@
 """The real thing: `headrace up` with its own Postgres, scheduler and worker, killed at every place."""
 
+import ast
+import os
 import re
 import signal
 import subprocess
@@ -28,6 +30,10 @@ SPEC = parse_spec(
         "max_steps": 1,
     }
 )
+
+HOW_TO = Path(__file__).resolve().parents[2] / "docs/how-to/ask-tell.md"
+ASK_TELL = HOW_TO.read_text(encoding="utf-8").partition("```python\n")[2].partition("```\n")[0]
+"""The program of the how-to."""
 
 
 class Up:
@@ -121,6 +127,17 @@ def test_it_serves_survives_kills_and_goes_on_after_a_stop(tmp_path: Path) -> No
 
     with up(home), Client(address_in(home)) as client:
         assert [study.name for study in client.studies()] == ["kept"]
+        ask_tell = subprocess.run(
+            [sys.executable, "-c", ASK_TELL],
+            env={**os.environ, "HEADRACE_HOME": str(home)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert ask_tell.returncode == 0, ask_tell.stderr
+        assert -5 <= ast.literal_eval(ask_tell.stdout)["x"] <= 5
+        assert client.study("parabola").status().state == "completed"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the death signal is Linux's")
