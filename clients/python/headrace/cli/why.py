@@ -71,16 +71,20 @@ def _show(story: TrialStory, metric: str, output: Output) -> None:
     )
     output.line(f"  {wording.params(trial.params)}")
     output.line()
+    told = ""
     for event in story.events:
-        for line in _event_lines(event, metric):
+        for line in _event_lines(event, metric, told):
             output.line(line)
+        if isinstance(event.detail, DecisionMade):
+            told = event.detail.explanation.sentence
     if trial.detail:
         output.line()
         output.line(f"Now {trial.outcome}: {trial.detail}")
     _show_log_tail(trial, output)
 
 
-def _event_lines(event: Event, metric: str) -> list[Text]:
+def _event_lines(event: Event, metric: str, told: str) -> list[Text]:
+    """The event in lines; a move that only repeats the decision `told` before does not repeat it here."""
     at = event.time.astimezone().strftime("%H:%M:%S") if event.time else "--:--:--"
     text = Text.assemble((f"{at}  ", "dim"))
     match event.detail:
@@ -106,7 +110,7 @@ def _event_lines(event: Event, metric: str) -> list[Text]:
                 f"{moved.action:<11}",
                 style="cyan" if moved.action in ("launch", "resume", "restored") else "",
             )
-            text.append_text(clean(_move(moved)))
+            text.append_text(clean(_move(moved, told)))
         case TrialCreated():
             text.append_text(Text.assemble(("created    ", "dim"), clean(event.message or "proposed")))
         case StudyMoved() | None:
@@ -131,14 +135,14 @@ def _figures(why: Explanation, metric: str) -> list[Text]:
     return lines
 
 
-def _move(moved: TrialMoved) -> str:
+def _move(moved: TrialMoved, told: str) -> str:
     parts = [f"{moved.from_state.value} → {moved.to_state.value}"]
     if moved.reason is not None:
         parts.append(f"({moved.reason.value.replace('_', ' ')})")
     if moved.worker:
         slots = ", ".join(map(str, moved.slots))
         parts.append(f"on {moved.worker}" + (f" slot {slots}" if slots else ""))
-    return " ".join(parts) + (f": {moved.detail}" if moved.detail else "")
+    return " ".join(parts) + (f": {moved.detail}" if moved.detail and moved.detail != told else "")
 
 
 def _show_log_tail(trial: TrialInfo, output: Output) -> None:

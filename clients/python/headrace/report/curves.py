@@ -143,10 +143,10 @@ def _axes(figure: go.Figure, data: StudyData, values: list[float]) -> None:
     spread = ladder[-1] / ladder[0] >= 8 if ladder else False
     ticks = {"tickvals": ladder, "ticktext": [str(milestone) for milestone in ladder]} if spread else {}
     figure.update_xaxes(**style.axis("step", type="log" if spread else "linear", **ticks))
-    low, high = (min(values), max(values)) if values else (0.0, 0.0)
-    steep = low > 0 and high / low > 30
     goal = "higher is better" if data.maximize else "lower is better"
-    figure.update_yaxes(**style.axis(f"{data.metric} ({goal})", type="log" if steep else "linear"))
+    figure.update_yaxes(
+        **style.axis(f"{data.metric} ({goal})", type="log" if style.steep(values) else "linear")
+    )
     for index, milestone in enumerate(ladder):
         figure.add_vline(x=milestone, line={"color": style.MUTED, "width": 1, "dash": "dot"}, opacity=0.6)
         figure.add_annotation(

@@ -21,7 +21,7 @@ from headrace.report.table import trial_table
 CSS = f"""
 :root {{ color-scheme: light; }}
 body {{ font-family: {style.FONT}; color: {style.INK}; background: #f4f6f8; margin: 0; line-height: 1.45; }}
-main {{ max-width: 1180px; margin: 0 auto; padding: 28px 24px 60px; }}
+main {{ max-width: 1240px; margin: 0 auto; padding: 28px 24px 60px; }}
 h1 {{ font-size: 28px; margin: 0 0 2px; overflow-wrap: anywhere; }}
 h2 {{ font-size: 19px; margin: 0 0 4px; }}
 .lead, .note {{ color: {style.MUTED}; margin: 0 0 14px; }}
@@ -34,9 +34,9 @@ section {{ background: white; border: 1px solid #dfe4e9; border-radius: 10px; pa
 .card .more {{ font-size: 13px; color: {style.MUTED}; overflow-wrap: anywhere; }}
 .best .figure {{ color: {style.BEST}; }}
 .scroll {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-size: 13px; width: 100%; }}
-th, td {{ text-align: left; padding: 5px 10px; border-bottom: 1px solid #e6eaee; white-space: nowrap; }}
-td.why {{ white-space: normal; min-width: 240px; }}
+table {{ border-collapse: collapse; font-size: 12.5px; width: 100%; }}
+th, td {{ text-align: left; padding: 5px 8px; border-bottom: 1px solid #e6eaee; white-space: nowrap; }}
+td.why {{ white-space: normal; min-width: 200px; }}
 th {{ position: sticky; top: 0; background: white; cursor: pointer; user-select: none; }}
 th[aria-sort=ascending]::after {{ content: " ▲"; }}
 th[aria-sort=descending]::after {{ content: " ▼"; }}

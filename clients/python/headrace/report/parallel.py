@@ -25,15 +25,23 @@ def parallel_coordinates(data: StudyData) -> go.Figure:
     values = [t.best_value or 0.0 for t in trials]
     dimensions = [_dimension(data, name, trials) for name in data.study.spec.space]
     dimensions.append(_steps(data, trials))
-    dimensions.append(_numeric(data.metric, list(values), log=False))
+    log = style.steep(values)
+    dimensions.append(_numeric(data.metric, list(values), log=log))
+    scale = dimensions[-1]
     figure = go.Figure(
         go.Parcoords(
             line={
-                "color": values,
+                "color": scale["values"],
                 "colorscale": style.SEQUENTIAL,
                 "reversescale": not data.maximize,
                 "showscale": len(set(values)) > 1,
-                "colorbar": {"title": {"text": style.text(data.metric)}, "thickness": 12, "outlinewidth": 0},
+                "colorbar": {
+                    "title": {"text": style.text(data.metric)},
+                    "thickness": 12,
+                    "outlinewidth": 0,
+                    "tickvals": scale["tickvals"],
+                    "ticktext": scale["ticktext"],
+                },
             },
             dimensions=dimensions,
             labelfont={"size": 13, "color": style.INK},

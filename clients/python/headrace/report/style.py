@@ -4,6 +4,7 @@ The colours are those of Okabe and Ito, which readers with any common colour vis
 its own line, marker or pattern, so that colour is never the only sign.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -72,6 +73,11 @@ def layout(*, height: int, **more: Any) -> dict[str, Any]:
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"},
         **more,
     }
+
+
+def steep(values: Sequence[float]) -> bool:
+    """True for values that a linear axis would squeeze together at one end."""
+    return bool(values) and min(values) > 0 and max(values) / min(values) > 30
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
