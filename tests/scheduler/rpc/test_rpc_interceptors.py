@@ -10,6 +10,8 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 from rpc_site import Replica, serving
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -192,7 +194,7 @@ async def test_a_defect_is_logged_and_not_told(
 
 async def test_a_call_without_a_deadline_gets_one() -> None:
     async with probing(deadline_s=0.1) as client:
-        client.probe.behaviour = lambda _: asyncio.Event().wait()  # type: ignore[assignment,return-value]
+        client.probe.behaviour = lambda _: asyncio.Event().wait()
         with pytest.raises(errors.DeadlineError):
             await client.call("unary", timeout_s=None)
         assert client.probe.closed == ["unary"]
@@ -257,3 +259,31 @@ async def test_database_errors_that_reach_the_edge_are_known(client: Client) -> 
 async def watch(replica: Replica) -> None:
     async for _ in replica.watch(pb.WatchStudyRequest(name="studies/s")):
         raise AssertionError("nothing can be known")
+
+
+async def test_health_and_reflection_pass_the_edge() -> None:
+    server = grpc.aio.server(interceptors=interceptors.make_server_interceptors())
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    reflection.enable_server_reflection([pb.DESCRIPTOR.services_by_name["StudyService"].full_name], server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        client = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest()
+        assert (await client.Check(request, timeout=10)).status == health_pb2.HealthCheckResponse.SERVING
+        watching = client.Watch(request, timeout=10)
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
+        await servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watching.cancel()
+        listing = reflection_pb2.ServerReflectionRequest(list_services="")
+        reflected = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
+            iter([listing]), timeout=10
+        )
+        answers = [answer async for answer in reflected]
+        assert [service.name for service in answers[0].list_services_response.service] == [
+            "headrace.v1.StudyService"
+        ]
+    await server.stop(0)

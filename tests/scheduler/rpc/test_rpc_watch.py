@@ -54,7 +54,10 @@ async def test_watchers_see_every_event_once_while_two_replicas_work(site: RpcSi
         check(watch.result(), 0, newest)
 
 
-async def test_a_watch_that_is_cut_again_and_again_goes_on_without_gaps_or_repeats(site: RpcSite) -> None:
+async def test_a_watch_that_is_cut_again_and_again_goes_on_without_gaps_or_repeats(
+    site: RpcSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "MAX_EVENTS", 4)
     other = await site.add_replica()
     await site.create(max_trials=9)
     dice = random.Random(3)

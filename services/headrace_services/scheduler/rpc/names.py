@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from headrace.errors import InvalidFieldError, Violation, show_value
+from headrace.spec import check_study_id
 
-_STUDY = re.compile(r"studies/([a-z][a-z0-9-]{0,62})")
-_TRIAL = re.compile(r"studies/([a-z][a-z0-9-]{0,62})/trials/([0-9]{1,18})")
+_STUDY = re.compile(r"studies/([^/]+)")
+_TRIAL = re.compile(r"studies/([^/]+)/trials/([0-9]{1,18})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ def parse_study(name: str, *, field: str = "name") -> str:
     match = _STUDY.fullmatch(name)
     if match is None:
         _refuse(field, name, "is not the name of a study", "Write it as studies/STUDY.")
-    return match[1]
+    return check_study_id(match[1], field=field)
 
 
 def parse_trial(name: str, *, field: str = "name") -> TrialName:
@@ -49,18 +50,18 @@ def parse_trial(name: str, *, field: str = "name") -> TrialName:
     match = _TRIAL.fullmatch(name)
     if match is None:
         _refuse(field, name, "is not the name of a trial", "Write it as studies/STUDY/trials/NUMBER.")
-    return TrialName(study=match[1], number=int(match[2]))
+    return TrialName(study=check_study_id(match[1], field=field), number=int(match[2]))
 
 
 def parse_parent(name: str, *, field: str = "parent") -> tuple[str, int | None]:
     """A study, or a study and a trial's number; raises InvalidFieldError otherwise."""
-    if match := _TRIAL.fullmatch(name):
-        return match[1], int(match[2])
-    match = _STUDY.fullmatch(name)
-    if match is None:
+    if _TRIAL.fullmatch(name):
+        trial = parse_trial(name, field=field)
+        return trial.study, trial.number
+    if not _STUDY.fullmatch(name):
         remedy = "Write it as studies/STUDY or studies/STUDY/trials/NUMBER."
         _refuse(field, name, "is the name neither of a study nor of a trial", remedy)
-    return match[1], None
+    return parse_study(name, field=field), None
 
 
 def _refuse(field: str, name: str, message: str, remedy: str) -> NoReturn:

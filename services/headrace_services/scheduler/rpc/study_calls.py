@@ -47,6 +47,7 @@ class StudyCalls(Calls):
         created: list[Study] = []
 
         async def create(conn: AsyncConnection) -> pb.CreateStudyResponse:
+            created.clear()
             if await studies.find(conn, request.study_id) is not None:
                 raise StudyExistsError(f"a study '{request.study_id}' exists already")
             study = await studies.create(
