@@ -24,7 +24,11 @@ def embedded(tmp_path: Path) -> EmbeddedPostgres:
 async def query(postgres: EmbeddedPostgres, statement: str) -> list[tuple]:
     url = sqlalchemy.make_url(postgres.url)
     connection = await psycopg.AsyncConnection.connect(
-        host=url.query["host"], user=url.username, dbname=url.database, autocommit=True
+        host=url.query["host"],
+        port=url.query["port"],
+        user=url.username,
+        dbname=url.database,
+        autocommit=True,
     )
     async with connection:
         cursor = await connection.execute(statement)
@@ -48,6 +52,14 @@ async def test_it_listens_on_a_socket_that_others_cannot_reach(embedded, running
     async with running([embedded.child()]):
         assert await query(embedded, "SHOW listen_addresses") == [("",)]
     assert embedded.data_dir.stat().st_mode & 0o077 == 0
+
+
+async def test_the_user_s_environment_does_not_matter(embedded, running, monkeypatch) -> None:
+    monkeypatch.setenv("PGPORT", "1234")
+    monkeypatch.setenv("LC_ALL", "xx_XX.UTF-8")
+    async with running([embedded.child()]):
+        assert await query(embedded, "SHOW lc_messages") == [("C",)]
+        assert await query(embedded, "SHOW server_encoding") == [("UTF8",)]
 
 
 async def test_a_long_path_gets_a_short_socket(tmp_path, running) -> None:

@@ -134,7 +134,8 @@ async def _run(options: Options, notices: Notices, began: float) -> None:
 
     loop = asyncio.get_running_loop()
     for which in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(which, on_signal, which)
+        if which is signal.SIGINT or signal.getsignal(which) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+            loop.add_signal_handler(which, on_signal, which)
     with ExitStack() as advertisement:
 
         def on_ready() -> None:

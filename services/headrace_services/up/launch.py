@@ -29,6 +29,7 @@ def main(arguments: list[str]) -> None:
     # After the change of user, which clears it.
     die_with(options.parent, options.death_signal)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # which Python ignores, and exec would hand on
     os.execvp(options.command[0], options.command)  # noqa: S606 - to become the command is the point
 
 

