@@ -211,9 +211,9 @@ def test_an_unreachable_scheduler_is_told_soon_and_by_address() -> None:
 
 def test_a_scheduler_that_was_there_is_waited_for(fake: FakeStudyService, script: Script) -> None:
     fake.add(script)
-    with Client(fake.address, timeout_s=4.0, connect_timeout_s=0.1) as client:
+    with Client(fake.address, timeout_s=1.5, connect_timeout_s=0.1) as client:
         client.studies()
-        fake.fail_next("GetStudy", *[DatabaseUnavailableError("Postgres is away.")] * 3)
+        fake.fail_next("GetStudy", *[DatabaseUnavailableError("Postgres is away.")] * 2)
         assert client.study("digits").status().name == "digits"
         fake.fail_next("GetStudy", *[DatabaseUnavailableError("Postgres is away.")] * 50)
         with pytest.raises(DatabaseUnavailableError):

@@ -2,7 +2,7 @@
 
 The child writes the file `address` when it is ready and removes it at a clean stop. It has its own session, so that
 the Ctrl-C of a terminal reaches this process alone, which then stops the child in good order (SIGTERM: trials save,
-workers leave, the database shuts down).
+workers leave, the database shuts down). When this process is killed instead, the tether does the same.
 """
 
 import os
@@ -35,23 +35,38 @@ def local_service(home: Path, *, slots: int | None, notes: Output) -> Iterator[s
     """Runs the service around the block; yields its address."""
     home.mkdir(parents=True, exist_ok=True)
     log_path = home / "up.log"
-    command = [sys.executable, "-m", "headrace.cli.tether", "up", "--home", str(home), "--port", "0"]
-    command += ["--slots", str(slots)] if slots is not None else []
     notes.note(f"Starting a service in {home}")
     before = _stamp(home)
-    with log_path.open("ab") as log:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env={**os.environ, "HEADRACE_TETHERED_TO": str(os.getpid())},
-        )
+    reading, writing = os.pipe()
     try:
-        yield _wait_ready(child, home, log_path, before)
+        command = [
+            sys.executable,
+            "-m",
+            "headrace.cli.tether",
+            str(reading),
+            "up",
+            "--home",
+            str(home),
+            "--port",
+            "0",
+        ]
+        command += ["--slots", str(slots)] if slots is not None else []
+        with log_path.open("ab") as log:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(reading,),
+            )
+        try:
+            yield _wait_ready(child, home, log_path, before)
+        finally:
+            stop(child)
     finally:
-        stop(child)
+        os.close(reading)
+        os.close(writing)
 
 
 def stop(child: "subprocess.Popen[bytes]") -> None:

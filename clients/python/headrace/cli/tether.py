@@ -1,29 +1,29 @@
-"""`python -m headrace.cli.tether ARGS`: the command `headrace ARGS`, which ends when its parent ends, however that is.
+"""`python -m headrace.cli.tether FD ARGS`: the command `headrace ARGS`, which ends when its parent ends.
 
-`headrace run --local` starts its service this way: a killed `run` must not leave a database and workers behind. Linux
-sends the signal (PR_SET_PDEATHSIG); elsewhere the child lives on, as any background process would.
+`headrace run --local` starts its service this way: a killed `run` must not leave a database and workers behind. The
+parent holds the writing end of a pipe and never writes; when it is gone, the kernel closes that end, the read here
+returns, and this process gets one SIGTERM, as if somebody had stopped it. (Linux's PR_SET_PDEATHSIG would send one for
+every thread of a parent that is killed, and a second one means "at once" to `headrace up`.)
 """
 
-import ctypes
 import os
 import signal
 import sys
+import threading
 
 from headrace.cli import main
 
-_PR_SET_PDEATHSIG = 1
 
+def tether(pipe: int) -> None:
+    """Asks for SIGTERM when nobody holds the other end of the pipe any more."""
 
-def tether() -> None:
-    """Asks the kernel for SIGTERM at the parent's death; ends at once if the parent is dead already."""
-    if sys.platform != "linux":
-        return
-    parent = int(os.environ.pop("HEADRACE_TETHERED_TO", "0"))
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if parent and os.getppid() != parent:
-        sys.exit(1)
+    def wait() -> None:
+        os.read(pipe, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="tether", daemon=True).start()
 
 
 if __name__ == "__main__":
-    tether()
-    main()
+    tether(int(sys.argv[1]))
+    main(sys.argv[2:])

@@ -1,0 +1,105 @@
+"""`run --local` for real: a database, a scheduler, a worker and trials from one command, and nothing left of them."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+STUDY = """
+name: tiny
+objective: {metric: loss, goal: minimize}
+trial: {callable: tiny:train}
+space: {x: {type: float, low: 0.0, high: 1.0}}
+policy: {kind: asha, eta: 2, rungs: [1, 2, 4]}
+trials: 4
+seed: 3
+baseline: {x: 0.5}
+"""
+PROGRAM = """
+from headrace import trial
+
+def train(t: trial.Trial) -> None:
+    for step in t.steps():
+        t.report(loss=(t.params["x"] - 0.3) ** 2 + 1 / step)
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path: Unix sockets lie in it."""
+    made = Path(tempfile.mkdtemp(prefix="hr-"))
+    (made / "study.yaml").write_text(STUDY)
+    (made / "tiny.py").write_text(PROGRAM)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def start(folder: Path) -> "subprocess.Popen[str]":
+    home = str(folder / "home")
+    command = ["run", str(folder / "study.yaml"), "--local", "--slots", "2", "--home", home, "--json"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "headrace.cli", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={key: value for key, value in os.environ.items() if key != "HEADRACE_ADDRESS"},
+    )
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """The processes whose command line names the folder."""
+    found = psutil.process_iter(["cmdline"])
+    return [process for process in found if str(folder) in " ".join(process.info["cmdline"] or ())]
+
+
+def test_a_study_from_one_command(folder: Path) -> None:
+    run = start(folder)
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    lines = [json.loads(line) for line in out.splitlines()]
+    events, summary = lines[:-1], lines[-1]
+    assert [event["cursor"] for event in events] == list(range(1, len(events) + 1))
+    assert summary["state"] == "completed"
+    assert summary["trials"] == 5
+    assert summary["failed"] == 0
+    assert summary["baseline_value"] == pytest.approx(0.04 + 1 / 4)
+    assert summary["best"]["best_value"] < 1.5
+    assert Path(summary["report"]) == folder / "home" / "report.html"
+    assert Path(summary["report"]).stat().st_size > 1_000_000
+    assert f"headrace up --home {folder / 'home'}" in err
+    assert processes_of(folder) == []
+
+
+def test_a_killed_command_leaves_nothing_running(folder: Path) -> None:
+    run = start(folder)
+    assert run.stdout is not None
+    assert run.stderr is not None
+    with run.stdout, run.stderr:
+        assert json.loads(run.stdout.readline())["type"] == "event"
+        assert processes_of(folder)
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        _, alive = psutil.wait_procs(processes_of(folder), timeout=60)
+        assert alive == []
+    assert not (folder / "home" / "address").exists()
+
+
+def test_a_service_that_cannot_start_is_one_clear_error(folder: Path) -> None:
+    (folder / "home").mkdir()
+    (folder / "home" / "postgres").write_text("not a folder")
+    run = start(folder)
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 1
+    assert out == ""
+    assert "error: The service did not start" in err
+    assert "up.log" in err
+    assert "Traceback" not in err
+    assert processes_of(folder) == []
