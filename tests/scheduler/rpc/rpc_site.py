@@ -29,6 +29,7 @@ class Replica:
 
     hub: Hub
     stub: Any
+    address: str
 
     async def call(self, method: str, request: Any, timeout_s: float = TIMEOUT_S) -> Any:
         """Call a method; raises the HeadraceError that the client would see."""
@@ -189,8 +190,9 @@ async def serving(engine: AsyncEngine) -> AsyncIterator[Replica]:
     add_study_service(StudyServicer(hub), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield Replica(hub=hub, stub=StudyServiceStub(channel))
+    address = f"127.0.0.1:{port}"
+    async with grpc.aio.insecure_channel(address) as channel:
+        yield Replica(hub=hub, stub=StudyServiceStub(channel), address=address)
     await server.stop(0)
     over.set()
     await running
