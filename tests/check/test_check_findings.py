@@ -12,6 +12,7 @@ Check = Callable[..., CheckReport]
 TRACK = "t.track(model=model, optimizer=opt, lr_scheduler=sched, batches=batches, noise=noise)"
 LOOP = "for epoch in t.steps():"
 REPORT = "t.report(loss=loss, luck=random.random() + numpy.random.rand())"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def findings(report: CheckReport) -> list[tuple[Kind, str]]:
@@ -229,3 +230,34 @@ def test_in_real_processes_of_its_own(tmp_path: Path) -> None:
     )
     report = run_check(script, steps=2)
     assert findings(report) == [(Kind.RNG, "Random `luck` is not tracked: the random numbers repeat")]
+
+
+def test_loader_workers_that_fetch_ahead_are_suspected(check: Check) -> None:
+    loader = "loader = torch.utils.data.DataLoader(range(20), batch_sampler=batches, num_workers=1)\n    "
+    report = check(
+        (LOOP, loader + "for epoch in range(9):"),
+        ("for batch in batches.take(3):", "for batch in loader:"),
+        ("        sched.step()\n        " + REPORT, "            " + REPORT),
+    )
+    (missing,) = report.missing
+    assert missing.finding == (
+        "the workers of DataLoader `loader` fetch batches ahead of the loop: a save skips them"
+    )
+
+
+def test_a_difference_that_nothing_explains_is_still_a_failure(check: Check) -> None:
+    report = check((REPORT, "t.report(resumed=t.resumed)"))
+    assert report.missing == ()
+    assert "nothing that can be inspected explains it" in render(report)
+    assert "but: resumed at step 2 is 0.0 straight, 1.0 resumed" in render(report)
+
+
+@pytest.mark.parametrize(
+    ("example", "smaller"),
+    [("digits", ("", "")), ("charlm", ("ITERATIONS = 150", "ITERATIONS = 3"))],
+)
+def test_the_examples_pass(check: Check, example: str, smaller: tuple[str, str]) -> None:
+    source = (EXAMPLES / example / "train.py").read_text()
+    narrow = {"width": 8, **({"batch_size": 128} if example == "digits" else {"depth": 1})}
+    report = check(smaller, source=source, steps=2, params=narrow)
+    assert report.passed, render(report)

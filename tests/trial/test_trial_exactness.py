@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from scripted_daemon import Daemon
@@ -71,16 +72,16 @@ def _state(daemon: Daemon) -> Path:
     return daemon.checkpoint / "state.pt"
 
 
-def _assert_same(one: object, other: object) -> None:
+def _assert_same(one: Any, other: Any) -> None:
     assert type(one) is type(other)
     if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)  # type: ignore[arg-type]
+        assert torch.equal(one, other)
     elif isinstance(one, dict):
-        assert one.keys() == other.keys()  # type: ignore[attr-defined]
+        assert one.keys() == other.keys()
         for key in one:
-            _assert_same(one[key], other[key])  # type: ignore[index]
+            _assert_same(one[key], other[key])
     elif isinstance(one, list | tuple):
-        for mine, theirs in zip(one, other, strict=True):  # type: ignore[call-overload]
+        for mine, theirs in zip(one, other, strict=True):
             _assert_same(mine, theirs)
     else:
         assert one == other

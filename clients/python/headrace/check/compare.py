@@ -79,11 +79,13 @@ def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[M
         return steps
     found: dict[str, Missing] = {}
     for before, after in pairwise(chain):
-        for missing in (
+        signs = (
             *_seeded_again(after),
             *_variables_reset(before, after),
             *_iterators_restarted(before, after),
-        ):
+            *_fetched_ahead(before),
+        )
+        for missing in signs:
             found.setdefault(missing.finding, missing)
     return tuple(found.values())
 
@@ -233,6 +235,17 @@ def _iterators_restarted(before: SegmentResult, after: SegmentResult) -> Iterato
             finding=f"`{name}` is an iterator, which no checkpoint can hold: it starts again",
             remedy="draw batches from trial.ResumableBatches, and track it",
             step=saved.step,
+        )
+
+
+def _fetched_ahead(before: SegmentResult) -> Iterator[Missing]:
+    saved = before.last(Moment.REPORTED)
+    for name in saved.ahead if saved is not None else ():
+        yield Missing(
+            kind=Kind.DATA,
+            finding=f"the workers of DataLoader `{name}` fetch batches ahead of the loop: a save skips them",
+            remedy="report at the end of an epoch of the loader, or use num_workers=0",
+            step=saved.step if saved is not None else 0,
         )
 
 

@@ -10,13 +10,19 @@ _SHORT = 64
 
 def digest(value: Any) -> str:
     """The value itself where it is short and plain, else a hash of its type, shape and bits."""
-    if value is None or type(value) in (bool, int, float, str):
-        text = value.hex() if isinstance(value, float) and value != value else repr(value)
+    if _is_plain(value) or (
+        isinstance(value, list | tuple) and len(value) <= _SHORT and all(map(_is_plain, value))
+    ):
+        text = repr(value)
         if len(text) <= _SHORT:
             return text
     hasher = blake2b(digest_size=8)
     _feed(hasher, value)
     return f"#{hasher.hexdigest()}"
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def _feed(hasher: "blake2b", value: Any) -> None:

@@ -31,8 +31,11 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
     """All the state that can be found from here."""
     frames = discover.script_frames(frame)
     finds = _Finds(t.tracked_objects())
+    ahead = []
     for path, value in discover.walk(frames):
         finds.add(value, path)
+        if issubclass(type(value), finds.classes.loader) and getattr(value, "num_workers", 0) > 0:
+            ahead.append(path)
     for value in heap.find(nameless_classes()):
         finds.add(value, "")
         for path, part in discover.parts_of(value):
@@ -44,6 +47,7 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
         pieces=(*finds.pieces(), *_global_pieces(t)),
         variables={name: digest(value) for name, value in local.items() if _is_plain(value)},
         iterators=tuple(sorted(name for name, value in local.items() if _is_iterator(value))),
+        ahead=tuple(ahead),
     )
 
 

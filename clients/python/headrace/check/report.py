@@ -85,7 +85,9 @@ def _lines(report: CheckReport) -> Iterator[str]:
         yield f"  two straight runs, no checkpoint involved: {_parting(report.nondeterminism, 'second run')}"
     if report.trajectory is not None and report.nondeterminism is None:
         yield ""
-        yield f"  what follows: {_parting(report.trajectory, 'resumed')}"
+        yield f"  {'what follows' if report.missing else 'but'}: {_parting(report.trajectory, 'resumed')}"
+        if not report.missing:
+            yield "  look for what the next step reads outside of the script's variables: files, caches, other processes"
 
 
 def _verdict(report: CheckReport) -> str:

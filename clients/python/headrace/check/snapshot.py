@@ -4,10 +4,10 @@ Everything here is plain data that goes through a file from the process that tra
 """
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 
 
-class Kind(Enum):
+class Kind(StrEnum):
     """What a piece of state is; the value is its name in a report, the order that of suspicion."""
 
     WEIGHTS = "weights"
@@ -42,7 +42,7 @@ class Piece:
         return f"{self.label} `{self.variable}`" if self.variable else self.label
 
 
-class Moment(Enum):
+class Moment(StrEnum):
     """When a snapshot was taken."""
 
     # At the end of `t.track(...)`.
@@ -66,6 +66,8 @@ class Snapshot:
     variables: dict[str, str]
     # Variables that hold a generator or an iterator.
     iterators: tuple[str, ...]
+    # Loaders whose worker processes fetch ahead of the loop.
+    ahead: tuple[str, ...] = ()
 
     def by_key(self) -> dict[str, Piece]:
         """The pieces by key."""

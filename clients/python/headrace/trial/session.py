@@ -14,6 +14,7 @@ from typing import Any, NoReturn, Protocol
 
 from headrace.trial import checkpoint, rng
 from headrace.trial.metrics import to_floats
+from headrace.trial.restore import Restore
 from headrace.trial.runtime import Action, Assignment, Ended, Report, Runtime
 from headrace.trial.tracking import Tracked, tracked
 
@@ -54,9 +55,11 @@ class Trial:
         self._runtime = runtime
         self._observer = observer
         self._tracked: dict[str, Tracked] = {}
-        self._step = assignment.resume_step
-        self._reported_step = assignment.resume_step
-        self._saved_step = assignment.resume_step
+        self._restore = None if assignment.restore_dir is None else Restore(assignment.restore_dir)
+        self._step = self._restore.loop_step if self._restore else 0
+        self._reported_step = self._saved_step = self._restore.step if self._restore else 0
+        if self._restore is not None:
+            self._restore.put_back(self.state)
         self._next_milestone = assignment.next_milestone
         self._sequence = 0
         self._checkpoint_every: int | None = None
@@ -64,10 +67,6 @@ class Trial:
         self._looping = False
         self._end: Ended | None = None
         self._warned: set[str] = set()
-        self._read_time_s = 0.0
-        self._document: dict[str, Any] | None = None
-        if assignment.restore_dir is not None:
-            self._read_checkpoint(assignment.restore_dir)
         self._train_started = time.monotonic()
 
     @property
@@ -99,7 +98,7 @@ class Trial:
     @property
     def resumed(self) -> bool:
         """Whether this process continues from a checkpoint."""
-        return self._document is not None
+        return self._restore is not None
 
     @property
     def slots(self) -> tuple[int, ...]:
@@ -134,9 +133,10 @@ class Trial:
             entry = tracked(name, target)
             checkpoint.try_encode(entry.take(), name)
             self._tracked[name] = entry
-            if self._document is not None:
-                self._give(entry, self._document["tracked"])
-        self._put_back_globals()
+            if self._restore is not None:
+                self._restore.give(entry)
+        if self._restore is not None:
+            self._restore.put_back(self.state)
         if self._observer is not None:
             self._observer.tracked(self)
 
@@ -208,45 +208,20 @@ class Trial:
         """The tracked objects by name."""
         return {name: entry.target for name, entry in self._tracked.items()}
 
-    def _read_checkpoint(self, folder: Path) -> None:
-        started = time.monotonic()
-        self._document = checkpoint.read(folder)
-        self._read_time_s = time.monotonic() - started
-        # A script may report in units of its own; its loop continues by its own count.
-        self._step = self._document["loop_step"]
-        self._reported_step = self._saved_step = self._document["step"]
-        self.state.update(self._document["state"])
-
-    def _give(self, entry: Tracked, saved: dict[str, Any]) -> None:
-        if entry.name not in saved:
-            raise ValueError(
-                f"t.track({entry.name}=...): the checkpoint holds {', '.join(sorted(saved)) or 'nothing'}, "
-                f"but no {entry.name!r}; "
-                "a trial resumes with the same script that it was paused with"
-            )
-        started = time.monotonic()
-        entry.give(saved[entry.name])
-        self._read_time_s += time.monotonic() - started
-
-    def _put_back_globals(self) -> None:
-        if self._document is not None:
-            self.state.update(self._document["state"])
-            rng.restore(self._document["rng"])
-
     def _begin(self) -> None:
         """Once per process: the loop begins."""
         if self._begun:
             return
         self._begun = True
-        if self._document is not None:
-            lost = sorted(set(self._document["tracked"]) - set(self._tracked))
-            if lost:
+        if self._restore is not None:
+            forgotten = self._restore.not_in(self._tracked)
+            if forgotten:
                 logger.warning(
                     "headrace: the checkpoint also holds %s, which t.track(...) was not given",
-                    ", ".join(lost),
+                    ", ".join(forgotten),
                 )
-            self._runtime.restored(read_time_s=self._read_time_s)
-            self._put_back_globals()
+            self._runtime.restored(read_time_s=self._restore.read_time_s)
+            self._restore.put_back(self.state)
         self._train_started = time.monotonic()
 
     def _wants_save(self, step: int, *, asked: bool) -> bool:

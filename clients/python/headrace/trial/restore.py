@@ -1,0 +1,48 @@
+"""The checkpoint that a process continues from, and the order in which it is given back.
+
+Objects get their state when they are tracked; plain values and the random generators are put back at that
+time too, and once more when the loop begins, so that whatever a script initialises or seeds in between does
+no harm.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from headrace.trial import checkpoint, rng
+from headrace.trial.tracking import Tracked
+
+
+class Restore:
+    """One checkpoint, read."""
+
+    def __init__(self, folder: Path) -> None:
+        started = time.monotonic()
+        document = checkpoint.read(folder)
+        # The step that was reported with it, and the one that the loop had come to: a script may report in other units.
+        self.step: int = document["step"]
+        self.loop_step: int = document["loop_step"]
+        self._tracked: dict[str, Any] = document["tracked"]
+        self._state: dict[str, Any] = document["state"]
+        self._rng: rng.State = document["rng"]
+        self.read_time_s = time.monotonic() - started
+
+    def give(self, entry: Tracked) -> None:
+        """Loads the object; raises `ValueError` where the checkpoint does not know it."""
+        if entry.name not in self._tracked:
+            raise ValueError(
+                f"t.track({entry.name}=...): the checkpoint holds {', '.join(sorted(self._tracked)) or 'nothing'}, "
+                f"but no {entry.name!r}; a trial resumes with the same script that it was paused with"
+            )
+        started = time.monotonic()
+        entry.give(self._tracked[entry.name])
+        self.read_time_s += time.monotonic() - started
+
+    def put_back(self, state: dict[str, Any]) -> None:
+        """The plain values into `state`, and the global generators."""
+        state.update(self._state)
+        rng.restore(self._rng)
+
+    def not_in(self, tracked: dict[str, Tracked]) -> list[str]:
+        """What the checkpoint holds and nobody has asked for."""
+        return sorted(set(self._tracked) - set(tracked))
