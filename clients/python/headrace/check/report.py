@@ -87,7 +87,7 @@ def _lines(report: CheckReport) -> Iterator[str]:
         yield ""
         yield f"  {'what follows' if report.missing else 'but'}: {_parting(report.trajectory, 'resumed')}"
         if not report.missing:
-            yield "  look for what the next step reads outside of the script's variables: files, caches, other processes"
+            yield "  look for what the next step reads outside the script's variables: files, caches, processes"
 
 
 def _verdict(report: CheckReport) -> str:
