@@ -1,30 +1,18 @@
 """Fixtures of the command line's tests: the scripted service of the client's tests, and commands run in-process."""
 
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "client"))
 
+from commands_run import Invoke, Result
 from fake_study_service import FakeStudyService
 from scripted_study import Script, race
 
 from headrace.cli import main
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-Invoke = Callable[..., Result]
 
 STUDY_FILE = """
 name: fresh

@@ -5,7 +5,7 @@ import io
 import json
 
 import pytest
-from conftest import Invoke
+from commands_run import Invoke
 from fake_study_service import FakeStudyService
 from scripted_study import Script
 

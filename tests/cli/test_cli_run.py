@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from conftest import Invoke
+from commands_run import Invoke
 from fake_study_service import FakeStudyService
 from scripted_study import race
 from terminal import terminal

@@ -43,6 +43,7 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         self.cut_watch_after: deque[tuple[int, grpc.StatusCode | None]] = deque()
         self.repeat_on_watch = 0
         self.watch_delay_s = 0.0
+        self.watch_moves_on = True
         self.batch = 5
         self.suggestions: deque[study_pb2.SuggestTrialResponse] = deque()
         self.decisions: deque[event_pb2.Decision] = deque()
@@ -221,7 +222,8 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
             last = min(first + self.batch, len(script.events))
             if self.stopped.wait(self.watch_delay_s) or not context.is_active():
                 return
-            self.shown[request.name] = max(self.shown[request.name], last)
+            if self.watch_moves_on:
+                self.shown[request.name] = max(self.shown[request.name], last)
             yield study_pb2.WatchStudyResponse(
                 events=script.events[first:last], study=script.moments[last - 1].study
             )

@@ -135,7 +135,7 @@ def test_a_study_that_goes_on_is_reported_up_to_now(
     fake: FakeStudyService, client: Client, script: Script
 ) -> None:
     fake.add(script, shown=60)
-    fake.batch = 7
+    fake.batch, fake.watch_moves_on = 7, False
     found = gather(client.study("digits"))
     assert 60 <= len(found.events) < 80
     page = build_report(client.study("digits"))

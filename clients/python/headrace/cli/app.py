@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import check, control, doctor, export, listings, logs, preview, report, run, why
+from headrace.cli import check, control, doctor, export, listings, logs, preview, report, run, show, why
 from headrace.cli.failure import CommandError
 from headrace.cli.session import Session
 
@@ -80,7 +80,7 @@ PANELS: dict[str, dict[str, Callable[..., object]]] = {
     "Tune": {"run": run.run, "attach": run.attach, "preview": preview.preview, "check": check.check},
     "Look": {
         "studies": listings.studies,
-        "show": listings.show,
+        "show": show.show,
         "trials": listings.trials,
         "why": why.why,
         "logs": logs.logs,

@@ -1,9 +1,4 @@
-"""The end of a run in figures: what was found, against what, and at what cost.
-
-The improvement compares the best trial with the best value that the baseline reached at any step, not only with its
-last one, so it never flatters. Steps spent are compared with what running every configuration to the full budget
-would have taken; both include the baseline.
-"""
+"""The end of a run in words: what was found, against what, and at what cost (figures: `headrace.client.outcome`)."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +10,7 @@ from rich.text import Text
 from headrace.cli import views, wording
 from headrace.cli.output import Output, clean
 from headrace.client.model import StudyInfo, StudyState, TrialInfo, Value
-from headrace.spec import Goal
+from headrace.client.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,34 +21,9 @@ class Summary:
     report: Path | None = None
 
     @property
-    def baseline_value(self) -> float | None:
-        """The default configuration's value at the full budget; None where it did not get there."""
-        baseline = self.study.baseline
-        at_end = baseline is not None and baseline.step >= self.study.spec.max_steps
-        return baseline.value if baseline is not None and at_end else None
-
-    @property
-    def improvement(self) -> float | None:
-        """By how much the best trial is better than the baseline's best; negative if it is worse."""
-        best, baseline = self.study.best, self.study.baseline
-        if best is None or baseline is None or best.best_value is None or baseline.best_value is None:
-            return None
-        gain = best.best_value - baseline.best_value
-        return gain if self.study.spec.objective.goal == Goal.MAXIMIZE else -gain
-
-    @property
-    def saved_percent(self) -> float | None:
-        """The share of run-all's steps that was not spent."""
-        if not self.study.steps_run_all or not self.study.state.ended:
-            return None
-        return 100.0 * (1 - self.study.steps_spent / self.study.steps_run_all)
-
-    @property
-    def wall_time_s(self) -> float | None:
-        """From creation to end."""
-        if self.study.created is None or self.study.ended is None:
-            return None
-        return (self.study.ended - self.study.created).total_seconds()
+    def outcome(self) -> Outcome:
+        """Its figures."""
+        return Outcome(self.study)
 
     def json(self) -> dict[str, Any]:
         """`headrace run --json` prints this last, on one line."""
@@ -68,17 +38,17 @@ class Summary:
             "goal": self.study.spec.objective.goal,
             "best": views.trial(best) if best else None,
             "baseline": views.trial(self.study.baseline) if self.study.baseline else None,
-            "baseline_value": self.baseline_value,
-            "improvement": self.improvement,
+            "baseline_value": self.outcome.baseline_value,
+            "improvement": self.outcome.improvement,
             "steps_spent": self.study.steps_spent,
             "steps_run_all": self.study.steps_run_all,
-            "saved_percent": self.saved_percent,
+            "saved_percent": self.outcome.saved_percent,
             "trials": counts.total,
             "completed": counts.completed,
             "stopped_early": counts.stopped_early,
             "failed": counts.failed,
             "cancelled": counts.cancelled,
-            "wall_time_s": self.wall_time_s,
+            "wall_time_s": self.outcome.wall_time_s,
             "report": self.report,
         }
 
@@ -95,8 +65,8 @@ class Summary:
         lines += self._baseline_lines()
         lines.append(("steps", self._steps()))
         lines.append(("trials", self._trials()))
-        if self.wall_time_s is not None:
-            lines.append(("wall time", wording.duration(self.wall_time_s)))
+        if self.outcome.wall_time_s is not None:
+            lines.append(("wall time", wording.duration(self.outcome.wall_time_s)))
         if study.best is not None and study.best.checkpoint is not None:
             checkpoint = study.best.checkpoint
             lines.append(("checkpoint", f"{checkpoint.uri} (step {checkpoint.step})"))
@@ -109,27 +79,25 @@ class Summary:
         if baseline is None:
             return []
         metric = self.study.spec.objective.metric
-        if self.baseline_value is None:
+        if self.outcome.baseline_value is None:
             text = (
                 f"did not reach the full budget ({baseline.outcome}, {wording.plural(baseline.step, 'step')})"
             )
         else:
-            text = (
-                f"{metric} {wording.number(self.baseline_value)} at the full budget ({baseline.step} steps)"
-            )
-            if baseline.best_value is not None and baseline.best_value != self.baseline_value:
+            text = f"{metric} {wording.number(self.outcome.baseline_value)} at the full budget ({baseline.step} steps)"
+            if baseline.best_value is not None and baseline.best_value != self.outcome.baseline_value:
                 text += f"; its best was {_at(baseline)}"
         lines = [("baseline", text)]
-        if self.improvement is not None:
-            lines.append(("improvement", improvement_text(self.improvement, baseline.best_value)))
+        improvement = self.outcome.improvement_text()
+        if improvement is not None:
+            lines.append(("improvement", improvement))
         return lines
 
     def _steps(self) -> str:
         study = self.study
         text = f"{study.steps_spent} of the {study.steps_run_all} that running every trial to the end takes"
-        if self.saved_percent is None:
-            return text
-        return f"{text} ({abs(self.saved_percent):.0f} % {'saved' if self.saved_percent >= 0 else 'more'})"
+        saved = self.outcome.saved_percent
+        return text if saved is None else f"{text} ({abs(saved):.0f} % {'saved' if saved >= 0 else 'more'})"
 
     def _trials(self) -> str:
         counts = self.study.counts
@@ -144,16 +112,6 @@ class Summary:
         if live:
             parts.append(f"{live} live")
         return ", ".join(parts)
-
-
-def improvement_text(gain: float, of: float | None) -> str:
-    """`+0.0134 (1.4 %)`, or that there is none."""
-    relative = f" ({100 * abs(gain) / abs(of):.1f} %)" if of else ""
-    if gain > 0:
-        return f"{wording.number(gain, 4)} better than the baseline's best{relative}"
-    if gain < 0:
-        return f"none: {wording.number(-gain, 4)} worse than the baseline's best{relative}"
-    return "none: equal to the baseline's best"
 
 
 def exact(value: Value) -> str:

@@ -6,9 +6,9 @@ import typer
 from rich.text import Text
 
 from headrace.cli import views, wording
-from headrace.cli.listings import in_order
 from headrace.cli.output import Output, clean
 from headrace.cli.session import AsJson, Session, StudyArgument, TrialArgument
+from headrace.cli.show import in_order
 from headrace.client.events import (
     DecisionMade,
     Event,

@@ -13,8 +13,8 @@ from headrace.client.model import (
     TrialInfo,
     TrialState,
 )
+from headrace.client.outcome import Outcome
 from headrace.client.sync import Study
-from headrace.spec import Goal
 
 ON_SLOT = (TrialState.RUNNING, TrialState.RESUMED)
 
@@ -48,9 +48,14 @@ class StudyData:
         return self.study.spec.objective.metric
 
     @property
+    def outcome(self) -> Outcome:
+        """The study's figures."""
+        return Outcome(self.study)
+
+    @property
     def maximize(self) -> bool:
         """True when more is better."""
-        return self.study.spec.objective.goal == Goal.MAXIMIZE
+        return self.outcome.maximize
 
     def curves(self) -> Mapping[int, list[tuple[int, float]]]:
         """Every trial's finite values by step. Of a step that was computed twice, the later attempt counts."""

@@ -128,11 +128,12 @@ def _cards(data: StudyData) -> list[str]:
     cards = []
     if study.best is not None:
         best = study.best
+        gain = data.outcome.improvement_text()
         cards.append(
             _card(
                 f"best {data.metric}",
                 wording.number(best.best_value),
-                f"trial {best.number} at step {best.best_step}",
+                f"trial {best.number} at step {best.best_step}" + (f"; {gain}" if gain else ""),
                 "best",
             )
         )
@@ -148,14 +149,14 @@ def _cards(data: StudyData) -> list[str]:
             )
         )
     spent = f"of {study.steps_run_all} to run every trial to the end"
-    if study.state.ended and study.steps_run_all:
-        spent += f"; {100 * (1 - study.steps_spent / study.steps_run_all):.0f} % saved"
+    if data.outcome.saved_percent is not None:
+        spent += f"; {data.outcome.saved_percent:.0f} % saved"
     cards.append(_card("steps", str(study.steps_spent), spent))
     ends = f"{counts.completed} completed, {counts.stopped_early} stopped early, {counts.failed} failed"
     live = counts.total - counts.terminated
     cards.append(_card("trials", str(counts.total), ends + (f", {live} live" if live else "")))
-    if study.created and study.ended:
-        cards.append(_card("wall time", wording.duration((study.ended - study.created).total_seconds()), ""))
+    if data.outcome.wall_time_s is not None:
+        cards.append(_card("wall time", wording.duration(data.outcome.wall_time_s), ""))
     if study.best is not None:
         rows = "".join(
             f"<div><dt>{escape(name)}</dt><dd>{escape(wording.scalar(value))}</dd></div>"

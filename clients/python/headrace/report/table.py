@@ -21,7 +21,9 @@ def trial_table(data: StudyData) -> str:
     heads += params.items()
     heads += [("attempts", True), ("why", False)]
     head = "".join(f'<th{_number(numeric)} scope="col">{escape(label)}</th>' for label, numeric in heads)
-    rows = "".join(_row(data, trial, params, best=trial.number == best) for trial in _best_first(data))
+    rows = "".join(
+        _row(data, trial, params, best=trial.number == best) for trial in data.outcome.best_first(data.trials)
+    )
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
@@ -52,13 +54,3 @@ def _cell(text: str, key: object = None, *, numeric: bool = False) -> str:
 
 def _number(numeric: bool) -> str:
     return ' class="number"' if numeric else ""
-
-
-def _best_first(data: StudyData) -> list[TrialInfo]:
-    def key(trial: TrialInfo) -> tuple[float, int]:
-        value = trial.best_value
-        if value is None or not math.isfinite(value):
-            return (math.inf, trial.number)
-        return (-value if data.maximize else value, trial.number)
-
-    return sorted(data.trials, key=key)

@@ -1,0 +1,79 @@
+"""What a study came to: the order of its trials, and its figures against the baseline and against run-all.
+
+The improvement compares the best trial with the best value that the baseline reached at any step, not only with its
+last one, so it never flatters. Steps spent are compared with what running every configuration to the full budget
+would take; both include the baseline.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace.client.model import StudyInfo, TrialInfo
+from headrace.client.wording import number
+from headrace.spec import Goal
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The figures of a study, as of one moment."""
+
+    study: StudyInfo
+
+    @property
+    def maximize(self) -> bool:
+        """True when more is better."""
+        return self.study.spec.objective.goal == Goal.MAXIMIZE
+
+    @property
+    def baseline_value(self) -> float | None:
+        """The baseline's value at the full budget; None where it did not get there."""
+        baseline = self.study.baseline
+        at_end = baseline is not None and baseline.step >= self.study.spec.max_steps
+        return baseline.value if baseline is not None and at_end else None
+
+    @property
+    def improvement(self) -> float | None:
+        """By how much the best trial is better than the baseline's best; negative if it is worse."""
+        best, baseline = self.study.best, self.study.baseline
+        if best is None or baseline is None or best.best_value is None or baseline.best_value is None:
+            return None
+        gain = best.best_value - baseline.best_value
+        return gain if self.maximize else -gain
+
+    @property
+    def saved_percent(self) -> float | None:
+        """The share of run-all's steps that was not spent; None before the end."""
+        if not self.study.steps_run_all or not self.study.state.ended:
+            return None
+        return 100.0 * (1 - self.study.steps_spent / self.study.steps_run_all)
+
+    @property
+    def wall_time_s(self) -> float | None:
+        """From creation to end."""
+        if self.study.created is None or self.study.ended is None:
+            return None
+        return (self.study.ended - self.study.created).total_seconds()
+
+    def improvement_text(self) -> str | None:
+        """`0.0134 better than the baseline's best (1.4 %)`, or that there is none."""
+        gain, baseline = self.improvement, self.study.baseline
+        if gain is None or baseline is None:
+            return None
+        relative = f" ({100 * abs(gain) / abs(baseline.best_value):.1f} %)" if baseline.best_value else ""
+        if gain > 0:
+            return f"{number(gain, 4)} better than the baseline's best{relative}"
+        if gain < 0:
+            return f"none: {number(-gain, 4)} worse than the baseline's best{relative}"
+        return "none: equal to the baseline's best"
+
+    def best_first(self, trials: Iterable[TrialInfo]) -> list[TrialInfo]:
+        """The trials by their best value; those without a finite one last, by number."""
+
+        def key(trial: TrialInfo) -> tuple[float, int]:
+            value = trial.best_value
+            if value is None or not math.isfinite(value):
+                return (math.inf, trial.number)
+            return (-value if self.maximize else value, trial.number)
+
+        return sorted(trials, key=key)

@@ -1,0 +1,16 @@
+"""A command run in the process of its test."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Invoke = Callable[..., Result]
