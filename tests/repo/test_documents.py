@@ -77,7 +77,7 @@ def test_a_command_and_its_options_exist(
     example: Example, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for certificate in ("server.pem", "server.key"):
+    for certificate in ("server.pem", "server.key", "ca.pem"):
         (tmp_path / certificate).touch()
     program, *arguments = shlex.split(line, comments=True)
     if program == "make":
