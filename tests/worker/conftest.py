@@ -22,6 +22,14 @@ async def scheduler() -> AsyncIterator[ScriptedScheduler]:
 
 
 @pytest.fixture
+async def other_scheduler() -> AsyncIterator[ScriptedScheduler]:
+    scripted = ScriptedScheduler()
+    await scripted.start()
+    yield scripted
+    await scripted.stop()
+
+
+@pytest.fixture
 async def site(tmp_path: Path, scheduler: ScriptedScheduler) -> AsyncIterator[Site]:
     place = Site(tmp_path, scheduler)
     yield place

@@ -62,7 +62,7 @@ class Site:
         return WorkerSettings(
             name="w1",
             home=self.root / "home",
-            schedulers=(self.scheduler.address,),
+            schedulers=tuple(self.scheduler.address.split(",")),
             store_url=(self.root / "store").as_uri(),
             cpu_slots=self.cpu_slots,
             fake_gpus=self.fake_gpus,

@@ -327,8 +327,10 @@ class SessionCore:
         held = self._held.get(lease_id)
         if held is None:
             return []
-        held.releasing = True
         settled = self._settle(m for m in self._messages.values() if m.lease_id == lease_id)
+        if held.releasing:
+            return settled  # on its way out already, with the grace that it was given
+        held.releasing = True
         return [Kill(lease_id=lease_id, reason=cancel.reason or "cancelled", fenced=True), *settled]
 
     def _ack(self, sequences: Iterable[int]) -> list[Effect]:

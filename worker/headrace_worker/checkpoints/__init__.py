@@ -95,7 +95,7 @@ def store_from_url(url: str) -> CheckpointStore:
         case "s3" if parts.netloc:
             from headrace_worker.checkpoints.s3 import S3Store
 
-            return S3Store(parts.netloc, parts.path.strip("/"))
+            return S3Store(parts.netloc, unquote(parts.path).strip("/"))
         case _:
             raise ValueError(
                 f"store {url!r} is not a checkpoint store; give file:///DIR or s3://BUCKET/PREFIX"

@@ -63,8 +63,8 @@ class S3Store:
 
     @property
     def url(self) -> str:
-        """The bucket and prefix."""
-        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+        """The bucket and prefix as a URL."""
+        return f"s3://{self._bucket}/{quote(self._prefix)}".rstrip("/")
 
     def uri(self, trial: str, name: str) -> str:
         """Says where a checkpoint lies."""

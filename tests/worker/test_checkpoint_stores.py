@@ -1,0 +1,308 @@
+"""The contract of checkpoint stores, run by every store: a directory, and S3 as served by moto over HTTP."""
+
+import errno
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from headrace_worker.checkpoints import (
+    CheckpointCorruptError,
+    CheckpointInvalidError,
+    CheckpointMeta,
+    CheckpointMissingError,
+    CheckpointStore,
+    StoreUnavailableError,
+    store_from_url,
+)
+from headrace_worker.checkpoints.directory import DirectoryStore
+from headrace_worker.checkpoints.retention import PruneOrder, Retention, checkpoint_name, superseded
+
+TRIAL = "studies/digits/trials/3"
+
+
+@dataclass
+class Bench:
+    """A store, and a way to its bytes behind its back."""
+
+    store: CheckpointStore
+    read: Callable[[str], bytes]
+    write: Callable[[str, bytes], None]
+    remove: Callable[[str], None]
+    names: Callable[[], list[str]]
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def _directory(tmp_path: Path) -> Bench:
+    root = tmp_path / "store with space"
+    return Bench(
+        store=store_from_url(root.as_uri()),
+        read=lambda key: (root / key).read_bytes(),
+        write=lambda key, data: (root / key).write_bytes(data) and None,
+        remove=lambda key: (root / key).unlink(),
+        names=lambda: sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file()),
+    )
+
+
+def _s3(endpoint: str, bucket: str) -> Bench:
+    client = boto3.client("s3", endpoint_url=endpoint)
+    client.create_bucket(Bucket=bucket)
+    prefix = "team/run 1"
+    return Bench(
+        store=store_from_url(f"s3://{bucket}/{prefix}"),
+        read=lambda key: client.get_object(Bucket=bucket, Key=f"{prefix}/{key}")["Body"].read(),
+        write=lambda key, data: client.put_object(Bucket=bucket, Key=f"{prefix}/{key}", Body=data) and None,
+        remove=lambda key: client.delete_object(Bucket=bucket, Key=f"{prefix}/{key}") and None,
+        names=lambda: sorted(
+            item["Key"].removeprefix(prefix + "/")
+            for item in client.list_objects_v2(Bucket=bucket).get("Contents", [])
+        ),
+    )
+
+
+@pytest.fixture(params=["directory", "s3"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    if request.param == "directory":
+        return _directory(tmp_path)
+    endpoint = request.getfixturevalue("moto")
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": endpoint,
+    }.items():
+        monkeypatch.setenv(name, value)
+    return _s3(endpoint, "b" + hashlib.sha256(str(tmp_path).encode()).hexdigest()[:20])
+
+
+def _local(tmp_path: Path, name: str = "local", **files: bytes) -> Path:
+    folder = tmp_path / name
+    (folder / "data").mkdir(parents=True)
+    (folder / "state.pt").write_bytes(files.get("state", b"weights" * 1000))
+    (folder / "data/position.json").write_bytes(b"{}")
+    return folder
+
+
+def _meta(report: int = 1, step: int = 9, epoch: int = 1) -> CheckpointMeta:
+    name = checkpoint_name(epoch=epoch, report=report, step=step, lease_id="lease")
+    return CheckpointMeta(trial=TRIAL, name=name, step=step, milestone=9, epoch=epoch, save_time_s=0.5)
+
+
+def test_what_is_put_comes_back(bench: Bench, tmp_path: Path) -> None:
+    ref = bench.store.put(_local(tmp_path), _meta())
+    assert ref.uri.startswith(bench.store.url)
+    assert (ref.step, ref.size_bytes) == (9, 7002)
+    assert ref.write_time.ToTimedelta().total_seconds() >= 0.5
+    manifest = bench.store.fetch(ref, tmp_path / "back")
+    assert (tmp_path / "back/state.pt").read_bytes() == b"weights" * 1000
+    assert (tmp_path / "back/data/position.json").read_bytes() == b"{}"
+    assert not (tmp_path / "back/manifest.json").exists()
+    assert (manifest.trial, manifest.step, manifest.milestone, manifest.epoch) == (TRIAL, 9, 9, 1)
+    stored = json.loads(bench.read(f"{TRIAL}/{_meta().name}/manifest.json"))
+    assert stored["files"]["state.pt"]["sha256"] == hashlib.sha256(b"weights" * 1000).hexdigest()
+    assert stored["version"] == 1
+
+
+def test_a_put_may_be_repeated(bench: Bench, tmp_path: Path) -> None:
+    bench.store.put(_local(tmp_path), _meta())
+    ref = bench.store.put(_local(tmp_path, "second", state=b"newer"), _meta())
+    bench.store.fetch(ref, tmp_path / "back")
+    assert (tmp_path / "back/state.pt").read_bytes() == b"newer"
+    assert bench.store.list(TRIAL) == [_meta().name]
+
+
+def test_a_large_file_goes_in_parts(bench: Bench, tmp_path: Path) -> None:
+    state = os.urandom(1 << 20) * 12
+    ref = bench.store.put(_local(tmp_path, state=state), _meta())
+    bench.store.fetch(ref, tmp_path / "back")
+    assert (tmp_path / "back/state.pt").read_bytes() == state
+
+
+@pytest.mark.parametrize(
+    ("harm", "error"),
+    [
+        (lambda b, k: b.write(k + "/state.pt", b"other"), CheckpointCorruptError),
+        (lambda b, k: b.write(k + "/state.pt", b"Weights" * 1000), CheckpointCorruptError),
+        (lambda b, k: b.remove(k + "/state.pt"), CheckpointMissingError),
+        (lambda b, k: b.remove(k + "/manifest.json"), CheckpointMissingError),
+        (lambda b, k: b.write(k + "/manifest.json", b"{}"), CheckpointCorruptError),
+    ],
+)
+def test_harm_is_noticed(
+    bench: Bench, tmp_path: Path, harm: Callable[[Bench, str], None], error: type[Exception]
+) -> None:
+    ref = bench.store.put(_local(tmp_path), _meta())
+    harm(bench, f"{TRIAL}/{_meta().name}")
+    with pytest.raises(error, match="checkpoint "):
+        bench.store.fetch(ref, tmp_path / "back")
+
+
+def test_a_manifest_cannot_lead_outside(bench: Bench, tmp_path: Path) -> None:
+    ref = bench.store.put(_local(tmp_path), _meta())
+    key = f"{TRIAL}/{_meta().name}/manifest.json"
+    document = json.loads(bench.read(key))
+    document["files"]["../../escaped"] = document["files"].pop("state.pt")
+    data = json.dumps(document).encode()
+    bench.write(key, data)
+    ref.manifest_sha256 = hashlib.sha256(data).hexdigest()
+    with pytest.raises(CheckpointCorruptError, match="escaped"):
+        bench.store.fetch(ref, tmp_path / "back")
+
+
+def test_listing_shows_complete_ones_by_age(bench: Bench, tmp_path: Path) -> None:
+    assert bench.store.list(TRIAL) == []
+    metas = [_meta(report=1, step=30, epoch=2), _meta(report=2, step=9), _meta(report=11, step=10)]
+    for n, meta in enumerate(metas):
+        bench.store.put(_local(tmp_path, f"local{n}"), meta)
+    other = CheckpointMeta(trial="studies/digits/trials/33", name="x", step=1, milestone=1, epoch=1)
+    bench.store.put(_local(tmp_path, "other"), other)
+    bench.store.put(_local(tmp_path, "half"), _meta(report=5))
+    bench.remove(f"{TRIAL}/{_meta(report=5).name}/manifest.json")
+    assert bench.store.list(TRIAL) == [metas[1].name, metas[2].name, metas[0].name]
+
+
+def test_deletion_is_complete_and_may_be_repeated(bench: Bench, tmp_path: Path) -> None:
+    ref = bench.store.put(_local(tmp_path), _meta())
+    for _ in range(2):
+        bench.store.delete(ref.uri)
+    assert bench.names() == []
+    with pytest.raises(CheckpointMissingError):
+        bench.store.fetch(ref, tmp_path / "back")
+
+
+def test_a_reference_to_elsewhere_is_refused(bench: Bench, tmp_path: Path) -> None:
+    ref = bench.store.put(_local(tmp_path), _meta())
+    for uri in ("file:///etc/", "s3://elsewhere/x/", bench.store.url + "/../../x/"):
+        ref.uri = uri
+        with pytest.raises(CheckpointMissingError, match="does not lie in this worker's store"):
+            bench.store.fetch(ref, tmp_path / "back")
+        with pytest.raises(CheckpointMissingError):
+            bench.store.delete(uri)
+
+
+def test_folders_that_are_no_checkpoint(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    linked = _local(tmp_path, "linked")
+    (linked / "link").symlink_to("/etc/passwd")
+    named = _local(tmp_path, "named")
+    (named / "manifest.json").write_text("{}")
+    for folder in (tmp_path / "none", tmp_path / "empty", linked, named):
+        with pytest.raises(CheckpointInvalidError):
+            bench.store.put(folder, _meta())
+    assert bench.names() == []
+
+
+def test_concurrent_puts_of_several_trials(bench: Bench, tmp_path: Path) -> None:
+    folders = [_local(tmp_path, f"local{n}", state=bytes([n]) * 5000) for n in range(4)]
+    refs: dict[int, Any] = {}
+
+    def put(n: int) -> None:
+        meta = CheckpointMeta(trial=f"studies/s/trials/{n}", name="a", step=1, milestone=1, epoch=1)
+        refs[n] = bench.store.put(folders[n], meta)
+
+    threads = [threading.Thread(target=put, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for n, ref in refs.items():
+        bench.store.fetch(ref, tmp_path / f"back{n}")
+        assert (tmp_path / f"back{n}/state.pt").read_bytes() == bytes([n]) * 5000
+
+
+def test_a_full_disk_leaves_nothing_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DirectoryStore(tmp_path / "store")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    (tmp_path / "store" / TRIAL).mkdir(parents=True)
+    with pytest.raises(OSError, match="No space left"):
+        store.put(_local(tmp_path), _meta())
+    assert list((tmp_path / "store" / TRIAL).iterdir()) == []
+    monkeypatch.undo()
+    assert store.put(_local(tmp_path, "again"), _meta()).step == 9
+
+
+def test_a_store_across_file_systems_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def other_device(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", other_device)
+    store = DirectoryStore(tmp_path / "store")
+    ref = store.put(_local(tmp_path), _meta())
+    store.fetch(ref, tmp_path / "back")
+    assert (tmp_path / "back/state.pt").read_bytes() == b"weights" * 1000
+
+
+def test_an_s3_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    store = store_from_url("s3://bucket/prefix")
+    with pytest.raises(StoreUnavailableError, match="store s3://bucket/prefix does not answer"):
+        store.put(_local(tmp_path), _meta())
+
+
+@pytest.mark.parametrize("url", ["ftp://x/y", "relative/path", "s3://", "file://host/x", ""])
+def test_urls_that_are_no_store(url: str) -> None:
+    with pytest.raises(ValueError, match="is not a checkpoint store"):
+        store_from_url(url)
+
+
+def _order(name: str, keep: int = 1) -> PruneOrder:
+    return PruneOrder(trial=TRIAL, name=name, keep=keep)
+
+
+def test_what_an_order_supersedes() -> None:
+    names = ["a", "b", "c", "d", "e"]
+    assert superseded(names, _order("d")) == ["a", "b", "c"]
+    assert superseded(names, _order("d", keep=3)) == ["a"]
+    assert superseded(names, _order("d", keep=9)) == []
+    assert superseded(names, _order("0")) == []
+
+
+def test_an_acknowledgement_proves_a_checkpoint_after_a_quiet_heartbeat() -> None:
+    retention = Retention()
+    retention.saved("lease", 1, _order("a"))
+    retention.saved("lease", 2, _order("b"))
+    retention.acked([1, 2])
+    assert retention.tick() == []
+    assert retention.tick() == [_order("b")]
+    assert retention.tick() == []
+
+
+def test_a_fenced_lease_proves_nothing() -> None:
+    retention = Retention()
+    retention.saved("lease", 1, _order("a"))
+    retention.acked([1])
+    retention.over("lease")
+    assert [*retention.tick(), *retention.tick(), *retention.tick()] == []
+    assert retention.decided("lease", 1) is None
+
+
+def test_a_decision_proves_all_reports_before_it() -> None:
+    retention = Retention()
+    for sequence, name in enumerate("abc", start=1):
+        retention.saved("lease", sequence, _order(name))
+    retention.saved("other", 4, _order("z"))
+    assert retention.decided("lease", 2) == _order("b")
+    assert retention.decided("lease", 3) == _order("c")
+    assert retention.decided("other", 9) == _order("z")

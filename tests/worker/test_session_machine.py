@@ -1,0 +1,276 @@
+"""The session core and the outbox against a scheduler that loses, doubles and delays messages, by Hypothesis.
+
+The machine is the network and the scheduler; the core and the SQLite outbox are the real ones. Streams break at any
+point, the daemon is killed and started again, leases are fenced behind its back. What must hold: a stream
+carries durable messages in order and without holes; nothing leaves the outbox unacknowledged; no lease is
+started twice; and when the network has calmed down, every report was received, before its lease's end.
+"""
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker.outbox import Outbox
+from headrace_worker.session_core import (
+    Acked,
+    Decide,
+    Effect,
+    Finish,
+    Forget,
+    Identity,
+    Kill,
+    Phase,
+    SessionCore,
+    Start,
+    Welcomed,
+)
+
+CONTINUE = event_pb2.DECISION_ACTION_CONTINUE
+STOP = event_pb2.DECISION_ACTION_STOP
+IDENTITY = Identity(worker="w", incarnation="1", devices=(), labels={}, version="", log_dir="/")
+
+
+def _lease(number: int) -> event_pb2.LeaseRef:
+    return event_pb2.LeaseRef(lease_id=f"lease-{number}", trial=f"studies/s/trials/{number}", epoch=1)
+
+
+class SessionMachine(RuleBasedStateMachine):
+    """Rules are what a network, a scheduler, trials and a hard kill can do."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "outbox.sqlite"
+        self.outbox = Outbox(self.path)
+        self.core = SessionCore(IDENTITY)
+        self.leases = 0
+        self.running: set[str] = set()
+        self.waiting: dict[int, str] = {}  # sequence in the outbox → the lease whose trial waits
+        self.ever_started: list[str] = []
+        self.written: dict[int, str] = {}
+        # The scheduler: what it committed, in the order of arrival; which leases live.
+        self.live: dict[str, event_pb2.LeaseRef] = {}
+        self.committed: dict[int, str] = {}
+        self.acknowledged: set[int] = set()
+        self.decisions: dict[int, worker_pb2.LeaseDecision] = {}
+        # What the scheduler has sent on this stream and the worker has not read yet.
+        self.inbox: list[worker_pb2.SessionResponse] = []
+        self.last_on_stream = 0
+
+    def teardown(self) -> None:
+        if hasattr(self, "outbox"):
+            self.calm_down()
+            self.outbox.close()
+            self.folder.cleanup()
+
+    # The worker's shell, as the daemon does it.
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Start():
+                    lease_id = effect.assign.lease.lease_id
+                    assert lease_id not in self.ever_started, "a lease runs once"
+                    self.outbox.hold(effect.assign.lease)
+                    self.ever_started.append(lease_id)
+                    self.running.add(lease_id)
+                case Kill():
+                    self.exit(effect.lease_id)
+                case Decide():
+                    if effect.report_sequence in self.waiting:
+                        del self.waiting[effect.report_sequence]
+                        if effect.decision.action == STOP:
+                            self.exit(effect.lease_id)
+                case Forget():
+                    assert set(effect.sequences) <= self.acknowledged, (
+                        "nothing goes before it is acknowledged"
+                    )
+                    self.outbox.delete(effect.sequences)
+                case Welcomed() | Acked() | Finish():
+                    pass
+
+    def exit(self, lease_id: str) -> None:
+        if lease_id not in self.running:
+            return
+        self.running.discard(lease_id)
+        self.waiting = {s: lease for s, lease in self.waiting.items() if lease != lease_id}
+        ref = _lease(int(lease_id.rpartition("-")[2]))
+        exited = worker_pb2.Exited(lease=ref, outcome=worker_pb2.EXIT_OUTCOME_FINISHED)
+        sequence = self.outbox.append_exit(lease_id, worker_pb2.SessionRequest(exited=exited))
+        self.written[sequence] = lease_id
+        self.carry_out(self.core.appended(sequence, ref, exited=True))
+
+    def send(self, limit: int) -> None:
+        for entry in self.outbox.after(self.core.sent_through, limit):
+            if not self.core.knows(entry.sequence):
+                continue
+            assert entry.sequence > self.last_on_stream, "in order on one stream"
+            self.last_on_stream = entry.sequence
+            self.core.sent(entry.sequence)
+            self.arrive(entry.sequence, entry.request)
+
+    # The scheduler.
+
+    def arrive(self, sequence: int, request: worker_pb2.SessionRequest) -> None:
+        lease_id = self.written[sequence]
+        kind = request.WhichOneof("message")
+        live = lease_id in self.live
+        if sequence not in self.committed:
+            later = [s for s, lease in self.committed.items() if lease == lease_id and s > sequence]
+            assert not later, "a message comes before the ones after it"
+            self.committed[sequence] = kind if live else "stale"
+            if live and kind == "exited":
+                del self.live[lease_id]
+        self.inbox.append(worker_pb2.SessionResponse(ack=worker_pb2.Ack(sequences=[sequence])))
+        if sequence in self.decisions:
+            self.inbox.append(worker_pb2.SessionResponse(decision=self.decisions[sequence]))
+        elif kind == "report" and lease_id in self.live:
+            action = STOP if sequence % 3 == 0 else CONTINUE
+            decision = event_pb2.Decision(action=action, next_milestone=sequence)
+            said = worker_pb2.LeaseDecision(
+                lease=request.report.lease, report_sequence=sequence, decision=decision
+            )
+            self.decisions[sequence] = said
+            if action == STOP:
+                del self.live[lease_id]
+            self.inbox.append(worker_pb2.SessionResponse(decision=said))
+        elif kind == "report":
+            cancel = worker_pb2.Cancel(lease=request.report.lease)
+            self.inbox.append(worker_pb2.SessionResponse(cancel=cancel))
+
+    def read(self, response: worker_pb2.SessionResponse) -> None:
+        if response.WhichOneof("message") == "ack":
+            self.acknowledged.update(response.ack.sequences)
+        self.carry_out(self.core.receive(response))
+
+    # What can happen.
+
+    @precondition(lambda self: self.core.phase is Phase.DISCONNECTED)
+    @rule()
+    def connect(self) -> None:
+        self.inbox = []
+        self.last_on_stream = 0
+        hello = self.core.connect()
+        named = {ref.lease_id for ref in hello.held}
+        assert self.running <= named
+        held = [ref for ref in hello.held if ref.lease_id in self.live]
+        self.inbox.append(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome(held=held)))
+        for lease_id, ref in self.live.items():
+            if lease_id not in named:
+                self.inbox.append(worker_pb2.SessionResponse(assign=worker_pb2.Assign(lease=ref)))
+
+    @rule()
+    def disconnect(self) -> None:
+        self.core.disconnect()
+        self.inbox = []
+
+    @precondition(lambda self: bool(self.inbox) and self.core.phase is not Phase.DISCONNECTED)
+    @rule(twice=st.booleans())
+    def deliver(self, twice: bool) -> None:
+        response = self.inbox.pop(0)
+        self.read(response)
+        if twice and response.WhichOneof("message") != "welcome":
+            self.read(response)
+
+    @precondition(lambda self: self.core.phase is Phase.OPEN)
+    @rule(limit=st.integers(1, 5))
+    def write(self, limit: int) -> None:
+        self.send(limit)
+
+    @precondition(lambda self: self.core.phase is Phase.OPEN)
+    @rule()
+    def assign(self) -> None:
+        self.leases += 1
+        ref = _lease(self.leases)
+        self.live[ref.lease_id] = ref
+        self.inbox.append(worker_pb2.SessionResponse(assign=worker_pb2.Assign(lease=ref)))
+
+    @rule(data=st.data())
+    def fence(self, data: st.DataObject) -> None:
+        """The lease expires in the database; the worker hears of it later, or never."""
+        if self.live:
+            lease_id = data.draw(st.sampled_from(sorted(self.live)))
+            ref = self.live.pop(lease_id)
+            if self.core.phase is Phase.OPEN and data.draw(st.booleans()):
+                self.inbox.append(worker_pb2.SessionResponse(cancel=worker_pb2.Cancel(lease=ref)))
+
+    @rule(data=st.data(), milestone=st.booleans())
+    def report(self, data: st.DataObject, milestone: bool) -> None:
+        ready = sorted(self.running - set(self.waiting.values()))
+        if ready:
+            lease_id = data.draw(st.sampled_from(ready))
+            ref = _lease(int(lease_id.rpartition("-")[2]))
+            request = worker_pb2.SessionRequest(report=worker_pb2.Report(lease=ref, step=1))
+            sequence = self.outbox.append(lease_id, request)
+            assert sequence > max(self.written, default=0), "the count never goes back"
+            self.written[sequence] = lease_id
+            if milestone:
+                self.waiting[sequence] = lease_id
+            self.carry_out(self.core.appended(sequence, ref, awaits_decision=milestone))
+
+    @rule(data=st.data())
+    def program_ends(self, data: st.DataObject) -> None:
+        if self.running:
+            self.exit(data.draw(st.sampled_from(sorted(self.running))))
+
+    @rule()
+    def kill_9(self) -> None:
+        """The daemon dies and a new one takes over its outbox."""
+        self.outbox.close()
+        self.outbox = Outbox(self.path)
+        self.running.clear()
+        self.waiting.clear()
+        self.inbox = []
+        for recorded in self.outbox.leases():
+            exited = worker_pb2.Exited(lease=recorded.lease, outcome=worker_pb2.EXIT_OUTCOME_LOST)
+            lease_id = recorded.lease.lease_id
+            sequence = self.outbox.append_exit(lease_id, worker_pb2.SessionRequest(exited=exited))
+            self.written[sequence] = lease_id
+        self.core = SessionCore(IDENTITY)
+        for entry in self.outbox.after(0, 10_000):
+            request = entry.request
+            exited_now = request.WhichOneof("message") == "exited"
+            ref = request.exited.lease if exited_now else request.report.lease
+            self.core.appended(entry.sequence, ref, exited=exited_now)
+
+    @rule()
+    def tick(self) -> None:
+        if self.core.tick():
+            self.disconnect()
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        if hasattr(self, "outbox"):
+            kept = {entry.sequence for entry in self.outbox.after(0, 10_000)}
+            assert set(self.written) - self.acknowledged <= kept
+
+    def calm_down(self) -> None:
+        """The network heals, and every trial ends."""
+        for _ in range(4):
+            self.disconnect()
+            self.connect()
+            while self.inbox:
+                self.read(self.inbox.pop(0))
+                if self.core.phase is Phase.OPEN:
+                    self.send(1000)
+            for lease_id in sorted(self.running):
+                if lease_id not in self.waiting.values():
+                    self.exit(lease_id)
+        assert not self.running
+        assert not self.waiting
+        assert set(self.committed) == set(self.written)
+        assert self.outbox.after(0, 10) == []
+        assert self.core.unacknowledged == 0
+
+
+SessionMachine.TestCase.settings = settings(
+    max_examples=15,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+TestSession = SessionMachine.TestCase

@@ -1,0 +1,183 @@
+"""The daemon as a process of its own: killed, restarted, stopped, started twice."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from scripted_scheduler import ScriptedScheduler, until
+from worker_site import Site
+
+from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker.outbox import Outbox, RecordedLease
+from headrace_worker.process import bury
+
+COMMAND = "import typer; from headrace_worker.command import worker; app = typer.Typer(); app.command()(worker); app()"
+
+
+class DaemonProcess:
+    """Starts `headrace worker` processes on one site."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self.processes: list[asyncio.subprocess.Process] = []
+
+    async def start(self) -> asyncio.subprocess.Process:
+        settings = self._site.settings
+        log = (self._site.root / "daemon.log").open("ab")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", COMMAND, "--scheduler", self._site.scheduler.address),
+            *("--name", settings.name, "--home", str(settings.home), "--store", settings.store_url),
+            *("--cpu-slots", "2", "--stop-grace", "3"),
+            stdout=log,
+            stderr=log,
+        )
+        log.close()
+        self.processes.append(process)
+        return process
+
+
+@pytest.fixture
+async def daemons(site: Site) -> AsyncIterator[DaemonProcess]:
+    started = DaemonProcess(site)
+    yield started
+    for process in started.processes:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_kill_9_of_the_daemon_loses_no_report_and_requeues_its_trials(
+    site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
+) -> None:
+    scheduler.acks = False
+    daemon = await daemons.start()
+    stream = await scheduler.stream()
+    command = site.program(
+        """
+        child = os.fork()
+        if child == 0:
+            time.sleep(100)
+        report(1, save=True); report(2)
+        mark("child", child)
+        mark("up", os.getpid())
+        time.sleep(100)
+        """
+    )
+    stream.send(assign=site.assign(command))
+    await until(lambda: (site.marks / "up").exists())
+    trial = psutil.Process(int((site.marks / "up").read_text()))
+    child = psutil.Process(int((site.marks / "child").read_text()))
+    await stream.get("report", 2)
+    daemon.kill()
+    await daemon.wait()
+    await until(
+        lambda: not trial.is_running() or trial.status() == psutil.STATUS_ZOMBIE, "dies with its daemon"
+    )
+    await daemons.start()
+    again = await scheduler.stream(2)
+    exited = await again.get("exited")
+    assert [m.step for m in again.all("report")] == [1, 2]
+    assert again.durable()[:2] == stream.durable()[:2]
+    assert (exited.outcome, exited.error) == (worker_pb2.EXIT_OUTCOME_LOST, "the worker daemon died")
+    assert exited.sequence > again.durable()[1].sequence
+    assert again.hello.incarnation != stream.hello.incarnation
+    assert [ref.lease_id for ref in again.hello.held] == ["lease-1"], "until the scheduler has read its end"
+    await until(
+        lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the child is buried"
+    )
+
+
+async def test_sigterm_ends_the_daemon_and_its_trials(
+    site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
+) -> None:
+    daemon = await daemons.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program("mark('up', os.getpid()); time.sleep(100)")))
+    await until(lambda: (site.marks / "up").exists())
+    daemon.terminate()
+    last = await scheduler.stream(2)
+    assert (await last.get("exited")).error == "the worker was stopped"
+    assert await asyncio.wait_for(daemon.wait(), 15) == 0
+    assert not psutil.pid_exists(int((site.marks / "up").read_text()))
+    assert "Traceback" not in (site.root / "daemon.log").read_text()
+    assert not (site.root / "home/runtime").exists()
+
+
+async def test_a_second_daemon_on_the_same_home_is_refused(
+    site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
+) -> None:
+    await daemons.start()
+    await scheduler.stream()
+    second = await daemons.start()
+    assert await asyncio.wait_for(second.wait(), 20) == 1
+    assert "another worker already runs with --home" in (site.root / "daemon.log").read_text()
+
+
+async def test_leftover_uploads_are_swept(
+    site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
+) -> None:
+    half = site.root / "store/studies/s/trials/0/.partial-000001-000001-step3-abc"
+    half.mkdir(parents=True)
+    (half / "state.json").write_text("{")
+    outbox = Outbox(site.settings.outbox_path)
+    uri = f"{(site.root / 'store').as_uri()}/studies/s/trials/0/000001-000001-step3-abc/"
+    outbox.begin_upload(uri, "lease-9")
+    outbox.close()
+    await daemons.start()
+    await scheduler.stream()
+    await until(lambda: not half.exists())
+
+
+@pytest.fixture
+def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen(["sleep", "100"], start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+def _recorded(pid: int, started: float) -> RecordedLease:
+    return RecordedLease(lease=event_pb2.LeaseRef(lease_id="lease-1"), pid=pid, started=started)
+
+
+def test_a_recycled_pid_is_never_killed(sleeper: "subprocess.Popen[bytes]") -> None:
+    assert bury(_recorded(sleeper.pid, psutil.Process(sleeper.pid).create_time() - 3600)) == []
+    assert sleeper.poll() is None
+
+
+def test_a_leftover_process_is_recognised_by_its_start(sleeper: "subprocess.Popen[bytes]") -> None:
+    assert bury(_recorded(sleeper.pid, psutil.Process(sleeper.pid).create_time())) == [sleeper.pid]
+    assert sleeper.wait(10) == -signal.SIGKILL
+
+
+def test_importing_the_worker_leaves_torch_and_numpy_out() -> None:
+    code = (
+        "import sys; import headrace_worker.command, headrace_worker.daemon, headrace_worker.checkpoints.s3;"
+        "print(sorted(m for m in sys.modules if m.split('.')[0] in ('torch', 'numpy') or m == 'headrace.trial'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--scheduler", "nowhere"], "is not HOST:PORT"),
+        (["--label", "zone"], "is not KEY=VALUE"),
+        (["--store", "ftp://x"], "is not a checkpoint store"),
+        (["--cpu-slots", "0"], "give at least 1"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: list[str], error: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COMMAND, "--home", str(tmp_path / "home"), *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"}, timeout=60
+    )
+    assert done.returncode in {1, 2}
+    assert error in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,362 @@
+"""What goes wrong: lost and doubled messages, signals from outside, full disks, schedulers that come and go."""
+
+import asyncio
+import errno
+import os
+import signal
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from scripted_scheduler import ScriptedScheduler, until
+from worker_site import Site
+
+from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker.checkpoints.directory import DirectoryStore
+from headrace_worker.outbox import Outbox
+
+CONTINUE = event_pb2.DECISION_ACTION_CONTINUE
+PAUSE = event_pb2.DECISION_ACTION_PAUSE
+STOP = event_pb2.DECISION_ACTION_STOP
+LOST = worker_pb2.EXIT_OUTCOME_LOST
+RELEASED = worker_pb2.EXIT_OUTCOME_RELEASED
+FAILED = worker_pb2.EXIT_OUTCOME_FAILED
+
+STUBBORN = """
+signal.signal(signal.SIGTERM, lambda *_: mark("term"))
+mark("up", os.getpid())
+while True:
+    time.sleep(0.05)
+"""
+
+
+async def _up(site: Site) -> int:
+    await until(lambda: (site.marks / "up").exists(), "the trial is up")
+    return int((site.marks / "up").read_text())
+
+
+async def test_a_cancelled_trial_is_terminated_and_then_killed(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    assign = site.assign(site.program(STUBBORN), grace_s=0.5)
+    stream.send(assign=assign)
+    await _up(site)
+    for _ in range(2):
+        stream.send(cancel=worker_pb2.Cancel(lease=assign.lease, reason="a user stopped it"))
+    exited = await stream.get("exited")
+    assert (exited.outcome, exited.exit_code) == (RELEASED, -signal.SIGKILL)
+    assert (site.marks / "term").exists(), "SIGTERM came first"
+
+
+async def test_a_stopped_process_can_be_cancelled(site: Site, scheduler: ScriptedScheduler) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    assign = site.assign(site.program("mark('up', os.getpid()); time.sleep(100)"))
+    stream.send(assign=assign)
+    os.kill(await _up(site), signal.SIGSTOP)
+    stream.send(cancel=worker_pb2.Cancel(lease=assign.lease))
+    exited = await stream.get("exited")
+    assert (exited.outcome, exited.exit_code) == (RELEASED, -signal.SIGTERM)
+
+
+async def test_a_process_killed_from_outside_is_the_machines_loss(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program("mark('up', os.getpid()); time.sleep(100)")))
+    os.kill(await _up(site), signal.SIGKILL)
+    exited = await stream.get("exited")
+    assert (exited.outcome, exited.error) == (LOST, "killed by SIGKILL")
+
+
+async def test_silence_is_a_failure_of_the_program(site: Site, scheduler: ScriptedScheduler) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    command = site.program("report(1); mark('up', os.getpid()); time.sleep(100)")
+    stream.send(assign=site.assign(command, report_timeout_s=2.5))
+    exited = await stream.get("exited")
+    assert len(stream.all("report")) == 1
+    assert (exited.outcome, exited.error) == (FAILED, "reported nothing for 2.5 s")
+
+
+async def test_waiting_for_a_decision_is_no_silence(site: Site, scheduler: ScriptedScheduler) -> None:
+    scheduler.acks = False
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program("report(1)"), milestone=1, report_timeout_s=2.5))
+    report = await stream.get("report")
+    await stream.get("heartbeat", len(stream.all("heartbeat")) + 15)  # 3 s
+    stream.decide(report, CONTINUE, next_milestone=9)
+    exited = await stream.get("exited")
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_FINISHED
+
+
+async def test_a_paused_trial_that_stays_is_ended_after_its_grace(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    command = site.program("mark('up', os.getpid()); report(1); mark('answered'); time.sleep(100)")
+    stream.send(assign=site.assign(command, milestone=1, grace_s=0.3))
+    stream.decide(await stream.get("report"), PAUSE)
+    exited = await stream.get("exited")
+    assert (exited.outcome, exited.exit_code) == (RELEASED, -signal.SIGTERM)
+    assert (site.marks / "answered").exists()
+
+
+async def test_unacknowledged_messages_are_sent_again_in_order(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    scheduler.acks = False
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program("[report(n) for n in range(1, 8)]")))
+    await stream.get("exited")
+    first = stream.durable()
+    stream.send(ack=worker_pb2.Ack(sequences=[first[0].sequence, first[2].sequence, 9999]))
+    stream.close()
+    again = await scheduler.stream(2)
+    await again.get("exited")
+    assert again.durable() == [m for m in first if m.sequence not in {first[0].sequence, first[2].sequence}]
+    assert [ref.lease_id for ref in again.hello.held] == ["lease-1"], "held until its Exited is acknowledged"
+    again.send(ack=worker_pb2.Ack(sequences=[m.sequence for m in first]))
+    again.close()
+    last = await scheduler.stream(3)
+    await last.get("heartbeat", 2)
+    assert last.durable() == []
+    assert not last.hello.held
+
+
+async def test_a_second_assign_starts_nothing(site: Site, scheduler: ScriptedScheduler) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    assign = site.assign(site.program("mark('up', os.getpid()); report(1)"), milestone=1)
+    stream.send(assign=assign)
+    report = await stream.get("report")
+    stream.send(assign=assign)
+    stream.decide(report, STOP)
+    stream.decide(report, STOP)
+    await stream.get("exited")
+    stream.send(assign=assign)
+    await stream.get("heartbeat", len(stream.all("heartbeat")) + 2)
+    assert len(stream.all("exited")) == 1
+    log = (site.root / "home/logs/s/0.log").read_text()
+    assert log.count("==== ") == 1
+
+
+async def test_a_lost_decision_is_asked_for_again(site: Site, scheduler: ScriptedScheduler) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program("report(1); mark('answered')"), milestone=1))
+    await stream.get("report")
+    stream.close()  # acknowledged, but the decision was lost with the stream
+    again = await scheduler.stream(2)
+    again.decide(await again.get("report"), CONTINUE, next_milestone=5)
+    assert (await again.get("exited")).outcome == worker_pb2.EXIT_OUTCOME_FINISHED
+
+
+async def test_a_report_acknowledged_but_never_decided_reopens_the_session(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program("report(1)"), milestone=1))
+    again = await scheduler.stream(2)
+    assert len(stream.all("report")) == 1
+    again.decide(await again.get("report"), STOP)
+    await again.get("exited")
+
+
+async def test_fenced_leases_are_killed_at_welcome(site: Site, scheduler: ScriptedScheduler) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program("mark('up', os.getpid()); report(5); report(10)")))
+    await _up(site)
+    await stream.get("report", 2)
+    scheduler.welcomes = False
+    stream.close()
+    again = await scheduler.stream(2)
+    assert [ref.lease_id for ref in again.hello.held] == ["lease-1"]
+    again.welcome(held=[])
+    exited = await again.get("exited")
+    assert exited.outcome == RELEASED
+
+
+async def test_trials_go_on_to_their_milestone_without_a_scheduler(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    command = site.program(
+        """
+        for step in range(1, 6):
+            while step == 2 and not Path(os.environ["MARKS"], "go").exists():
+                time.sleep(0.01)
+            report(step)
+            mark(f"answered{step}")
+        """
+    )
+    stream.send(assign=site.assign(command, milestone=5))
+    await stream.get("report")
+    address = scheduler.address
+    await scheduler.stop()
+    (site.marks / "go").write_text("")
+    await until(lambda: (site.marks / "answered4").exists())
+    assert not (site.marks / "answered5").exists()
+    await scheduler.start(address)
+    again = await scheduler.stream(2)
+    fifth = await again.get("report", 4)
+    assert [r.step for r in again.all("report")] == [2, 3, 4, 5]
+    again.decide(fifth, STOP)
+    await again.get("exited")
+
+
+async def test_a_draining_scheduler_is_left_for_another(
+    site: Site, scheduler: ScriptedScheduler, other_scheduler: ScriptedScheduler
+) -> None:
+    scheduler.address += f",{other_scheduler.address}"
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(drain=worker_pb2.Drain())
+    await other_scheduler.stream()
+    await asyncio.wait_for(stream.over.wait(), 10)
+    await site.stop()
+
+
+async def test_a_repeated_report_call_gets_the_same_outcome(site: Site, scheduler: ScriptedScheduler) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    command = site.program(
+        """
+        try:
+            report(1, save=True, timeout=0.3)
+        except grpc.RpcError as error:
+            mark("deadline", error.code().name)
+        mark("answer", report(1, again=True).action)
+        """
+    )
+    stream.send(assign=site.assign(command, milestone=1))
+    report = await stream.get("report")
+    await until(lambda: (site.marks / "deadline").exists())
+    stream.decide(report, CONTINUE, next_milestone=3)
+    await stream.get("exited")
+    assert (site.marks / "answer").read_text() == "1"
+    assert len(stream.all("report")) == 1
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The store's and the outbox's disk is full for the first calls."""
+    failures: list[int] = []
+    put, append = DirectoryStore.put, Outbox.append
+
+    def failing_put(self: DirectoryStore, *args: Any) -> Any:
+        if len(failures) < 2:
+            failures.append(1)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return put(self, *args)
+
+    def failing_append(self: Outbox, *args: Any, **kwargs: Any) -> Any:
+        if len(failures) < 4:
+            failures.append(2)
+            raise sqlite3.OperationalError("database or disk is full")
+        return append(self, *args, **kwargs)
+
+    monkeypatch.setattr(DirectoryStore, "put", failing_put)
+    monkeypatch.setattr(Outbox, "append", failing_append)
+    return failures
+
+
+async def test_on_a_full_disk_the_trial_waits_and_nothing_is_lost(
+    site: Site, scheduler: ScriptedScheduler, full_disk: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program("report(1, save=True); report(2, save=True)")))
+    exited = await stream.get("exited")
+    assert full_disk == [1, 1, 2, 2]
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_FINISHED
+    assert [(r.step, bool(r.checkpoint.uri)) for r in stream.all("report")] == [(1, True), (2, True)]
+    assert "No space left on device" in caplog.text
+    assert "disk is full" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["/etc", "..", ""])
+async def test_a_checkpoint_outside_its_folder_is_refused(
+    site: Site, scheduler: ScriptedScheduler, where: str
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    command = site.program(
+        f"""
+        where = {where!r}
+        request = runtime_pb2.ReportRequest(lease_id=lease, sequence=1, step=1,
+            checkpoint_dir=where if where.startswith("/") else os.path.join(me.checkpoint_dir, where or "."))
+        try:
+            stub.Report(request, timeout=20)
+        except grpc.RpcError as error:
+            print(error.code().name)
+        try:
+            stub.Attach(runtime_pb2.AttachRequest(lease_id="another"), timeout=20)
+        except grpc.RpcError as error:
+            print(error.code().name)
+        """
+    )
+    stream.send(assign=site.assign(command))
+    exited = await stream.get("exited")
+    assert exited.log_tail == "INVALID_ARGUMENT\nNOT_FOUND\n"
+
+
+async def test_a_slot_that_does_not_exist(site: Site, scheduler: ScriptedScheduler) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(["true"], slots=(7,)))
+    exited = await stream.get("exited")
+    assert (exited.outcome, exited.error) == (LOST, "slot 7 does not exist: this worker has 2")
+
+
+async def test_old_checkpoints_go_only_when_a_newer_one_is_decided(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    scheduler.acks = False
+    site.start()
+    stream = await scheduler.stream()
+    store = site.root / "store"
+
+    def stored() -> list[Path]:
+        return sorted(p.parent for p in store.rglob("manifest.json"))
+
+    command = site.program("[leave_if_told(report(n, save=True)) for n in range(1, 6)]")
+    stream.send(assign=site.assign(command, milestone=5, checkpoints_kept=2))
+    fifth = await stream.get("report", 5)
+    await stream.get("heartbeat", len(stream.all("heartbeat")) + 2)
+    assert len(stored()) == 5
+    stream.decide(fifth, PAUSE)
+    await until(lambda: len(stored()) == 2)
+    assert stored()[-1].as_uri() + "/" == fifth.checkpoint.uri
+
+
+async def test_a_trial_dies_with_its_children_when_it_crashes(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    command = site.program(
+        """
+        child = os.fork()
+        if child == 0:
+            time.sleep(100)
+        mark("up", child)
+        os.abort()
+        """
+    )
+    stream.send(assign=site.assign(command))
+    child = await _up(site)
+    exited = await stream.get("exited")
+    assert exited.error == "killed by SIGABRT"
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE

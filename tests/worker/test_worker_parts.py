@@ -1,0 +1,312 @@
+"""The daemon's parts by themselves: devices, slots, exits, backoff, launches, logs, the outbox, the session core."""
+
+import random
+import signal
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.v1 import event_pb2, spec_pb2, worker_pb2
+from headrace_worker.backoff import Backoff
+from headrace_worker.devices import discover
+from headrace_worker.exits import Ending, Finished, classify
+from headrace_worker.launch import launch_of, log_path
+from headrace_worker.logs import AttemptLog, last_line
+from headrace_worker.outbox import Outbox
+from headrace_worker.session_core import Identity, SessionCore, SessionProtocolError, Start
+from headrace_worker.slots import Slots
+
+GIB = 1 << 30
+FINISHED = worker_pb2.EXIT_OUTCOME_FINISHED
+RELEASED = worker_pb2.EXIT_OUTCOME_RELEASED
+FAILED = worker_pb2.EXIT_OUTCOME_FAILED
+LOST = worker_pb2.EXIT_OUTCOME_LOST
+
+
+class FakeNvml(ModuleType):
+    """A driver with three GPUs, the last of which fell off the bus."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *, driver: bool = True) -> None:
+        super().__init__("pynvml")
+        self.driver = driver
+
+    def nvmlInit(self) -> None:
+        if not self.driver:
+            raise self.NVMLError("Driver Not Loaded")
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 3
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index == 2:
+            raise self.NVMLError("GPU is lost")
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        return int(uuid[-1])
+
+    def nvmlDeviceGetUUID(self, handle: int) -> bytes:
+        return f"GPU-aaa{handle}".encode()
+
+    def nvmlDeviceGetName(self, _: int) -> str:
+        return "NVIDIA H200"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        return SimpleNamespace(total=140 * GIB, used=(handle + 1) * GIB)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        if handle == 1:
+            raise self.NVMLError("Not Supported")
+        return SimpleNamespace(gpu=50)
+
+
+def test_gpus_are_found_with_their_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    found = discover(worker="w", environ={})
+    assert [(d.index, d.kind, d.model, d.memory_bytes, d.uuid) for d in found.devices] == [
+        (0, worker_pb2.DEVICE_KIND_GPU, "NVIDIA H200", 140 * GIB, "GPU-aaa0"),
+        (1, worker_pb2.DEVICE_KIND_GPU, "NVIDIA H200", 140 * GIB, "GPU-aaa1"),
+    ]
+    assert [(t.index, t.utilization, t.memory_used_bytes) for t in found.telemetry()] == [
+        (0, 0.5, GIB),
+        (1, 0.0, 2 * GIB),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("visible", "uuids"),
+    [
+        ("1", ["GPU-aaa1"]),
+        ("1,0", ["GPU-aaa1", "GPU-aaa0"]),
+        ("GPU-aaa1", ["GPU-aaa1"]),
+        ("0,9,1", ["GPU-aaa0"]),
+    ],
+)
+def test_only_visible_gpus_are_offered(
+    monkeypatch: pytest.MonkeyPatch, visible: str, uuids: list[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    found = discover(worker="w", environ={"CUDA_VISIBLE_DEVICES": visible})
+    assert [d.uuid for d in found.devices] == uuids
+
+
+@pytest.mark.parametrize("environ", [{}, {"CUDA_VISIBLE_DEVICES": ""}])
+def test_cpu_slots_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(driver=bool(environ)))
+    assert len(discover(worker="w", environ=environ).devices) >= 1
+    found = discover(worker="w", cpu_slots=3, environ=environ)
+    assert [d.kind for d in found.devices] == [worker_pb2.DEVICE_KIND_CPU] * 3
+    assert all(0 <= t.utilization <= 1 and t.memory_used_bytes > 0 for t in found.telemetry())
+
+
+def test_cpu_slots_beside_gpus_only_if_asked_for() -> None:
+    assert len(discover(worker="w", fake_gpus=2).devices) == 2
+    both = discover(worker="w", fake_gpus=2, cpu_slots=1)
+    assert [(d.index, d.kind) for d in both.devices] == [
+        (0, worker_pb2.DEVICE_KIND_GPU),
+        (1, worker_pb2.DEVICE_KIND_GPU),
+        (2, worker_pb2.DEVICE_KIND_CPU),
+    ]
+    assert [t.index for t in both.telemetry()] == [0, 1, 2]
+    with pytest.raises(ValueError, match="--cpu-slots 0"):
+        discover(worker="w", cpu_slots=0)
+
+
+def test_gangs_and_singles_take_turns_in_the_order_of_their_assigns() -> None:
+    slots = Slots(2)
+    first, gang, last = slots.join([1]), slots.join([0, 1]), slots.join([0])
+    called = [first.called.is_set(), gang.called.is_set(), last.called.is_set()]
+    assert called == [True, False, False], "the last waits behind the gang, or the gang would starve"
+    first.leave()
+    first.leave()
+    assert gang.called.is_set()
+    assert not last.called.is_set()
+    gang.leave()
+    assert last.called.is_set()
+    with pytest.raises(ValueError, match="no slot"):
+        slots.join([])
+
+
+@pytest.mark.parametrize(
+    ("code", "ending", "finished", "outcome", "error"),
+    [
+        (0, None, None, FINISHED, ""),
+        (0, None, Finished(), FINISHED, ""),
+        (-signal.SIGSEGV, None, Finished(), FINISHED, ""),
+        (1, None, Finished(error="ValueError: x"), FAILED, "ValueError: x"),
+        (0, None, Finished(error="a\x00b"), FAILED, "a\ufffdb"),
+        (2, None, None, FAILED, "exit status 2: the last line"),
+        (-signal.SIGKILL, None, None, LOST, "killed by SIGKILL"),
+        (-signal.SIGTERM, None, None, LOST, "killed by SIGTERM"),
+        (-signal.SIGHUP, None, None, LOST, "killed by SIGHUP"),
+        (-signal.SIGBUS, None, None, FAILED, "killed by SIGBUS"),
+        (-40, None, None, FAILED, "killed by signal 40"),
+        (-signal.SIGKILL, Ending(outcome=RELEASED), None, RELEASED, ""),
+        (1, Ending(outcome=RELEASED), Finished(error="KeyboardInterrupt"), RELEASED, ""),
+        (0, Ending(outcome=LOST, error="stopped"), None, LOST, "stopped"),
+        (0, Ending(outcome=LOST, error="stopped"), Finished(), FINISHED, ""),
+        (-signal.SIGKILL, Ending(outcome=FAILED, error="silent"), None, FAILED, "silent"),
+    ],
+)
+def test_exits(
+    code: int,
+    ending: Ending | None,
+    finished: Finished | None,
+    outcome: worker_pb2.ExitOutcome.ValueType,
+    error: str,
+) -> None:
+    verdict = classify(code, ending=ending, finished=finished, last_line="the last line")
+    assert (verdict.outcome, verdict.error, verdict.exit_code) == (outcome, error, code)
+
+
+def test_backoff_doubles_up_to_its_cap_with_full_jitter() -> None:
+    class Highest(random.Random):
+        def uniform(self, a: float, b: float) -> float:
+            assert a == 0.0
+            return b
+
+    backoff = Backoff(base_s=1.0, cap_s=5.0, rng=Highest())
+    assert [backoff.next_s() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
+    backoff.succeeded()
+    assert backoff.next_s() == 1.0
+
+
+def _assign(**template: Any) -> worker_pb2.Assign:
+    return worker_pb2.Assign(
+        lease=event_pb2.LeaseRef(lease_id="l", trial="studies/s/trials/4"),
+        template=spec_pb2.TrialTemplate(working_dir="/", **template),
+        parameters=spec_pb2.ParameterAssignment(
+            values={
+                "lr": spec_pb2.ParameterValue(float_value=0.1),
+                "nesterov": spec_pb2.ParameterValue(bool_value=True),
+            }
+        ),
+        seed=7,
+        grant=worker_pb2.Grant(slots=[1]),
+    )
+
+
+def test_placeholders_are_filled_in() -> None:
+    args = ["python", "t.py", "--lr={lr}", "--n={nesterov}", "{trial}", "{seed}", "--m={momentum}", "{{x}}"]
+    assign = _assign(command=spec_pb2.CommandLine(args=args))
+    launch = launch_of(assign, devices=(), runtime="unix:/s", log_dir=Path("/logs"), environ={})
+    assert launch.args == ("python", "t.py", "--lr=0.1", "--n=true", "4", "7", "{x}")
+    assert launch.log_path == Path("/logs/s/4.log")
+
+
+def test_the_environment_isolates_the_trial() -> None:
+    devices = discover(worker="w", fake_gpus=2).devices
+    launch = launch_of(
+        _assign(callable="m:f", env={"A": "2", "CUDA_VISIBLE_DEVICES": "all"}),
+        devices=devices,
+        runtime="unix:/s",
+        log_dir=Path("/logs"),
+        environ={"A": "1", "PATH": "/bin", "HEADRACE_DATABASE_URL": "secret"},
+    )
+    assert launch.args == (sys.executable, "-m", "headrace.trial.process")
+    assert dict(launch.env) == {
+        "A": "2",
+        "PATH": "/bin",
+        "PYTHONUNBUFFERED": "1",
+        "HEADRACE_RUNTIME": "unix:/s",
+        "HEADRACE_LEASE_ID": "l",
+        "HEADRACE_TRIAL": "studies/s/trials/4",
+        "CUDA_VISIBLE_DEVICES": "GPU-fake-w-1",
+    }
+
+
+def test_trial_names_do_not_lead_out_of_the_log_folder() -> None:
+    for trial in ("studies/../trials/1", "studies/a/b/trials/1", "studies/s/trials/x", ""):
+        with pytest.raises(ValueError, match="is not of the form"):
+            log_path(Path("/logs"), trial)
+
+
+def test_a_log_tail_is_short_clean_and_of_this_attempt_only(tmp_path: Path) -> None:
+    for output, expected in [(b"first\n", "first\n"), (b"a\x00b\xff\n\n", "a\ufffdb\ufffd\n\n"), (b"", "")]:
+        log = AttemptLog.open(tmp_path / "s/1.log", "attempt")
+        log.file.write(output)
+        assert log.tail() == expected
+        log.close()
+    log = AttemptLog.open(tmp_path / "s/1.log", "attempt")
+    log.file.write("ü".encode() * 9000)
+    assert len(log.tail().encode()) <= 8192
+    log.close()
+    assert (tmp_path / "s/1.log").read_bytes().count(b"==== attempt ====") == 4
+    assert last_line("a\nb\n\n") == "b"
+
+
+def _request(step: int) -> worker_pb2.SessionRequest:
+    return worker_pb2.SessionRequest(report=worker_pb2.Report(step=step))
+
+
+def test_the_count_of_messages_survives_restarts_and_deletions(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "outbox.sqlite")
+    assert [outbox.append("l", _request(n)) for n in range(3)] == [1, 2, 3]
+    outbox.delete([1, 2, 3, 99])
+    outbox.close()
+    outbox = Outbox(tmp_path / "outbox.sqlite")
+    assert outbox.after(0, 10) == []
+    assert outbox.append("l", _request(3)) == 4
+    (entry,) = outbox.after(0, 10)
+    assert (entry.sequence, entry.lease_id, entry.request.report.sequence) == (4, "l", 4)
+    outbox.close()
+
+
+def test_an_upload_ends_with_its_report_and_a_lease_with_its_exit(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "outbox.sqlite")
+    ref = event_pb2.LeaseRef(lease_id="l", trial="studies/s/trials/0", epoch=3)
+    outbox.hold(ref)
+    outbox.hold(ref)
+    outbox.started("l", 77, 1.5)
+    outbox.begin_upload("file:///a/", "l")
+    outbox.begin_upload("file:///b/", "l")
+    outbox.append("l", _request(1), upload="file:///a/")
+    assert outbox.uploads() == ["file:///b/"]
+    (recorded,) = outbox.leases()
+    assert (recorded.lease, recorded.pid, recorded.started) == (ref, 77, 1.5)
+    outbox.append_exit("l", worker_pb2.SessionRequest(exited=worker_pb2.Exited(lease=ref)))
+    assert outbox.leases() == []
+    outbox.close()
+
+
+def _core() -> SessionCore:
+    core = SessionCore(Identity(worker="w", incarnation="i", devices=(), labels={}, version="", log_dir="/"))
+    core.connect()
+    core.receive(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome()))
+    return core
+
+
+def _grant(core: SessionCore, lease_id: str, slot: int) -> None:
+    assign = worker_pb2.Assign(
+        lease=event_pb2.LeaseRef(lease_id=lease_id), grant=worker_pb2.Grant(slots=[slot])
+    )
+    assert core.receive(worker_pb2.SessionResponse(assign=assign)) == [Start(assign=assign)]
+
+
+def test_two_leases_on_one_slot_reopen_the_session_less_and_less_often() -> None:
+    core = _core()
+    _grant(core, "a", 0)
+    _grant(core, "b", 1)
+    assert [core.tick() for _ in range(9)] == [""] * 9
+    _grant(core, "c", 0)
+    reasons = [core.tick() for _ in range(10)]
+    assert [bool(reason) for reason in reasons] == [False, False, True, *[False] * 5, True, False]
+    assert "lease c waits for a slot that another lease holds" in reasons
+    core.releasing("a")
+    assert [core.tick() for _ in range(30)] == [""] * 30
+
+
+def test_a_scheduler_that_breaks_the_protocol_is_left() -> None:
+    core = _core()
+    with pytest.raises(SessionProtocolError, match="a second Welcome"):
+        core.receive(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome()))
+    core.disconnect()
+    core.connect()
+    with pytest.raises(SessionProtocolError, match="ack before Welcome"):
+        core.receive(worker_pb2.SessionResponse(ack=worker_pb2.Ack(sequences=[1])))
