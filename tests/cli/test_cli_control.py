@@ -175,6 +175,25 @@ def test_a_missing_extra_is_one_clear_line(invoke: Invoke, monkeypatch: pytest.M
     assert "Run a scheduler" in invoke("--help").out
 
 
+def test_a_package_that_is_not_there_names_its_extra(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    assert invoke("report", "digits").err.splitlines()[1:] == [
+        "error: A report needs packages that are not installed.",
+        "Run `pip install 'headrace[report]'`.",
+    ]
+
+    def missing(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'psutil'", name="psutil")
+
+    monkeypatch.setattr("headrace.cli.listings._study_row", missing)
+    assert invoke("studies").err.splitlines() == [
+        "error: This needs the package psutil, which is not installed.",
+        "Run `pip install 'headrace[worker]'`.",
+    ]
+
+
 def test_a_reader_that_leaves_is_no_error(fake: FakeStudyService) -> None:
     done = subprocess.run(
         [

