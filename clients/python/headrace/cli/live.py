@@ -8,7 +8,7 @@ speed seen since the view began (or since the study began, for the first seconds
 from collections import deque
 from datetime import UTC, datetime
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -43,16 +43,16 @@ class Picture:
         self._trouble = None
         self._last.extend(event for event in update.events if noteworthy(event))
 
-    def __rich__(self) -> RenderableType:
-        return self.draw(datetime.now(UTC))
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.draw(datetime.now(UTC), width=options.max_width)
 
-    def draw(self, now: datetime) -> RenderableType:
-        """The picture at a time."""
+    def draw(self, now: datetime, *, width: int = 120) -> RenderableType:
+        """The picture at a time, on a terminal of a width."""
         parts: list[RenderableType] = [
             self._head(now),
             self._counts(),
             Text(),
-            self._rungs(),
+            self._rungs(max(8, min(BAR_WIDTH, width - 62))),
             Text(),
             self._values(),
         ]
@@ -109,21 +109,21 @@ class Picture:
                 )
         return line
 
-    def _rungs(self) -> RenderableType:
+    def _rungs(self, width: int) -> RenderableType:
         study = self.study
         full = max([study.spec.max_trials, *(r.recorded for r in study.rungs)])
         grid = Table.grid(padding=(0, 2))
         for rung in study.rungs:
             grid.add_row(
                 Text(f"step {rung.milestone}", style="dim"),
-                rung_bar(rung, full),
+                rung_bar(rung, full, width),
                 f"{rung.recorded} recorded",
                 f"{rung.promoted} promoted" if rung.milestone < study.spec.max_steps else "",
                 Text(f"{rung.running} on the way" if rung.running else "", style="cyan"),
             )
         grid.add_row(
             Text("steps", style="dim"),
-            Text(_bar(study.steps_spent, study.steps_run_all, "━"), style="blue"),
+            Text(_bar(study.steps_spent, study.steps_run_all, width), style="blue"),
             f"{study.steps_spent} of {study.steps_run_all}",
             Text(wording.percent(study.steps_spent, study.steps_run_all) + " of run-all", style="dim"),
             Text(f"{self._expected} expected" if self._expected else "", style="dim"),
@@ -143,14 +143,14 @@ class Picture:
         return grid
 
 
-def rung_bar(rung: RungStatus, full: int) -> Text:
+def rung_bar(rung: RungStatus, full: int, width: int = BAR_WIDTH) -> Text:
     """Promoted, recorded and still empty, out of `full` trials."""
-    promoted = round(BAR_WIDTH * rung.promoted / full) if full else 0
-    recorded = round(BAR_WIDTH * rung.recorded / full) if full else 0
+    promoted = round(width * rung.promoted / full) if full else 0
+    recorded = round(width * rung.recorded / full) if full else 0
     return Text.assemble(
         ("█" * promoted, "blue"),
         ("▒" * (recorded - promoted), "blue"),
-        ("·" * (BAR_WIDTH - recorded), "dim"),
+        ("·" * (width - recorded), "dim"),
     )
 
 
@@ -186,6 +186,5 @@ def _shown(trial: TrialInfo) -> float | None:
     return trial.best_value if trial.best_value is not None else trial.value
 
 
-def _bar(part: int, whole: int, mark: str) -> str:
-    filled = min(BAR_WIDTH, round(BAR_WIDTH * part / whole)) if whole else 0
-    return mark * filled
+def _bar(part: int, whole: int, width: int) -> str:
+    return "━" * (min(width, round(width * part / whole)) if whole else 0)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from headrace.client.events import Event, TrialMoved
 from headrace.client.model import (
@@ -33,7 +34,7 @@ class Stay:
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StudyData:
     """A study with all that happened in it."""
 
@@ -41,6 +42,11 @@ class StudyData:
     trials: tuple[TrialInfo, ...]
     reports: tuple[Report, ...]
     events: tuple[Event, ...]
+
+    @cached_property
+    def by_number(self) -> Mapping[int, TrialInfo]:
+        """The trials by number."""
+        return {trial.number: trial for trial in self.trials}
 
     @property
     def metric(self) -> str:

@@ -98,7 +98,7 @@ def _mark_pauses(
 
 
 def _describe(data: StudyData, stay: Stay) -> str:
-    trial = next((t for t in data.trials if t.number == stay.trial), None)
+    trial = data.by_number.get(stay.trial)
     length = wording.duration((stay.end - stay.start).total_seconds())
     lines = [f"<b>trial {stay.trial}</b> for {length}, then {style.kind_of(stay.ending).label}"]
     if stay.detail:

@@ -1,0 +1,68 @@
+"""The live picture: figures, bars within the terminal's width, an estimate only where there is ground for one."""
+
+from datetime import timedelta
+
+import pytest
+from rich.console import Console
+from scripted_study import BEGAN, Script
+
+from headrace.cli.live import Picture
+from headrace.client import convert
+from headrace.client.events import Update
+from headrace.errors import UnreachableError
+
+
+def picture_of(script: Script, first: int, last: int) -> Picture:
+    """A view that began after `first` events and has seen `last`."""
+    picture = Picture(
+        convert.study(script.moments[first].study), expected_steps=143, now=BEGAN + timedelta(seconds=5)
+    )
+    events = tuple(convert.event(event) for event in script.events[first:last])
+    picture.update(Update(events=events, study=convert.study(script.moments[last].study)))
+    return picture
+
+
+def text_of(picture: Picture, width: int) -> str:
+    console = Console(width=width, force_terminal=False)
+    with console.capture() as captured:
+        console.print(picture.draw(BEGAN + timedelta(seconds=40), width=width))
+    return captured.get()
+
+
+@pytest.mark.parametrize("width", [72, 80, 120, 200])
+def test_the_picture_fits_the_terminal(script: Script, width: int) -> None:
+    text = text_of(picture_of(script, 10, len(script.events) // 2), width)
+    assert all(len(line.rstrip()) <= width for line in text.splitlines())
+    bars = [line for line in text.splitlines() if line.startswith("step ")]
+    assert len(bars) == 4
+    assert not any("…" in line for line in bars)
+    assert "18 recorded" in bars[0]
+    for part in (
+        "▶ 1 running",
+        "‖ 17 paused",
+        "✗ 1 failed",
+        "67 of 756",
+        "143 expected",
+        "trial 15",
+        "0.6059",
+    ):
+        assert part in text
+
+
+def test_the_estimate_is_the_expected_rest_at_the_speed_seen(script: Script) -> None:
+    picture = picture_of(script, 10, len(script.events) // 2)
+    done = picture.study.steps_spent - script.moments[10].study.status.steps_spent
+    assert picture.eta_s(BEGAN + timedelta(seconds=45)) == pytest.approx((143 - 67) * 40 / done)
+
+
+def test_no_estimate_without_ground(script: Script) -> None:
+    assert picture_of(script, 0, 2).eta_s(BEGAN + timedelta(seconds=2)) is None
+    assert picture_of(script, 0, len(script.events) - 1).eta_s(BEGAN + timedelta(seconds=90)) is None
+
+
+def test_a_broken_connection_is_shown_until_the_next_update(script: Script) -> None:
+    picture = picture_of(script, 0, 30)
+    picture.lose(UnreachableError("No Headrace scheduler answers at 10.0.0.1:7440."))
+    assert "Trying to connect again. No Headrace scheduler answers at 10.0.0.1:7440." in text_of(picture, 120)
+    picture.update(Update(events=(), study=picture.study))
+    assert "Trying" not in text_of(picture, 120)
