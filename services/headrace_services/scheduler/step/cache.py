@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.brackets import draw_bracket
+from headrace_services.scheduler.brackets import bracket_for
 from headrace_services.scheduler.policies import Policy, RungResult, make_policy
 from headrace_services.scheduler.records import RungEntry
 from headrace_services.scheduler.samplers import Sampler, make_sampler
@@ -39,12 +39,7 @@ class StudyCache:
 
     def bracket(self, number: int) -> int:
         """Return the bracket of trial `number`: a function of the study's seed and the number."""
-        return draw_bracket(self.spec.seed, number, self.brackets)
-
-    @property
-    def brackets(self) -> int:
-        """How many brackets the policy has."""
-        return getattr(self.spec.policy, "brackets", 0) or 1
+        return bracket_for(self.spec, number)
 
     def next_arrival(self, bracket: int, rung: int) -> int:
         """Return the position that the next result at a rung gets, and count it."""

@@ -1,0 +1,131 @@
+"""A whole cluster on this machine, `headrace up`, and the means to hurt it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from headrace import Client
+from headrace.spec import StudySpec
+
+PROGRAMS = Path(__file__).parent / "programs"
+TICK_S = 0.05
+
+T = TypeVar("T")
+
+
+def until(holds: Callable[[], T | None], what: str, deadline_s: float = 60) -> T:
+    """Poll until something holds, and return it."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        found = holds()
+        if found:
+            return found
+        signal.sigtimedwait((), TICK_S)
+    raise AssertionError(f"{what}: not within {deadline_s:g} s")
+
+
+@dataclass(slots=True)
+class Cluster:
+    """`headrace up` and what it started."""
+
+    process: psutil.Process
+    home: Path
+    address: str
+
+    def child(self, name: str) -> psutil.Process | None:
+        """Return the process of `postgres`, `scheduler` or `worker`, if it runs now."""
+        for process in self.process.children():
+            try:
+                words = process.cmdline()
+            except psutil.Error:
+                continue
+            if any(Path(word).name.startswith(name) for word in words[:4]):
+                return process
+        return None
+
+    def trials(self) -> list[psutil.Process]:
+        """Return the trial processes that run now."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                ours = str(self.home) in str(process.environ())
+                if ours and "headrace.trial.process" in process.cmdline():
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def kill(self, process: psutil.Process | None, number: int = signal.SIGKILL) -> bool:
+        """Send a signal; False where there was nothing to send it to."""
+        try:
+            if process is None:
+                return False
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            return False
+        return True
+
+
+def journals(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return what the trials of a study wrote down, by lease. A line cut off by a kill is left out."""
+    return {
+        path.stem: [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+        for path in folder.glob("*.jsonl")
+    }
+
+
+@contextmanager
+def cluster(folder: Path, *, slots: int = 2, replicas: int = 1, lease_ttl_s: float = 20) -> Iterator[Cluster]:
+    """Run `headrace up` in `folder` until the block ends."""
+    home = folder / "home"
+    command = [sys.executable, "-m", "headrace.cli", "up", "--home", str(home), "--port", "0"]
+    command += ["--slots", str(slots), "--replicas", str(replicas)]
+    command += ["--heartbeat-interval", str(min(1.0, lease_ttl_s / 6)), "--lease-ttl", str(lease_ttl_s)]
+    with (folder / "up.log").open("wb") as log:
+        started = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        address = until(lambda: _read(home / "address"), "headrace up", 120)
+        yield Cluster(psutil.Process(started.pid), home, address)
+    finally:
+        started.send_signal(signal.SIGTERM)
+        try:
+            started.wait(60)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            started.wait()
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text().strip() if path.exists() else None
+
+
+def chain_spec(journal: Path, *, step_s: float = 0.03, **changes: Any) -> StudySpec:
+    """A study of the chain program: ASHA over three rungs, with a journal of its own."""
+    journal.mkdir(parents=True)
+    env = {"CHAIN_JOURNAL": str(journal), "CHAIN_STEP_S": str(step_s)}
+    fields: dict[str, Any] = {
+        "objective": {"metric": "score", "goal": "minimize"},
+        "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+        "sampler": {"kind": "random"},
+        "policy": {"kind": "asha", "eta": 3, "rungs": [2, 6, 18], "variant": "promotion"},
+        "template": {"callable": "chain:train", "working_dir": str(PROGRAMS), "env": env},
+        "max_trials": 15,
+        "max_steps": 18,
+        "seed": 5,
+        "max_retries": 0,
+    }
+    return StudySpec.model_validate({**fields, **changes})
+
+
+def connect(site: Cluster) -> Client:
+    """Return a client that waits out restarts of the scheduler."""
+    return Client(site.address, timeout_s=60, connect_timeout_s=60)

@@ -1,0 +1,113 @@
+"""Whatever is killed in the middle of a study, the study ends by itself, and nothing is lost or charged.
+
+Real processes, real signals, a real Postgres. The trials keep a journal of every report that was answered; it is
+compared with what the scheduler stored. Their values are a chain in which every step needs the one before, so a
+resume from the wrong state shows.
+"""
+
+import random
+import signal
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from cluster_site import Cluster, chain_spec, cluster, connect, journals, until
+
+from headrace.client import Study
+from headrace.client.model import Report, StudyState
+
+RUNGS = (2, 6, 18)
+LONGEST_RUNG = max(above - below for below, above in pairwise((0, *RUNGS)))
+
+
+def kill_trial(site: Cluster) -> bool:
+    found = site.trials()
+    return bool(found) and site.kill(random.choice(found))
+
+
+FAULTS: dict[str, Callable[[Cluster], bool]] = {
+    "trial": kill_trial,
+    "worker": lambda site: site.kill(site.child("worker")),
+    "scheduler": lambda site: site.kill(site.child("scheduler")),
+    # Postgres' immediate shutdown: no checkpoint, recovery at the next start.
+    "postgres": lambda site: site.kill(site.child("postgres"), signal.SIGQUIT),
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("chaos")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_study_survives_the_kill_of(fault: str, site: Cluster, tmp_path: Path) -> None:
+    random.seed(fault)
+    with connect(site) as client:
+        study = client.create_study(f"chaos-{fault}", chain_spec(tmp_path / "journal"))
+
+        def over() -> bool:
+            return study.status().state is not StudyState.ACTIVE
+
+        kills = 0
+        for goal in (3, 20, 45):
+            until(lambda goal=goal: study.status().steps_spent >= goal or over(), "progress", 120)
+            kills += until(lambda: over() or FAULTS[fault](site), f"a {fault} to kill", 60)
+        check(study, tmp_path / "journal")
+        assert kills >= 2
+
+
+def test_a_frozen_worker_is_fenced_and_its_late_reports_change_nothing(tmp_path: Path) -> None:
+    with cluster(tmp_path, slots=1, lease_ttl_s=3) as site, connect(site) as client:
+        study = client.create_study("fenced", chain_spec(tmp_path / "journal", max_trials=4, step_s=0.1))
+        until(lambda: study.status().steps_spent >= 1, "progress", 120)
+        worker = site.child("worker")
+        assert worker is not None
+        frozen = [worker, *worker.children(recursive=True)]
+        for process in frozen:
+            site.kill(process, signal.SIGSTOP)
+        until(lambda: any(trial.interruptions for trial in study.trials()), "the lease to expire", 60)
+        for process in reversed(frozen):
+            site.kill(process, signal.SIGCONT)
+        check(study, tmp_path / "journal", fenced=True)
+        assert sum(trial.interruptions for trial in study.trials()) == 1
+
+
+def check(study: Study, folder: Path, *, fenced: bool = False) -> None:
+    """Compare what the study says with what its trials wrote down."""
+    info = study.wait(timeout_s=180)
+    assert info.state is StudyState.COMPLETED, info.detail
+    trials, reports = study.trials(), study.reports()
+    check_journals(reports, folder, fenced=fenced)
+    for trial in trials:
+        assert trial.failures == 0, (trial.number, trial.detail)
+        assert trial.outcome in ("completed", "stopped_early")
+        mine = [report for report in reports if report.trial == trial.number]
+        check_chain(trial.number, mine)
+        lost = trial.steps_spent - max(report.step for report in mine)
+        assert lost <= trial.interruptions * LONGEST_RUNG, (trial.number, lost)
+
+
+def check_journals(reports: list[Report], folder: Path, *, fenced: bool) -> None:
+    """Every report that a trial was answered is stored once. (What a fenced lease still said is not.)"""
+    written = journals(folder)
+    uid = next(iter(written)).split(".")[0]
+    stored: dict[str, list[Report]] = {}
+    for report in reports:
+        stored.setdefault(f"{uid}.{report.trial}.{report.epoch}", []).append(report)
+    for lease, lines in written.items():
+        known = {report.step: report.metrics["score"] for report in stored.get(lease, [])}
+        assert len(known) == len(stored.get(lease, [])), f"{lease}: a report is stored twice"
+        missing = [line["step"] for line in lines if line["step"] not in known]
+        assert fenced or not missing, f"{lease}: the reports of steps {missing} are lost"
+        assert all(known[line["step"]] == line["score"] for line in lines if line["step"] in known)
+
+
+def check_chain(number: int, reports: list[Report]) -> None:
+    """Every step has one value, whoever computed it, and no step is left out."""
+    by_step: dict[int, set[float]] = {}
+    for report in reports:
+        by_step.setdefault(report.step, set()).add(report.metrics["score"])
+    assert all(len(values) == 1 for values in by_step.values()), f"trial {number} changed on the way"
+    assert sorted(by_step) == list(range(1, max(by_step) + 1))
