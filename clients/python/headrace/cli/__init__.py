@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command and exits."""
+    # gRPC's own remarks on a connection would stand between the lines of a live view.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from headrace.cli.app import build
     from headrace.cli.failure import FAILED, INTERRUPTED, exit_code, tell
     from headrace.cli.output import Output

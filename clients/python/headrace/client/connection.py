@@ -75,7 +75,19 @@ class Target:
         if not self.tls:
             return None
         ca_file = os.environ.get("HEADRACE_TLS_CA")
-        return grpc.ssl_channel_credentials(Path(ca_file).read_bytes() if ca_file else None)
+        try:
+            return grpc.ssl_channel_credentials(Path(ca_file).read_bytes() if ca_file else None)
+        except OSError as error:
+            raise InvalidFieldError(
+                [
+                    Violation(
+                        field="HEADRACE_TLS_CA",
+                        value=repr(ca_file),
+                        message=f"cannot be read ({error.strerror})",
+                        remedy="Name the certificate authority's file in PEM.",
+                    )
+                ]
+            ) from None
 
 
 class Patience:
@@ -119,9 +131,26 @@ retry_transient: Callable[[RetryCallState], bool] = retry_if_exception(_is_trans
 def name_address(error: HeadraceError, target: Target) -> HeadraceError:
     """An unreachable server's error with the address that was tried."""
     if isinstance(error, UnreachableError):
-        return UnreachableError(f"No Headrace scheduler answers at {target.address}.", remedy=error.remedy)
+        return UnreachableError(
+            f"No Headrace scheduler answers at {target.address}{_reason(error, tls=target.tls)}.",
+            remedy=error.remedy,
+        )
     if isinstance(error, DeadlineError):
         return DeadlineError(
             f"The scheduler at {target.address} did not answer in time.", remedy=error.remedy
         )
     return error
+
+
+def _reason(error: UnreachableError, *, tls: bool) -> str:
+    """The last part of what gRPC says; that nobody listens there needs no more words."""
+    said = error.message.rstrip(".)]").rsplit(": ", 1)[-1].strip()
+    if "refused" in said or "No Headrace server" in said:
+        return ""
+    if said in ("OK", ""):  # what gRPC says of a handshake
+        return (
+            " (the TLS handshake fails: HEADRACE_TLS_CA must name the authority of its certificate)"
+            if tls
+            else ""
+        )
+    return f" ({said[:160]})"
