@@ -1,0 +1,139 @@
+"""Scheduler replicas with the workers' service on loopback, and a scripted worker that speaks the protocol by hand."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from headrace.v1 import event_pb2, worker_pb2
+from headrace.v1.worker_pb2_grpc import WorkerServiceStub, add_WorkerServiceServicer_to_server
+from headrace_services.scheduler.hub import Hub
+from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
+from headrace_services.scheduler.session.registry import Registry
+from headrace_services.scheduler.session.servicer import WorkerServicer
+from headrace_services.scheduler.session.worker_session import Timing
+from headrace_services.scheduler.sweeper import Sweeper
+
+DEADLINE_S = 20.0
+
+
+class Replica:
+    """One scheduler's workers' side."""
+
+    def __init__(self, hub: Hub, registry: Registry, sweeper: Sweeper, address: str) -> None:
+        self.hub = hub
+        self.registry = registry
+        self.sweeper = sweeper
+        self.address = address
+
+
+@asynccontextmanager
+async def serving(engine: AsyncEngine, timing: Timing) -> AsyncIterator[Replica]:
+    """Run a replica until the block ends."""
+    server = grpc.aio.server(interceptors=make_server_interceptors())
+    ready: asyncio.Future[tuple[Hub, Registry]] = asyncio.get_running_loop().create_future()
+    over = asyncio.Event()
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            hub, registry = Hub(engine, tasks), Registry(engine)
+            hub.deliver_with(registry.deliver)
+            background = [
+                tasks.create_task(work)
+                for work in (hub.run_spreading(), registry.run_notifying(), registry.run_listening())
+            ]
+            ready.set_result((hub, registry))
+            await over.wait()
+            await hub.drain()
+            for task in background:
+                task.cancel()
+
+    running = asyncio.create_task(run())
+    hub, registry = await ready
+    add_WorkerServiceServicer_to_server(WorkerServicer(hub, registry, timing), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield Replica(hub, registry, Sweeper(hub, timing.lease_ttl_s), f"127.0.0.1:{port}")
+    finally:
+        await server.stop(0)
+        over.set()
+        await running
+
+
+class ScriptedWorker:
+    """Sends what it is told to and keeps what it hears."""
+
+    def __init__(self, stub: WorkerServiceStub) -> None:
+        self.call: Any = stub.Session()
+        self.heard: list[worker_pb2.SessionResponse] = []
+        self._new = asyncio.Condition()
+        self._reader = asyncio.create_task(self._read())
+        self.ended = asyncio.Event()
+
+    async def _read(self) -> None:
+        try:
+            async for response in self.call:
+                async with self._new:
+                    self.heard.append(response)
+                    self._new.notify_all()
+        except grpc.RpcError:
+            pass
+        finally:
+            self.ended.set()
+
+    async def say(self, **message: Any) -> None:
+        """Send one message."""
+        await self.call.write(worker_pb2.SessionRequest(**message))
+
+    async def hello(
+        self, incarnation: str = "1", slots: int = 1, held: tuple[event_pb2.LeaseRef, ...] = ()
+    ) -> None:
+        """Open the session as worker `w`."""
+        devices = [
+            worker_pb2.Device(index=index, kind=worker_pb2.DEVICE_KIND_CPU, model="cpu")
+            for index in range(slots)
+        ]
+        await self.say(
+            hello=worker_pb2.Hello(
+                worker="w", incarnation=incarnation, devices=devices, held=held, log_dir="/l"
+            )
+        )
+
+    async def report(self, lease: event_pb2.LeaseRef, sequence: int, step: int, loss: float) -> None:
+        """Report a loss."""
+        await self.say(
+            report=worker_pb2.Report(sequence=sequence, lease=lease, step=step, metrics={"loss": loss})
+        )
+
+    async def hears(self, kind: str, which: Callable[[Any], bool] = lambda _: True, count: int = 1) -> Any:
+        """Wait for the `count`th message of a kind, and return it."""
+
+        def found() -> list[Any]:
+            messages = [
+                getattr(response, kind) for response in self.heard if response.WhichOneof("message") == kind
+            ]
+            return [message for message in messages if which(message)]
+
+        async with asyncio.timeout(DEADLINE_S), self._new:
+            await self._new.wait_for(lambda: len(found()) >= count)
+        return found()[count - 1]
+
+    async def hang_up(self) -> None:
+        """Break the stream."""
+        self.call.cancel()
+        await self.ended.wait()
+
+
+@asynccontextmanager
+async def worker(replica: Replica) -> AsyncIterator[ScriptedWorker]:
+    """A scripted worker, connected and silent so far."""
+    async with grpc.aio.insecure_channel(replica.address) as channel:
+        scripted = ScriptedWorker(WorkerServiceStub(channel))
+        try:
+            yield scripted
+        finally:
+            await scripted.hang_up()

@@ -1,0 +1,235 @@
+"""The session protocol, message by message, over real streams and a real database."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+from session_site import DEADLINE_S, Replica, serving, worker
+from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncEngine
+from study_site import StudySite, make_spec
+
+from headrace.v1 import event_pb2, worker_pb2
+from headrace_services.scheduler.arrivals import StopTrial
+from headrace_services.scheduler.session.held import Held
+from headrace_services.scheduler.session.worker_session import Timing
+from headrace_services.scheduler.step.transaction import Submission
+from headrace_services.scheduler.store import tables
+
+TIMING = Timing(heartbeat_s=0.05, lease_ttl_s=0.6)
+RUN_ALL = {"kind": "run_all"}
+
+
+@pytest_asyncio.fixture
+async def replica(engine: AsyncEngine) -> AsyncIterator[Replica]:
+    async with serving(engine, TIMING) as running:
+        yield running
+
+
+async def study(engine: AsyncEngine, **changes: object) -> StudySite:
+    return await StudySite(engine, make_spec(**{"policy": RUN_ALL, "max_trials": 1, **changes})).create()
+
+
+async def test_a_new_worker_is_welcomed_and_gets_a_trial(engine: AsyncEngine, replica: Replica) -> None:
+    site = await study(engine)
+    async with worker(replica) as w:
+        await w.hello()
+        welcome = await w.hears("welcome")
+        assert welcome.lease_ttl.ToTimedelta().total_seconds() == TIMING.lease_ttl_s
+        replica.hub.kick(site.study_id)
+        assign = await w.hears("assign")
+        assert assign.lease.trial == f"studies/{site.name}/trials/0"
+        assert assign.template.callable == "train:train"
+        assert (assign.next_milestone, assign.max_steps, assign.metric) == (9, 9, "loss")
+        assert w.heard[0].WhichOneof("message") == "welcome"
+
+
+async def test_an_assignment_lost_with_the_stream_is_repeated(engine: AsyncEngine, replica: Replica) -> None:
+    site = await study(engine)
+    async with worker(replica) as w:
+        await w.hello()
+        await w.hears("welcome")
+        replica.hub.kick(site.study_id)
+        first = await w.hears("assign")
+    async with worker(replica) as w:
+        await w.hello()
+        assert (await w.hears("assign")).lease == first.lease
+
+
+async def test_a_lease_that_the_worker_still_runs_is_confirmed_and_not_assigned_again(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    site = await study(engine)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        lease = (await w.hears("assign")).lease
+    foreign = event_pb2.LeaseRef(lease_id="nobody.0.1", trial=f"studies/{site.name}/trials/0", epoch=1)
+    async with worker(replica) as w:
+        await w.hello(held=(lease, foreign))
+        assert list((await w.hears("welcome")).held) == [lease]
+        await w.report(lease, 1, 1, 0.5)
+        await w.hears("ack")
+        assert not [response for response in w.heard if response.WhichOneof("message") == "assign"]
+
+
+async def test_a_report_sent_again_after_a_reconnect_gets_the_same_decision_and_ack(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    site = await study(engine)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        lease = (await w.hears("assign")).lease
+        await w.report(lease, 7, 9, 0.5)
+        decision = await w.hears("decision")
+        assert decision.decision.action == event_pb2.DECISION_ACTION_STOP
+    async with worker(replica) as w:
+        await w.hello()
+        await w.report(lease, 7, 9, 0.5)
+        assert await w.hears("decision") == decision
+        assert list((await w.hears("ack")).sequences) == [7]
+    assert len(await site.events("report_recorded")) == 1
+
+
+async def test_messages_of_an_unknown_lease_are_acknowledged_and_cancelled(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    site = await study(engine)
+    stray = event_pb2.LeaseRef(lease_id="old.0.1", trial=f"studies/{site.name}/trials/0", epoch=1)
+    deleted = event_pb2.LeaseRef(lease_id="old.0.1", trial="studies/deleted/trials/0", epoch=1)
+    garbage = event_pb2.LeaseRef(lease_id="x", trial="nonsense", epoch=1)
+    async with worker(replica) as w:
+        await w.hello(slots=0)
+        for sequence, lease in enumerate((stray, deleted, garbage), start=1):
+            await w.report(lease, sequence, 1, 0.5)
+            await w.hears("ack", lambda ack, sequence=sequence: list(ack.sequences) == [sequence])
+            await w.hears("cancel", lambda cancel, lease=lease: cancel.lease == lease)
+        await w.say(exited=worker_pb2.Exited(sequence=4, lease=stray, outcome=worker_pb2.EXIT_OUTCOME_LOST))
+        await w.hears("ack", lambda ack: list(ack.sequences) == [4])
+
+
+async def test_a_newer_session_takes_over(engine: AsyncEngine, replica: Replica) -> None:
+    site = await study(engine)
+    async with worker(replica) as old, worker(replica) as new:
+        await old.hello()
+        await old.hears("welcome")
+        await new.hello(incarnation="2")
+        await new.hears("welcome")
+        await old.say(heartbeat=worker_pb2.Heartbeat(sequence=1))
+        async with asyncio.timeout(DEADLINE_S):
+            await old.ended.wait()
+        replica.hub.kick(site.study_id)
+        await new.hears("assign")
+
+
+async def test_an_assignment_that_got_lost_in_the_stream_is_repeated_after_two_heartbeats(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    site = await study(engine)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        lease = (await w.hears("assign")).lease
+        for sequence in (1, 2):
+            await w.say(heartbeat=worker_pb2.Heartbeat(sequence=sequence))
+        assert (await w.hears("assign", count=2)).lease == lease
+
+
+async def test_a_lease_that_is_over_is_cancelled_when_heartbeats_still_name_it(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    site = await study(engine)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        lease = (await w.hears("assign")).lease
+        await replica.hub.submit(site.study_id, Submission(arrival=StopTrial(number=0, reason="")))
+        await w.hears("cancel")
+        for sequence in (1, 2):
+            await w.say(heartbeat=worker_pb2.Heartbeat(sequence=sequence, held=[lease]))
+        await w.hears("cancel", lambda cancel: cancel.lease.lease_id == lease.lease_id, count=2)
+
+
+async def test_orders_reach_a_worker_on_another_replica(engine: AsyncEngine, replica: Replica) -> None:
+    site = await study(engine)
+    async with serving(engine, TIMING) as other, worker(other) as w:
+        await w.hello()
+        await w.hears("welcome")
+        replica.hub.kick(site.study_id)
+        assert (await w.hears("assign")).lease.trial.endswith("/trials/0")
+
+
+async def test_a_silent_worker_loses_its_leases_after_the_lease_time(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    site = await study(engine)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        lease = (await w.hears("assign")).lease
+        async with asyncio.timeout(DEADLINE_S):
+            while (await site.trial(0)).interruptions == 0:
+                await replica.sweeper.sweep()
+                await asyncio.sleep(0.05)
+        await w.report(lease, 1, 3, 0.5)
+        await w.hears("cancel")
+        assert (await site.trial(0)).steps_spent == 0
+
+
+async def test_nothing_expires_right_after_a_start(engine: AsyncEngine, replica: Replica) -> None:
+    site = await study(engine)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        await w.hears("assign")
+        async with engine.begin() as conn:
+            await conn.execute(update(tables.worker).values(expires_at=tables.worker.c.session_time))
+        await replica.sweeper.sweep()
+        assert (await site.trial(0)).interruptions == 0
+
+
+async def test_a_restarted_worker_s_trials_go_on_at_once_when_it_says_they_are_lost(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    site = await study(engine)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        lease = (await w.hears("assign")).lease
+    async with worker(replica) as w:
+        await w.hello(incarnation="2")
+        await w.say(exited=worker_pb2.Exited(sequence=1, lease=lease, outcome=worker_pb2.EXIT_OUTCOME_LOST))
+        again = await w.hears("assign")
+        assert (again.lease.epoch, again.lease.trial) == (2, lease.trial)
+    assert (await site.trial(0)).failures == 0
+
+
+async def test_a_worker_that_says_anything_before_hello_is_refused(replica: Replica) -> None:
+    async with worker(replica) as w:
+        await w.say(heartbeat=worker_pb2.Heartbeat(sequence=1))
+        async with asyncio.timeout(DEADLINE_S):
+            await w.ended.wait()
+        assert w.heard == []
+
+
+async def test_draining_tells_the_workers(replica: Replica) -> None:
+    async with worker(replica) as w:
+        await w.hello()
+        await w.hears("welcome")
+        replica.registry.drain()
+        await w.hears("drain")
+
+
+def test_a_difference_counts_when_it_shows_twice() -> None:
+    held = Held()
+    held.grant("a")
+    assert not held.heartbeat(set())
+    assert held.heartbeat(set())
+    assert held.settle({"a"}) == ({"a"}, set())
+    assert not held.heartbeat({"a"})
+    held.end("a")
+    assert not held.heartbeat({"a"})
+    assert held.heartbeat({"a"})
+    assert held.settle(set()) == (set(), {"a"})
+    assert not held.heartbeat(set())
