@@ -64,6 +64,31 @@ def test_logs_of_a_reachable_file(
         trial.log_path = before
 
 
+def test_logs_are_followed_until_the_trial_is_over(
+    fake: FakeStudyService, script: Script, tmp_path: Path
+) -> None:
+    moved = [e.cursor for e in script.events if e.trial_number == 5 and e.HasField("trial_moved")]
+    log = tmp_path / "5.log"
+    paths = {id(trial): trial for moment in script.moments for trial in moment.trials if trial.number == 5}
+    before = {key: trial.log_path for key, trial in paths.items()}
+    for trial in paths.values():
+        trial.log_path = str(log)
+    log.write_text("epoch 1\n")
+    fake.shown["studies/digits"] = moved[0]
+    with subprocess.Popen(
+        [sys.executable, "-m", "headrace.cli", "logs", "digits", "5", "-f"], stdout=subprocess.PIPE, text=True
+    ) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == "epoch 1\n"
+        with log.open("a") as more:
+            more.write("epoch 2\n")
+        assert follower.stdout.readline() == "epoch 2\n"
+        fake.shown["studies/digits"] = len(script.events)
+        assert follower.wait(20) == 0
+    for key, trial in paths.items():
+        trial.log_path = before[key]
+
+
 def test_logs_that_are_elsewhere(fake: FakeStudyService, invoke: Invoke) -> None:
     result = invoke("logs", "digits", "13")
     assert result.out.startswith("Traceback (most recent call last)")
