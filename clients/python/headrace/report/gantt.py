@@ -15,6 +15,7 @@ UNITS = (
     (0.0, 1.0, "seconds"),
 )
 LABELLED_BARS = 400
+MARKED_PAUSES = 300
 
 
 def gantt(data: StudyData) -> go.Figure | None:
@@ -90,6 +91,7 @@ def _mark_pauses(
     figure.add_scatter(
         mode="markers",
         name="pause",
+        visible=True if len(paused) <= MARKED_PAUSES else "legendonly",  # a click on the legend shows them
         x=[_since(began, stay.end) / scale for stay, _ in paused],
         y=[style.text(label[row]) for _, row in paused],
         marker={"symbol": "line-ns-open", "size": 22, "color": style.INK, "line": {"width": 2}},

@@ -128,7 +128,7 @@ def _cards(data: StudyData) -> list[str]:
     cards = []
     if study.best is not None:
         best = study.best
-        gain = data.outcome.improvement_text()
+        gain = (data.outcome.improvement_text() or "").removeprefix("none: ")
         cards.append(
             _card(
                 f"best {data.metric}",
