@@ -132,13 +132,13 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    server, port = _bound_server(settings)
     async with asyncio.TaskGroup() as tasks:
         hub = Hub(engine, tasks)
         registry = Registry(engine)
         hub.deliver_with(registry.deliver)
         health = health_aio.HealthServicer()
-        server = _server(settings, hub, registry, health)
-        port = _bind(server, settings)
+        _add_services(server, settings, hub, registry, health)
         await server.start()
         background = [
             tasks.create_task(hub.run_spreading()),
@@ -170,9 +170,7 @@ async def _drain(
     await server.stop(grace=min(2.0, grace_s))
 
 
-def _server(
-    settings: Settings, hub: Hub, registry: Registry, health: health_aio.HealthServicer
-) -> grpc.aio.Server:
+def _bound_server(settings: Settings) -> tuple[grpc.aio.Server, int]:
     age_ms = int(CONNECTION_AGE_S * 1000 * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
     server = grpc.aio.server(
         interceptors=make_server_interceptors(),
@@ -189,6 +187,16 @@ def _server(
             ("grpc.max_receive_message_length", 4 * 1024 * 1024),
         ],
     )
+    return server, _bind(server, settings)
+
+
+def _add_services(
+    server: grpc.aio.Server,
+    settings: Settings,
+    hub: Hub,
+    registry: Registry,
+    health: health_aio.HealthServicer,
+) -> None:
     study_pb2_grpc.add_StudyServiceServicer_to_server(StudyServicer(hub), server)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(
         WorkerServicer(hub, registry, settings.timing), server
@@ -200,7 +208,6 @@ def _server(
         health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
     ]
     reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
-    return server
 
 
 def _bind(server: grpc.aio.Server, settings: Settings) -> int:
