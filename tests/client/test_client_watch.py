@@ -31,6 +31,32 @@ def test_a_cut_watch_goes_on_where_it_was(
     assert [r.after_cursor for r in fake.requests["WatchStudy"]] == [0, 15, 15, 50]
 
 
+def test_a_watch_outlives_a_scheduler_that_is_away_for_longer_than_a_call(
+    fake: FakeStudyService, script: Script
+) -> None:
+    fake.add(script, shown=1)
+    fake.cut_watch_after.extend([(2, None), (2, UNAVAILABLE)])
+    broken: list[HeadraceError] = []
+    with Client(fake.address, timeout_s=0.3) as client:
+        client.studies()
+        fake.fail_next("GetStudy", *[UNAVAILABLE] * 3)
+        updates = client.study("digits").watch(on_break=broken.append)
+        assert [e.cursor for u in updates for e in u.events] == list(range(1, len(script.events) + 1))
+    assert 1 <= len(broken) <= 2
+    assert all(fake.address in error.message for error in broken)
+
+
+def test_closing_the_client_ends_a_watch(fake: FakeStudyService, script: Script) -> None:
+    fake.add(script, shown=1)
+    fake.watch_delay_s = 0.05
+    client = Client(fake.address)
+    seen = []
+    for update in client.study("digits").watch():
+        seen.append(update)
+        client.close()
+    assert 1 <= len(seen) <= 3
+
+
 def test_what_a_server_repeats_is_dropped(client: Client, fake: FakeStudyService, script: Script) -> None:
     fake.add(script, shown=1)
     fake.repeat_on_watch = 4

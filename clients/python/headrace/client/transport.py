@@ -30,12 +30,24 @@ T = TypeVar("T")
 _PAUSE_AFTER_GOOD_END_S = 0.2
 
 
-class BlockingTransport:
-    """Runs flows on the calling thread. Threads may share it."""
+class _Transport:
+    """What both know: the target, and how patient this client is."""
 
     def __init__(self, target: Target, patience: Patience) -> None:
         self.target = target
         self._patience = patience
+
+    def _failure(self, error: grpc.RpcError | HeadraceError) -> HeadraceError:
+        """The error as the SDK raises it."""
+        known = error if isinstance(error, HeadraceError) else from_rpc_error(error)
+        return connection.name_address(known, self.target)
+
+
+class BlockingTransport(_Transport):
+    """Runs flows on the calling thread. Threads may share it."""
+
+    def __init__(self, target: Target, patience: Patience) -> None:
+        super().__init__(target, patience)
         credentials = target.credentials()
         self._channel = (
             grpc.insecure_channel(target.uri, connection.OPTIONS)
@@ -64,7 +76,7 @@ class BlockingTransport:
     ) -> Iterator[Update]:
         """Updates until the study has ended; `TimeoutError` at the deadline (of the monotonic clock)."""
         position = WatchPosition(study, after)
-        while not position.done:
+        while not (position.done or self._closed.is_set()):
             timeout_s = connection.STREAM_TIMEOUT_S
             if deadline is not None:
                 timeout_s = min(timeout_s, deadline - time.monotonic())
@@ -77,10 +89,10 @@ class BlockingTransport:
                     self._patience.note(None)
                 if not position.done and position.missed(self._status(study)):
                     self._sleep(_PAUSE_AFTER_GOOD_END_S)
-            except grpc.RpcError as error:
+            except (grpc.RpcError, HeadraceError) as error:
                 if self._closed.is_set():
                     return
-                failure = connection.name_address(from_rpc_error(error), self.target)
+                failure = self._failure(error)
                 delay_s = position.delay_s(failure, time.monotonic())
                 if on_break is not None:
                     on_break(failure)
@@ -121,19 +133,18 @@ class BlockingTransport:
                 try:
                     response = call(request, timeout=timeout_s)
                 except grpc.RpcError as error:
-                    failure = from_rpc_error(error)
+                    failure = self._failure(error)
                     self._patience.note(failure)
-                    raise connection.name_address(failure, self.target) from None
+                    raise failure from None
                 self._patience.note(None)
         return response
 
 
-class AsyncTransport:
+class AsyncTransport(_Transport):
     """Runs flows on the event loop that first uses it."""
 
     def __init__(self, target: Target, patience: Patience) -> None:
-        self.target = target
-        self._patience = patience
+        super().__init__(target, patience)
         self._opened: grpc.aio.Channel | None = None
 
     async def run(self, flow: Flow[T], /) -> T:
@@ -164,8 +175,8 @@ class AsyncTransport:
                     self._patience.note(None)
                 if not position.done and position.missed(await self._status(study)):
                     await asyncio.sleep(_PAUSE_AFTER_GOOD_END_S)
-            except grpc.RpcError as error:
-                failure = connection.name_address(from_rpc_error(error), self.target)
+            except (grpc.RpcError, HeadraceError) as error:
+                failure = self._failure(error)
                 delay_s = position.delay_s(failure, time.monotonic())
                 if on_break is not None:
                     on_break(failure)
@@ -214,9 +225,9 @@ class AsyncTransport:
                 try:
                     response = await call(request, timeout=timeout_s)
                 except grpc.RpcError as error:
-                    failure = from_rpc_error(error)
+                    failure = self._failure(error)
                     self._patience.note(failure)
-                    raise connection.name_address(failure, self.target) from None
+                    raise failure from None
                 self._patience.note(None)
         return response
 
