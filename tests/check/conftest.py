@@ -47,6 +47,10 @@ if __name__ == "__main__":
 """
 
 
+def _assert_preloaded() -> None:
+    os._exit(0 if "frozen_imports" in sys.modules else 1)
+
+
 def _run_segment(control_file: str, log_file: str) -> None:
     log = os.open(log_file, os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
@@ -68,7 +72,13 @@ def _launch(context: "multiprocessing.context.ForkServerContext", control_file: 
 def fork_launch() -> Callable[[Path, Path], None]:
     """Starts a process of a check in a fraction of a second."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch._dynamo", "numpy", "headrace.check.segment"])
+    with pytest.MonkeyPatch.context() as patch:  # the server does not take over sys.path
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        context.set_forkserver_preload(["frozen_imports"])
+        first = context.Process(target=_assert_preloaded)
+        first.start()
+        first.join()
+    assert first.exitcode == 0, "the server has not imported frozen_imports"
     return partial(_launch, context)
 
 
