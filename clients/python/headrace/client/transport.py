@@ -23,7 +23,7 @@ from headrace.client.methods import GET_STUDY, WATCH_STUDY
 from headrace.client.model import StudyInfo
 from headrace.client.names import study_name
 from headrace.client.watch import OnBreak, WatchPosition
-from headrace.errors import HeadraceError, from_rpc_error
+from headrace.errors import DeadlineError, HeadraceError, UnreachableError, from_rpc_error
 from headrace.v1 import study_pb2
 
 T = TypeVar("T")
@@ -40,6 +40,8 @@ class _Transport:
     def _failure(self, error: grpc.RpcError | HeadraceError) -> HeadraceError:
         """The error as the SDK raises it."""
         known = error if isinstance(error, HeadraceError) else from_rpc_error(error)
+        if isinstance(known, DeadlineError) and not self._patience.answered:
+            known = UnreachableError("No Headrace server answers.")  # a silent address, not a slow scheduler
         return connection.name_address(known, self.target)
 
 
