@@ -38,9 +38,14 @@ class Restore:
         entry.give(self._tracked[entry.name])
         self.read_time_s += time.monotonic() - started
 
+    def put_back_values(self, state: dict[str, Any]) -> None:
+        """The plain values into `state`; the generators stay, so that the script builds (a split of its data, say) with
+        the same random numbers as the first time."""
+        state.update(self._state)
+
     def put_back(self, state: dict[str, Any]) -> None:
         """The plain values into `state`, and the global generators."""
-        state.update(self._state)
+        self.put_back_values(state)
         rng.restore(self._rng)
 
     def not_in(self, tracked: dict[str, Tracked]) -> list[str]:

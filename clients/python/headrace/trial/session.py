@@ -59,7 +59,7 @@ class Trial:
         self._step = self._restore.loop_step if self._restore else 0
         self._reported_step = self._saved_step = self._restore.step if self._restore else 0
         if self._restore is not None:
-            self._restore.put_back(self.state)
+            self._restore.put_back_values(self.state)
         self._next_milestone = assignment.next_milestone
         self._sequence = 0
         self._checkpoint_every: int | None = None
