@@ -130,12 +130,12 @@ retry_transient: Callable[[RetryCallState], bool] = retry_if_exception(_is_trans
 
 def name_address(error: HeadraceError, target: Target) -> HeadraceError:
     """An unreachable server's error with the address that was tried."""
-    if isinstance(error, UnreachableError) and target.address not in error.message:
+    if isinstance(error, UnreachableError):
         return UnreachableError(
             f"No Headrace scheduler answers at {target.address}{_reason(error, tls=target.tls)}.",
             remedy=error.remedy,
         )
-    if isinstance(error, DeadlineError) and target.address not in error.message:
+    if isinstance(error, DeadlineError):
         return DeadlineError(
             f"The scheduler at {target.address} did not answer in time.", remedy=error.remedy
         )

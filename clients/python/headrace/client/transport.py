@@ -39,7 +39,9 @@ class _Transport:
 
     def _failure(self, error: grpc.RpcError | HeadraceError) -> HeadraceError:
         """The error as the SDK raises it."""
-        known = error if isinstance(error, HeadraceError) else from_rpc_error(error)
+        if isinstance(error, HeadraceError):
+            return error  # of a call within a watch: told already
+        known = from_rpc_error(error)
         if isinstance(known, DeadlineError) and not self._patience.answered:
             known = UnreachableError("No Headrace server answers.")  # a silent address, not a slow scheduler
         return connection.name_address(known, self.target)
