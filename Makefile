@@ -75,8 +75,8 @@ constraints: ## Resolve all dependencies anew and pin them in .ci/constraints.tx
 diagram: setup ## Draw the generated parts of the documents anew
 	@python .ci/documents.py --write
 
-bench: setup ## Run the benchmarks
-	@shopt -s nullglob; for script in benchmarks/*.py; do echo "bench: $$script"; python "$$script"; done
+bench: setup ## Run the benchmarks (benchmarks/**/bench_*.py)
+	@shopt -s nullglob; for script in benchmarks/bench_*.py benchmarks/*/bench_*.py; do echo "bench: $$script"; python "$$script"; done
 
 clean: ## Remove the virtual environment, caches and outputs
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build report.html
