@@ -86,10 +86,9 @@ class SessionMachine(RuleBasedStateMachine):
                 case Kill():
                     self.exit(effect.lease_id)
                 case Decide():
-                    if effect.report_sequence in self.waiting:
-                        del self.waiting[effect.report_sequence]
-                        if effect.decision.action == STOP:
-                            self.exit(effect.lease_id)
+                    self.waiting.pop(effect.report_sequence, None)
+                    if effect.decision.action == STOP:
+                        self.exit(effect.lease_id)
                 case Forget():
                     assert set(effect.sequences) <= self.acknowledged, (
                         "nothing goes before it is acknowledged"
@@ -180,12 +179,13 @@ class SessionMachine(RuleBasedStateMachine):
         self.inbox = []
 
     @precondition(lambda self: bool(self.inbox) and self.core.phase is not Phase.DISCONNECTED)
-    @rule(twice=st.booleans())
-    def deliver(self, twice: bool) -> None:
-        response = self.inbox.pop(0)
-        self.read(response)
-        if twice and response.WhichOneof("message") != "welcome":
+    @rule(count=st.integers(1, 6), twice=st.booleans())
+    def deliver(self, count: int, twice: bool) -> None:
+        for response in self.inbox[:count]:
+            self.inbox.remove(response)
             self.read(response)
+            if twice and response.WhichOneof("message") != "welcome":
+                self.read(response)
 
     @precondition(lambda self: self.core.phase is Phase.OPEN)
     @rule(limit=st.integers(1, 5))
@@ -201,12 +201,14 @@ class SessionMachine(RuleBasedStateMachine):
             self.inbox.append(worker_pb2.SessionResponse(assign=worker_pb2.Assign(lease=ref)))
 
     @precondition(lambda self: self.core.phase is Phase.OPEN)
-    @rule()
-    def assign(self) -> None:
+    @rule(at_once=st.booleans())
+    def assign(self, at_once: bool) -> None:
         self.leases += 1
         ref = _lease(self.leases)
         self.live[ref.lease_id] = ref
         self.inbox.append(worker_pb2.SessionResponse(assign=worker_pb2.Assign(lease=ref)))
+        while at_once and self.inbox:
+            self.read(self.inbox.pop(0))
 
     @rule(data=st.data())
     def fence(self, data: st.DataObject) -> None:
@@ -291,7 +293,7 @@ class SessionMachine(RuleBasedStateMachine):
 
 SessionMachine.TestCase.settings = settings(
     max_examples=100,
-    stateful_step_count=40,
+    stateful_step_count=70,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
