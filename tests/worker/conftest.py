@@ -3,14 +3,9 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import grpc
 import pytest
 from scripted_scheduler import ScriptedScheduler
 from worker_site import Site
-
-# gRPC tears its poller down with the last asynchronous object and builds it up with the next one, which is not safe
-# across event loops; as each test has its own loop, keep it up for the whole run.
-grpc.aio.init_grpc_aio()
 
 
 @pytest.fixture

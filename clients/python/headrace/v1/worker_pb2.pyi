@@ -205,7 +205,7 @@ class Hello(_message.Message):
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def held(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.LeaseRef]:
-        """The leases whose processes this incarnation runs now."""
+        """The leases that this incarnation holds: their processes run, or their `Exited` is not acknowledged yet."""
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class Heartbeat(_message.Message):
     def telemetry(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceTelemetry]: ...
     @_builtins.property
     def held(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.LeaseRef]:
-        """Every lease whose process lives. A live lease that is missing here was lost with its process."""
+        """As in Hello. A live lease that stays missing here never reached the worker, and is assigned again."""
 
     def __init__(
         self,

@@ -1,0 +1,132 @@
+"""A worker daemon without processes: it speaks the real session protocol and makes its trials' reports up."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import grpc
+
+from headrace.v1 import event_pb2, worker_pb2
+from headrace.v1.worker_pb2_grpc import WorkerServiceStub
+
+
+@dataclass(slots=True)
+class Figures:
+    """What the simulated workers measured."""
+
+    decision_s: list[tuple[float, float]] = field(default_factory=list)
+    """When a report at a milestone was sent (monotonic), and how long its decision took."""
+    reports: int = 0
+    assignments: int = 0
+
+
+def loss(trial: str, step: int) -> float:
+    """A falling curve whose floor depends on the trial alone."""
+    floor = (hash_of(trial) % 1000) / 1000
+    return floor + math.exp(-step / 3)
+
+
+def hash_of(text: str) -> int:
+    """A hash that is the same in every process."""
+    value = 0
+    for byte in text.encode():
+        value = (value * 131 + byte) % 1_000_003
+    return value
+
+
+class SimulatedWorker:
+    """One stream with several slots. Every trial reports each step at once, and waits at its milestones."""
+
+    def __init__(self, name: str, slots: int, figures: Figures, over: Callable[[], bool]) -> None:
+        self.name = name
+        self._slots = slots
+        self._figures = figures
+        self._over = over
+        self._sequence = 0
+        self._held: dict[str, event_pb2.LeaseRef] = {}
+        self._waiting: dict[int, asyncio.Future[event_pb2.Decision]] = {}
+        self._outgoing: asyncio.Queue[worker_pb2.SessionRequest] = asyncio.Queue()
+
+    async def run(self, address: str) -> None:
+        """Serve until told that the study is over."""
+        async with grpc.aio.insecure_channel(
+            address, options=[("grpc.use_local_subchannel_pool", 1)]
+        ) as channel:
+            call = WorkerServiceStub(channel).Session()
+            devices = [
+                worker_pb2.Device(index=index, kind=worker_pb2.DEVICE_KIND_CPU, model="simulated")
+                for index in range(self._slots)
+            ]
+            hello = worker_pb2.Hello(worker=self.name, incarnation="1", devices=devices, log_dir="/simulated")
+            self._say(hello=hello)
+            tasks: set[asyncio.Task[None]] = set()
+            for work in (self._write(call), self._beat()):
+                tasks.add(asyncio.create_task(work))
+            try:
+                async for response in call:
+                    self._take(response, tasks)
+                    if self._over():
+                        break
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                call.cancel()
+
+    def _say(self, **message: object) -> None:
+        self._outgoing.put_nowait(worker_pb2.SessionRequest(**message))  # type: ignore[arg-type]  # one of the oneof
+
+    async def _write(self, call: grpc.aio.StreamStreamCall) -> None:
+        while True:
+            await call.write(await self._outgoing.get())
+
+    async def _beat(self) -> None:
+        while True:
+            self._say(heartbeat=worker_pb2.Heartbeat(held=list(self._held.values())))
+            await asyncio.sleep(1.0)
+
+    def _take(self, response: worker_pb2.SessionResponse, tasks: set[asyncio.Task[None]]) -> None:
+        match response.WhichOneof("message"):
+            case "assign":
+                if response.assign.lease.lease_id not in self._held:
+                    self._held[response.assign.lease.lease_id] = response.assign.lease
+                    self._figures.assignments += 1
+                    task = asyncio.create_task(self._trial(response.assign))
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
+            case "decision":
+                waiting = self._waiting.pop(response.decision.report_sequence, None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(response.decision.decision)
+            case "cancel":
+                self._held.pop(response.cancel.lease.lease_id, None)
+            case _:
+                pass
+
+    async def _trial(self, assign: worker_pb2.Assign) -> None:
+        step, milestone = assign.resume_step, assign.next_milestone
+        while True:
+            step += 1
+            self._sequence += 1
+            sequence = self._sequence
+            report = worker_pb2.Report(
+                sequence=sequence,
+                lease=assign.lease,
+                step=step,
+                metrics={assign.metric: loss(assign.lease.trial, step)},
+            )
+            report.checkpoint.uri, report.checkpoint.step = f"sim:///{assign.lease.trial}/{step}", step
+            answer: asyncio.Future[event_pb2.Decision] = asyncio.get_running_loop().create_future()
+            self._waiting[sequence] = answer
+            began = time.monotonic()
+            self._say(report=report)
+            decision = await answer
+            self._figures.reports += 1
+            if step >= milestone:
+                self._figures.decision_s.append((began, time.monotonic() - began))
+            if decision.action != event_pb2.DECISION_ACTION_CONTINUE:
+                self._held.pop(assign.lease.lease_id, None)
+                return
+            milestone = decision.next_milestone
