@@ -71,7 +71,7 @@ async def run_step(
     conn: AsyncConnection, study_id: int, submissions: Sequence[Submission], cache: StudyCache | None
 ) -> StepResult:
     """Run one step in the transaction of `conn`. The caller commits, and drops the cache if that fails."""
-    study = await step_reads.lock_study(conn, study_id)
+    study = await step_reads.lock_study(conn, study_id, cache.spec if cache else None)
     if study is None:
         gone = StudyNotFoundError("the study was deleted")
         settled = tuple(Settled(outcome=gone) for _ in submissions)

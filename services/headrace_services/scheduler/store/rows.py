@@ -22,13 +22,13 @@ AnyRow = Row[Any]
 Columns = dict[str, Any]
 
 
-def study(row: AnyRow) -> Study:
-    """A row of `study`."""
+def study(row: AnyRow, spec: StudySpec | None = None) -> Study:
+    """A row of `study`. Its spec never changes: whoever has read it before passes it in."""
     return Study(
         id=row.id,
         uid=row.uid,
         name=row.name,
-        spec=StudySpec.model_validate(row.spec),
+        spec=spec or StudySpec.model_validate(row.spec),
         state=StudyState(row.state),
         detail=row.detail,
         cursor=row.cursor,

@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import Row, and_, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace.spec import StudySpec
 from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.records import Decision, Lease, Slot, Study, Trial
 from headrace_services.scheduler.store import rows, tables
@@ -13,11 +14,11 @@ from headrace_services.scheduler.store import rows, tables
 now = func.clock_timestamp()
 
 
-async def lock_study(conn: AsyncConnection, study_id: int) -> Study | None:
-    """Lock a study's row until the transaction ends; None when the study was deleted."""
+async def lock_study(conn: AsyncConnection, study_id: int, spec: StudySpec | None) -> Study | None:
+    """Lock a study's row until the transaction ends; None when the study was deleted. `spec`, if it is known."""
     query = select(tables.study).where(tables.study.c.id == study_id).with_for_update()
     row = (await conn.execute(query)).one_or_none()
-    return rows.study(row) if row else None
+    return rows.study(row, spec) if row else None
 
 
 async def trials(conn: AsyncConnection, study_id: int, numbers: Iterable[int]) -> list[Trial]:
