@@ -163,21 +163,21 @@ async def expired_leases(conn: AsyncConnection) -> list[tuple[Lease, str]]:
 
 
 async def studies_waiting_for_slots(conn: AsyncConnection) -> list[int]:
-    """Active studies that could start a trial if they got a slot, oldest first; none while no slot is free."""
+    """Active studies that might start a trial if they got a slot, oldest first; none while no slot is free.
+
+    A trial without a milestone counts too: it may be the one to be promoted next, which only a step can tell.
+    """
     st, t, s, w = tables.study, tables.trial, tables.slot, tables.worker
     free = exists().where(
         s.c.worker_id == w.c.id, s.c.lease_id.is_(None), s.c.present, w.c.connected, w.c.expires_at > now
     )
-    runnable = exists().where(
-        t.c.study_id == st.c.id,
-        t.c.state.in_([State.PENDING.value, State.PAUSED.value]),
-        t.c.milestone.is_not(None),
-        ~t.c.held,
+    waiting = exists().where(
+        t.c.study_id == st.c.id, t.c.state.in_([State.PENDING.value, State.PAUSED.value]), ~t.c.held
     )
     untouched = st.c.next_number == 0
     query = (
         select(st.c.id)
-        .where(and_(st.c.state == StudyState.ACTIVE.value, free, or_(runnable, untouched)))
+        .where(and_(st.c.state == StudyState.ACTIVE.value, free, or_(waiting, untouched)))
         .order_by(st.c.id)
     )
     return [int(row.id) for row in await conn.execute(query)]
