@@ -204,3 +204,4 @@ def test_how_it_reads():
     assert str(InvalidFieldError(VIOLATIONS[:2])).count("\n") == 1
     assert InvalidFieldError(VIOLATIONS[:2]).message == "2 fields are invalid: space.lr.low, policy.eta."
     assert str(StudyExistsError("Taken.", remedy="Rename.")) == "Taken. Rename."
+    assert str(StudyExistsError("'a' is taken", remedy="Rename.")) == "'a' is taken. Rename."

@@ -37,7 +37,8 @@ class HeadraceError(Exception):
         self.remedy = remedy if remedy is not None else (entry.remedy if entry else "")
 
     def __str__(self) -> str:
-        return f"{self.message} {self.remedy}".strip()
+        ends = not self.message or self.message.endswith((".", "!", "?", "\n"))
+        return f"{self.message}{'' if ends else '.'} {self.remedy}".strip()
 
     @property
     def retryable(self) -> bool:
