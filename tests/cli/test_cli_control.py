@@ -27,6 +27,12 @@ def test_pause_resume_stop(fake: FakeStudyService, invoke: Invoke, script: Scrip
     assert fake.requests["PauseTrial"][0].name == "studies/digits/trials/1"
 
 
+def test_a_study_that_ended_is_not_said_to_be_stopped(fake: FakeStudyService, invoke: Invoke) -> None:
+    result = invoke("stop", "digits")
+    assert (result.code, result.out) == (0, "Study digits completed before; nothing was done.\n")
+    assert not fake.requests["StopStudy"]
+
+
 @pytest.mark.parametrize(("answer", "code", "stopped"), [("y", 0, 1), ("n", 2, 0)])
 def test_stop_asks_on_a_terminal(fake: FakeStudyService, answer: str, code: int, stopped: int) -> None:
     fake.shown["studies/digits"] = 60
@@ -141,6 +147,23 @@ def test_the_address_may_stand_anywhere(fake: FakeStudyService, invoke: Invoke) 
         "--address",
     ]
     assert invoke("studies", "--json", "--address", fake.address).code == 0
+
+
+def test_an_address_without_a_value_is_told(invoke: Invoke) -> None:
+    result = invoke("studies", "--address")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.splitlines()[0] == "error: --address has no value."
+
+
+@pytest.mark.parametrize("seconds", ["soon", "0", "nan"])
+def test_a_timeout_that_is_none_is_told(
+    fake: FakeStudyService, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, seconds: str
+) -> None:
+    monkeypatch.setenv("HEADRACE_TIMEOUT_S", seconds)
+    result = invoke("studies")
+    assert (result.code, result.out) == (2, "")
+    assert "HEADRACE_TIMEOUT_S" in result.err
+    assert repr(seconds) in result.err
 
 
 def test_an_unreachable_scheduler_is_one_line_and_a_remedy(

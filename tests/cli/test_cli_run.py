@@ -86,6 +86,7 @@ def test_a_study_that_does_not_complete_exits_with_1(
     result = invoke("run", str(study_file))
     assert result.code == 1
     assert f"Study fresh {word}: no trial reports val_loss" in result.out
+    assert "saved" not in result.out
 
 
 def test_attach_exits_like_run(fake: FakeStudyService, invoke: Invoke) -> None:
@@ -159,6 +160,15 @@ def test_a_study_of_this_name_exists(fake: FakeStudyService, invoke: Invoke, stu
     assert "headrace delete" in result.err
 
 
+def test_a_run_waits_as_long_as_it_was_told(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_TIMEOUT_S", "soon")
+    result = invoke("run", str(study_file), "--detach")
+    assert result.code == 2
+    assert "HEADRACE_TIMEOUT_S" in result.err
+
+
 @pytest.mark.parametrize(
     "options", [["--local", "--detach"], ["--slots", "2"], ["--local", "--address", "127.0.0.1:1"]]
 )
@@ -180,7 +190,7 @@ def test_a_study_without_a_program_is_not_for_workers(
 
 
 def test_ctrl_c_on_a_terminal_detaches(fake: FakeStudyService, study_file: Path) -> None:
-    fake.batch, fake.watch_delay_s = 2, 0.1
+    fake.batch, fake.watch_delay_s = 2, 1.0
     with terminal("run", str(study_file)) as screen:
         screen.read_until("of run-all")
         screen.child.send_signal(signal.SIGINT)
@@ -192,7 +202,7 @@ def test_ctrl_c_on_a_terminal_detaches(fake: FakeStudyService, study_file: Path)
 
 
 def test_the_live_view_says_that_it_tries_again(fake: FakeStudyService, study_file: Path) -> None:
-    fake.batch, fake.watch_delay_s = 2, 0.1
+    fake.batch, fake.watch_delay_s = 2, 1.0
     with terminal("run", str(study_file)) as screen:
         screen.read_until("of run-all")
         fake.stop()

@@ -49,6 +49,15 @@ def test_the_picture_fits_the_terminal(script: Script, width: int) -> None:
         assert part in text
 
 
+def test_the_picture_says_what_ctrl_c_does(script: Script) -> None:
+    assert "Ctrl-C detaches" in text_of(picture_of(script, 0, 9), 80)
+    study = convert.study(script.moments[9].study)
+    local = Picture(study, expected_steps=None, now=BEGAN, leaving="Ctrl-C stops the service.")
+    text = text_of(local, 80)
+    assert "Ctrl-C stops the service." in text
+    assert "detaches" not in text
+
+
 def test_the_estimate_is_the_expected_rest_at_the_speed_seen(script: Script) -> None:
     picture = picture_of(script, 10, len(script.events) // 2)
     done = picture.study.steps_spent - script.moments[10].study.status.steps_spent

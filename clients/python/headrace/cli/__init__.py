@@ -22,8 +22,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from headrace.client.missing import MissingExtraError
     from headrace.errors import HeadraceError
 
-    arguments = hoist_address(list(sys.argv[1:] if argv is None else argv))
     try:
+        arguments = hoist_address(list(sys.argv[1:] if argv is None else argv))
         build(_command(arguments))(args=arguments, prog_name="headrace")
     except HeadraceError as error:
         tell(error, Output())
@@ -48,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def hoist_address(arguments: list[str]) -> list[str]:
     """Allows `--address` behind the command as well as before it."""
+    from headrace.cli.failure import USAGE, CommandError
+
     hoisted: list[str] = []
     rest: list[str] = []
     words = iter(arguments)
@@ -55,7 +57,12 @@ def hoist_address(arguments: list[str]) -> list[str]:
         if word == "--":
             rest += [word, *words]
         elif word == "--address":
-            hoisted += [word, *([value] if (value := next(words, None)) is not None else [])]
+            value = next(words, None)
+            if value is None:
+                raise CommandError(
+                    "--address has no value.", remedy="Give the scheduler's, as HOST:PORT.", code=USAGE
+                )
+            hoisted += [word, value]
         elif word.startswith("--address="):
             hoisted.append(word)
         else:

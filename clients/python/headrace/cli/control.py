@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli import wording
 from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.output import Output
 from headrace.cli.session import Session, StudyArgument
@@ -69,8 +70,13 @@ def stop(
     with session.client() as client:
         handle = client.study(study)
         if trial is None:
-            counts = handle.status().counts
-            live = counts.total - counts.terminated
+            before = handle.status()
+            if before.state.ended:
+                session.output.line(
+                    f"Study {study} {wording.ended_word(before.state)} before; nothing was done."
+                )
+                return
+            live = before.counts.total - before.counts.terminated
             _confirm(session.output, f"Stop study {study} and cancel its {live} live trials?", yes=yes)
             handle.stop(reason=reason)
             session.output.line(f"Study {study} is stopped.")

@@ -11,7 +11,7 @@ from enum import Enum
 from rich.live import Live
 
 from headrace.cli import views, wording
-from headrace.cli.live import Picture, event_text, noteworthy
+from headrace.cli.live import DETACHES, Picture, event_text, noteworthy
 from headrace.cli.output import Output
 from headrace.client import Client
 from headrace.client.events import Update
@@ -34,12 +34,15 @@ class Mode(Enum):
         return cls.LIVE if output.is_terminal else cls.LINES
 
 
-def follow(client: Client, name: str, output: Output, mode: Mode, *, after: int = 0) -> StudyInfo:
-    """The study once it has ended, having shown what happened on the way."""
+def follow(
+    client: Client, name: str, output: Output, mode: Mode, *, after: int = 0, leaving: str = DETACHES
+) -> StudyInfo:
+    """The study once it has ended, having shown what happened on the way; `leaving` says what Ctrl-C does."""
     study = client.study(name)
     now = study.status()
     if mode is Mode.LIVE:
-        picture = Picture(now, expected_steps=_expected_steps(client, now), now=datetime.now(UTC))
+        expected = _expected_steps(client, now)
+        picture = Picture(now, expected_steps=expected, now=datetime.now(UTC), leaving=leaving)
         return _live(study.watch(after, on_break=picture.lose), picture, output)
 
     def tell(error: HeadraceError) -> None:

@@ -20,13 +20,17 @@ from headrace.errors import HeadraceError
 
 BAR_WIDTH = 30
 LAST_EVENTS = 4
+DETACHES = "Ctrl-C detaches; the study goes on."
 
 
 class Picture:
     """What the live view shows."""
 
-    def __init__(self, study: StudyInfo, *, expected_steps: int | None, now: datetime) -> None:
+    def __init__(
+        self, study: StudyInfo, *, expected_steps: int | None, now: datetime, leaving: str = DETACHES
+    ) -> None:
         self.study = study
+        self._leaving = leaving
         self._expected = expected_steps
         self._began = now
         self._began_steps = study.steps_spent
@@ -61,7 +65,7 @@ class Picture:
             parts += [_event_line(event) for event in self._last]
         if self._trouble is not None:
             parts.append(Text(f"\nTrying to connect again. {self._trouble}", style="yellow"))
-        parts.append(Text("\nCtrl-C detaches; the study goes on.", style="dim"))
+        parts.append(Text(f"\n{self._leaving}", style="dim"))
         return Group(*parts)
 
     def eta_s(self, now: datetime) -> float | None:

@@ -15,6 +15,7 @@ import typer
 
 from headrace.cli.failure import FAILED, INTERRUPTED, USAGE, CommandError, tell
 from headrace.cli.follow import Mode, follow
+from headrace.cli.live import DETACHES
 from headrace.cli.local import local_service, new_home
 from headrace.cli.output import Output
 from headrace.cli.report import write_report
@@ -25,6 +26,9 @@ from headrace.client.missing import require
 from headrace.errors import HeadraceError
 from headrace.preflight import preflight
 from headrace.spec import StudyFile, load_study_file
+
+STOPS = "Ctrl-C stops the service; the study keeps what it has."
+"""What the live view says of Ctrl-C where the service is a child of this command."""
 
 ReportOption = Annotated[
     Path | None,
@@ -97,7 +101,7 @@ def run(
             address = stack.enter_context(local_service(place, slots=slots, notes=session.output))
             if report is None and find_spec("plotly"):
                 report = place / "report.html"
-        client = stack.enter_context(Client(address))
+        client = stack.enter_context(session.client(address))
         study = _create(client, loaded, name, session.output, quiet=as_json)
         _warn_of_idleness(client, session.output)
         if detach:
@@ -183,7 +187,8 @@ def _to_the_end(
     revive: str | None,
 ) -> None:
     try:
-        final = follow(client, name, output, mode, after=after)
+        leaving = DETACHES if revive is None else STOPS
+        final = follow(client, name, output, mode, after=after, leaving=leaving)
     except KeyboardInterrupt:
         _say_interrupted(output, name, revive)
         raise typer.Exit(INTERRUPTED) from None

@@ -1,5 +1,6 @@
 """What every command has at hand: where to print, and a client of the scheduler that `--address` names."""
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.output import Output
 from headrace.client import Client
 
@@ -34,7 +36,22 @@ class Session:
         return session if session is not None else cls()
 
     @contextmanager
-    def client(self) -> Iterator[Client]:
-        """A client, closed at the end."""
-        with Client(self.address, timeout_s=float(os.environ.get(TIMEOUT_ENV, "30"))) as client:
+    def client(self, address: str | None = None) -> Iterator[Client]:
+        """A client of `address`, else of what `--address` says; closed at the end."""
+        with Client(address or self.address, timeout_s=_timeout_s()) as client:
             yield client
+
+
+def _timeout_s() -> float:
+    text = os.environ.get(TIMEOUT_ENV) or "30"
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise CommandError(
+            f"{TIMEOUT_ENV}: is not a number of seconds above 0 (got {text!r}).",
+            remedy=f"Set it to such a number, as in {TIMEOUT_ENV}=30, or unset it.",
+            code=USAGE,
+        )
+    return seconds

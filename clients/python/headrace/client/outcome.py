@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.client.model import StudyInfo, TrialInfo
+from headrace.client.model import StudyInfo, StudyState, TrialInfo
 from headrace.client.wording import number
 from headrace.spec import Goal
 
@@ -43,8 +43,9 @@ class Outcome:
 
     @property
     def saved_percent(self) -> float | None:
-        """The share of run-all's steps that was not spent; None before the end."""
-        if not self.study.steps_run_all or not self.study.state.ended:
+        """The share of run-all's steps that was not spent; None unless the study completed, since one that failed or
+        was stopped saved nothing."""
+        if not self.study.steps_run_all or self.study.state is not StudyState.COMPLETED:
             return None
         return 100.0 * (1 - self.study.steps_spent / self.study.steps_run_all)
 
