@@ -27,7 +27,9 @@ async def test_a_study_with_nothing_but_a_promotion_left_is_offered_a_slot(engin
     assert (await site.study()).state == "ACTIVE"
     assert await waiting(engine) == []
     async with engine.begin() as conn:
-        await conn.execute(update(tables.worker).where(tables.worker.c.id == worker_id).values(connected=True))
+        await conn.execute(
+            update(tables.worker).where(tables.worker.c.id == worker_id).values(connected=True)
+        )
     assert await waiting(engine) == [site.study_id]
     (promoted,) = await site.kick()
     assert (promoted.number, promoted.epoch) == (0, 2)

@@ -3,18 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
-from session_site import DEADLINE_S, Replica, serving, worker
-from sqlalchemy import update
-from sqlalchemy.ext.asyncio import AsyncEngine
+from session_site import DEADLINE_S, Replica, ScriptedWorker, serving, worker
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from study_site import StudySite, make_spec
 
 from headrace.v1 import event_pb2, worker_pb2
-from headrace_services.scheduler.arrivals import StopTrial
+from headrace_services.scheduler.arrivals import LeaseExpired, PauseStudy, ResumeStudy, StopTrial
 from headrace_services.scheduler.session.held import Held
 from headrace_services.scheduler.session.worker_session import Timing
 from headrace_services.scheduler.step.transaction import Submission
-from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store import tables, workers
 
 TIMING = Timing(heartbeat_s=0.05, lease_ttl_s=0.6)
 RUN_ALL = {"kind": "run_all"}
@@ -226,10 +227,102 @@ def test_a_difference_counts_when_it_shows_twice() -> None:
     held.grant("a")
     assert not held.heartbeat(set())
     assert held.heartbeat(set())
-    assert held.settle({"a"}) == ({"a"}, set())
+    assert held.settle({"a"}, held.said) == ({"a"}, set())
     assert not held.heartbeat({"a"})
     held.end("a")
     assert not held.heartbeat({"a"})
     assert held.heartbeat({"a"})
-    assert held.settle(set()) == (set(), {"a"})
+    assert held.settle(set(), held.said) == (set(), {"a"})
     assert not held.heartbeat(set())
+
+
+def test_what_began_while_the_rows_were_read_is_not_taken_for_a_stray() -> None:
+    held = Held()
+    said = held.said
+    held.grant("new")
+    held.heartbeat({"new"})
+    assert held.settle(set(), said) == (set(), set())
+
+
+async def test_an_assignment_that_no_replica_delivered_is_found_in_the_rows(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    site = await study(engine)
+    await site.step(PauseStudy())
+    async with worker(replica) as w:
+        await w.hello()
+        await w.hears("welcome")
+        await site.step(ResumeStudy())  # by a replica that dies before it tells anybody
+        (lease_id,) = site.leases
+        await beats_until(w, "assign")
+        assert (await w.hears("assign")).lease.lease_id == lease_id
+
+
+async def test_a_cancellation_that_no_replica_delivered_is_found_in_the_rows(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    site = await study(engine)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        lease = (await w.hears("assign")).lease
+        await site.step(StopTrial(number=0, reason=""))
+        await beats_until(w, "cancel", held=(lease,))
+        assert (await w.hears("cancel")).lease.lease_id == lease.lease_id
+
+
+async def beats_until(w: ScriptedWorker, kind: str, held: tuple[event_pb2.LeaseRef, ...] = ()) -> None:
+    """Send heartbeats until a message of a kind was heard."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not any(response.WhichOneof("message") == kind for response in w.heard):
+            await w.say(heartbeat=worker_pb2.Heartbeat(sequence=1, held=held))
+            await asyncio.sleep(TIMING.heartbeat_s)
+
+
+async def test_nothing_is_said_before_welcome(
+    engine: AsyncEngine, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await study(engine)
+    read = workers.held_leases
+    placed = asyncio.Event()
+
+    async def read_and_dawdle(conn: AsyncConnection, worker_id: int) -> list[workers.HeldLease]:
+        held = await read(conn, worker_id)
+        if not placed.is_set():
+            replica.hub.kick(site.study_id)
+            while not await site.rows(select(tables.lease)):
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)  # the order is delivered after the commit
+            placed.set()
+        return held
+
+    monkeypatch.setattr(workers, "held_leases", read_and_dawdle)
+    async with worker(replica) as w:
+        await w.hello()
+        await w.hears("assign")
+        assert w.heard[0].WhichOneof("message") == "welcome"
+
+
+async def test_a_worker_whose_lease_expired_is_told_to_let_go(engine: AsyncEngine, replica: Replica) -> None:
+    site = await study(engine)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        lease = (await w.hears("assign")).lease
+        expiry = LeaseExpired(lease_id=lease.lease_id, number=0, epoch=1, sequence=None, why="silence")
+        await replica.hub.submit(site.study_id, Submission(arrival=expiry))
+        assert (await w.hears("cancel")).lease.lease_id == lease.lease_id
+
+
+async def test_a_metric_s_name_with_a_nul_does_not_wedge_its_trial(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    site = await study(engine)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        lease = (await w.hears("assign")).lease
+        odd = worker_pb2.Report(sequence=1, lease=lease, step=9, metrics={"loss": 0.5, "a\0b": 1.0})
+        await w.say(report=odd)
+        assert (await w.hears("decision")).decision.action == event_pb2.DECISION_ACTION_STOP
+    assert (await site.trial(0)).reason == "COMPLETED"

@@ -7,8 +7,9 @@ worker happens to be connected to.
   after its commit, in whatever order the commits come. A message that was committed before is answered as it
   was the first time, and acknowledged again; one that names an old epoch is acknowledged, changes nothing,
   and is answered with Cancel.
-- Assign and Cancel are sent when a step commits. They may be lost with the stream, so every heartbeat is
-  compared with what the worker should hold; a difference that lasts is settled by the rows (`reconcile`).
+- Assign and Cancel are sent when a step commits, and not before Welcome. They may be lost, with the stream or
+  with the replica that committed the step, so every heartbeat is compared with what the worker should hold, which
+  is read from the rows at every heartbeat; a difference that lasts is settled by the rows.
 - A worker has one session. A newer one takes over, wherever it is; the older one finds out at its next
   heartbeat and ends.
 - When the stream breaks nothing happens to the leases: the worker trains on and comes back. They expire when

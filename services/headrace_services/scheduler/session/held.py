@@ -33,8 +33,15 @@ class Held:
         self._differed = differs
         return look
 
-    def settle(self, live: set[str]) -> tuple[set[str], set[str]]:
-        """Take the rows in. Returns the live leases that the worker does not run, and those it runs wrongly."""
-        self.known = set(live)
+    def refresh(self, live: set[str]) -> None:
+        """Take the rows in: what was granted or ended where this session did not hear of it."""
+        self.known = live
+
+    def settle(self, live: set[str], said: set[str]) -> tuple[set[str], set[str]]:
+        """Take the rows in. Returns the live leases that the worker does not run, and those it runs wrongly.
+
+        `said` is what it had said before the rows were read: what it began since is not in the rows yet.
+        """
+        self.known = live
         self._differed = False
-        return live - self.said, self.said - live
+        return live - said, said - live

@@ -72,14 +72,14 @@ def trial_number(lease: event_pb2.LeaseRef) -> tuple[str, int] | None:
 
 
 def report(message: worker_pb2.Report, number: int) -> ReportArrived:
-    """Convert a Report."""
+    """Convert a Report. NUL, which Postgres' text and JSON cannot hold, is replaced in the metrics' names."""
     return ReportArrived(
         lease_id=message.lease.lease_id,
         number=number,
         epoch=message.lease.epoch,
         sequence=message.sequence,
         step=message.step,
-        metrics=dict(message.metrics),
+        metrics={_text(name): value for name, value in message.metrics.items()},
         checkpoint=checkpoint(message.checkpoint) if message.HasField("checkpoint") else None,
         train_time_s=message.train_time.ToTimedelta().total_seconds(),
     )

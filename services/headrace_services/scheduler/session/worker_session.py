@@ -69,11 +69,15 @@ class WorkerSession:
         self._look_again = asyncio.Event()
         self._beat = asyncio.Event()
         self._overflow = False
+        self._welcomed = False
 
     # --- what others tell the session ------------------------------------------------------------------
 
     def order(self, order: Order) -> None:
-        """Send an assignment or a cancellation."""
+        """Send an assignment or a cancellation. Before Welcome nothing may be said; the rows will tell."""
+        if not self._welcomed:
+            self.look_again()
+            return
         match order:
             case Assignment():
                 self._held.grant(order.lease.id)
@@ -120,10 +124,11 @@ class WorkerSession:
 
     async def _welcome(self, hello: worker_pb2.Hello) -> None:
         """Say which of the worker's leases are still its own, and send those it does not know of."""
-        self._held.said = {ref.lease_id for ref in hello.held}
+        said = self._held.said = {ref.lease_id for ref in hello.held}
         async with transaction(self._hub.engine) as conn:
             held = await workers.held_leases(conn, self.worker_id)
         live = {h.lease.id: h for h in held}
+        self._welcomed = True
         self._put(
             worker_pb2.SessionResponse(
                 welcome=worker_pb2.Welcome(
@@ -133,7 +138,7 @@ class WorkerSession:
                 )
             )
         )
-        await self._settle(held)
+        await self._settle(held, said)
 
     async def _take(self, request: worker_pb2.SessionRequest, tasks: asyncio.TaskGroup) -> None:
         kind = request.WhichOneof("message")
@@ -225,7 +230,11 @@ class WorkerSession:
                 return worker_pb2.SessionResponse(cancel=worker_pb2.Cancel(lease=lease, reason=order.reason))
 
     async def _note_heartbeats(self) -> None:
-        """Write heartbeats down: however many came, the newest is one statement."""
+        """Write heartbeats down, however many came as one, and read what the worker should hold.
+
+        Without the rows an order that never reached this session (the replica that committed it died, its
+        notification got lost) would show as no difference: neither side would know of the lease.
+        """
         while True:
             await self._beat.wait()
             self._beat.clear()
@@ -234,26 +243,29 @@ class WorkerSession:
                     mine = await workers.heartbeat(
                         conn, self.worker_id, self._number, self._timing.lease_ttl_s
                     )
+                    live = await workers.live_lease_ids(conn, self.worker_id)
             except DatabaseUnavailableError:
                 continue  # the next heartbeat tries again, and nothing expires meanwhile
             if not mine:
                 raise SupersededError(f"a newer session speaks for worker '{self._name}'")
+            self._held.refresh(live)
 
     async def _reconcile_when_asked(self) -> None:
         while True:
             await self._look_again.wait()
             self._look_again.clear()
+            said = self._held.said
             try:
                 async with transaction(self._hub.engine) as conn:
                     held = await workers.held_leases(conn, self.worker_id)
             except DatabaseUnavailableError:
                 continue  # the difference shows in the next heartbeats again
-            await self._settle(held)
+            await self._settle(held, said)
 
-    async def _settle(self, held: list[workers.HeldLease]) -> None:
+    async def _settle(self, held: list[workers.HeldLease], said: set[str]) -> None:
         """Repeat what the worker missed: assignments it does not run, cancellations of what it still runs."""
         live = {h.lease.id: h for h in held}
-        missing, surplus = self._held.settle(set(live))
+        missing, surplus = self._held.settle(set(live), said)
         for lease_id in sorted(missing, key=list(live).index):
             await self._repeat(live[lease_id].lease, live[lease_id].trial)
         for lease_id in sorted(surplus):

@@ -58,10 +58,11 @@ def exited(state: StepState, arrival: ExitedArrived) -> Outcome:
 
 
 def expired(state: StepState, arrival: LeaseExpired) -> Outcome:
-    """The holder of a lease was not heard of in time."""
+    """The holder of a lease was not heard of in time. Should it live after all, it is told to let go."""
     lease = state.lease(arrival)
     if lease is None or not lease.live:
         return Stale()
+    state.cancel(state.trials[lease.number], arrival.why)
     _interrupt(state, state.trials[lease.number], arrival.why)
     return Accepted()
 

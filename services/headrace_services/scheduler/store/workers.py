@@ -129,6 +129,13 @@ async def held_leases(conn: AsyncConnection, worker_id: int) -> list[HeldLease]:
     return found
 
 
+async def live_lease_ids(conn: AsyncConnection, worker_id: int) -> set[str]:
+    """The ids of the worker's live leases."""
+    le = tables.lease
+    query = select(le.c.id).where(le.c.worker_id == worker_id, le.c.live)
+    return {row.id for row in await conn.execute(query)}
+
+
 async def study_by_name(conn: AsyncConnection, name: str) -> StudyInfo | None:
     """A study's immutable part."""
     return await _study(conn, tables.study.c.name == name)
