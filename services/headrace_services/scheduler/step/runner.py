@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from headrace.errors import DatabaseUnavailableError, DrainingError, HeadraceError, InternalError
-from headrace_services.scheduler.arrivals import Arrival, Kick
+from headrace_services.scheduler.arrivals import Kick
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.transaction import Settled, StepResult, Submission, run_step
 from headrace_services.scheduler.store.database import is_away, is_conflict, transaction
@@ -48,6 +48,8 @@ class StudyRunner:
         self._engine = engine
         self._committed = committed
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(MAX_QUEUE)
+        self._in_turn = asyncio.Lock()
+        self._kicked = False
         self._requests: dict[str, _Waiting] = {}
         self._cache: StudyCache | None = None
         self._closing = False
@@ -57,7 +59,8 @@ class StudyRunner:
     async def submit(self, submission: Submission) -> Settled:
         """Put an arrival into the next step and wait until it is committed.
 
-        Waits while the queue is full. Raises the HeadraceError that refused a command.
+        Waits while the queue is full, in the order of the calls: a worker's later message that overtook an
+        earlier one would make that one look stale. Raises the HeadraceError that refused a command.
         """
         if self._closing:
             raise DrainingError("this scheduler is shutting down")
@@ -67,18 +70,30 @@ class StudyRunner:
             waiting = _Waiting(submission)
             if request:
                 self._requests[request.id] = waiting
-            self.idle.clear()
-            await self._queue.put(waiting)
+            await self._enqueue(waiting)
         settled = await asyncio.shield(waiting.answer)
         if isinstance(settled.outcome, HeadraceError):
             raise settled.outcome
         return settled
 
+    async def _enqueue(self, waiting: _Waiting) -> None:
+        try:
+            async with self._in_turn:
+                self.idle.clear()
+                await self._queue.put(waiting)
+        except asyncio.CancelledError:
+            self._forget([waiting])  # it will never run: a repeat must not wait for it
+            raise
+
     def kick(self) -> None:
-        """Ask for a step that looks for something to place, unless one is coming anyway."""
-        if not self._closing and self._queue.empty():
+        """Ask for a step that looks for something to place: the next one, if there is one coming."""
+        if self._closing:
+            return
+        if self._queue.empty():
             self.idle.clear()
             self._queue.put_nowait(_Waiting(Submission(arrival=Kick())))
+        else:
+            self._kicked = True
 
     def close(self) -> None:
         """Take no more arrivals; what is queued is still run."""
@@ -90,6 +105,9 @@ class StudyRunner:
             batch = [await self._queue.get()]
             while len(batch) < MAX_BATCH and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
+            if self._kicked:
+                self._kicked = False
+                batch.append(_Waiting(Submission(arrival=Kick())))
             try:
                 await self._run_batch(batch)
             finally:
@@ -150,11 +168,6 @@ class StudyRunner:
             if not waiting.answer.done():
                 waiting.answer.set_exception(DrainingError("this scheduler is shutting down"))
                 waiting.answer.exception()
-
-
-def arrival_of(arrival: Arrival) -> Submission:
-    """Wrap an arrival that comes in no request."""
-    return Submission(arrival=arrival)
 
 
 def _answer(waiting: _Waiting, settled: Settled) -> None:

@@ -80,15 +80,18 @@ async def run_step(
     await _catch_up(conn, study, cache)
     state = StepState(study, cache)
     repeats = await requests.answered(conn, [s.request for s in submissions if s.request is not None])
-    fresh = [s for s in submissions if s.request is None or s.request.id not in repeats]
-    await _load(conn, state, [s.arrival for s in fresh])
+    fresh = [
+        (seat, s.arrival)
+        for seat, s in enumerate(submissions)
+        if s.request is None or s.request.id not in repeats
+    ]
+    await _load(conn, state, [arrival for _, arrival in fresh])
     outcomes: dict[int, Outcome | HeadraceError | None] = {}
-    for seat, submission in enumerate(submissions):
-        if submission in fresh:
-            try:
-                outcomes[seat] = core.apply(state, submission.arrival, seat=seat)
-            except HeadraceError as error:
-                outcomes[seat] = error
+    for seat, arrival in fresh:
+        try:
+            outcomes[seat] = core.apply(state, arrival, seat=seat)
+        except HeadraceError as error:
+            outcomes[seat] = error
     slots_left = again = False
     if state.wants_placement and not state.study.state.ended:
         slots_left, again = await _place(conn, state, len(fresh))
@@ -175,7 +178,6 @@ async def _load_slots(conn: AsyncConnection, state: StepState) -> None:
 async def _place(conn: AsyncConnection, state: StepState, arrivals: int) -> tuple[bool, bool]:
     """Reclaim, repack, relaunch. Returns whether slots are left over, and whether there is more to place."""
     state.live += await step_reads.live_count(conn, state.study.id)
-    state.held += await step_reads.held_count(conn, state.study.id)
     freed = list(state.free)
     if state.study.spec.template is not None:
         state.free += await step_reads.free_slots(conn, FREE_SLOTS_AT_ONCE)
@@ -184,6 +186,8 @@ async def _place(conn: AsyncConnection, state: StepState, arrivals: int) -> tupl
     state.load_queue(await step_reads.runnable_trials(conn, state.study.id, limit))
     while (number := placing.place(state)) is not None:
         state.load(trials=await step_reads.trials(conn, state.study.id, [number]))
+    if not state.live and not state.queue:  # it may be complete; the count visits all trials
+        state.held += await step_reads.held_count(conn, state.study.id)
     placing.settle(state)
     return any(slot in state.free for slot in freed), offered >= FREE_SLOTS_AT_ONCE and not state.free
 
