@@ -5,13 +5,12 @@ dozens of processes. One test uses the real thing.
 """
 
 import multiprocessing
-import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
+from forked_segment import assert_preloaded, launch
 
 from headrace.check import CheckReport, run_check
 
@@ -47,27 +46,6 @@ if __name__ == "__main__":
 """
 
 
-def _assert_preloaded() -> None:
-    os._exit(0 if "frozen_imports" in sys.modules else 1)
-
-
-def _run_segment(control_file: str, log_file: str) -> None:
-    log = os.open(log_file, os.O_WRONLY | os.O_CREAT)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    from headrace.check.segment import main
-
-    main(control_file)
-    sys.stdout.flush()
-    os._exit(0)  # tearing PyTorch down takes longer than the segment
-
-
-def _launch(context: "multiprocessing.context.ForkServerContext", control_file: Path, log_file: Path) -> None:
-    process = context.Process(target=_run_segment, args=(str(control_file), str(log_file)))
-    process.start()
-    process.join()
-
-
 @pytest.fixture(scope="session")
 def fork_launch() -> Callable[[Path, Path], None]:
     """Starts a process of a check in a fraction of a second."""
@@ -75,11 +53,11 @@ def fork_launch() -> Callable[[Path, Path], None]:
     with pytest.MonkeyPatch.context() as patch:  # the server does not take over sys.path
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
         context.set_forkserver_preload(["frozen_imports"])
-        first = context.Process(target=_assert_preloaded)
+        first = context.Process(target=assert_preloaded)
         first.start()
         first.join()
     assert first.exitcode == 0, "the server has not imported frozen_imports"
-    return partial(_launch, context)
+    return partial(launch, context)
 
 
 @pytest.fixture
