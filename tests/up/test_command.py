@@ -36,6 +36,14 @@ def test_a_home_is_held_by_one_process_and_free_again_when_that_is_killed(tmp_pa
         assert (tmp_path / up_home.LOCK_FILE).read_text() == f"{os.getpid()}\n"
 
 
+def test_a_home_that_cannot_be_one_is_named_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for home in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(HeadraceError, match=f"{home} cannot be the home") as caught, up_home.hold(home):
+            pytest.fail("held")
+        assert "--home" in caught.value.remedy
+
+
 def test_the_address_is_there_while_it_serves_and_gone_after(tmp_path: Path) -> None:
     with up_home.advertised(tmp_path, ["127.0.0.1:7440", "127.0.0.1:7441"]):
         assert address_in(tmp_path) == "127.0.0.1:7440,127.0.0.1:7441"

@@ -28,9 +28,17 @@ class HomeInUseError(HeadraceError):
 
 @contextmanager
 def hold(home: Path) -> Iterator[None]:
-    """Holds the home for this process, making it if need be. Raises HomeInUseError."""
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / LOCK_FILE).open("a+", encoding="utf-8") as lock:
+    """Holds the home for this process, making it if need be. Raises HomeInUseError, and HeadraceError where no folder
+    can be there."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        opened = (home / LOCK_FILE).open("a+", encoding="utf-8")
+    except OSError as error:
+        raise HeadraceError(
+            f"{home} cannot be the home: {error.strerror}.",
+            remedy="Give another --home (or HEADRACE_HOME): a folder that you may write to.",
+        ) from error
+    with opened as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
