@@ -161,6 +161,13 @@ def test_the_path_is_kept_whole(tmp_path, monkeypatch):
         (MINIMAL + "enqueue: [{x: 0.5}, {x: 2}]\n", "enqueue[1].x", "outside its domain", ""),
         (MINIMAL + "parallel: -1\n", "parallel", "at least 0", ""),
         (MINIMAL + "policy: {kind: asha, rungs: [1, 3]}\n", "policy.rungs[1]", "full budget is 9", ""),
+        (MINIMAL + "policy: {kind: asha, rungs: []}\n", "policy.rungs", "is empty", "at least one"),
+        (
+            MINIMAL.replace("steps: 9\n", "policy: {kind: asha, rungs: []}\n"),
+            "policy.rungs",
+            "is empty",
+            "at least one",
+        ),
         (MINIMAL + "policy: {kind: sha}\n", "policy.kind", "not a known kind", ""),
         (MINIMAL + "policy: {eta: 3}\n", "policy.kind", "is required", "run_all, asha"),
         (MINIMAL + "trials: 4\n", "trials", "stands twice, on lines 4 and 6", "Remove"),

@@ -66,11 +66,14 @@ def parse_study_text(text: str, *, folder: Path) -> tuple[str, StudySpec]:
     plain = _renamed(named, _TOP, (), problems, extra=("name",))
     _spell_out_trial(plain, folder, problems)
     _spell_out_space(plain, problems)
+    problems += (empty := _empty_rungs(plain))
     spec: StudySpec | None = None
     try:
         spec = StudySpec.model_validate(plain)
     except ValidationError as error:
         reported = {problem.loc for problem in problems}
+        if empty:
+            reported.add(("steps",))  # which would follow from the rungs
         found = (_friendly(problem, plain) for problem in spec_problems(error))
         problems += [problem for problem in found if problem.loc not in reported]
     if problems or spec is None:
@@ -134,6 +137,15 @@ def _spell_out_trial(plain: dict[str, Any], folder: Path, problems: list[Problem
     if isinstance(template.get("env"), Mapping):
         template["env"] = {name: _env_text(value) for name, value in template["env"].items()}
     plain["template"] = template
+
+
+def _empty_rungs(plain: Mapping[str, Any]) -> list[Problem]:
+    """A list of rungs without any. (Of a spec the canonical JSON has one where the rungs follow from min_steps.)"""
+    policy = plain.get("policy")
+    if not isinstance(policy, Mapping) or policy.get("rungs") != []:
+        return []
+    remedy = "List at least one, or leave rungs out and give the budget in steps."
+    return [Problem(loc=("policy", "rungs"), value=[], message="is empty", remedy=remedy)]
 
 
 def _env_text(value: object) -> object:
