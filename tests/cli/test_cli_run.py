@@ -153,6 +153,44 @@ def test_the_preflight_comes_first_and_can_be_skipped(
     assert invoke("run", str(study_file), "--no-preflight", "--detach").code == 0
 
 
+def test_a_folder_that_is_not_there_is_told_before_anything_starts(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path
+) -> None:
+    text = study_file.read_text().replace("train:train}", "train:train, working_dir: ./nowhere}")
+    study_file.write_text(text)
+    result = invoke("run", str(study_file))
+    assert (result.code, result.out) == (2, "")
+    assert "trial.working_dir" in result.err
+    assert not fake.requests["CreateStudy"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "warning"),
+    [
+        ("gpus: 0", None),
+        ("gpus: 1", None),
+        ("gpus: 1, gpu_memory_bytes: 137438953473", "1 GPU of 128.0 GiB"),
+        ("gpus: 2", "2 GPUs"),
+        ("labels: {zone: b}", "label zone=b"),
+        ("labels: {zone: a}", None),
+    ],
+)
+def test_needs_that_no_worker_has_are_told(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path, resources: str, warning: str | None
+) -> None:
+    worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True, labels={"zone": "a"})
+    worker.slots.add(index=0, device="NVIDIA H200", memory_bytes=2**37)
+    worker.slots.add(index=1, device="cpu", memory_bytes=2**38)
+    fake.workers.append(worker)
+    study_file.write_text(f"{study_file.read_text()}resources: {{{resources}}}\n")
+    result = invoke("run", str(study_file), "--detach")
+    assert result.code == 0
+    if warning is None:
+        assert "so trials wait" not in result.err
+    else:
+        assert f"({warning}), so trials wait" in result.err
+
+
 def test_a_study_of_this_name_exists(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:
     result = invoke("run", str(study_file), "--name", "digits")
     assert result.code == 1
@@ -202,7 +240,7 @@ def test_ctrl_c_on_a_terminal_detaches(fake: FakeStudyService, study_file: Path)
 
 
 def test_the_live_view_says_that_it_tries_again(fake: FakeStudyService, study_file: Path) -> None:
-    fake.batch, fake.watch_delay_s = 2, 1.0
+    fake.batch, fake.watch_delay_s = 2, 0.1
     with terminal("run", str(study_file)) as screen:
         screen.read_until("of run-all")
         fake.stop()

@@ -6,6 +6,7 @@ import pytest
 from scripted_study import SPEC
 
 from headrace.errors import InvalidFieldError, Violation
+from headrace.home import is_on_this_machine
 from headrace.preflight import preflight, reported_metrics
 from headrace.spec import StudySpec, parse_spec
 
@@ -33,6 +34,29 @@ def test_a_sound_program_passes(tmp_path: Path) -> None:
 
 def test_a_folder_elsewhere_is_not_looked_at() -> None:
     preflight(spec_of(Path("/no/such/folder")))
+
+
+def test_a_folder_that_is_nowhere_is_told_where_the_workers_are_here() -> None:
+    with pytest.raises(InvalidFieldError) as caught:
+        preflight(spec_of(Path("/no/such/folder")), workers_here=True)
+    (violation,) = caught.value.violations
+    assert (violation.field, violation.value) == ("trial.working_dir", "'/no/such/folder'")
+    assert "--no-preflight" in violation.remedy
+
+
+@pytest.mark.parametrize(
+    ("where", "here"),
+    [
+        ("127.0.0.1:7440", True),
+        ("localhost:1,127.0.0.1:2", True),
+        ("tls://[::1]:7440", True),
+        ("localhost:1,db.internal:2", False),
+        ("s1.internal:7440", False),
+        ("unix:/run/headrace.sock", False),
+    ],
+)
+def test_which_addresses_are_on_this_machine(where: str, here: bool) -> None:
+    assert is_on_this_machine(where) is here
 
 
 def test_an_ask_tell_study_has_nothing_to_check() -> None:

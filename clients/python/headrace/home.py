@@ -28,6 +28,12 @@ def address(explicit: str | None = None) -> str:
     return explicit or os.environ.get("HEADRACE_ADDRESS") or address_in(home_dir()) or DEFAULT_ADDRESS
 
 
+def is_on_this_machine(where: str) -> bool:
+    """Whether every replica of an address is a loopback one, so that most likely the workers are here too."""
+    hosts = {replica.rpartition(":")[0] for replica in where.removeprefix("tls://").split(",")}
+    return hosts <= {"127.0.0.1", "localhost", "[::1]"}
+
+
 def address_in(home: Path) -> str | None:
     """What the `address` file of a home folder says; None while `headrace up` does not serve from there."""
     try:

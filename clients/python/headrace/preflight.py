@@ -8,7 +8,7 @@ Two checks, both about the program that trials run.
   explicit metric names only, and the objective's metric is not one of them, that is an error, with the nearest name.
   Metrics passed as `**metrics` or as a variable, or no such call at all, say nothing: the check never guesses.
 
-Where the folder is not on this machine (workers elsewhere) both are skipped. Violations are raised as
+Where the folder is not on this machine, and the workers are elsewhere, both are skipped. Violations are raised as
 `InvalidFieldError` and carry the names of the study file.
 """
 
@@ -68,16 +68,23 @@ class _Found:
     source: Path | None
 
 
-def preflight(spec: StudySpec, *, timeout_s: float = TIMEOUT_S) -> None:
-    """Raises `InvalidFieldError` for a program that cannot import or that never reports the objective's metric."""
+def preflight(spec: StudySpec, *, workers_here: bool = False, timeout_s: float = TIMEOUT_S) -> None:
+    """Raises `InvalidFieldError` for a program that cannot import or that never reports the objective's metric.
+
+    With `workers_here` the workers are on this machine, so a folder that is not here is nowhere."""
     template = spec.template
     if template is None:
         return
     folder = Path(template.working_dir)
-    if not folder.exists():
+    if not workers_here and not folder.exists():
         return
     if not folder.is_dir():
-        _fail("trial.working_dir", "is not a folder", str(folder), "Name the folder that holds the program.")
+        _fail(
+            "trial.working_dir",
+            "is not a folder here",
+            str(folder),
+            f"Name the folder of the program, {_SKIP}",
+        )
     if template.command is not None:
         _check_program(template, folder)
     elif template.callable is not None:

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli import wording
 from headrace.cli.failure import FAILED, INTERRUPTED, USAGE, CommandError, tell
 from headrace.cli.follow import Mode, follow
 from headrace.cli.live import DETACHES
@@ -23,9 +24,14 @@ from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.summary import Summary, show_summary, succeeded
 from headrace.client import Client
 from headrace.client.missing import require
+from headrace.client.model import Worker
 from headrace.errors import HeadraceError
+from headrace.home import address, is_on_this_machine
 from headrace.preflight import preflight
-from headrace.spec import StudyFile, load_study_file
+from headrace.spec import Resources, StudyFile, load_study_file
+
+CPU = "cpu"
+"""The device of a slot without a GPU."""
 
 STOPS = "Ctrl-C stops the service; the study keeps what it has."
 """What the live view says of Ctrl-C where the service is a child of this command."""
@@ -92,18 +98,18 @@ def run(
             code=USAGE,
         )
     if not no_preflight:
-        preflight(loaded.spec)
+        preflight(loaded.spec, workers_here=local or is_on_this_machine(address(session.address)))
     mode = Mode.choose(session.output, as_json=as_json)
     with ExitStack() as stack:
-        address = session.address
+        where = session.address
         if local:
             place = (home or new_home(name or loaded.name)).expanduser().absolute()
-            address = stack.enter_context(local_service(place, slots=slots, notes=session.output))
+            where = stack.enter_context(local_service(place, slots=slots, notes=session.output))
             if report is None and find_spec("plotly"):
                 report = place / "report.html"
-        client = stack.enter_context(session.client(address))
+        client = stack.enter_context(session.client(where))
         study = _create(client, loaded, name, session.output, quiet=as_json)
-        _warn_of_idleness(client, session.output)
+        _warn_of_idleness(client, loaded.spec.resources, session.output)
         if detach:
             _say_detached(session.output, study, as_json=as_json)
             return
@@ -169,11 +175,33 @@ def _create(client: Client, loaded: StudyFile, name: str | None, output: Output,
     return study.name
 
 
-def _warn_of_idleness(client: Client, output: Output) -> None:
-    if not any(worker.connected and worker.slots for worker in client.workers()):
+def _warn_of_idleness(client: Client, needs: Resources, output: Output) -> None:
+    connected = [worker for worker in client.workers() if worker.connected and worker.slots]
+    if not connected:
         output.note(
             "No worker is connected, so trials wait: start one with `headrace worker --scheduler HOST:PORT`."
         )
+    elif not any(_suits(worker, needs) for worker in connected):
+        output.note(
+            f"No connected worker has what a trial needs ({_needs(needs)}), so trials wait. "
+            "`headrace workers` lists what there is."
+        )
+
+
+def _suits(worker: Worker, needs: Resources) -> bool:
+    """Whether a worker could ever run a trial, by the rules of the scheduler's placement."""
+    if any(worker.labels.get(key) != value for key, value in needs.labels.items()):
+        return False
+    gpus = [
+        slot for slot in worker.slots if slot.device != CPU and slot.memory_bytes >= needs.gpu_memory_bytes
+    ]
+    return len(gpus) >= needs.gpus
+
+
+def _needs(needs: Resources) -> str:
+    each = f" of {wording.size(needs.gpu_memory_bytes)}" if needs.gpu_memory_bytes else ""
+    gpus = [f"{wording.plural(needs.gpus, 'GPU')}{each}"] if needs.gpus else []
+    return ", ".join([*gpus, *(f"label {key}={value}" for key, value in needs.labels.items())])
 
 
 def _to_the_end(
