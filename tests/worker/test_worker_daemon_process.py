@@ -134,6 +134,40 @@ async def test_leftover_uploads_are_swept(
     await until(lambda: not half.exists())
 
 
+async def test_a_leftover_upload_of_another_store_does_not_keep_the_daemon_from_starting(
+    site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
+) -> None:
+    outbox = Outbox(site.settings.outbox_path)
+    outbox.begin_upload("s3://bucket/studies/s/trials/0/000001-000001-step3-abc/", "lease-9")
+    outbox.close()
+    await daemons.start()
+    stream = await scheduler.stream()
+    await stream.get("heartbeat", 3)
+    assert "s3://bucket/studies/s/trials/0" in (site.root / "daemon.log").read_text()
+
+
+async def test_what_left_the_process_group_is_buried_too(
+    site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
+) -> None:
+    daemon = await daemons.start()
+    stream = await scheduler.stream()
+    command = site.program(
+        """
+        import subprocess
+        mark("up", subprocess.Popen(["sleep", "100"], start_new_session=True).pid)
+        time.sleep(100)
+        """
+    )
+    stream.send(assign=site.assign(command))
+    await until(lambda: (site.marks / "up").exists())
+    stray = psutil.Process(int((site.marks / "up").read_text()))
+    daemon.kill()
+    await daemon.wait()
+    await daemons.start()
+    await scheduler.stream(2)
+    assert not stray.is_running() or stray.status() == psutil.STATUS_ZOMBIE
+
+
 @pytest.fixture
 def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
     with subprocess.Popen(["sleep", "100"], start_new_session=True) as process:

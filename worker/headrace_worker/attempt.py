@@ -28,7 +28,7 @@ from headrace_worker.checkpoints.retention import PruneOrder
 from headrace_worker.courier import Courier
 from headrace_worker.exits import Ending, Finished, Verdict, classify
 from headrace_worker.launch import Launch, launch_of
-from headrace_worker.logs import AttemptLog, fit, last_line
+from headrace_worker.logs import AttemptLog, fit, last_line, shows
 from headrace_worker.process import CannotStartError, TrialProcess
 from headrace_worker.reports import Reports
 from headrace_worker.slots import Turn
@@ -91,7 +91,7 @@ class Attempt:
             checkpoint_dir=self._scratch / "checkpoints",
             store=place.store,
             courier=place.courier,
-            saved=lambda sequence, order: place.saved(assign.lease.lease_id, sequence, order),
+            saved=self._saved,
             abandoned=place.abandoned,
         )
 
@@ -176,7 +176,7 @@ class Attempt:
             await self.reports.stored(_AFTER_TERM_S if stopped else _LAST_REPORT_S)
         await self.reports.close()
         tail = self._log.tail() if self._log else ""
-        if self._finished and self._finished.traceback and self._finished.traceback.strip() not in tail:
+        if self._finished and not shows(tail, self._finished.traceback):
             tail = fit(tail + self._finished.traceback)
         log.info(
             "%s: %s %s", self.lease.trial, worker_pb2.ExitOutcome.Name(verdict.outcome).lower(), verdict.error
@@ -300,6 +300,10 @@ class Attempt:
         self._place.courier.core.releasing(self.lease.lease_id)
         self._ended.set()
         self._news.set()
+
+    def _saved(self, sequence: int, order: PruneOrder) -> None:
+        if not self._fenced:  # else the scheduler goes on from an older checkpoint, which must stay
+            self._place.saved(self.lease.lease_id, sequence, order)
 
     def _heard(self) -> None:
         self._heard_at = self._now()

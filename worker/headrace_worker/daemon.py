@@ -20,6 +20,7 @@ import shutil
 import signal
 import uuid
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -27,13 +28,13 @@ from typing import IO, assert_never
 
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
 from headrace_worker.attempt import Attempt, Place
-from headrace_worker.checkpoints import CheckpointStore, store_from_url
+from headrace_worker.checkpoints import CheckpointError, CheckpointStore, store_from_url
 from headrace_worker.checkpoints.retention import PruneOrder, Retention, superseded
 from headrace_worker.courier import Courier
 from headrace_worker.devices import Devices, discover
 from headrace_worker.launch import study_and_number
 from headrace_worker.outbox import DurableOutbox, Entry, Outbox
-from headrace_worker.process import bury, end_group
+from headrace_worker.process import bury, end_group, end_strays
 from headrace_worker.runtime_server import RuntimeServer
 from headrace_worker.session import Dial, Session
 from headrace_worker.session_core import (
@@ -72,6 +73,8 @@ class Daemon:
         self._hurry = asyncio.Event()
         self._all_gone = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
+        # A thread of its own: a driver that hangs blocks nothing else.
+        self._meter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="telemetry")
 
     def stop(self) -> None:
         """Begins the clean stop; called again, it hurries."""
@@ -92,6 +95,7 @@ class Daemon:
             try:
                 await self._serve(store, devices, durable)
             finally:
+                self._meter.shutdown(wait=False, cancel_futures=True)
                 durable.close()
 
     async def _serve(self, store: CheckpointStore, devices: Devices, outbox: DurableOutbox) -> None:
@@ -160,7 +164,7 @@ class Daemon:
 
     async def telemetry(self) -> Sequence[worker_pb2.DeviceTelemetry]:
         """Measures the devices."""
-        return await asyncio.to_thread(self._devices.telemetry)
+        return await asyncio.get_running_loop().run_in_executor(self._meter, self._devices.telemetry)
 
     def beat(self) -> None:
         """Prunes what the last heartbeats have proven."""
@@ -228,7 +232,7 @@ class Daemon:
         for uri in await self._courier.outbox.uploads():
             try:
                 await asyncio.to_thread(self._store.delete, uri)
-            except OSError as error:
+            except (CheckpointError, OSError) as error:  # the first: it lies in another store than today's
                 log.warning("leftover upload %s is not deleted yet: %s", uri, error)
             else:
                 await self._courier.outbox.end_upload(uri)
@@ -300,6 +304,7 @@ async def _bury_predecessor(outbox: Outbox) -> None:
         if killed and recorded.pid is not None:
             log.warning("%s: killed %s, left by an earlier daemon", recorded.lease.trial, killed)
             await end_group(recorded.pid)
+        await end_strays(recorded.lease.lease_id)
         exited = worker_pb2.Exited(
             lease=recorded.lease, outcome=worker_pb2.EXIT_OUTCOME_LOST, error="the worker daemon died"
         )

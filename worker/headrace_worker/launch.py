@@ -10,6 +10,8 @@ from headrace.spec.convert import params_from_proto
 from headrace.spec.template import CommandLine
 from headrace.v1 import worker_pb2
 
+# Marks every process of a trial, its children's children too.
+LEASE_VARIABLE = "HEADRACE_LEASE_ID"
 _TRIAL = re.compile(r"studies/([^/]+)/trials/(\d+)")
 
 
@@ -55,9 +57,9 @@ def launch_of(
     env = {name: value for name, value in environ.items() if not name.startswith("HEADRACE_")}
     env.setdefault("PYTHONUNBUFFERED", "1")  # a log that is followed must not lag
     env.update(template.env)
+    env[LEASE_VARIABLE] = assign.lease.lease_id
     env.update(
         HEADRACE_RUNTIME=runtime,
-        HEADRACE_LEASE_ID=assign.lease.lease_id,
         HEADRACE_TRIAL=assign.lease.trial,
         CUDA_VISIBLE_DEVICES=",".join(gpus),
     )

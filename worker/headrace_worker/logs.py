@@ -45,6 +45,13 @@ def fit(text: str) -> str:
     return data[-_TAIL_BYTES:].decode(errors="ignore")
 
 
+def shows(tail: str, traceback: str) -> bool:
+    """Says whether a log's end holds a traceback already: whoever printed it may have caught it further out, so its
+    innermost frame decides."""
+    innermost = "\n".join(traceback.strip().splitlines()[-3:])
+    return innermost in tail
+
+
 def last_line(text: str) -> str:
     """The last line that is not empty."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

@@ -5,10 +5,12 @@ in a fresh interpreter what has to be done before the program. PR_SET_PDEATHSIG 
 the child ends, so processes are spawned on the event loop's thread, the main one, which lives as long as the daemon.
 
 A group is gone when no process of it runs any more; zombies do not count, for in a container without an
-init nobody may ever reap them.
+init nobody may ever reap them. What left the group (a program that calls setsid) is known by the lease in its
+environment, which it inherited: it goes too, lest it holds on to the GPU.
 """
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -18,10 +20,11 @@ from pathlib import Path
 
 import psutil
 
-from headrace_worker.launch import Launch
+from headrace_worker.launch import LEASE_VARIABLE, Launch
 from headrace_worker.logs import AttemptLog
 from headrace_worker.outbox import RecordedLease
 
+log = logging.getLogger(__name__)
 _SHIM = Path(__file__).with_name("shim.py")
 _STATUS_BYTES = 4096
 _POLL_S = (0.01, 0.5)
@@ -37,6 +40,7 @@ class TrialProcess:
     """A running program, the leader of its own process group and session."""
 
     pid: int
+    lease_id: str
     # When it started, by the kernel's clock, to recognise it by after a restart of the daemon.
     started: float
     _process: asyncio.subprocess.Process
@@ -69,7 +73,7 @@ class TrialProcess:
         if problem:
             await process.wait()
             raise CannotStartError(problem)
-        return cls(process.pid, _start_time(process.pid), process)
+        return cls(process.pid, launch.env.get(LEASE_VARIABLE, ""), _start_time(process.pid), process)
 
     async def wait(self) -> int:
         """Waits for the leader; a negative code is a signal."""
@@ -82,6 +86,7 @@ class TrialProcess:
     async def group_gone(self) -> None:
         """Kills what the leader left behind and waits until nothing of it runs."""
         await end_group(self.pid)
+        await end_strays(self.lease_id)
 
 
 def send(group: int, number: signal.Signals) -> None:
@@ -95,6 +100,18 @@ async def end_group(group: int) -> None:
     pause_s, longest_s = _POLL_S
     while _running(group):
         send(group, signal.SIGKILL)
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 2, longest_s)
+
+
+async def end_strays(lease_id: str) -> None:
+    """Kills whatever carries the lease in its environment, in any group, and waits until nothing of it runs."""
+    pause_s, longest_s = _POLL_S
+    while lease_id and (strays := await asyncio.to_thread(_carriers, lease_id)):
+        log.warning("killed %s, which had left the trial's process group", [stray.pid for stray in strays])
+        for stray in strays:
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                stray.kill()
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 2, longest_s)
 
@@ -138,6 +155,10 @@ def _members(group: int) -> list[psutil.Process]:
     return found
 
 
+def _carriers(lease_id: str) -> list[psutil.Process]:
+    return [process for process in psutil.process_iter() if _carries(process, lease_id) and _alive(process)]
+
+
 def _alive(process: psutil.Process) -> bool:
     try:
         return process.status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
@@ -154,7 +175,7 @@ def _created(process: psutil.Process) -> float:
 
 def _carries(process: psutil.Process, lease_id: str) -> bool:
     try:
-        return process.environ().get("HEADRACE_LEASE_ID") == lease_id
+        return process.environ().get(LEASE_VARIABLE) == lease_id
     except (psutil.Error, OSError):
         return False
 

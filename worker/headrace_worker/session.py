@@ -144,6 +144,7 @@ class Session:
             asyncio.create_task(self._read(call), name="session reader"),
             asyncio.create_task(self._write(call), name="session writer"),
             asyncio.create_task(self._beat(), name="session heartbeat"),
+            asyncio.create_task(self._measure(), name="session telemetry"),
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -209,7 +210,6 @@ class Session:
     async def _beat(self) -> None:
         await self._welcomed.wait()
         while True:
-            self._telemetry = await self._handler.telemetry()
             self._beat_due = True
             self._courier.wake.set()
             await asyncio.sleep(self._interval_s)
@@ -217,6 +217,12 @@ class Session:
             if reason := self._core.tick():
                 self._give_up = f"asking anew what is ours: {reason}"
                 self._courier.wake.set()
+
+    async def _measure(self) -> None:
+        # Apart from the heartbeat: a GPU driver that hangs must not cost the leases of all trials.
+        while True:
+            self._telemetry = await self._handler.telemetry()
+            await asyncio.sleep(self._interval_s)
 
 
 def _why(error: Exception) -> str:

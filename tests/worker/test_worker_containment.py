@@ -1,0 +1,93 @@
+"""What one trial, one driver or one lease that is over may not do to the rest: hold a slot, stop the heartbeat, cost a
+checkpoint."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+from scripted_scheduler import ScriptedScheduler, until
+from worker_site import Site
+
+from headrace.v1 import worker_pb2
+from headrace_worker.devices import CpuSlots
+
+
+async def test_what_left_the_process_group_ends_with_its_trial(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    command = site.program(
+        """
+        import subprocess
+        mark("up", subprocess.Popen(["sleep", "100"], start_new_session=True).pid)
+        """
+    )
+    stream.send(assign=site.assign(command))
+    exited = await stream.get("exited")
+    stray = int((site.marks / "up").read_text())
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_FINISHED
+    assert not psutil.pid_exists(stray) or psutil.Process(stray).status() == psutil.STATUS_ZOMBIE
+
+
+async def test_a_driver_that_hangs_does_not_stop_the_heartbeat(
+    site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+
+    def hang(_: CpuSlots) -> Sequence[worker_pb2.DeviceTelemetry]:
+        released.wait(60)
+        return ()
+
+    monkeypatch.setattr(CpuSlots, "telemetry", hang)
+    try:
+        site.start()
+        stream = await scheduler.stream()
+        assert not (await stream.get("heartbeat", 4)).telemetry
+        await site.stop()
+    finally:
+        released.set()
+
+
+async def test_a_fenced_lease_costs_no_checkpoint(site: Site, scheduler: ScriptedScheduler) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    command = site.program(
+        """
+        signal.signal(signal.SIGTERM, lambda *_: mark("term"))
+        report(1, save=True)
+        mark("up", os.getpid())
+        while not Path(os.environ["MARKS"], "term").exists():
+            time.sleep(0.01)
+        report(2, save=True)
+        time.sleep(100)
+        """
+    )
+    stream.send(assign=site.assign(command, milestone=9, grace_s=3.0))
+    first = await stream.get("report")
+    await until((site.marks / "up").exists, "the trial is up")
+    scheduler.welcomes = False
+    stream.close()
+    again = await scheduler.stream(2)
+    again.welcome(held=[])  # the scheduler continues from the first checkpoint, elsewhere
+    await again.get("report")
+    await again.get("exited")
+    await again.get("heartbeat", len(again.all("heartbeat")) + 2)
+    kept = Path(first.checkpoint.uri.removeprefix("file://"))
+    assert (kept / "manifest.json").exists()
+
+
+async def test_a_traceback_stands_in_the_log_tail_once(site: Site, scheduler: ScriptedScheduler) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    script = site.root / "fails.py"
+    script.write_text("def train(t):\n    raise ValueError('no such layer')\n")
+    assign = site.assign([])
+    assign.template.callable = "fails:train"
+    stream.send(assign=assign)
+    exited = await stream.get("exited")
+    assert exited.error == "ValueError: no such layer"
+    assert exited.log_tail.count("Traceback (most recent call last)") == 1
+    assert exited.log_tail.count("ValueError: no such layer") == 1
