@@ -1,5 +1,6 @@
 """The scheduler as a process: how it starts, how it refuses to, and how it stops."""
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -10,10 +11,14 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from sqlalchemy.ext.asyncio import AsyncEngine
+from study_site import StudySite, make_spec
 
 from headrace.errors import InvalidFieldError
+from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.process import Settings, check
 from headrace_services.scheduler.session.worker_session import Timing
+from headrace_services.scheduler.store import step_reads
 
 SERVING = "headrace scheduler: serving on "
 NOWHERE = "postgresql://nobody:secret@127.0.0.1:1/headrace"
@@ -78,6 +83,19 @@ def test_health_and_reflection(database_url: str) -> None:
     finally:
         server.send_signal(signal.SIGTERM)
         server.communicate(timeout=60)
+
+
+async def test_a_drain_whose_time_is_over_stops_the_runners(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec()).create()
+    async with engine.begin() as conn, asyncio.timeout(20):
+        await step_reads.lock_study(conn, site.study_id, None)  # no step can end
+        async with asyncio.TaskGroup() as tasks:
+            hub = Hub(engine, tasks)
+            hub.kick(site.study_id)
+            await asyncio.sleep(0.1)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await hub.drain()
 
 
 SAFE = Settings(database_url="postgresql://x/y")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.errors import DrainingError
 from headrace_services.scheduler.arrivals import Accepted, Arrival, Kick, PauseTrial
 from headrace_services.scheduler.step import runner as module
 from headrace_services.scheduler.step.runner import StudyRunner
@@ -95,3 +96,14 @@ async def test_a_repeat_does_not_wait_for_a_request_that_was_given_up_before_its
         runner.gate.set()
         async with asyncio.timeout(5):
             await asyncio.gather(repeat, *others)
+
+
+async def test_whoever_waits_when_a_runner_is_stopped_is_told() -> None:
+    async with running() as runner:
+        waiting = [say(runner, 0)]
+        await turns()
+        waiting.append(say(runner, 1))
+        await turns()
+    async with asyncio.timeout(5):
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [DrainingError] * 2

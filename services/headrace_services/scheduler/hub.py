@@ -131,17 +131,23 @@ class Hub:
                 self._remove(study_id)
 
     async def drain(self) -> None:
-        """Take no more arrivals, finish those that are queued, and stop the runners."""
+        """Take no more arrivals, finish those that are queued, and stop the runners.
+
+        Cancelled before the queues are empty, it stops the runners all the same; what was not committed by then
+        was not acknowledged either.
+        """
         self.closing = True
         for watchers in self._watchers.values():
             for changed in watchers:
                 changed.set()
         for entry in self._runners.values():
             entry.runner.close()
-        for entry in list(self._runners.values()):
-            await entry.runner.idle.wait()
-        for study_id in list(self._runners):
-            self._remove(study_id)
+        try:
+            for entry in list(self._runners.values()):
+                await entry.runner.idle.wait()
+        finally:
+            for study_id in list(self._runners):
+                self._remove(study_id)
 
     def _entry(self, study_id: int) -> _Entry:
         entry = self._runners.get(study_id)

@@ -1,12 +1,15 @@
 """Notices silence: leases whose holder was not heard of, and slots that nobody was told of.
 
 Time is the database's. While the database is away nobody can be heard, so the sweeper waits one whole lease
-time after it came back (and after its own start) before it lets anything expire.
+time after it came back (and after its own start) before it lets anything expire. So it does when it was held up
+itself for longer than a lease time (by a step that waited for the database, by a frozen process): its workers'
+heartbeats may be waiting to be read.
 """
 
 import asyncio
 import logging
 import random
+from math import inf
 
 from headrace.errors import DatabaseUnavailableError, HeadraceError
 from headrace_services.scheduler.arrivals import LeaseExpired
@@ -28,6 +31,7 @@ class Sweeper:
         self._hub = hub
         self._ttl_s = lease_ttl_s
         self._heard_since: float | None = None
+        self._swept = -inf
         self._forgot = 0.0
 
     async def run(self) -> None:
@@ -45,8 +49,9 @@ class Sweeper:
         """Look once."""
         now = asyncio.get_running_loop().time()
         async with transaction(self._hub.engine) as conn:
-            if self._heard_since is None:
+            if self._heard_since is None or now - self._swept > self._ttl_s:
                 self._heard_since = now
+            self._swept = now
             ripe = now - self._heard_since >= self._ttl_s
             expired = await workers.expired_leases(conn) if ripe else []
             if now - self._forgot > FORGET_REQUESTS_EVERY_S:

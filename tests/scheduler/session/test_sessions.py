@@ -190,6 +190,20 @@ async def test_nothing_expires_right_after_a_start(engine: AsyncEngine, replica:
         assert (await site.trial(0)).interruptions == 0
 
 
+async def test_nothing_expires_right_after_the_sweeper_was_held_up(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    site = await study(engine)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        await w.hears("assign")
+        await replica.sweeper.sweep()
+        await asyncio.sleep(2 * TIMING.lease_ttl_s)  # the process was frozen: heartbeats wait to be read
+        await replica.sweeper.sweep()
+        assert (await site.trial(0)).interruptions == 0
+
+
 async def test_a_restarted_worker_s_trials_go_on_at_once_when_it_says_they_are_lost(
     engine: AsyncEngine, replica: Replica
 ) -> None:

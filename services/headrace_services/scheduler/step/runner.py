@@ -100,7 +100,14 @@ class StudyRunner:
         self._closing = True
 
     async def run(self) -> None:
-        """Run steps until cancelled."""
+        """Run steps until cancelled; whoever still waits is told then."""
+        try:
+            await self._run_steps()
+        finally:
+            while not self._queue.empty():
+                self._forget([self._queue.get_nowait()])
+
+    async def _run_steps(self) -> None:
         while True:
             batch = [await self._queue.get()]
             while len(batch) < MAX_BATCH and not self._queue.empty():
