@@ -106,6 +106,32 @@ def test_trials_are_sorted_best_first(fake: FakeStudyService, invoke: Invoke) ->
 
 
 @pytest.mark.parametrize(
+    ("states", "count"),
+    [
+        (["completed"], 4),
+        (["stopped_early"], 23),
+        (["failed", "completed"], 5),
+        (["terminated"], 28),
+        (["running"], 0),
+    ],
+)
+def test_trials_are_chosen_by_what_the_column_says(
+    fake: FakeStudyService, invoke: Invoke, states: list[str], count: int
+) -> None:
+    options = [word for state in states for word in ("--state", state)]
+    found = json.loads(invoke("trials", "digits", *options, "--json").out)
+    assert len(found) == count
+    assert all({trial["state"], trial["reason"]} & set(states) for trial in found)
+    assert len(invoke("trials", "digits", *options).out.splitlines()) == count + 1
+
+
+def test_an_unknown_state_is_refused_with_the_known_ones(fake: FakeStudyService, invoke: Invoke) -> None:
+    result = invoke("trials", "digits", "--state", "unknown")
+    assert result.code == 2
+    assert "stopped_early" in result.err
+
+
+@pytest.mark.parametrize(
     "command",
     [
         ["studies"],

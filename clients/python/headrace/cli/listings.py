@@ -1,5 +1,6 @@
 """`headrace studies`, `trials` and `workers`: what there is."""
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -8,8 +9,14 @@ from rich.text import Text
 from headrace.cli import views, wording
 from headrace.cli.output import Cell, Output
 from headrace.cli.session import AsJson, Session, StudyArgument
-from headrace.client.model import StudyInfo, TrialInfo, TrialState
+from headrace.client.model import StudyInfo, TerminationReason, TrialInfo, TrialState
 from headrace.client.outcome import Outcome
+
+TRIAL_STATES = {state.value: state for state in TrialState if state is not TrialState.UNKNOWN}
+Shown = StrEnum(  # type: ignore[misc]  # the values come from two tables
+    "Shown", {word.upper(): word for word in (*TRIAL_STATES, *(reason.value for reason in TerminationReason))}
+)
+"""What the column STATE may say, and `terminated` for all that is over."""
 
 
 def studies(context: typer.Context, as_json: AsJson = False) -> None:
@@ -41,7 +48,7 @@ def trials(
     context: typer.Context,
     study: StudyArgument,
     state: Annotated[
-        list[TrialState] | None,
+        list[Shown] | None,
         typer.Option(help="Only trials in this state; may be repeated.", show_default=False),
     ] = None,
     limit: Annotated[
@@ -58,12 +65,19 @@ def trials(
     headrace trials digits -n 3 --json
 
     headrace trials digits --state running --state paused
+
+    headrace trials digits --state failed
     """
     session = Session.of(context)
     with session.client() as client:
         handle = client.study(study)
         info = handle.status()
-        found = Outcome(info).best_first(handle.trials(states=state or ()))[:limit]
+        wanted = {TRIAL_STATES.get(word, TrialState.TERMINATED) for word in state or ()}
+        found = [
+            trial
+            for trial in Outcome(info).best_first(handle.trials(states=wanted))
+            if not state or {trial.outcome, trial.state.value} & set(state)
+        ][:limit]
     if as_json:
         session.output.json([views.trial(trial) for trial in found])
         return
