@@ -3,6 +3,7 @@
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -47,6 +48,18 @@ def test_a_study_file_may_bring_the_name(client: Client, fake: FakeStudyService,
     )
     assert client.create_study(None, file).name == "from-file"
     assert client.create_study("mine", str(file)).name == "mine"
+
+
+def test_what_is_no_spec_and_no_name_is_told(client: Client, fake: FakeStudyService) -> None:
+    data: Any = {"objective": {"metric": "loss", "goal": "minimize"}}
+    with pytest.raises(InvalidFieldError, match=r"spec: is neither .*parse_spec"):
+        client.create_study("digits", data)
+    with pytest.raises(InvalidFieldError, match=r"spec: is neither"):
+        client.preview(data)
+    for name in (None, "Digits"):
+        with pytest.raises(InvalidFieldError, match=r"^name: is not a good name"):
+            client.create_study(name, spec())
+    assert not fake.requests["CreateStudy"]
 
 
 def test_a_study_has_its_figures(client: Client, fake: FakeStudyService, script: Script) -> None:

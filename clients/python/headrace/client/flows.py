@@ -29,7 +29,7 @@ from headrace.client.model import (
 )
 from headrace.client.names import study_name, trial_name
 from headrace.errors import InvalidFieldError, Violation, show_value
-from headrace.spec import StudySpec, load_study_file, to_proto
+from headrace.spec import StudyFile, StudySpec, check_study_id, load_study_file, to_proto
 from headrace.spec.convert import params_to_proto
 from headrace.v1 import study_pb2 as pb
 
@@ -71,9 +71,10 @@ def request_id() -> str:
 def create_study(_: object, name: str | None, spec: StudySpec | str | Path) -> Flow[StudyInfo]:
     """Creates a study from a spec or a study file, and starts it. A file may bring the name along."""
     if not isinstance(spec, StudySpec):
-        file = load_study_file(Path(spec))
+        file = _study_file(spec)
         name, spec = name or file.name, file.spec
-    request = pb.CreateStudyRequest(request_id=request_id(), study_id=name or "", spec=to_proto(spec))
+    study_id = check_study_id(name or "", field="name")
+    request = pb.CreateStudyRequest(request_id=request_id(), study_id=study_id, spec=to_proto(spec))
     response = yield from rpc(methods.CREATE_STUDY, request)
     return convert.study(response.study)
 
@@ -95,12 +96,24 @@ def preview(
 ) -> Flow[Preview]:
     """What a spec would do, before anything is spent: rungs, trials and steps, and the time where the seconds per
     step are known. Without `slots`, those that are connected now."""
-    spec = spec if isinstance(spec, StudySpec) else load_study_file(Path(spec)).spec
+    spec = spec if isinstance(spec, StudySpec) else _study_file(spec).spec
     request = pb.PreviewStudyRequest(
         spec=to_proto(spec), slots=slots or 0, seconds_per_step=seconds_per_step or 0.0
     )
     response = yield from rpc(methods.PREVIEW_STUDY, request)
     return convert.preview(response, order=spec.space)
+
+
+def _study_file(path: object) -> StudyFile:
+    if isinstance(path, str | Path):
+        return load_study_file(path)
+    violation = Violation(
+        field="spec",
+        value=show_value(path),
+        message="is neither a spec nor the path of a study file",
+        remedy="Make a spec of a mapping with headrace.spec.parse_spec.",
+    )
+    raise InvalidFieldError([violation])
 
 
 def workers(_: object) -> Flow[list[Worker]]:
