@@ -10,8 +10,24 @@ from typing import Any
 from tables import table
 
 from headrace import trial
-from headrace.client import model
+from headrace.client import events, model
 from headrace.client.sync import AskedTrial, Client, Study, Trial
+
+VALUES = (
+    model.StudyInfo,
+    model.TrialInfo,
+    model.RungResult,
+    model.Report,
+    model.Checkpoint,
+    model.Preview,
+    model.Worker,
+    model.Slot,
+    events.Decision,
+    events.TrialStory,
+    events.Update,
+    events.Event,
+)
+"""What the SDK's methods return, in the order of the document."""
 
 
 def sdk() -> str:
@@ -25,7 +41,7 @@ def sdk() -> str:
 def values() -> str:
     """What the client returns, field by field."""
     parts = []
-    for kind in (model.StudyInfo, model.TrialInfo, model.RungResult, model.Report, model.Worker):
+    for kind in VALUES:
         fields = ", ".join(f"`{field.name}`" for field in dataclasses.fields(kind))
         parts += [f"**{kind.__name__}.** {_summary(kind)} {fields}."]
     return "\n\n".join(parts)
