@@ -72,7 +72,15 @@ class StudySite:
             self.study_id = (await conn.execute(query)).scalar_one()
         return self
 
-    async def connect(self, name: str = "w", slots: int = 2, *, incarnation: str = "1", gpus: int = 0) -> int:
+    async def connect(
+        self,
+        name: str = "w",
+        slots: int = 2,
+        *,
+        incarnation: str = "1",
+        gpus: int = 0,
+        labels: dict[str, str] | None = None,
+    ) -> int:
         """Connect a worker and return its id."""
         devices = [
             workers.Device(
@@ -84,7 +92,7 @@ class StudySite:
             name=f"{self.name}-{name}",
             incarnation=incarnation,
             devices=tuple(devices),
-            labels={},
+            labels=labels or {},
             version="",
             log_dir="/l",
         )

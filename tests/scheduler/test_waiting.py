@@ -1,10 +1,12 @@
 """Who is offered a free slot: no slot idles while some study could use it."""
 
+import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
 from headrace_services.scheduler.arrivals import PauseTrial, StopStudy
+from headrace_services.scheduler.step import transaction
 from headrace_services.scheduler.store import tables, workers
 
 
@@ -44,3 +46,42 @@ async def test_held_trials_and_ended_studies_wait_for_no_slot(engine: AsyncEngin
     assert await waiting(engine) == []
     await site.step(StopStudy(reason=""))
     assert await waiting(engine) == []
+
+
+@pytest.mark.parametrize(("gpus", "others"), [(1, {"slots": 5}), (2, {"slots": 1, "gpus": 1})])
+async def test_slots_that_do_not_suit_hide_none_that_do(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, gpus: int, others: dict[str, int]
+) -> None:
+    monkeypatch.setattr(transaction, "FREE_SLOTS_AT_ONCE", 4)
+    site = await StudySite(engine, make_spec(resources={"gpus": gpus})).create()
+    for name in "abcde":
+        await site.connect(name, **others)
+    assert await site.kick() == []
+    suitable = await site.connect("f", slots=2, gpus=2)
+    leases = await site.kick()
+    assert {lease.worker_id for lease in leases} == {suitable}
+    assert sum(len(lease.slots) for lease in leases) == 2
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+async def test_more_free_slots_than_a_step_looks_at_are_left_to_the_next_one(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, gpus: int
+) -> None:
+    size = max(1, gpus)
+    monkeypatch.setattr(transaction, "FREE_SLOTS_AT_ONCE", 3 * size - 1)
+    site = await StudySite(engine, make_spec(resources={"gpus": gpus})).create()
+    await site.connect(slots=3 * size, gpus=3 * size)
+    assert len(await site.kick()) == 2
+    assert site.last is not None
+    assert site.last.again
+    assert len(await site.kick()) == 1
+    assert not site.last.again
+
+
+async def test_a_trial_goes_to_a_worker_with_its_labels(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec(resources={"labels": {"zone": "b"}})).create()
+    await site.connect("a", slots=1)
+    assert await site.kick() == []
+    there = await site.connect("b", slots=1, labels={"zone": "b", "rack": "7"})
+    (lease,) = await site.kick()
+    assert lease.worker_id == there

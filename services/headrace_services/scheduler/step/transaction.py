@@ -26,11 +26,12 @@ from headrace_services.scheduler.arrivals import (
 from headrace_services.scheduler.records import Study
 from headrace_services.scheduler.step import core, placing
 from headrace_services.scheduler.step.cache import StudyCache
+from headrace_services.scheduler.step.placement import place as slots_for
 from headrace_services.scheduler.step.state import StepState
 from headrace_services.scheduler.store import requests, rows, step_reads, step_writes
 
 FREE_SLOTS_AT_ONCE = 64
-"""How many free slots one step looks at; more are left to the next one."""
+"""How many free slots that suit its trials one step looks at; more are left to the next one."""
 
 Respond = Callable[[AsyncConnection, Outcome], Awaitable[bytes]]
 
@@ -180,7 +181,7 @@ async def _place(conn: AsyncConnection, state: StepState, arrivals: int) -> tupl
     state.live += await step_reads.live_count(conn, state.study.id)
     freed = list(state.free)
     if state.study.spec.template is not None:
-        state.free += await step_reads.free_slots(conn, FREE_SLOTS_AT_ONCE)
+        state.free += await step_reads.free_slots(conn, state.study.spec.resources, FREE_SLOTS_AT_ONCE)
     offered = len(state.free)
     limit = offered + len(state.seats) + placing.LOOKAHEAD + arrivals + 1
     state.load_queue(await step_reads.runnable_trials(conn, state.study.id, limit))
@@ -189,7 +190,8 @@ async def _place(conn: AsyncConnection, state: StepState, arrivals: int) -> tupl
     if not state.live and not state.queue:  # it may be complete; the count visits all trials
         state.held += await step_reads.held_count(conn, state.study.id)
     placing.settle(state)
-    return any(slot in state.free for slot in freed), offered >= FREE_SLOTS_AT_ONCE and not state.free
+    used_up = bool(state.changes.granted) and slots_for(state.free, state.study.spec.resources) is None
+    return any(slot in state.free for slot in freed), offered >= FREE_SLOTS_AT_ONCE and used_up
 
 
 async def _settle(

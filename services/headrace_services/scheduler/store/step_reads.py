@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Row, and_, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace.spec import StudySpec
+from headrace.spec import Resources, StudySpec
 from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.records import Decision, Lease, Slot, Study, Trial
 from headrace_services.scheduler.store import rows, tables
@@ -128,16 +128,29 @@ async def slots_of(conn: AsyncConnection, lease_ids: Sequence[str]) -> dict[str,
     return {lease_id: tuple(slots) for lease_id, slots in held.items()}
 
 
-async def free_slots(conn: AsyncConnection, limit: int) -> list[Slot]:
-    """Free slots of workers that are there, locked for this transaction; those others are taking are skipped."""
+async def free_slots(conn: AsyncConnection, request: Resources, limit: int) -> list[Slot]:
+    """Free slots that suit a request, CPU slots first; locked for this transaction, skipping what others are taking.
+
+    Unsuitable slots would use the limit up: a study that needs GPUs must not be blind behind many free CPUs, nor a
+    gang behind workers that have too few.
+    """
     s, w = tables.slot, tables.worker
+    free = [s.c.lease_id.is_(None), s.c.present, w.c.connected, w.c.expires_at > now]
+    if request.labels:
+        free.append(w.c.labels.contains(request.labels))
+    if request.gpus:
+        free += [s.c.kind == "GPU", s.c.memory_bytes >= request.gpu_memory_bytes]
     query = (
         _slots_query()
-        .where(s.c.lease_id.is_(None), s.c.present, w.c.connected, w.c.expires_at > now)
-        .order_by(s.c.worker_id, s.c.index)
+        .where(*free)
+        .order_by(s.c.kind, s.c.worker_id, s.c.index)
         .limit(limit)
         .with_for_update(of=s, skip_locked=True)
     )
+    if request.gpus > 1:
+        enough = select(s.c.worker_id).join_from(s, w, s.c.worker_id == w.c.id).where(*free)
+        enough = enough.group_by(s.c.worker_id).having(func.count() >= request.gpus)
+        query = query.where(s.c.worker_id.in_(enough))
     return [rows.slot(row) for row in await conn.execute(query)]
 
 
