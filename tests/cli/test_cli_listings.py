@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from datetime import datetime
 
 import pytest
 from commands_run import Invoke
@@ -223,6 +224,8 @@ def test_export_as_csv_and_json(fake: FakeStudyService, invoke: Invoke, script: 
     assert rows[3]["param.momentum"] == "0.51"
     assert rows[2]["param.momentum"] == ""
     assert rows[0]["baseline"] == "true"
+    assert datetime.fromisoformat(rows[0]["created"]).tzinfo is not None
+    assert "T" in rows[0]["created"]
     assert float(rows[22]["param.lr"]) == pytest.approx(0.06210169418915616, rel=0)
     same = json.loads(invoke("export", "digits", "--format", "json").out)
     assert list(same[0]) == list(rows[0])

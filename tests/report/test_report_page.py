@@ -212,6 +212,7 @@ def test_the_data_frame_has_a_row_a_trial(
     assert frame.shape[0] == 28
     assert frame.loc[22, "best_value"] == pytest.approx(0.36774, abs=1e-5)
     assert frame.loc[22, "param.optimizer"] == "adam"
+    assert (frame["ended"] - frame["created"]).dt.total_seconds().min() >= 0
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
     with pytest.raises(MissingExtraError, match=r"headrace\[report\]"):
         client.study("digits").dataframe()

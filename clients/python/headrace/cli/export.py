@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -77,4 +78,10 @@ def _csv(rows: list[Row]) -> str:
 
 
 def _cell(value: object) -> object:
-    return str(value).lower() if isinstance(value, bool) else value
+    match value:
+        case bool():
+            return str(value).lower()
+        case datetime():
+            return value.isoformat()
+        case _:
+            return value

@@ -4,10 +4,12 @@ The columns of a trial, in this order: `study`, `trial`, `state`, `reason`, `bas
 `best_value`, `best_step`, `rung` (the highest recorded), `steps_spent`, `failures`, `interruptions`, `worker`,
 `created`, `started`, `ended`, `checkpoint`, `detail`, then `param.NAME` for each parameter of the space. Of a report:
 `study`, `trial`, `epoch`, `sequence`, `step`, `time`, then `metric.NAME` for each metric that any report has.
-A parameter that a conditional space leaves out, and any value that does not exist, is None. Times are ISO 8601, UTC.
+A parameter that a conditional space leaves out, and any value that does not exist, is None. Times are in UTC;
+`export` writes them as ISO 8601.
 """
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from headrace.client.missing import MissingExtraError
@@ -16,7 +18,7 @@ from headrace.client.model import Report, StudyInfo, TrialInfo, Value
 if TYPE_CHECKING:
     import pandas as pd
 
-Row = dict[str, Value | None]
+Row = dict[str, Value | datetime | None]
 
 
 def trial_rows(study: StudyInfo, trials: Iterable[TrialInfo]) -> list[Row]:
@@ -35,7 +37,7 @@ def report_rows(study: StudyInfo, reports: Iterable[Report]) -> list[Row]:
             "epoch": report.epoch,
             "sequence": report.sequence,
             "step": report.step,
-            "time": report.time.isoformat() if report.time else None,
+            "time": report.time,
             **{f"metric.{name}": report.metrics.get(name) for name in names},
         }
         for report in stored
@@ -69,9 +71,9 @@ def _trial_row(study: StudyInfo, trial: TrialInfo) -> Row:
         "failures": trial.failures,
         "interruptions": trial.interruptions,
         "worker": trial.worker,
-        "created": trial.created.isoformat() if trial.created else None,
-        "started": trial.started.isoformat() if trial.started else None,
-        "ended": trial.ended.isoformat() if trial.ended else None,
+        "created": trial.created,
+        "started": trial.started,
+        "ended": trial.ended,
         "checkpoint": trial.checkpoint.uri if trial.checkpoint else None,
         "detail": trial.detail or None,
         **{f"param.{name}": trial.params.get(name) for name in study.spec.space},
