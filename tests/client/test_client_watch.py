@@ -8,7 +8,7 @@ from fake_study_service import FakeStudyService
 from scripted_study import Script
 
 from headrace import AsyncClient, Client
-from headrace.errors import HeadraceError, StudyNotFoundError
+from headrace.errors import CallCancelledError, HeadraceError, StudyNotFoundError
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
@@ -125,6 +125,37 @@ async def test_the_async_client_has_the_same_surface(fake: FakeStudyService, scr
         with pytest.raises(HeadraceError):
             await client.study("nope").status()
         assert (await study.dataframe()).shape[0] == 28
+
+
+async def test_an_async_watch_ends_with_its_client(fake: FakeStudyService, script: Script) -> None:
+    fake.add(script, shown=1)
+    fake.watch_delay_s = 0.05
+    client = AsyncClient(fake.address, timeout_s=10)
+    seen = 0
+    async for _ in client.study("digits").watch():
+        seen += 1
+        if seen == 2:
+            await client.close()
+    assert seen < len(script.events) / fake.batch
+
+
+async def test_a_cancelled_watch_is_cancelled(fake: FakeStudyService, script: Script) -> None:
+    fake.add(script, shown=1)
+    fake.watch_delay_s = 5.0
+    async with AsyncClient(fake.address, timeout_s=10) as client:
+        with pytest.raises(TimeoutError):
+            await client.study("digits").wait(timeout_s=0.3)
+
+
+async def test_a_closed_client_says_so(fake: FakeStudyService) -> None:
+    waiting, blocking = AsyncClient(fake.address), Client(fake.address)
+    assert await waiting.studies() == blocking.studies() == []
+    await waiting.close()
+    blocking.close()
+    with pytest.raises(CallCancelledError, match="client is closed"):
+        await waiting.studies()
+    with pytest.raises(CallCancelledError, match="client is closed"):
+        blocking.studies()
 
 
 def test_both_clients_have_the_same_methods() -> None:

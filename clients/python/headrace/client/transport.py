@@ -23,7 +23,7 @@ from headrace.client.methods import GET_STUDY, WATCH_STUDY
 from headrace.client.model import StudyInfo
 from headrace.client.names import study_name
 from headrace.client.watch import OnBreak, WatchPosition
-from headrace.errors import DeadlineError, HeadraceError, UnreachableError, from_rpc_error
+from headrace.errors import CallCancelledError, DeadlineError, HeadraceError, UnreachableError, from_rpc_error
 from headrace.v1 import study_pb2
 
 T = TypeVar("T")
@@ -133,6 +133,8 @@ class BlockingTransport(_Transport):
         )
         for attempt in retrying:
             with attempt:
+                if self._closed.is_set():
+                    raise _client_closed()
                 timeout_s = self._patience.attempt_timeout_s(time.monotonic() - started)
                 try:
                     response = call(request, timeout=timeout_s)
@@ -150,6 +152,7 @@ class AsyncTransport(_Transport):
     def __init__(self, target: Target, patience: Patience) -> None:
         super().__init__(target, patience)
         self._opened: grpc.aio.Channel | None = None
+        self._closed = False
 
     async def run(self, flow: Flow[T], /) -> T:
         """Performs the flow's effects and returns its result."""
@@ -169,7 +172,7 @@ class AsyncTransport(_Transport):
     async def watch(self, study: str, after: int, on_break: OnBreak | None = None) -> AsyncIterator[Update]:
         """Updates until the study has ended."""
         position = WatchPosition(study, after)
-        while not position.done:
+        while not (position.done or self._closed):
             stream = _unary_stream(self._channel, WATCH_STUDY)(
                 position.request(), timeout=connection.STREAM_TIMEOUT_S
             )
@@ -179,7 +182,13 @@ class AsyncTransport(_Transport):
                     self._patience.note(None)
                 if not position.done and position.missed(await self._status(study)):
                     await asyncio.sleep(_PAUSE_AFTER_GOOD_END_S)
+            except asyncio.CancelledError:
+                if self._cut_by_close():
+                    return
+                raise
             except (grpc.RpcError, HeadraceError) as error:
+                if self._closed:
+                    return
                 failure = self._failure(error)
                 delay_s = position.delay_s(failure, time.monotonic())
                 if on_break is not None:
@@ -189,9 +198,15 @@ class AsyncTransport(_Transport):
                 stream.cancel()
 
     async def close(self) -> None:
-        """Closes the channel; calls under way are cancelled."""
+        """Closes the channel; watches end, and calls under way raise `CallCancelledError`."""
+        self._closed = True
         if self._opened is not None:
             await self._opened.close()
+
+    def _cut_by_close(self) -> bool:
+        """Whether a `CancelledError` is gRPC's way to tell of the closed channel, and nobody cancelled this task."""
+        task = asyncio.current_task()
+        return self._closed and (task is None or not task.cancelling())
 
     @property
     def _channel(self) -> grpc.aio.Channel:
@@ -216,6 +231,8 @@ class AsyncTransport(_Transport):
 
     async def _call(self, method: Method[Any, Any], request: Message) -> Any:
         started = time.monotonic()
+        if self._closed:
+            raise _client_closed()
         call = _unary(self._channel, method)
         retrying = AsyncRetrying(
             retry=connection.retry_transient,
@@ -225,15 +242,25 @@ class AsyncTransport(_Transport):
         )
         async for attempt in retrying:
             with attempt:
+                if self._closed:
+                    raise _client_closed()
                 timeout_s = self._patience.attempt_timeout_s(time.monotonic() - started)
                 try:
                     response = await call(request, timeout=timeout_s)
+                except asyncio.CancelledError:
+                    if self._cut_by_close():
+                        raise _client_closed() from None
+                    raise
                 except grpc.RpcError as error:
                     failure = self._failure(error)
                     self._patience.note(failure)
                     raise failure from None
                 self._patience.note(None)
         return response
+
+
+def _client_closed() -> CallCancelledError:
+    return CallCancelledError("This client is closed.", remedy="Make another one.")
 
 
 def _unary(channel: Any, method: Method[Any, Any]) -> Any:
