@@ -73,6 +73,29 @@ def test_a_generator_seeded_after_the_restore_is_named_with_its_line(check: Chec
     )
 
 
+def test_a_second_model_is_to_be_tracked_under_a_name_of_its_own(check: Check) -> None:
+    report = check(
+        ("noise = torch.Generator()", "average = nn.Linear(3, 1); noise = torch.Generator()"),
+        (REPORT, "nn.init.normal_(average.weight); " + REPORT),
+    )
+    assert findings(report) == [
+        (Kind.WEIGHTS, "Linear `average` is not tracked: the weights are those of a new model")
+    ]
+    assert report.missing[0].remedy == "add average=average to t.track(...)"
+
+
+def test_what_an_object_of_the_scripts_own_counts_is_named(check: Check) -> None:
+    report = check(
+        (
+            "def train(t):",
+            "class Meter:\n    total = 0\n\ndef train(t):\n    meter = Meter(); meter.total = 0.0",
+        ),
+        (REPORT, "meter.total += loss.item(); t.report(loss=meter.total)"),
+    )
+    assert "`meter.total`" in report.missing[0].finding
+    assert "0.0 after the restore" in report.missing[0].finding
+
+
 def test_a_loop_that_starts_over_is_named_by_its_variable(check: Check) -> None:
     report = check(
         (LOOP, "for epoch in range(1, t.max_steps + 1):"),

@@ -102,9 +102,10 @@ def _lost_at(saved: Snapshot, result: SegmentResult, restored: SegmentResult | N
     lost_at_track = (
         {piece.key for pieces in _by_object(saved, tracked) for piece, _ in pieces} if tracked else set()
     )
+    taken = {piece.saved_as for piece in saved.pieces}
     for pieces in _by_object(saved, begun):
         given_back = tracked is not None and not any(piece.key in lost_at_track for piece, _ in pieces)
-        yield _not_restored(pieces, saved.step, given_back=given_back)
+        yield _not_restored(pieces, saved.step, given_back=given_back, taken=taken)
 
 
 _Differing = list[tuple[Piece, list[str]]]
@@ -128,13 +129,15 @@ def _by_object(one: Snapshot, other: Snapshot) -> list[_Differing]:
     return list(objects.values())
 
 
-def _not_restored(pieces: _Differing, step: int, *, given_back: bool) -> Missing:
+def _not_restored(pieces: _Differing, step: int, *, given_back: bool, taken: set[str]) -> Missing:
     piece, _ = pieces[0]
     what = _WHAT_HAPPENS[piece.kind]
     role = _ROLES.get(piece.kind, "state")
     if not piece.saved_as:
         name = piece.variable if piece.variable.isidentifier() else f"<the {piece.label}>"
         finding = f"{piece.subject} is not tracked: {what}"
+        if role in taken:  # a second model, say: `model=` is another one's name
+            role = piece.variable if piece.variable.isidentifier() else f"{role}_2"
         remedy = f"add {role}={piece.variable or name} to t.track(...)"
     elif piece.kind is Kind.RNG and piece.saved_as == "(global)":
         finding = f"{piece.label} is not as it was saved: {what}"
@@ -186,7 +189,7 @@ def _loop_variables(straight: SegmentResult, chain: Sequence[SegmentResult]) -> 
     mine, others = _reported(straight), _reported_by_step(chain)
     if len(mine) < 2:
         return
-    names = set(mine[0].variables)
+    names = {name for name in mine[0].variables if name.isidentifier()}
     for name in sorted(name for name in names if all(at.variables.get(name) == str(at.step) for at in mine)):
         for at in mine:
             other = others.get(at.step)

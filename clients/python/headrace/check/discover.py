@@ -67,6 +67,16 @@ def locals_of(frames: list[FrameType]) -> dict[str, Any]:
     return found
 
 
+def attributes_of(variables: dict[str, Any]) -> dict[str, Any]:
+    """What the objects of the script's own classes among the variables hold, as `variable.attribute`."""
+    found: dict[str, Any] = {}
+    for name, value in variables.items():
+        module = sys.modules.get(type(value).__module__)
+        if _is_own(getattr(module, "__file__", None) or "<built in>"):
+            found.update((f"{name}.{key}", item) for key, item in getattr(value, "__dict__", {}).items())
+    return found
+
+
 class Heap:
     """The garbage collector's view of the process.
 

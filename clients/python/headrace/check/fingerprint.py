@@ -41,6 +41,8 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
         for path, part in discover.parts_of(value):
             finds.add(part, path)
     local = discover.locals_of(frames)
+    # What can be tracked is looked at as a whole, above.
+    local |= discover.attributes_of({name: value for name, value in local.items() if not _has_state(value)})
     return Snapshot(
         moment=moment,
         step=step,
