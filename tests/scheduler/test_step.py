@@ -30,7 +30,7 @@ from headrace_services.scheduler.arrivals import (
 )
 from headrace_services.scheduler.records import Lease
 from headrace_services.scheduler.step.endings import MAX_EARLY_FAILURES, MAX_LOSSES_IN_ROW
-from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store import step_reads, tables
 
 RUN_ALL = {"kind": "run_all"}
 
@@ -285,6 +285,25 @@ async def test_a_held_trial_stays_paused_and_keeps_the_study_open(engine: AsyncE
     await site.kick()
     assert (await site.study()).state == "ACTIVE"
     await site.step(ResumeTrial(number=0))
+    assert (await site.study()).state == "COMPLETED"
+
+
+async def test_held_trials_are_counted_only_where_the_study_may_be_complete(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = []
+    count = step_reads.held_count
+    monkeypatch.setattr(
+        step_reads, "held_count", lambda conn, study_id: counted.append(study_id) or count(conn, study_id)
+    )
+    site = await StudySite(engine, make_spec(max_trials=2)).create()
+    await site.connect(slots=1)
+    (first,) = await site.kick()
+    await site.tell(first, 1, 0.5)
+    assert counted == []
+    (_, second) = site.leases.values()
+    await site.tell(second, 1, 0.5)
+    assert counted == [site.study_id]
     assert (await site.study()).state == "COMPLETED"
 
 

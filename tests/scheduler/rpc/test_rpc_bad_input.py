@@ -71,6 +71,13 @@ FIELD_CASES: list[tuple[str, str, Any, list[str], str]] = [
         ["request_id"],
         "UUID",
     ),
+    (
+        "request id with a NUL",
+        "StopStudy",
+        pb.StopStudyRequest(name="studies/s", request_id="a\0"),
+        ["request_id"],
+        "UUID",
+    ),
     ("bare name", "GetStudy", pb.GetStudyRequest(name="s"), ["name"], "studies/STUDY"),
     ("no good id", "GetStudy", pb.GetStudyRequest(name="studies/a\0"), ["name"], "lower-case"),
     ("no name", "GetStudy", pb.GetStudyRequest(), ["name"], "studies/STUDY"),

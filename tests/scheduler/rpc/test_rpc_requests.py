@@ -1,18 +1,28 @@
 """Repeated requests: the same answer byte for byte, other content refused, and one change however many arrive."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from rpc_site import RpcSite, make_spec
 from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from headrace.errors import HeadraceError, LeaseStaleError, RequestIdReusedError, StudyExistsError
+from headrace.errors import (
+    DatabaseUnavailableError,
+    HeadraceError,
+    LeaseStaleError,
+    RequestIdReusedError,
+    StudyExistsError,
+)
 from headrace.spec import to_proto
 from headrace.v1 import spec_pb2
 from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.step import runner
 from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store.database import transaction
 
 Make = Callable[[RpcSite], Awaitable[tuple[Any, Any]]]
 
@@ -149,7 +159,8 @@ async def test_duplicates_at_the_same_time_at_two_replicas_are_one_change(site: 
     answers = await asyncio.gather(*(replicas[n % 2].call(method, repeated) for n in range(8)))
     assert len({answer.SerializeToString() for answer in answers}) == 1
     async with site.engine.connect() as conn:
-        stored = (await conn.execute(select(func.count()).select_from(tables.request))).scalar_one()
+        query = select(func.count()).where(tables.request.c.request_id == "r")
+        stored = (await conn.execute(query)).scalar_one()
     assert stored == 1
 
 
@@ -170,6 +181,31 @@ async def test_without_an_id_every_call_counts(site: RpcSite) -> None:
     first = await site.call("AddTrials", message)
     second = await site.call("AddTrials", message)
     assert first.trials[0].number != second.trials[0].number
+
+
+@pytest.mark.parametrize("request_id", ["", "r"])
+async def test_a_commit_that_nobody_heard_of_is_not_made_again(
+    site: RpcSite, monkeypatch: pytest.MonkeyPatch, request_id: str
+) -> None:
+    await site.create()
+    before = (await site.study()).status.pending
+    lost = 0
+
+    @asynccontextmanager
+    async def deaf(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+        nonlocal lost
+        async with transaction(engine) as conn:
+            yield conn
+        if lost < 2:
+            lost += 1
+            raise DatabaseUnavailableError("the connection broke after the commit")
+
+    monkeypatch.setattr(runner, "transaction", deaf)
+    message, _ = await _add(site)
+    added = await site.call("AddTrials", with_id(message, request_id))
+    assert lost == 2
+    assert len(added.trials) == 1
+    assert (await site.study()).status.pending == before + 1
 
 
 async def test_two_replicas_create_a_study_of_one_name_once(site: RpcSite) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import grpc
 import pytest
 import pytest_asyncio
 from session_site import DEADLINE_S, Replica, ScriptedWorker, serving, worker
@@ -10,6 +11,7 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from study_site import StudySite, make_spec
 
+from headrace.errors import DatabaseUnavailableError
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_services.scheduler.arrivals import LeaseExpired, PauseStudy, ResumeStudy, StopTrial
 from headrace_services.scheduler.session.held import Held
@@ -226,6 +228,21 @@ async def test_a_worker_that_says_anything_before_hello_is_refused(replica: Repl
         async with asyncio.timeout(DEADLINE_S):
             await w.ended.wait()
         assert w.heard == []
+
+
+async def test_a_session_that_needs_a_database_which_is_away_ends_as_unavailable(
+    engine: AsyncEngine, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(conn: AsyncConnection, name: str) -> None:
+        raise DatabaseUnavailableError("the database does not answer")
+
+    monkeypatch.setattr(workers, "study_by_name", away)
+    async with worker(replica) as w:
+        await w.hello()
+        await w.hears("welcome")
+        await w.report(event_pb2.LeaseRef(lease_id="l", trial="studies/s/trials/0", epoch=1), 1, 1, 0.5)
+        async with asyncio.timeout(DEADLINE_S):
+            assert await w.call.code() is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_draining_tells_the_workers(replica: Replica) -> None:

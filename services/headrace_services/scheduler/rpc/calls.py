@@ -4,6 +4,7 @@
 transaction of its own. In both the answer is made inside the transaction and stored under the request's id.
 """
 
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -46,8 +47,8 @@ class Calls:
     ) -> bytes:
         """Put a change into the study's next step. Returns the response, or the first one of a repeated request.
 
-        `arrival` may refuse the request, given the study; `answer` makes the response, inside the step where the
-        request has an id.
+        `arrival` may refuse the request, given the study; `answer` makes the response, inside the step. A request
+        without an id gets one here: a step whose commit got through, but not the word of it, is run again.
         """
         try:
             async with transaction(self.hub.engine) as conn:
@@ -64,13 +65,11 @@ class Calls:
                 raise StudyNotFoundError(f"study '{study_id}' was deleted")
             return (await answer(conn, now, outcome)).SerializeToString()
 
-        submission = Submission(arrival=arrival(study), request=request, respond=respond)
+        once_only = request or Request(id=f"call-{secrets.token_hex(16)}", method="", digest=b"")
+        submission = Submission(arrival=arrival(study), request=once_only, respond=respond)
         settled = await self.hub.submit(study.id, submission)
-        if settled.response is not None:
-            return settled.response
-        assert not isinstance(settled.outcome, HeadraceError), "submit raises what was refused"
-        async with transaction(self.hub.engine) as conn:
-            return await respond(conn, settled.outcome)
+        assert settled.response is not None, "submit raises what was refused"
+        return settled.response
 
 
 def identify(message: Message, request_id: str) -> Request | None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import grpc
 from grpc.aio import ServicerContext
 
-from headrace.errors import DrainingError, InvalidFieldError, Violation
+from headrace.errors import DrainingError, HeadraceError, InvalidFieldError, Violation
 from headrace.v1 import worker_pb2, worker_pb2_grpc
 from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.session import messages
@@ -24,6 +24,9 @@ from headrace_services.scheduler.store.database import transaction
 log = logging.getLogger(__name__)
 
 HELLO_WITHIN_S = 10.0
+
+_ENDS = (SlowWorkerError, SupersededError, HeadraceError)
+"""What ends a session without being a defect; the worker comes back."""
 
 Context = ServicerContext[worker_pb2.SessionRequest, worker_pb2.SessionResponse]
 
@@ -54,11 +57,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             self._hub.spread()
             await session.run(hello, request_iterator, context.write)
         except ExceptionGroup as group:
-            ended = group.subgroup((SlowWorkerError, SupersededError))
-            if ended is None:
+            defects = group.subgroup(lambda error: not isinstance(error, (ExceptionGroup, *_ENDS)))
+            if defects is not None:
                 raise
-            log.warning("session ended: %s", ended.exceptions[0])
-            await context.abort(grpc.StatusCode.ABORTED, str(ended.exceptions[0]))
+            first = group.exceptions[0]
+            log.warning("session ended: %s", first)
+            if isinstance(first, HeadraceError):
+                raise first from group
+            await context.abort(grpc.StatusCode.ABORTED, str(first))
         finally:
             self._registry.remove(worker_id, session)
             log.info("worker '%s' disconnected", greeting.name)

@@ -38,6 +38,9 @@ def identify(message: Message, request_id: str) -> Request | None:
     """Return the identity of a mutating request, or None for one without an id, which is not repeatable."""
     if not request_id:
         return None
+    if "\0" in request_id:
+        violation = Violation(field="request_id", message="holds a NUL character", remedy="Use a UUID.")
+        raise InvalidFieldError([violation])
     if len(request_id) > MAX_ID_LENGTH:
         raise InvalidFieldError(
             [
