@@ -110,7 +110,9 @@ class BlockingTransport(_Transport):
         self._channel.close()
 
     def _status(self, study: str) -> StudyInfo:
-        response = self._call(GET_STUDY, study_pb2.GetStudyRequest(name=study_name(study)))
+        """One attempt: the watch that asks tries again by itself, and says so."""
+        request = study_pb2.GetStudyRequest(name=study_name(study))
+        response = _unary(self._channel, GET_STUDY)(request, timeout=self._patience.attempt_timeout_s(0.0))
         return convert.study(response.study)
 
     def _perform(self, effect: Effect) -> Any:
@@ -221,7 +223,11 @@ class AsyncTransport(_Transport):
         return self._opened
 
     async def _status(self, study: str) -> StudyInfo:
-        response = await self._call(GET_STUDY, study_pb2.GetStudyRequest(name=study_name(study)))
+        """One attempt: the watch that asks tries again by itself, and says so."""
+        request = study_pb2.GetStudyRequest(name=study_name(study))
+        response = await _unary(self._channel, GET_STUDY)(
+            request, timeout=self._patience.attempt_timeout_s(0.0)
+        )
         return convert.study(response.study)
 
     async def _perform(self, effect: Effect) -> Any:
