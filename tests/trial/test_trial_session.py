@@ -1,5 +1,6 @@
 """`Trial` in one process, over a runtime in memory: what it saves, when, and what it refuses."""
 
+import errno
 import logging
 import random
 from decimal import Decimal
@@ -241,17 +242,44 @@ def test_a_parameter_that_is_not_active_says_what_is(recording: RecordingRuntime
 def test_a_half_written_checkpoint_is_never_seen(
     recording: RecordingRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full_disk(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
+    def broken_disk(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("os.fsync", full_disk)
-    with pytest.raises(OSError, match="No space left"):
+    monkeypatch.setattr("os.fsync", broken_disk)
+    with pytest.raises(OSError, match="Input/output error"):
         run(recording.trial(), Counter())
     assert recording.checkpoint_dir is not None
-    assert [path.name[0] for path in recording.checkpoint_dir.iterdir()] == ["."]
+    assert not list(recording.checkpoint_dir.iterdir())
     assert [report.step for report in recording.reports] == [1], (
         "a step without its checkpoint is not reported"
     )
+
+
+@pytest.mark.parametrize("said_by_torch", [False, True])
+def test_on_a_full_disk_the_trial_waits(
+    recording: RecordingRuntime,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    said_by_torch: bool,
+) -> None:
+    save, failures = torch.save, []
+
+    def failing(*arguments: Any) -> None:
+        if len(failures) < 2:
+            failures.append(1)
+            full = OSError(errno.ENOSPC, "No space left on device")
+            if not said_by_torch:
+                raise full
+            raise RuntimeError("unexpected pos 704 vs 598") from full
+        save(*arguments)
+
+    monkeypatch.setattr(torch, "save", failing)
+    monkeypatch.setattr("headrace.trial.session._FULL_DISK_WAITS_S", (0.0, 0.0))
+    with caplog.at_level(logging.WARNING):
+        run(recording.trial(), Counter())
+    assert len(failures) == 2
+    assert recording.reports[-1].checkpoint_dir is not None
+    assert caplog.text.count("No space left on device") == 1
 
 
 def test_checkpoints_are_loaded_without_running_code(recording: RecordingRuntime) -> None:

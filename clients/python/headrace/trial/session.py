@@ -19,6 +19,7 @@ from headrace.trial.runtime import Action, Assignment, Ended, Report, Runtime
 from headrace.trial.tracking import Tracked, tracked
 
 logger = logging.getLogger("headrace.trial")
+_FULL_DISK_WAITS_S = (1.0, 30.0)
 
 
 class Observer(Protocol):
@@ -249,7 +250,14 @@ class Trial:
         }
         folder = self._assignment.checkpoint_dir / f"step-{step:08d}-{self._sequence + 1:06d}"
         self._saved_step = step
-        return checkpoint.write(folder, document)
+        wait_s, longest_s = _FULL_DISK_WAITS_S
+        while True:
+            try:
+                return checkpoint.write(folder, document)
+            except checkpoint.DiskFullError as error:  # no fault of this configuration
+                self._warn_once("disk", f"{error}; the trial waits until there is room for its checkpoint")
+                time.sleep(wait_s)
+                wait_s = min(2 * wait_s, longest_s)
 
     def _warn_about(self, step: int, values: dict[str, float]) -> None:
         metric = self._assignment.metric
