@@ -92,8 +92,9 @@ def test_what_an_object_of_the_scripts_own_counts_is_named(check: Check) -> None
         ),
         (REPORT, "meter.total += loss.item(); t.report(loss=meter.total)"),
     )
-    assert "`meter.total`" in report.missing[0].finding
-    assert "0.0 after the restore" in report.missing[0].finding
+    (missing,) = report.missing
+    assert "`meter.total`" in missing.finding
+    assert "0.0 after the restore" in missing.finding
 
 
 def test_a_loop_that_starts_over_is_named_by_its_variable(check: Check) -> None:

@@ -86,7 +86,8 @@ def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[M
             *_fetched_ahead(before),
         )
         for missing in signs:
-            found.setdefault(missing.finding, missing)
+            # A variable is named once, whatever its values at later boundaries.
+            found.setdefault(missing.remedy if missing.kind is Kind.VALUE else missing.finding, missing)
     return tuple(found.values())
 
 
