@@ -468,6 +468,7 @@ class Welcome(_message.Message):
     HELD_FIELD_NUMBER: _builtins.int
     SCHEDULER_FIELD_NUMBER: _builtins.int
     scheduler: _builtins.str
+    """The replica's host and process id, for the worker's log."""
     @_builtins.property
     def heartbeat_interval(self) -> _duration_pb2.Duration: ...
     @_builtins.property

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -29,6 +31,8 @@ from headrace_services.scheduler.store.workers import StudyInfo
 
 log = logging.getLogger(__name__)
 
+REPLICA = f"{socket.gethostname()}:{os.getpid()}"
+"""How this replica is named in its workers' logs."""
 MAX_OUTGOING = 1024
 MAX_IN_FLIGHT = 64
 
@@ -135,6 +139,7 @@ class WorkerSession:
                     heartbeat_interval=messages.duration(self._timing.heartbeat_s),
                     lease_ttl=messages.duration(self._timing.lease_ttl_s),
                     held=[ref for ref in hello.held if ref.lease_id in live],
+                    scheduler=REPLICA,
                 )
             )
         )
