@@ -1,5 +1,6 @@
 """An engine on a fresh database."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
@@ -13,4 +14,9 @@ async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
     """An engine on a fresh database with the newest schema."""
     opened = open_engine(database_url, pool_size=4)
     yield opened
+    async with asyncio.timeout(20):
+        while (
+            opened.pool.checkedout()
+        ):  # a call that was cancelled gives its connection back in a task of its own
+            await asyncio.sleep(0.01)
     await opened.dispose()

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from math import inf
+from time import monotonic
 
 from headrace.errors import DatabaseUnavailableError, HeadraceError
 from headrace_services.scheduler.arrivals import LeaseExpired
@@ -47,7 +48,7 @@ class Sweeper:
 
     async def sweep(self) -> None:
         """Look once."""
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         async with transaction(self._hub.engine) as conn:
             if self._heard_since is None or now - self._swept > self._ttl_s:
                 self._heard_since = now

@@ -15,7 +15,6 @@ from headrace_services.scheduler.rpc.interceptors import make_server_interceptor
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.servicer import WorkerServicer
 from headrace_services.scheduler.session.worker_session import Timing
-from headrace_services.scheduler.sweeper import Sweeper
 
 DEADLINE_S = 20.0
 
@@ -23,10 +22,9 @@ DEADLINE_S = 20.0
 class Replica:
     """One scheduler's workers' side."""
 
-    def __init__(self, hub: Hub, registry: Registry, sweeper: Sweeper, address: str) -> None:
+    def __init__(self, hub: Hub, registry: Registry, address: str) -> None:
         self.hub = hub
         self.registry = registry
-        self.sweeper = sweeper
         self.address = address
 
 
@@ -57,7 +55,7 @@ async def serving(engine: AsyncEngine, timing: Timing) -> AsyncIterator[Replica]
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        yield Replica(hub, registry, Sweeper(hub, timing.lease_ttl_s), f"127.0.0.1:{port}")
+        yield Replica(hub, registry, f"127.0.0.1:{port}")
     finally:
         await server.stop(0)
         over.set()
