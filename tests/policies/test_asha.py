@@ -112,8 +112,6 @@ def test_a_withdrawn_trial_keeps_its_rank_and_is_not_promoted():
     for trial in (3, 4, 5):
         driver.record(trial, 0.5)
     assert driver.promote_all() == [1]
-    driver.call("readmit", 0)
-    assert driver.promote_all() == [0]
 
 
 def test_a_trial_withdrawn_before_its_result_does_not_wait():
@@ -122,8 +120,6 @@ def test_a_trial_withdrawn_before_its_result_does_not_wait():
     for trial in range(3):
         driver.record(trial, float(trial))
     assert driver.promote_all() == []
-    driver.call("readmit", 0)
-    assert driver.promote_all() == [0]
 
 
 @pytest.mark.parametrize("policy", [PROMOTION, STOPPING])

@@ -84,10 +84,6 @@ def play(policy, goal, draws):
             victim = pick % trials
             driver.call("withdraw", victim)
             oracle.withdrawn.add(victim)
-        elif kind == 4 and trials:
-            victim = pick % trials
-            driver.call("readmit", victim)
-            oracle.withdrawn.discard(victim)
         elif kind >= 5:
             trial, bracket, rung = running.pop(pick % len(running))
             crossed = 2 if kind == 7 and rung + 2 < len(ladders[bracket]) else 1

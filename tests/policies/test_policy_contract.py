@@ -76,8 +76,6 @@ def test_unknown_rungs_and_trials_are_errors(spec):
 def test_withdrawing_an_unknown_trial_is_fine(spec):
     driver = Driver(spec)
     driver.policy.withdraw(99)
-    driver.policy.readmit(99)
-    driver.policy.withdraw(99)
     driver.policy.withdraw(99)
 
 

@@ -347,7 +347,6 @@ async def test_commands_that_cannot_be_carried_out_change_nothing(engine: AsyncE
 async def test_added_and_enqueued_configurations_come_beside_the_sampler_s(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec(enqueued=[{"x": 0.25}], max_trials=2)).create()
     await site.step(AddTrials(params=({"x": 0.75},)), Kick())
-    assert sorted(row.params["x"] for row in await site.trials())[:1] != []
     values = [row.params["x"] for row in await site.trials()]
     assert {0.25, 0.75} <= set(values)
     assert len(values) == 3

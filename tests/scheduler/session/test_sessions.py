@@ -117,7 +117,6 @@ async def test_messages_of_an_unknown_lease_are_acknowledged_and_cancelled(
 
 
 async def test_a_newer_session_takes_over(engine: AsyncEngine, replica: Replica) -> None:
-    site = await study(engine)
     async with worker(replica) as old, worker(replica) as new:
         await old.hello()
         await old.hears("welcome")
@@ -126,6 +125,7 @@ async def test_a_newer_session_takes_over(engine: AsyncEngine, replica: Replica)
         await old.say(heartbeat=worker_pb2.Heartbeat(sequence=1))
         async with asyncio.timeout(DEADLINE_S):
             await old.ended.wait()
+        site = await study(engine)
         replica.hub.kick(site.study_id)
         await new.hears("assign")
 
@@ -382,3 +382,25 @@ async def test_a_metric_s_name_with_a_nul_does_not_wedge_its_trial(
         await w.say(report=odd)
         assert (await w.hears("decision")).decision.action == event_pb2.DECISION_ACTION_STOP
     assert (await site.trial(0)).reason == "COMPLETED"
+
+
+async def test_a_message_that_cannot_be_taken_ends_its_trial_with_the_reason(
+    engine: AsyncEngine, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await study(engine, max_retries=0)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        lease = (await w.hears("assign")).lease
+        with monkeypatch.context() as patch:
+            patch.setattr("headrace_services.scheduler.step.core.reports.report", broken)
+            await w.report(lease, 1, 1, 0.5)
+            await w.hears("cancel", lambda cancel: cancel.lease.lease_id == lease.lease_id)
+            await w.hears("ack", lambda ack: list(ack.sequences) == [1])
+    trial = await site.trial(0)
+    assert (trial.state, trial.reason) == ("TERMINATED", "FAILED")
+    assert "could not take a report" in trial.detail

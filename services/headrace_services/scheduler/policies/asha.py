@@ -82,11 +82,6 @@ class _Asha:
         if trial in self._waits_at:
             self._rungs[self._waits_at[trial]].leave(trial)
 
-    def readmit(self, trial: int) -> None:
-        self._withdrawn.discard(trial)
-        if trial in self._waits_at:
-            self._rungs[self._waits_at[trial]].wait(trial)
-
     def _stop_waiting(self, trial: int) -> None:
         place = self._waits_at.pop(trial, None)
         if place is not None:

@@ -1,7 +1,7 @@
 """What a policy is: results in, verdicts and promotions out.
 
 A policy is a pure, single-threaded fold. The step engine feeds it what was committed, in commit order (`record`,
-`promoted`, `withdraw`, `readmit`), and asks it (`verdict`, `next_promotion`); the questions change nothing. So
+`promoted`, `withdraw`), and asks it (`verdict`, `next_promotion`); the questions change nothing. So
 a policy rebuilt from the event log by the same calls is in the same state and gives the same answers: no clock,
 no random numbers, no I/O.
 
@@ -96,11 +96,7 @@ class Policy(Protocol):
         ...
 
     def withdraw(self, trial: int) -> None:
-        """The trial is not to be promoted (terminated, or held by the user). Its results still count as peers."""
-        ...
-
-    def readmit(self, trial: int) -> None:
-        """Undo `withdraw`: a trial that was held may be promoted again."""
+        """The trial is over and not to be promoted. Its results still count as peers."""
         ...
 
     def verdict(self, trial: int, bracket: int, rung: int) -> Verdict:

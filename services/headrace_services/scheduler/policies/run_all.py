@@ -38,9 +38,6 @@ class RunAll:
     def withdraw(self, trial: int) -> None:
         """Nothing to do: no trial is ever promoted."""
 
-    def readmit(self, trial: int) -> None:
-        """Nothing to do: no trial is ever promoted."""
-
     def verdict(self, trial: int, bracket: int, rung: int) -> Verdict:
         if (bracket, rung) != (0, 0):
             raise ValueError(f"there is no rung {rung} in bracket {bracket}")

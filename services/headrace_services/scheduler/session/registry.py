@@ -99,7 +99,9 @@ class Registry:
                 session.look_again()
             while True:
                 async for notice in conn.notifies(timeout=LISTEN_CHECK_S):
-                    session_here = self._sessions.get(int(notice.payload))
+                    session_here = (
+                        self._sessions.get(int(notice.payload)) if notice.payload.isdecimal() else None
+                    )
                     if session_here is not None:
                         session_here.look_again()
                 await conn.execute("SELECT 1")

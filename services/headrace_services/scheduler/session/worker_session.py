@@ -174,8 +174,9 @@ class WorkerSession:
             return
         except DrainingError:
             return  # the worker sends it again, to another replica
-        except HeadraceError:
+        except HeadraceError as error:
             log.exception("could not take %s of worker '%s'", type(message).__name__, self._name)
+            await self._give_up(study_id, number, message, error)
             return
         finally:
             self._in_flight.release()
@@ -190,6 +191,24 @@ class WorkerSession:
                 self._acknowledge(message)
             case _:
                 raise AssertionError(f"{settled.outcome} is no answer to a worker")
+
+    async def _give_up(self, study_id: int, number: int, message: Durable, error: HeadraceError) -> None:
+        """End a lease whose message the scheduler cannot take: its trial would wait for ever for an answer."""
+        ended = ExitedArrived(
+            lease_id=message.lease.lease_id,
+            number=number,
+            epoch=message.lease.epoch,
+            sequence=None,
+            outcome="FAILED",
+            error=f"the scheduler could not take a {type(message).__name__.lower()} of it: {error.message}",
+        )
+        try:
+            await self._hub.submit(study_id, Submission(arrival=ended))
+        except HeadraceError:
+            log.exception("could not end lease %s either", message.lease.lease_id)
+        else:
+            self._held.end(message.lease.lease_id)
+            self._refuse(message)
 
     def _decide(self, message: Durable, ends: bool, decision: event_pb2.Decision) -> None:
         if ends:

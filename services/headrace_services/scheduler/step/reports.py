@@ -1,8 +1,8 @@
 """A report arrives: what it adds to the trial, and what the trial is to do next.
 
 A report counts once, however often it comes. One that makes no progress in its attempt (the same step again,
-or a lower one) is recorded and moves nothing. One at or past the milestone is recorded at every rung it
-crosses, lowest first, and then the policy decides.
+or a lower one) is recorded and moves nothing but the checkpoint, whose predecessor the worker may let go of.
+One at or past the milestone is recorded at every rung it crosses, lowest first, and then the policy decides.
 """
 
 from dataclasses import replace
@@ -71,7 +71,12 @@ def _note_metrics(state: StepState, arrival: ReportArrived, progress: int) -> Tr
         steps_spent=trial.steps_spent + progress,
         checkpoint=arrival.checkpoint or trial.checkpoint,
     )
-    if value is not None and isfinite(value) and _better(value, trial.best_value, objective.goal):
+    if (
+        progress
+        and value is not None
+        and isfinite(value)
+        and _better(value, trial.best_value, objective.goal)
+    ):
         trial = state.update(trial.number, best_value=value, best_step=arrival.step)
     if progress:
         changes = {"step": arrival.step, "value": value, "metrics": arrival.metrics, "losses_in_row": 0}
