@@ -1,0 +1,368 @@
+"""Level 2, exactly: which layers stand on which stage (A), and which of them are recomputed (R).
+
+A problem is a chain of links, s stages and an amount of memory. A stage that holds the links [a, b) takes
+T = ΣF + ΣB + Σ_{R} recompute + its receives, keeps k_j micro-batches in flight, and the whole takes
+
+    Σ_j (α·T_j − ω·W_j) + max_j [(µ − α)·T_j + tail_j]                                    (`simulator.closed_form_s`)
+
+which for 1F1B is ΣT_j + (µ − 1)·max T_j. For one stage only T depends on R, and both terms grow with T; so the best R
+of an interval is the cheapest that frees enough memory, a knapsack whose whole Pareto front (bytes freed against
+seconds) is kept per multiset of links. Equal links make that front a line: its k-th point recomputes k of them. Then,
+for a bound on the bottleneck, the best A is a dynamic programme over contiguous stages; and the bounds that matter
+are found by bisection, since Σ falls as the bound rises. The answer is a minimum of the objective over all (A, R).
+
+Memory is whole bytes. Fronts beyond `FRONT_LIMIT` points round what is freed down to larger units, which is safe;
+`Solution.exact` then says false.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+FRONT_LIMIT = 4096
+
+
+class Recompute(StrEnum):
+    """Which layers may be recomputed."""
+
+    FREE = "free"
+    NONE = "none"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A layer for level 2: seconds and bytes of one micro-batch on one device."""
+
+    forward_s: float
+    backward_s: float
+    recompute_s: float
+    static_bytes: int
+    saved_bytes: int
+    """Per micro-batch in flight, when not recomputed."""
+    kept_bytes: int
+    """Per micro-batch in flight, when recomputed."""
+    tail_s: float = 0.0
+    weight_s: float = 0.0
+    recomputable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One tuple of degrees, as level 2 sees it."""
+
+    links: tuple[Link, ...]
+    stages: int
+    micro_batches: int
+    in_flight: tuple[int, ...]
+    capacity_bytes: int
+    receive_forward_s: tuple[float, ...]
+    receive_backward_s: tuple[float, ...]
+    tail_s: float = 0.0
+    fill: tuple[float, float] = (1.0, 0.0)
+    chunks: int = 1
+    recompute: Recompute = Recompute.FREE
+    boundaries: tuple[int, ...] | None = None
+    """Where stages begin and end (s + 1 numbers), where that is not to be chosen."""
+
+    def stage_bytes(self, stage: int, static: int, saved: int, recomputed: bool, reserve: int) -> int:
+        """Bytes of a stage: what stands, what is in flight, and room to rebuild one layer where any is recomputed."""
+        return static + _ceil(self.in_flight[stage] * saved, self.chunks) + (reserve if recomputed else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """A, R and what they cost."""
+
+    boundaries: tuple[int, ...]
+    recomputed: tuple[int, ...]
+    """Indices of the links that are recomputed."""
+    objective_s: float
+    exact: bool = True
+
+
+@dataclass(slots=True)
+class _Front:
+    """The Pareto front of a multiset of links: least seconds for at least so many bytes freed."""
+
+    freed: list[int]
+    seconds: list[float]
+    counts: list[tuple[int, ...]]
+    exact: bool = True
+
+
+@dataclass(slots=True)
+class Chain:
+    """What does not depend on the degrees' memory: kinds of links, their prefix sums and the fronts of intervals."""
+
+    problem: Problem
+    kinds: list[Link] = field(init=False)
+    kind_of: list[int] = field(init=False)
+    signature: NDArray[np.int64] = field(init=False)
+    counts: list[tuple[int, ...]] = field(init=False)
+    reserve: int = field(init=False)
+    _fronts: dict[tuple[int, ...], _Front] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        links = self.problem.links
+        self.kinds = list(dict.fromkeys(links))
+        index = {link: number for number, link in enumerate(self.kinds)}
+        self.kind_of = [index[link] for link in links]
+        self.reserve = max((k.saved_bytes - k.kept_bytes for k in self.kinds if k.recomputable), default=0)
+        self.signature, self.counts = _signatures(tuple(self.kind_of), len(self.kinds))
+
+    def front(self, counts: tuple[int, ...]) -> _Front:
+        """The front of a multiset, built from that of one link less."""
+        known = self._fronts.get(counts)
+        if known is None:
+            known = self._fronts[counts] = self._build(counts)
+        return known
+
+    def _build(self, counts: tuple[int, ...]) -> _Front:
+        front = _Front([0], [0.0], [tuple(0 for _ in counts)])
+        for kind, number in enumerate(counts):
+            link = self.kinds[kind]
+            freed = link.saved_bytes - link.kept_bytes
+            if number and link.recomputable and freed > 0:
+                front = _extended(front, kind, number, freed, link.recompute_s)
+        return front
+
+
+def solve(problem: Problem) -> Solution | None:
+    """The best (A, R), or None when no (A, R) fits."""
+    chain = Chain(problem)
+    tables = _tables(chain)
+    if problem.boundaries is not None:
+        return _fixed(chain, tables, problem.boundaries)
+    low = _least_bottleneck(tables)
+    if not np.isfinite(low):
+        return None
+    candidates = np.unique(np.concatenate([table.bottleneck.ravel() for table in _distinct(tables)]))
+    candidates = candidates[np.isfinite(candidates) & (candidates >= low)]
+    best = _search(tables, candidates)
+    return _read_out(chain, tables, best)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Per interval [a, b) of one stage: its part of the sum, and of the maximum; ∞ where it does not fit."""
+
+    filling: NDArray[np.float64]
+    bottleneck: NDArray[np.float64]
+
+
+def stage_seconds(chain: Chain, stage: int, counts: tuple[int, ...]) -> tuple[float, tuple[int, ...]] | None:
+    """T of a stage with these links at its best R, and R as counts per kind; None when nothing fits."""
+    problem = chain.problem
+    base = problem.receive_forward_s[stage] + problem.receive_backward_s[stage]
+    static = saved = 0
+    recomputable: list[int] = []
+    for link, number in zip(chain.kinds, counts, strict=True):
+        base += number * (link.forward_s + link.backward_s)
+        static += number * link.static_bytes
+        saved += number * link.saved_bytes
+        recomputable.append(number if link.recomputable else 0)
+    none = tuple(0 for _ in counts)
+    k, v = problem.in_flight[stage], problem.chunks
+    if problem.recompute is Recompute.ALL:
+        kept = sum(
+            n * (link.kept_bytes if link.recomputable else link.saved_bytes)
+            for link, n in zip(chain.kinds, counts, strict=True)
+        )
+        extra = sum(n * link.recompute_s for link, n in zip(chain.kinds, recomputable, strict=True))
+        fits = problem.stage_bytes(stage, static, kept, any(recomputable), chain.reserve)
+        return (base + extra, tuple(recomputable)) if fits <= problem.capacity_bytes else None
+    if problem.stage_bytes(stage, static, saved, False, chain.reserve) <= problem.capacity_bytes:
+        return base, none
+    if problem.recompute is Recompute.NONE:
+        return None
+    room = problem.capacity_bytes - chain.reserve - static
+    if room < 0:
+        return None
+    needed = saved - room * v // k
+    front = chain.front(counts)
+    point = bisect_left(front.freed, max(needed, 1))
+    if point == len(front.freed):
+        return None
+    return base + front.seconds[point], front.counts[point]
+
+
+def _tables(chain: Chain) -> list[_Table]:
+    """One table per stage; stages that are alike share one."""
+    problem = chain.problem
+    alpha, omega = problem.fill
+    shared: dict[tuple[int, float, float], _Table] = {}
+    tables = []
+    weights = np.array([sum(n * k.weight_s for n, k in zip(c, chain.kinds, strict=True)) for c in chain.counts])
+    tails = np.array([sum(n * k.tail_s for n, k in zip(c, chain.kinds, strict=True)) for c in chain.counts])
+    for stage in range(problem.stages):
+        key = (
+            problem.in_flight[stage],
+            problem.receive_forward_s[stage],
+            problem.receive_backward_s[stage],
+        )
+        if key not in shared:
+            found = (stage_seconds(chain, stage, counts) for counts in chain.counts)
+            seconds = np.array([np.inf if pair is None else pair[0] for pair in found])
+            filling = np.append(alpha * seconds - omega * weights, np.inf)
+            fits = np.isfinite(seconds)
+            steady = (problem.micro_batches - alpha) * np.where(fits, seconds, 0.0)
+            worst = np.where(fits, steady + tails + problem.tail_s, np.inf)
+            shared[key] = _Table(filling[chain.signature], np.append(worst, np.inf)[chain.signature])
+        tables.append(shared[key])
+    return tables
+
+
+def _distinct(tables: Sequence[_Table]) -> list[_Table]:
+    return list({id(table): table for table in tables}.values())
+
+
+def _least_bottleneck(tables: Sequence[_Table]) -> float:
+    """The least maximum over the stages of any assignment."""
+    reach = np.full(tables[0].bottleneck.shape[0], np.inf)
+    reach[0] = -np.inf
+    for table in tables:
+        reach = np.maximum(reach[:, None], table.bottleneck).min(axis=0)
+    return float(reach[-1])
+
+
+def _least_filling(tables: Sequence[_Table], bound: float) -> float:
+    """The least sum among the assignments whose bottleneck is within the bound."""
+    reach = np.full(tables[0].filling.shape[0], np.inf)
+    reach[0] = 0.0
+    for table in tables:
+        allowed = np.where(table.bottleneck <= bound, table.filling, np.inf)
+        reach = (reach[:, None] + allowed).min(axis=0)
+    return float(reach[-1])
+
+
+def _search(tables: Sequence[_Table], candidates: NDArray[np.float64]) -> float:
+    """The bound with the least sum plus bound. Between two bounds nothing beats the sum of the larger at the smaller."""
+    sums: dict[int, float] = {}
+
+    def at(index: int) -> float:
+        if index not in sums:
+            sums[index] = _least_filling(tables, float(candidates[index]))
+        return sums[index]
+
+    best_index, best = 0, at(0) + float(candidates[0])
+    open_ranges = [(0, len(candidates) - 1)]
+    while open_ranges:
+        low, high = open_ranges.pop()
+        if high <= low or at(high) + float(candidates[low + 1]) >= best:
+            continue
+        middle = (low + high + 1) // 2
+        total = at(middle) + float(candidates[middle])
+        if total < best:
+            best_index, best = middle, total
+        if at(high) + float(candidates[high]) < best:
+            best_index, best = high, at(high) + float(candidates[high])
+        if high - low > 1:
+            open_ranges += [(middle, high - 1), (low, middle - 1)] if middle < high else [(low, middle - 1)]
+    return float(candidates[best_index])
+
+
+def _read_out(chain: Chain, tables: Sequence[_Table], bound: float) -> Solution:
+    """The assignment behind the least sum within the bound: of equal ones, the one whose stages begin earliest."""
+    size = tables[0].filling.shape[0]
+    reach = np.full(size, np.inf)
+    reach[0] = 0.0
+    came: list[NDArray[np.intp]] = []
+    for table in tables:
+        through = reach[:, None] + np.where(table.bottleneck <= bound, table.filling, np.inf)
+        came.append(through.argmin(axis=0))
+        reach = through.min(axis=0)
+    boundaries = [size - 1]
+    for origin in reversed(came):
+        boundaries.append(int(origin[boundaries[-1]]))
+    return _priced(chain, tuple(reversed(boundaries)))
+
+
+def _fixed(chain: Chain, tables: Sequence[_Table], boundaries: tuple[int, ...]) -> Solution | None:
+    for stage, table in enumerate(tables):
+        if not np.isfinite(table.bottleneck[boundaries[stage], boundaries[stage + 1]]):
+            return None
+    return _priced(chain, boundaries)
+
+
+def _priced(chain: Chain, boundaries: tuple[int, ...]) -> Solution:
+    """R for given boundaries, and the objective in plain arithmetic."""
+    problem = chain.problem
+    alpha, omega = problem.fill
+    filling, worst, exact = 0.0, 0.0, True
+    recomputed: list[int] = []
+    for stage, (a, b) in enumerate(zip(boundaries, boundaries[1:], strict=False)):
+        counts = chain.counts[int(chain.signature[a, b])]
+        found = stage_seconds(chain, stage, counts)
+        if found is None:
+            raise ValueError(f"stage {stage} with layers {a} to {b} does not fit")
+        seconds, chosen = found
+        left = list(chosen)
+        for link in range(a, b):
+            if left[chain.kind_of[link]] > 0:
+                left[chain.kind_of[link]] -= 1
+                recomputed.append(link)
+        links = problem.links[a:b]
+        filling += alpha * seconds - omega * sum(link.weight_s for link in links)
+        tail = problem.tail_s + sum(link.tail_s for link in links)
+        worst = max(worst, (problem.micro_batches - alpha) * seconds + tail)
+        exact = exact and (counts not in chain._fronts or chain._fronts[counts].exact)
+    return Solution(
+        boundaries=boundaries, recomputed=tuple(recomputed), objective_s=filling + worst, exact=exact
+    )
+
+
+def _extended(front: _Front, kind: int, number: int, freed: int, seconds: float) -> _Front:
+    """The front with up to `number` equal links more: every point with every count, dominated ones dropped."""
+    points = [
+        (f + n * freed, t + n * seconds, (*c[:kind], n, *c[kind + 1 :]))
+        for f, t, c in zip(front.freed, front.seconds, front.counts, strict=True)
+        for n in range(number + 1)
+    ]
+    exact = front.exact
+    if len(points) > FRONT_LIMIT:
+        unit = max(max(p[0] for p in points) // FRONT_LIMIT, 1)
+        points = [(f // unit * unit, t, c) for f, t, c in points]
+        exact = False
+    # From the most bytes freed down: a point stays when it is cheaper than all that free as much.
+    points.sort(key=lambda point: (-point[0], point[1], point[2]))
+    kept: list[tuple[int, float, tuple[int, ...]]] = []
+    cheapest = float("inf")
+    for point in points:
+        if point[1] < cheapest:
+            kept.append(point)
+            cheapest = point[1]
+    kept.reverse()
+    return _Front([p[0] for p in kept], [p[1] for p in kept], [p[2] for p in kept], exact)
+
+
+_SIGNATURES: dict[tuple[tuple[int, ...], int], tuple[NDArray[np.int64], list[tuple[int, ...]]]] = {}
+
+
+def _signatures(
+    kind_of: tuple[int, ...], kinds: int
+) -> tuple[NDArray[np.int64], list[tuple[int, ...]]]:
+    """Per interval [a, b) the number of its multiset of kinds (−1, the ∞ at the end, where it is empty)."""
+    known = _SIGNATURES.get((kind_of, kinds))
+    if known is not None:
+        return known
+    size = len(kind_of) + 1
+    numbers: dict[tuple[int, ...], int] = {}
+    table = np.full((size, size), -1, dtype=np.int64)
+    for a in range(size - 1):
+        counts = [0] * kinds
+        for b in range(a + 1, size):
+            counts[kind_of[b - 1]] += 1
+            table[a, b] = numbers.setdefault(tuple(counts), len(numbers))
+    if len(_SIGNATURES) > 64:
+        _SIGNATURES.clear()
+    _SIGNATURES[kind_of, kinds] = (table, list(numbers))
+    return table, list(numbers)
+
+
+def _ceil(value: int, divisor: int) -> int:
+    return -(-value // divisor)

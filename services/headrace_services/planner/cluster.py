@@ -1,0 +1,184 @@
+"""What the job runs on: equal devices in equal nodes, two tiers of links, and how much of each peak is reached.
+
+Bytes, bytes per second (one way, per device) and FLOP per second throughout. A device that two stages or rings share
+is not modelled: every device has its own share of the node's network.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import Any
+
+from headrace_services.planner.checking import Checker
+
+
+class Topology(StrEnum):
+    """How nodes are joined: through switches, or as a ring whose hops are paid."""
+
+    SWITCH = "switch"
+    RING = "ring"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiencies:
+    """What fitting measures: shares of peaks, and fixed costs in seconds. `data/efficiencies.json` says on which rows."""
+
+    gemm: float
+    """Share of peak FLOP/s that a large product reaches."""
+    gemm_rows: float
+    """Rows (tokens) at which a product runs at half of that."""
+    gemm_width: float
+    """Inner or outer width at which a product runs at half of that."""
+    attention: float
+    """Share of peak FLOP/s of the score and value products."""
+    memory: float
+    """Share of memory bandwidth of element-wise kernels."""
+    link: float
+    """Share of link bandwidth of collectives within a node."""
+    network: float
+    """Share of network bandwidth of tensor-parallel collectives across nodes."""
+    gradients: float
+    """Share of the bandwidth of gradient collectives."""
+    gradients_shared: float
+    """Further share where several, not all, devices of a node belong to one data-parallel ring. Empirical."""
+    transfer: float
+    """Share of network bandwidth of transfers between stages."""
+    launch_s: float
+    """Least time of a block's forward pass: its kernels must be launched."""
+    launch_tensor_s: float
+    """More of that under tensor parallelism: the collectives are launched as well."""
+    launch_rank_s: float
+    """More of that per tensor rank."""
+    launch_unfused_s: float
+    """More of that where Megatron's fused softmax does not apply (batch·heads per rank not a multiple of 4)."""
+    launch_backward: float
+    """Least time of a backward pass over that of a forward pass."""
+    head_traffic: float
+    """Bytes moved per logit by the loss, forward and backward."""
+    head_s: float
+    """Least time of the head, forward and backward."""
+    collective_s: float
+    """Latency of one step of a ring."""
+    transfer_s: float
+    """Latency of a transfer within a node."""
+    transfer_network_s: float
+    """Latency of a transfer between nodes."""
+    iteration_s: float
+    """Fixed time of an iteration."""
+    optimizer: float
+    """Share of memory bandwidth of the optimizer's step."""
+    overlap: float = 0.0
+    """Share of the last backward pass behind which gradient collectives hide."""
+    overlap_slowdown: float = 1.0
+    """How much slower a collective is while it overlaps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One kind of accelerator with its node."""
+
+    name: str
+    peak_flops: float
+    memory_bytes: float
+    memory_bandwidth: float
+    link_bandwidth: float
+    network_bandwidth: float
+    """Per device: the node's network divided by its devices."""
+    devices_per_node: int
+    topology: Topology
+    efficiencies: Efficiencies
+    calibrated: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A number of equal devices."""
+
+    device: Device
+    devices: int
+
+    @property
+    def name(self) -> str:
+        """Device and count, as `catalogue.cluster` reads them."""
+        return f"{self.device.name}-{self.devices}"
+
+    @property
+    def node(self) -> int:
+        """Devices of a node that this cluster uses."""
+        return min(self.device.devices_per_node, self.devices)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes, the last one perhaps in part."""
+        return -(-self.devices // self.device.devices_per_node)
+
+    def with_efficiencies(self, efficiencies: Efficiencies) -> "Cluster":
+        """The same cluster with other constants."""
+        return replace(self, device=replace(self.device, efficiencies=efficiencies))
+
+
+_DEVICE_LIMITS: Mapping[str, tuple[float, float, str]] = {
+    "peak_flops": (1e12, 1e17, "FLOP/s"),
+    "memory_bytes": (1e9, 1e13, "bytes"),
+    "memory_bandwidth": (1e10, 1e14, "bytes/s"),
+    "link_bandwidth": (1e8, 1e13, "bytes/s"),
+    "network_bandwidth": (1e7, 1e13, "bytes/s"),
+}
+"""What can be right: a GPU of 40 kB or of 40 PB is a unit gone wrong."""
+
+
+def device_from_description(
+    name: str, description: Mapping[str, Any], efficiencies: Mapping[str, Efficiencies]
+) -> Device:
+    """The device that a description tells. Raises InvalidFieldError with every field at fault."""
+    check = Checker("cluster")
+    own = {"source", "devices_per_node", "topology", "efficiencies", "calibrated", "devices"}
+    check.known(description, own | _DEVICE_LIMITS.keys())
+    numbers = {
+        field: check.number(description, field, low=low, high=high, unit=unit)
+        for field, (low, high, unit) in _DEVICE_LIMITS.items()
+    }
+    per_node = check.integer(description, "devices_per_node", low=1, high=1024)
+    topology = description.get("topology", "switch")
+    if topology not in list(Topology):
+        check.fail("topology", topology, "is not a topology", "Write switch or ring.")
+    profile = description.get("efficiencies", next(iter(efficiencies)))
+    if profile not in efficiencies:
+        check.fail("efficiencies", profile, "is not a profile", f"There are {', '.join(efficiencies)}.")
+    check.done()
+    return Device(
+        name=name,
+        devices_per_node=per_node,
+        topology=Topology(topology),
+        efficiencies=efficiencies[profile],
+        calibrated=bool(description.get("calibrated", False)),
+        source=str(description.get("source", "")),
+        **numbers,
+    )
+
+
+def checked_cluster(device: Device, devices: int) -> Cluster:
+    """A cluster of whole nodes (or of a part of one). Raises InvalidFieldError."""
+    check = Checker("cluster")
+    check.integer({"devices": devices}, "devices", low=1, high=1_000_000)
+    if devices > device.devices_per_node and devices % device.devices_per_node:
+        whole = devices // device.devices_per_node * device.devices_per_node
+        message = f"is not a whole number of nodes of {device.devices_per_node}"
+        check.fail("devices", devices, message, f"Use {whole} or {whole + device.devices_per_node}.")
+    check.done()
+    return Cluster(device=device, devices=devices)
+
+
+def efficiencies_from(values: Mapping[str, Any]) -> Efficiencies:
+    """Constants by name. Raises InvalidFieldError."""
+    check = Checker("efficiencies")
+    names = [field.name for field in fields(Efficiencies)]
+    check.known(values, names)
+    required = [n for n in names if n not in ("overlap", "overlap_slowdown")]
+    numbers = {name: check.number(values, name, low=0.0, high=1e6) for name in required}
+    numbers |= {n: check.number(values, n, low=0.0, high=10.0) for n in values if n not in numbers and n in names}
+    check.done()
+    return Efficiencies(**numbers)
+
+

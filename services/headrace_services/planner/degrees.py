@@ -1,0 +1,85 @@
+"""Level 1: the degrees of parallelism, and all the tuples of them that a cluster and a batch allow.
+
+N = d·m·s devices; o divides d; µ divides B/d; the tensor group stays in a node; no more stages than layers. e, the
+ranks that share the routed experts, divides both d and the number of experts; a dense model has e = 1.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd
+
+from headrace_services.planner.cluster import Cluster
+from headrace_services.planner.collectives import Group, group
+from headrace_services.planner.model import Model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Degrees:
+    """(d, m, o, s, µ) of the paper, and e for mixtures of experts."""
+
+    d: int
+    m: int
+    o: int
+    s: int
+    mu: int
+    e: int = 1
+
+    @property
+    def devices(self) -> int:
+        """N."""
+        return self.d * self.m * self.s
+
+    def micro_batch(self, batch: int) -> int:
+        """b = B/(d·µ): sequences per micro-batch and pipeline. (The paper's s(d) = B/d forgets µ.)"""
+        return batch // (self.d * self.mu)
+
+
+def tuples(model: Model, cluster: Cluster, batch: int) -> Iterator[Degrees]:
+    """Every tuple, in lexicographic order of (d, m, s, µ, o, e)."""
+    n = cluster.devices
+    for d in divisors(n):
+        if batch % d:
+            continue
+        for m in divisors(n // d):
+            s = n // d // m
+            if m > cluster.node or s > len(model.layers):
+                continue
+            for mu in divisors(batch // d):
+                for o in divisors(d):
+                    for e in expert_degrees(model, cluster, d, m):
+                        yield Degrees(d=d, m=m, o=o, s=s, mu=mu, e=e)
+
+
+def expert_degrees(model: Model, cluster: Cluster, d: int, m: int) -> tuple[int, ...]:
+    """The expert degrees worth trying: as many as share a node, and as many as there can be."""
+    if not model.experts:
+        return (1,)
+    most = gcd(d, model.experts)
+    near = gcd(most, max(cluster.node // m, 1))
+    return tuple(sorted({near, most}))
+
+
+def data_group(degrees: Degrees, cluster: Cluster) -> Group:
+    """Ranks that hold the same dense parameters: m devices apart (Megatron-LM's order: tensor, data, pipeline)."""
+    return group(degrees.d, degrees.m, cluster.node)
+
+
+def expert_group(degrees: Degrees, cluster: Cluster) -> Group:
+    """Ranks that share the experts: neighbours in the data group."""
+    return group(degrees.e, degrees.m, cluster.node)
+
+
+def replica_group(degrees: Degrees, cluster: Cluster) -> Group:
+    """Ranks that hold the same experts."""
+    return group(degrees.d // degrees.e, degrees.m * degrees.e, cluster.node)
+
+
+def tensor_group(degrees: Degrees, cluster: Cluster) -> Group:
+    """Ranks that split one layer."""
+    return group(degrees.m, 1, cluster.node)
+
+
+def divisors(n: int) -> tuple[int, ...]:
+    """All divisors, ascending."""
+    small = [k for k in range(1, int(n**0.5) + 1) if n % k == 0]
+    return tuple(sorted({*small, *(n // k for k in small)}))

@@ -1,0 +1,191 @@
+"""Seconds of one layer for one micro-batch on one device. Arguments may be floats or arrays.
+
+Computing, moving and launching are priced apart. A product of n rows runs at its peak share times n/(n + n₀) and the
+like for its widths; element-wise kernels move a small multiple of the activations they save; a pass is never shorter
+than the launches of its kernels. The two meet in a fourth-power mean, which is smooth where a maximum has an edge, so
+that fitting can follow it.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from headrace_services.planner.cluster import Cluster
+from headrace_services.planner.collectives import Group, all_reduce_s, all_to_all_s
+from headrace_services.planner.model import Gemm, Layer, LayerKind, Split
+
+BYTES = 2
+"""Of a number in 16-bit training."""
+TRAFFIC_REPLICATED = 2.0
+TRAFFIC_SPLIT = 1.5
+"""Bytes that element-wise kernels move forward, per saved byte: each saved tensor is written once and read about once."""
+
+
+class AttentionKernel(StrEnum):
+    """How attention scores are treated (Korthikanti et al. 2022, section 5; Dao et al. 2022)."""
+
+    MATERIALISED = "materialised"
+    """Scores stand in memory and are saved for the backward pass."""
+    SELECTIVE = "selective"
+    """Scores stand in memory, are not saved, and are computed again."""
+    FLASH = "flash"
+    """Scores never leave the chip."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How a micro-batch meets a layer."""
+
+    micro_batch: float
+    sequence: float
+    tensor: Group
+    expert: Group
+    sequence_parallel: bool = True
+    attention: AttentionKernel = AttentionKernel.FLASH
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of a micro-batch."""
+        return self.micro_batch * self.sequence
+
+    @property
+    def t(self) -> float:
+        """The tensor-parallel degree."""
+        return self.tensor.ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTimes:
+    """Seconds of a layer's passes for one micro-batch, with their communication."""
+
+    forward_s: float
+    backward_s: float
+    recompute_s: float
+    """Added to the backward pass when the layer is recomputed: one more forward pass."""
+    weight_s: float
+    """The part of the backward pass that computes weight gradients, which zero-bubble schedules move."""
+    communication_s: float
+    """The part of forward and backward that is tensor- and expert-parallel communication."""
+
+
+def layer_times(layer: Layer, shape: Shape, cluster: Cluster) -> LayerTimes:
+    """The times of one layer. A backward pass is two forward passes; the scores of SELECTIVE are computed once more."""
+    match layer.kind:
+        case LayerKind.EMBEDDING:
+            once = 2 * BYTES * shape.tokens * layer.hidden / _memory(cluster)
+            return LayerTimes(
+                forward_s=once, backward_s=once, recompute_s=0.0, weight_s=0.0, communication_s=0.0
+            )
+        case LayerKind.HEAD:
+            return _head_times(layer, shape, cluster)
+        case LayerKind.BLOCK:
+            return _block_times(layer, shape, cluster)
+
+
+def _block_times(layer: Layer, shape: Shape, cluster: Cluster) -> LayerTimes:
+    constants = cluster.device.efficiencies
+    products = sum((gemm_s(gemm, shape, cluster) for gemm in layer.gemms), 0.0)
+    scores = _attention_s(layer, shape, cluster)
+    compute = products + scores + _elementwise_s(layer, shape, cluster)
+    reduce = tensor_reduce_s(layer, shape, cluster)
+    exchange = expert_exchange_s(layer, shape, cluster)
+    communication = 2 * reduce + 2 * exchange
+    least = _launch_s(layer, shape, cluster)
+    forward = _at_least(compute + communication, least)
+    again = scores if shape.attention is AttentionKernel.SELECTIVE else 0.0
+    backward = _at_least(2 * compute + again + communication, constants.launch_backward * least)
+    return LayerTimes(
+        forward_s=forward,
+        backward_s=backward,
+        recompute_s=forward,
+        weight_s=products,
+        communication_s=2 * communication,
+    )
+
+
+def _head_times(layer: Layer, shape: Shape, cluster: Cluster) -> LayerTimes:
+    constants = cluster.device.efficiencies
+    product = sum((gemm_s(gemm, shape, cluster) for gemm in layer.gemms), 0.0)
+    loss = constants.head_traffic * shape.tokens * layer.vocabulary / shape.t / _memory(cluster)
+    whole = _at_least(3 * product + loss, constants.head_s)
+    return LayerTimes(
+        forward_s=whole / 3,
+        backward_s=whole * 2 / 3,
+        recompute_s=0.0,
+        weight_s=product,
+        communication_s=0.0,
+    )
+
+
+def gemm_s(gemm: Gemm, shape: Shape, cluster: Cluster) -> float:
+    """Seconds of one product. Experts are computed one by one, each with its share of the tokens of e ranks."""
+    constants = cluster.device.efficiencies
+    inner = gemm.inner / shape.t if gemm.split is Split.INNER else gemm.inner
+    outer = gemm.outer / shape.t if gemm.split is Split.OUTER else gemm.outer
+    rows = shape.tokens * gemm.rows
+    rows_each = rows * shape.expert.ranks / gemm.experts if gemm.experts > 1 else rows
+    # Multiplied out: what falls short of the peak is (1 + n₀/n)(1 + w₀/inner)(1 + w₀/outer).
+    flops = 2 * rows / rows_each * (rows_each + constants.gemm_rows)
+    flops = flops * (inner + constants.gemm_width) * (outer + constants.gemm_width)
+    return flops / (cluster.device.peak_flops * constants.gemm)
+
+
+def tensor_reduce_s(layer: Layer, shape: Shape, cluster: Cluster) -> float:
+    """One of the two all-reduces of 2bSh bytes per pass (Shoeybi et al. 2019, section 3).
+
+    With sequence parallelism it is a reduce-scatter and an all-gather of the same volume and time."""
+    device, constants = cluster.device, cluster.device.efficiencies
+    return all_reduce_s(
+        BYTES * shape.tokens * layer.hidden,
+        shape.tensor,
+        link=device.link_bandwidth * constants.link,
+        network=device.network_bandwidth * constants.network,
+        latency_s=constants.collective_s,
+        node_latency_s=constants.collective_s,
+    )
+
+
+def expert_exchange_s(layer: Layer, shape: Shape, cluster: Cluster) -> float:
+    """One of the two all-to-alls per pass: 2·b·S·h·top_k·capacity bytes, split over tensor ranks."""
+    if not layer.experts or shape.expert.ranks <= 1:
+        return 0.0
+    volume = BYTES * shape.tokens * layer.hidden * layer.top_k * layer.capacity / shape.t
+    return all_to_all_s(volume, shape.expert, cluster)
+
+
+def _attention_s(layer: Layer, shape: Shape, cluster: Cluster) -> float:
+    constants = cluster.device.efficiencies
+    flops = 2 * shape.tokens * shape.sequence * (layer.score_width + layer.value_width) / shape.t
+    seconds = flops / (cluster.device.peak_flops * constants.attention)
+    if shape.attention is AttentionKernel.FLASH:
+        return seconds
+    numbers = shape.tokens * shape.sequence * layer.heads / shape.t
+    return seconds + numbers * (14 + 16 * _unfused(layer, shape)) / _memory(cluster)
+
+
+def _elementwise_s(layer: Layer, shape: Shape, cluster: Cluster) -> float:
+    replicated = layer.saved_replicated / shape.t if shape.sequence_parallel else layer.saved_replicated
+    per_token = TRAFFIC_REPLICATED * replicated + TRAFFIC_SPLIT * layer.saved_split / shape.t
+    return shape.tokens * per_token / _memory(cluster)
+
+
+def _launch_s(layer: Layer, shape: Shape, cluster: Cluster) -> float:
+    constants = cluster.device.efficiencies
+    several = (shape.t > 1) * (constants.launch_tensor_s + constants.launch_rank_s * shape.t)
+    unfused: float = 0.0
+    if shape.attention is not AttentionKernel.FLASH:
+        unfused = _unfused(layer, shape) * constants.launch_unfused_s
+    return constants.launch_s + several + unfused
+
+
+def _unfused(layer: Layer, shape: Shape) -> float:
+    """1 where Megatron-LM's fused softmax does not apply: it wants b·heads/t to be a multiple of 4."""
+    return ((shape.micro_batch * layer.heads / shape.t) % 4 != 0) * 1.0
+
+
+def _at_least(seconds: float, least: float) -> float:
+    smooth: float = (seconds**4 + least**4) ** 0.25
+    return smooth
+
+
+def _memory(cluster: Cluster) -> float:
+    return cluster.device.memory_bandwidth * cluster.device.efficiencies.memory

@@ -1,0 +1,109 @@
+"""What is trained: a chain of layers, each known by its matrix products, parameters and activations.
+
+Layers are plain numbers, so that one formula serves a single plan (floats) and a fit over a table of measured rows
+(NumPy arrays): every arithmetic below works element by element. What a user writes is checked in `blocks`; nothing
+here validates.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class LayerKind(StrEnum):
+    """The role of a layer in the chain. Only blocks can be recomputed."""
+
+    EMBEDDING = "embedding"
+    BLOCK = "block"
+    HEAD = "head"
+
+
+class Split(StrEnum):
+    """Which side of a weight matrix tensor parallelism cuts."""
+
+    OUTER = "outer"
+    INNER = "inner"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gemm:
+    """A product (rows·tokens × inner) · (inner × outer)."""
+
+    inner: float
+    outer: float
+    split: Split
+    rows: float = 1.0
+    """Rows per token: 1, or the number of experts a token visits."""
+    experts: float = 1
+    """Matrices that share the rows: 1, or the number of routed experts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One link of the chain. Activations are bytes per token at 2 bytes a number (Korthikanti et al. 2022, section 4)."""
+
+    name: str
+    kind: LayerKind
+    hidden: float
+    gemms: tuple[Gemm, ...] = ()
+    heads: float = 0
+    score_width: float = 0
+    """heads × width of a query head: the inner size of QKᵀ."""
+    value_width: float = 0
+    """heads × width of a value head."""
+    parameters_split: float = 0
+    """Parameters that tensor parallelism divides."""
+    parameters_replicated: float = 0
+    parameters_expert: float = 0
+    """Parameters of routed experts: divided by tensor and by expert parallelism."""
+    saved_split: float = 0
+    """Activation bytes per token that tensor parallelism divides: 24h for a GPT block."""
+    saved_replicated: float = 0
+    """Activation bytes per token on every tensor rank, unless the sequence is split too: 10h for a GPT block."""
+    experts: int = 0
+    top_k: float = 0
+    capacity: float = 1.0
+    vocabulary: float = 0
+
+    @property
+    def parameters(self) -> float:
+        """All parameters of the layer."""
+        return self.parameters_split + self.parameters_replicated + self.parameters_expert
+
+    @property
+    def recomputable(self) -> bool:
+        """Whether its activations can be dropped and computed again."""
+        return self.kind is LayerKind.BLOCK
+
+    def forward_flops(self, sequence: float) -> float:
+        """FLOPs per token of one forward pass, attention counted full (not causal)."""
+        products = sum((2 * gemm.rows * gemm.inner * gemm.outer for gemm in self.gemms), 0.0)
+        return products + 2 * sequence * (self.score_width + self.value_width)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A chain of layers, first to last, with the length of its sequences in tokens."""
+
+    name: str
+    layers: tuple[Layer, ...]
+    sequence: int
+    source: str = ""
+
+    @property
+    def parameters(self) -> float:
+        """All parameters."""
+        return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def experts(self) -> int:
+        """Routed experts of its largest mixture layer; 0 for a dense model."""
+        return max(layer.experts for layer in self.layers)
+
+    def model_flops(self, batch: int) -> float:
+        """FLOPs of one iteration, forward and backward, without recomputation.
+
+        For a GPT this is 72·B·S·L·h²·(1 + S/6h + V/12Lh) (Narayanan et al. SC'21, section 5.1, without the fourth
+        pass that recomputes). Attention is counted full, not causal; of experts, those that a token visits."""
+        forward = sum(layer.forward_flops(self.sequence) for layer in self.layers)
+        return 3.0 * forward * batch * self.sequence
