@@ -1,0 +1,114 @@
+"""What ships with the planner: model presets, devices and fitted constants, each with its source, by name."""
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from headrace.errors import InvalidFieldError, Violation
+from headrace_services.planner.blocks import model_from_description
+from headrace_services.planner.checking import nearest
+from headrace_services.planner.cluster import (
+    Cluster,
+    Device,
+    Efficiencies,
+    checked_cluster,
+    device_from_description,
+    efficiencies_from,
+)
+from headrace_services.planner.huggingface import is_configuration, model_from_configuration
+from headrace_services.planner.model import Model
+
+ALIASES: Final[Mapping[str, str]] = MappingProxyType(
+    {"a100": "a100-80g", "h100": "h100-80g", "h200": "h200-141g", "b200": "b200-180g", "ascend910b": "ascend910"}
+)
+LARGEST_FILE_BYTES: Final = 4 << 20
+
+
+def models() -> tuple[str, ...]:
+    """The names of the presets."""
+    return tuple(_data("models.json"))
+
+
+def devices() -> tuple[str, ...]:
+    """The names of the devices."""
+    return tuple(_data("devices.json"))
+
+
+def profiles() -> dict[str, Efficiencies]:
+    """Fitted constants by profile."""
+    return {name: efficiencies_from(entry["constants"]) for name, entry in _data("efficiencies.json").items()}
+
+
+def profile_source(name: str) -> str:
+    """What a profile was fitted on."""
+    return str(_data("efficiencies.json")[name]["source"])
+
+
+def model(name: str) -> Model:
+    """A preset, or a JSON file: a description (`blocks`) or a Hugging Face config.json. Raises InvalidFieldError."""
+    presets = _data("models.json")
+    if name.lower() in presets:
+        return model_from_description(name.lower(), presets[name.lower()])
+    if name.endswith(".json"):
+        description = _read("model", Path(name))
+        stem = Path(name).stem
+        if is_configuration(description):
+            return model_from_configuration(stem, description)
+        return model_from_description(stem, description)
+    raise _unknown("model", name, "is not a model that is known", f"{nearest(name, presets)} Or name a .json file.")
+
+
+def cluster(name: str) -> Cluster:
+    """DEVICE-COUNT, such as a100-80g-64, or a JSON file with the device's numbers and `devices`.
+
+    Raises InvalidFieldError."""
+    if name.endswith(".json"):
+        description = _read("cluster", Path(name))
+        count = description.get("devices")
+        if not isinstance(count, int) or isinstance(count, bool):
+            raise _unknown("cluster.devices", str(count), "must be a whole number", "Say how many devices there are.")
+        return checked_cluster(device_from_description(Path(name).stem, description, profiles()), count)
+    found = re.fullmatch(r"(?P<device>.+)-(?P<count>\d+)", name)
+    if found is None or found["device"].lower() not in {*devices(), *ALIASES}:
+        known = [*devices(), *ALIASES]
+        remedy = nearest(found["device"] if found else name, known)
+        message = "is not a cluster that is known"
+        raise _unknown("cluster", name, message, f"Write DEVICE-COUNT, such as a100-80g-64. {remedy}")
+    return checked_cluster(device(found["device"]), int(found["count"]))
+
+
+@cache
+def device(name: str) -> Device:
+    """A device by name or alias."""
+    key = ALIASES.get(name.lower(), name.lower())
+    return device_from_description(key, _data("devices.json")[key], profiles())
+
+
+@cache
+def _data(file: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(resources.files(__package__).joinpath("data", file).read_text("utf-8"))
+    return loaded
+
+
+def _read(field: str, path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > LARGEST_FILE_BYTES:
+            raise _unknown(field, str(path), "is larger than 4 MiB", "Name a description, not data.")
+        loaded = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        reason = error.strerror or "no such file"
+        raise _unknown(field, str(path), f"cannot be read: {reason}", "Check the path.") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise _unknown(field, str(path), f"is not JSON: {error}", "Correct the file.") from None
+    if not isinstance(loaded, dict):
+        raise _unknown(field, str(path), "must hold one JSON object", "Write {...}.")
+    return loaded
+
+
+def _unknown(field: str, value: str, message: str, remedy: str) -> InvalidFieldError:
+    return InvalidFieldError([Violation(field=field, value=value, message=message, remedy=remedy)])

@@ -1,0 +1,258 @@
+"""One tuple of degrees as a level 2 problem, and a bound that no assignment of it can beat.
+
+A `Costing` belongs to one request and remembers what tuples share: times depend on (m, e, b) alone, memory and tails
+on (d, m, o, e) as well. That makes thousands of tuples cheap.
+"""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import ceil
+
+from headrace_services.planner.assignment import Link, Problem, Recompute, solve
+from headrace_services.planner.cluster import Cluster
+from headrace_services.planner.degrees import (
+    Degrees,
+    data_group,
+    expert_group,
+    replica_group,
+    tensor_group,
+)
+from headrace_services.planner.layer_cost import AttentionKernel, LayerTimes, Shape, layer_times
+from headrace_services.planner.memory import (
+    ZeroStage,
+    checkpoint_bytes,
+    expert_shards,
+    local_parameters,
+    saved_bytes,
+    static_bytes,
+)
+from headrace_services.planner.model import Layer, LayerKind, Model
+from headrace_services.planner.schedules import Schedule, fill_share, in_flight
+from headrace_services.planner.stage_cost import gradient_s, optimizer_s, transfer_s
+
+USABLE_MEMORY = 0.94
+"""Share of a device's memory for the job; the rest is the context, communication buffers and fragmentation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked: a model on a cluster with a global batch of sequences, and what is not searched."""
+
+    model: Model
+    cluster: Cluster
+    batch: int
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+    chunks: int = 1
+    """v: model chunks per stage, of the interleaved schedule alone."""
+    zero: ZeroStage = ZeroStage.OPTIMIZER
+    sequence_parallel: bool = True
+    attention: AttentionKernel = AttentionKernel.FLASH
+    usable_memory: float = USABLE_MEMORY
+
+    @property
+    def capacity_bytes(self) -> int:
+        """What a plan may use of a device."""
+        return int(self.cluster.device.memory_bytes * self.usable_memory)
+
+
+@dataclass(slots=True)
+class Costing:
+    """Prices the tuples of one request."""
+
+    request: Request
+    _times: dict[tuple[int, int, int], list[LayerTimes]] = field(init=False, default_factory=dict)
+    _held: dict[tuple[int, int, int, int], list[tuple[int, float]]] = field(init=False, default_factory=dict)
+    _kinds: list[tuple[Layer, int]] = field(init=False)
+    _kind_of: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        distinct = list(dict.fromkeys(self.request.model.layers))
+        index = {layer: number for number, layer in enumerate(distinct)}
+        self._kind_of = [index[layer] for layer in self.request.model.layers]
+        self._kinds = [(layer, self._kind_of.count(number)) for number, layer in enumerate(distinct)]
+
+    def shape(self, degrees: Degrees) -> Shape:
+        """How a micro-batch of this tuple meets a layer."""
+        request = self.request
+        return Shape(
+            micro_batch=degrees.micro_batch(request.batch),
+            sequence=request.model.sequence,
+            tensor=tensor_group(degrees, request.cluster),
+            expert=expert_group(degrees, request.cluster),
+            sequence_parallel=request.sequence_parallel,
+            attention=request.attention,
+        )
+
+    def times(self, degrees: Degrees) -> list[LayerTimes]:
+        """Seconds of each kind of layer."""
+        key = (degrees.m, degrees.e, degrees.micro_batch(self.request.batch))
+        if key not in self._times:
+            shape = self.shape(degrees)
+            self._times[key] = [layer_times(layer, shape, self.request.cluster) for layer, _ in self._kinds]
+        return self._times[key]
+
+    def held(self, degrees: Degrees) -> list[tuple[int, float]]:
+        """Of each kind of layer, its static bytes and its tail in seconds."""
+        key = (degrees.d, degrees.m, degrees.o, degrees.e)
+        if key not in self._held:
+            self._held[key] = [(self._static(layer, degrees), self._tail_s(layer, degrees)) for layer, _ in self._kinds]
+        return self._held[key]
+
+    def bound_s(self, degrees: Degrees) -> float | None:
+        """A time that no assignment of this tuple beats: perfect balance, nothing recomputed. None: it cannot fit.
+
+        What cannot fit even with every layer recomputed and any balance is infeasible for certain."""
+        times, held = self.times(degrees), self.held(degrees)
+        static = sum(count * bytes_ for (_, count), (bytes_, _) in zip(self._kinds, held, strict=True))
+        largest = max(bytes_ for bytes_, _ in held)
+        capacity = self.request.capacity_bytes
+        if static > degrees.s * capacity or largest > capacity:
+            return None
+        gather = [3 * self._gather_s(layer, degrees) for layer, _ in self._kinds]
+        work = [one.forward_s + one.backward_s + more for one, more in zip(times, gather, strict=True)]
+        total = sum(count * t for (_, count), t in zip(self._kinds, work, strict=True)) + self._received_s(degrees)
+        weight = sum(count * one.weight_s for (_, count), one in zip(self._kinds, times, strict=True))
+        tails = sum(count * tail for (_, count), (_, tail) in zip(self._kinds, held, strict=True))
+        alpha, omega = self._fill(degrees)
+        rest = degrees.mu - alpha
+        steady = max((rest * total + tails) / degrees.s, rest * max(work) + min(tail for _, tail in held))
+        return alpha * total - omega * weight + steady + self.request.cluster.device.efficiencies.iteration_s
+
+    def problem(
+        self, degrees: Degrees, *, recompute: Recompute = Recompute.FREE, equal: bool = False
+    ) -> tuple[Problem, tuple[tuple[int, ...], ...]] | None:
+        """The level 2 problem, and for every chunk (stage by stage) the model's layers, in the problem's order.
+
+        None where the schedule does not allow the tuple."""
+        request = self.request
+        links = self.links(degrees)
+        s, v = degrees.s, self.chunks(degrees)
+        boundaries: tuple[int, ...] | None = None
+        places = [tuple(range(len(links)))]
+        if v > 1:
+            if degrees.mu % s or s * v > len(links):
+                return None
+            edges = equal_boundaries(request.model, s * v) if equal else _balanced(links, s * v)
+            pieces = [tuple(range(a, b)) for a, b in pairwise(edges)]
+            places = [pieces[chunk * s + stage] for stage in range(s) for chunk in range(v)]
+            sizes = [sum(len(places[stage * v + chunk]) for chunk in range(v)) for stage in range(s)]
+            boundaries = tuple(sum(sizes[:stage]) for stage in range(s + 1))
+        elif equal:
+            boundaries = equal_boundaries(request.model, s)
+        order = [index for piece in places for index in piece]
+        receive = self._receive_s(degrees)
+        problem = Problem(
+            links=tuple(links[index] for index in order),
+            stages=s,
+            micro_batches=degrees.mu,
+            in_flight=in_flight(request.schedule, s, degrees.mu, v),
+            capacity_bytes=request.capacity_bytes,
+            receive_forward_s=tuple(v * receive if j or v > 1 else 0.0 for j in range(s)),
+            receive_backward_s=tuple(v * receive if j < s - 1 or v > 1 else 0.0 for j in range(s)),
+            fill=self._fill(degrees),
+            chunks=v,
+            recompute=recompute,
+            boundaries=boundaries,
+        )
+        return problem, tuple(places)
+
+    def links(self, degrees: Degrees) -> list[Link]:
+        """Every layer as a link."""
+        shape = self.shape(degrees)
+        kinds = []
+        for (layer, _), times, (static, tail) in zip(
+            self._kinds, self.times(degrees), self.held(degrees), strict=True
+        ):
+            saved = ceil(saved_bytes(layer, shape))
+            kept = min(ceil(checkpoint_bytes(layer, shape)), saved) if layer.recomputable else saved
+            gather = self._gather_s(layer, degrees)
+            kinds.append(
+                Link(
+                    forward_s=times.forward_s + gather,
+                    backward_s=times.backward_s + 2 * gather,
+                    recompute_s=times.recompute_s,
+                    weight_s=times.weight_s,
+                    static_bytes=static,
+                    saved_bytes=saved,
+                    kept_bytes=kept,
+                    tail_s=tail,
+                    recomputable=layer.recomputable,
+                )
+            )
+        return [kinds[kind] for kind in self._kind_of]
+
+    def communication_s(self, degrees: Degrees, layer: int) -> float:
+        """Tensor- and expert-parallel communication of one layer for one micro-batch, forward and backward."""
+        return self.times(degrees)[self._kind_of[layer]].communication_s
+
+    def chunks(self, degrees: Degrees) -> int:
+        """v for this tuple."""
+        interleaves = self.request.schedule is Schedule.INTERLEAVED and degrees.s > 1
+        return self.request.chunks if interleaves else 1
+
+    def _fill(self, degrees: Degrees) -> tuple[float, float]:
+        return fill_share(self.request.schedule, degrees.s, self.chunks(degrees))
+
+    def _static(self, layer: Layer, degrees: Degrees) -> int:
+        return ceil(static_bytes(layer, degrees, self.request.zero))
+
+    def _tail_s(self, layer: Layer, degrees: Degrees) -> float:
+        cluster = self.request.cluster
+        dense, expert = local_parameters(layer, degrees)
+        reduce = gradient_s(dense, data_group(degrees, cluster), cluster)
+        if expert:
+            reduce += gradient_s(expert, replica_group(degrees, cluster), cluster)
+        step = optimizer_s(dense / degrees.o + expert / expert_shards(degrees), cluster)
+        return step if self.request.zero is ZeroStage.PARAMETERS else reduce + step
+
+    def _gather_s(self, layer: Layer, degrees: Degrees) -> float:
+        """ZeRO-3 alone: per micro-batch a gather before each pass and a scatter of gradients, 3Ψ in all."""
+        if self.request.zero is not ZeroStage.PARAMETERS:
+            return 0.0
+        cluster = self.request.cluster
+        dense, expert = local_parameters(layer, degrees)
+        half = gradient_s(dense, data_group(degrees, cluster), cluster)
+        return (half + gradient_s(expert, replica_group(degrees, cluster), cluster)) / 2
+
+    def _receive_s(self, degrees: Degrees) -> float:
+        if degrees.s == 1:
+            return 0.0
+        cluster = self.request.cluster
+        crosses = 1.0 if degrees.d * degrees.m >= cluster.node < cluster.devices else 0.0
+        return transfer_s(self.request.model.layers[0].hidden, self.shape(degrees), crosses, cluster)
+
+    def _received_s(self, degrees: Degrees) -> float:
+        """All receives of one micro-batch."""
+        v = self.chunks(degrees)
+        return 2 * self._receive_s(degrees) * (degrees.s * v if v > 1 else degrees.s - 1)
+
+
+def equal_boundaries(model: Model, stages: int) -> tuple[int, ...]:
+    """The usual split: blocks in equal numbers (the first stages take what is left over), embedding first, head last."""
+    blocks = [i for i, layer in enumerate(model.layers) if layer.kind is LayerKind.BLOCK]
+    first = blocks[0] if blocks else 0
+    share, over = divmod(len(blocks), stages)
+    edges = [0]
+    position = first
+    for stage in range(stages - 1):
+        position += share + (stage < over)
+        edges.append(position)
+    return (*edges, len(model.layers))
+
+
+def _balanced(links: list[Link], pieces: int) -> tuple[int, ...]:
+    """The split of a chain into pieces whose longest is shortest."""
+    problem = Problem(
+        links=tuple(links),
+        stages=pieces,
+        micro_batches=1_000_000,
+        in_flight=(1,) * pieces,
+        capacity_bytes=1 << 62,
+        receive_forward_s=(0.0,) * pieces,
+        receive_backward_s=(0.0,) * pieces,
+        recompute=Recompute.NONE,
+    )
+    solution = solve(problem)
+    if solution is None:
+        raise ValueError("a chain without a memory limit always splits")
+    return solution.boundaries

@@ -1,0 +1,209 @@
+"""The answer: degrees, stages with their layers and memory, and the iteration's time with its parts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from headrace_services.planner.assignment import Problem, Solution
+from headrace_services.planner.costing import Costing, Request
+from headrace_services.planner.degrees import Degrees
+from headrace_services.planner.simulator import (
+    Simulation,
+    StageTimes,
+    closed_form_s,
+    lower_bound_s,
+    paper_s,
+    simulate,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Bytes of one device of a stage at its peak."""
+
+    static_bytes: int
+    """Parameters, gradients, optimizer state."""
+    activation_bytes: int
+    """Of all micro-batches in flight."""
+    rebuild_bytes: int
+    """Room to recompute one layer; 0 where none is."""
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return self.static_bytes + self.activation_bytes + self.rebuild_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """One stage: its layers chunk by chunk, those it recomputes, its times and its memory."""
+
+    chunks: tuple[tuple[int, ...], ...]
+    recomputed: tuple[int, ...]
+    times: StageTimes
+    recompute_s: float
+    """The part of a backward pass that computes activations again."""
+    memory: StageMemory
+    in_flight: int
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """All its layers, ascending."""
+        return tuple(sorted(layer for chunk in self.chunks for layer in chunk))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """Seconds of an iteration on its slowest stage; they add up to the simulated time."""
+
+    compute_s: float
+    communication_s: float
+    """Tensor- and expert-parallel collectives."""
+    transfer_s: float
+    recompute_s: float
+    bubble_s: float
+    tail_s: float
+    """Gradient collectives and the optimizer's step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A way to train, and what it takes."""
+
+    request: Request
+    mode: str
+    degrees: Degrees
+    stages: tuple[StagePlan, ...]
+    analytic_s: float
+    """What level 2 minimised."""
+    simulated_s: float
+    lower_bound_s: float
+    """No run of these stages is faster."""
+    paper_s: float
+    """µ·max T_j and the tail, the paper's approximation."""
+    mfu: float
+    """Model FLOPs (attention full, not causal; nothing recomputed) over the cluster's peak."""
+    hfu: float
+    """As MFU, with recomputed layers counted again."""
+    breakdown: Breakdown
+    exact: bool
+
+    @property
+    def gap(self) -> float:
+        """How far the simulated time can be from the best run of these stages, as a share of the bound."""
+        return self.simulated_s / self.lower_bound_s - 1.0
+
+    @property
+    def micro_batch(self) -> int:
+        """b, sequences per micro-batch."""
+        return self.degrees.micro_batch(self.request.batch)
+
+    @property
+    def recomputed(self) -> tuple[int, ...]:
+        """All layers that are recomputed."""
+        return tuple(sorted(layer for stage in self.stages for layer in stage.recomputed))
+
+    def run(self) -> Simulation:
+        """The simulation behind the plan."""
+        return run_stages(self.request, self.degrees, self.stages)
+
+
+def run_stages(request: Request, degrees: Degrees, stages: Sequence[StagePlan]) -> Simulation:
+    """Simulates the request's schedule over these stages."""
+    chunks = len(stages[0].chunks)
+    return simulate(request.schedule, [stage.times for stage in stages], degrees.mu, chunks)
+
+
+def assemble(
+    costing: Costing,
+    mode: str,
+    degrees: Degrees,
+    problem: Problem,
+    places: tuple[tuple[int, ...], ...],
+    solution: Solution,
+) -> Plan:
+    """The plan of a level 2 solution, simulated."""
+    request = costing.request
+    stages = _stages(problem, places, solution)
+    times = [stage.times for stage in stages]
+    fixed = request.cluster.device.efficiencies.iteration_s
+    simulation = run_stages(request, degrees, stages)
+    total = simulation.total_s + fixed
+    peak = request.cluster.devices * request.cluster.device.peak_flops
+    flops = request.model.model_flops(request.batch)
+    again = sum(request.model.layers[i].forward_flops(request.model.sequence) for s in stages for i in s.recomputed)
+    again *= request.batch * request.model.sequence
+    return Plan(
+        request=request,
+        mode=mode,
+        degrees=degrees,
+        stages=stages,
+        analytic_s=closed_form_s(times, degrees.mu, problem.fill) + fixed,
+        simulated_s=total,
+        lower_bound_s=lower_bound_s(request.schedule, times, degrees.mu, problem.chunks) + fixed,
+        paper_s=paper_s(times, degrees.mu) + max(one.tail_s for one in times) + fixed,
+        mfu=flops / (total * peak),
+        hfu=(flops + again) / (total * peak),
+        breakdown=_breakdown(costing, degrees, stages, problem, total),
+        exact=solution.exact,
+    )
+
+
+def _stages(
+    problem: Problem, places: tuple[tuple[int, ...], ...], solution: Solution
+) -> tuple[StagePlan, ...]:
+    order = [index for piece in places for index in piece]
+    again = set(solution.recomputed)
+    reserve = max((k.saved_bytes - k.kept_bytes for k in problem.links if k.recomputable), default=0)
+    stages = []
+    for j, (a, b) in enumerate(pairwise(solution.boundaries)):
+        span = range(a, b)
+        links = problem.links
+        recompute = sum(links[i].recompute_s for i in span if i in again)
+        in_stage = any(i in again for i in span)
+        saved = sum(links[i].kept_bytes if i in again else links[i].saved_bytes for i in span)
+        static = sum(links[i].static_bytes for i in span)
+        used = problem.stage_bytes(j, static, saved, in_stage, reserve)
+        rebuild = reserve if in_stage else 0
+        v = problem.chunks
+        pieces = tuple(places[j * v : (j + 1) * v]) if v > 1 else (tuple(order[a:b]),)
+        stages.append(
+            StagePlan(
+                chunks=pieces,
+                recomputed=tuple(sorted(order[i] for i in span if i in again)),
+                times=StageTimes(
+                    forward_s=sum(links[i].forward_s for i in span) + problem.receive_forward_s[j],
+                    backward_s=sum(links[i].backward_s for i in span) + recompute + problem.receive_backward_s[j],
+                    weight_s=sum(links[i].weight_s for i in span),
+                    tail_s=problem.tail_s + sum(links[i].tail_s for i in span),
+                ),
+                recompute_s=recompute,
+                memory=StageMemory(
+                    static_bytes=static,
+                    activation_bytes=used - static - rebuild,
+                    rebuild_bytes=rebuild,
+                ),
+                in_flight=problem.in_flight[j],
+            )
+        )
+    return tuple(stages)
+
+
+def _breakdown(
+    costing: Costing, degrees: Degrees, stages: Sequence[StagePlan], problem: Problem, total: float
+) -> Breakdown:
+    mu = degrees.mu
+    slowest = max(range(len(stages)), key=lambda j: mu * stages[j].times.total_s + stages[j].times.tail_s)
+    stage = stages[slowest]
+    communication = sum(costing.communication_s(degrees, i) for i in stage.layers)
+    transfer = problem.receive_forward_s[slowest] + problem.receive_backward_s[slowest]
+    compute = stage.times.total_s - stage.recompute_s - communication - transfer
+    bubble = total - mu * stage.times.total_s - stage.times.tail_s
+    return Breakdown(
+        compute_s=mu * compute,
+        communication_s=mu * communication,
+        transfer_s=mu * transfer,
+        recompute_s=mu * stage.recompute_s,
+        bubble_s=bubble,
+        tail_s=stage.times.tail_s,
+    )

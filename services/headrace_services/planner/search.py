@@ -1,0 +1,186 @@
+"""Both levels together: all tuples of degrees, best bound first, each solved exactly until no bound can win.
+
+Every tuple has a bound that no assignment of it beats (`Costing.bound_s`). Tuples are solved in the order of their
+bounds, and the search ends when the next bound is not below the best time found: nothing was sampled and nothing that
+could win was skipped. The best `FINALISTS` are then simulated, and the fastest of them is the plan. The full search
+simulates the winners of the restricted modes too (they are plans of its own space), so it never loses to one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from headrace.errors import HeadraceError
+from headrace_services.planner.assignment import Problem, Solution, solve
+from headrace_services.planner.assignment_local import solve_locally
+from headrace_services.planner.costing import Costing, Request
+from headrace_services.planner.degrees import Degrees, tuples
+from headrace_services.planner.modes import FULL, MODES, Mode
+from headrace_services.planner.plan import Plan, assemble
+
+FINALISTS: Final = 4
+EVERY: Final = 64
+"""Tuples between two reports of progress while bounds are computed."""
+
+
+class Method(StrEnum):
+    """How level 2 is solved."""
+
+    EXACT = "exact"
+    LOCAL = "local"
+
+
+class SearchStoppedError(HeadraceError):
+    """The search was told to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a search stands."""
+
+    mode: str
+    bounded: int
+    """Tuples whose bound is known."""
+    solved: int
+    total: int
+    best_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A finished search: its plan, or None when nothing fits, and how it went."""
+
+    mode: str
+    plan: Plan | None
+    tuples: int
+    impossible: int
+    """Tuples that cannot fit in memory however they are assigned."""
+    solved: int
+    finalists: tuple[Plan, ...] = ()
+
+
+Watch = Callable[[Progress], None]
+"""Called now and then; may raise SearchStoppedError."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    objective_s: float
+    degrees: Degrees
+    mode: Mode
+    problem: Problem
+    places: tuple[tuple[int, ...], ...]
+    solution: Solution
+
+
+@dataclass(slots=True)
+class Search:
+    """The searches of one request; they share what tuples cost and bounds."""
+
+    request: Request
+    method: Method = Method.EXACT
+    watch: Watch | None = None
+    _costing: Costing = field(init=False)
+    _bounds: list[tuple[float, Degrees]] | None = field(init=False, default=None)
+    _total: int = field(init=False, default=0)
+    _outcomes: dict[str, Outcome] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._costing = Costing(self.request)
+
+    @property
+    def costing(self) -> Costing:
+        """What prices the tuples."""
+        return self._costing
+
+    def run(self, mode: Mode = FULL) -> Outcome:
+        """The best plan of a mode."""
+        if mode.name not in self._outcomes:
+            self._outcomes[mode.name] = self._run(mode)
+        return self._outcomes[mode.name]
+
+    def _run(self, mode: Mode) -> Outcome:
+        found, solved, open_ = self._solve(mode)
+        plans = self._simulated(mode, found)
+        if mode is FULL:
+            others = [self.run(other) for other in MODES.values() if other is not FULL]
+            plans += [replace(other.plan, mode=FULL.name) for other in others if other.plan]
+        plans.sort(key=lambda plan: (plan.simulated_s, plan.analytic_s, plan.degrees))
+        return Outcome(
+            mode=mode.name,
+            plan=plans[0] if plans else None,
+            tuples=open_,
+            impossible=open_ - sum(mode.allows(d, self.request.batch) for _, d in self.bounds()),
+            solved=solved,
+            finalists=tuple(plans),
+        )
+
+    def bounds(self) -> list[tuple[float, Degrees]]:
+        """Every tuple that may fit with its bound in seconds, least first."""
+        if self._bounds is None:
+            request, bounds = self.request, []
+            for degrees in tuples(request.model, request.cluster, request.batch):
+                if self._total % EVERY == 0:
+                    self._tell(FULL, self._total, 0, 0, None)
+                self._total += 1
+                bound = self._costing.bound_s(degrees)
+                if bound is not None:
+                    bounds.append((bound, degrees))
+            bounds.sort()
+            self._bounds = bounds
+        return self._bounds
+
+    def candidate(self, mode: Mode, degrees: Degrees) -> _Candidate | None:
+        """A tuple solved, or None when it does not fit."""
+        made = self._costing.problem(degrees, recompute=mode.recomputation, equal=mode.equal_stages)
+        if made is None:
+            return None
+        problem, places = made
+        solution = solve(problem) if self.method is Method.EXACT else solve_locally(problem)
+        if solution is None:
+            return None
+        total = solution.objective_s + self.request.cluster.device.efficiencies.iteration_s
+        return _Candidate(total, degrees, mode, problem, places, solution)
+
+    def assembled(self, candidate: _Candidate) -> Plan:
+        """The plan of a candidate."""
+        return assemble(
+            self._costing,
+            candidate.mode.name,
+            candidate.degrees,
+            candidate.problem,
+            candidate.places,
+            candidate.solution,
+        )
+
+    def _solve(self, mode: Mode) -> tuple[list[_Candidate], int, int]:
+        bounds = [pair for pair in self.bounds() if mode.allows(pair[1], self.request.batch)]
+        allowed = sum(
+            mode.allows(d, self.request.batch)
+            for d in tuples(self.request.model, self.request.cluster, self.request.batch)
+        )
+        best, solved = float("inf"), 0
+        found: list[_Candidate] = []
+        for bound, degrees in bounds:
+            if bound >= best:
+                break
+            self._tell(mode, len(bounds), solved, allowed, None if best == float("inf") else best)
+            candidate = self.candidate(mode, degrees)
+            solved += 1
+            if candidate is not None:
+                found.append(candidate)
+                best = min(best, candidate.objective_s)
+        found.sort(key=lambda one: (one.objective_s, one.degrees))
+        return found, solved, allowed
+
+    def _simulated(self, mode: Mode, found: list[_Candidate]) -> list[Plan]:
+        plans: list[Plan] = []
+        for candidate in found[:FINALISTS]:
+            self._tell(mode, self._total, len(found), self._total, found[0].objective_s)
+            plans.append(self.assembled(candidate))
+        return plans
+
+    def _tell(self, mode: Mode, bounded: int, solved: int, total: int, best_s: float | None) -> None:
+        if self.watch is not None:
+            self.watch(Progress(mode=mode.name, bounded=bounded, solved=solved, total=total, best_s=best_s))

@@ -1,0 +1,48 @@
+"""Seconds of what is not a layer's pass: transfers between stages, gradient collectives, the optimizer's step.
+
+Arguments may be floats or arrays, as in `layer_cost`.
+"""
+
+from headrace_services.planner.cluster import Cluster
+from headrace_services.planner.collectives import Group, all_reduce_s
+from headrace_services.planner.layer_cost import BYTES, Shape
+
+OPTIMIZER_TRAFFIC = 30
+"""Bytes an Adam step moves per parameter: reads 2 + 12 and the gradient in 32 bits, writes 12 + 2 (mixed precision)."""
+
+
+def transfer_s(hidden: float, shape: Shape, crosses: float, cluster: Cluster) -> float:
+    """Receiving one micro-batch's activations, or their gradients, from a neighbour stage.
+
+    Each tensor rank sends 1/t of the 2bSh bytes and the receivers gather them over their links (SC'21, section 4.1;
+    DeepSpeed's pipeline engine does the same). `crosses` is 1 where neighbour stages stand on different nodes."""
+    device, constants = cluster.device, cluster.device.efficiencies
+    volume = BYTES * shape.tokens * hidden
+    link = device.link_bandwidth * constants.link
+    within = constants.transfer_s + volume / shape.t / link
+    between = constants.transfer_network_s + volume / shape.t / (device.network_bandwidth * constants.transfer)
+    gather = (shape.t - 1) / shape.t * volume / link
+    return crosses * between + (1 - crosses) * within + gather
+
+
+def gradient_s(parameters: float, ranks: Group, cluster: Cluster) -> float:
+    """All-reduce of 2-byte gradients; with sharded optimizers a reduce-scatter and an all-gather of the same volume.
+
+    Where a node holds several ranks of the ring but not all its devices belong to it, measured rings are slower than
+    their share of the network (`Efficiencies.gradients_shared`)."""
+    device, constants = cluster.device, cluster.device.efficiencies
+    shared = (ranks.per_node > 1) * (ranks.per_node < device.devices_per_node) * (ranks.nodes > 1)
+    network = constants.gradients * (1 + shared * (constants.gradients_shared - 1))
+    return all_reduce_s(
+        BYTES * parameters,
+        ranks,
+        link=device.link_bandwidth * constants.gradients,
+        network=device.network_bandwidth * network,
+        latency_s=0.0,
+        node_latency_s=0.0,
+    )
+
+
+def optimizer_s(parameters: float, cluster: Cluster) -> float:
+    """The step over the parameters of one shard: it only moves memory."""
+    return OPTIMIZER_TRAFFIC * parameters / (cluster.device.memory_bandwidth * cluster.device.efficiencies.optimizer)
