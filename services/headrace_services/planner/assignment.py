@@ -104,6 +104,7 @@ class Chain:
     kind_of: list[int] = field(init=False)
     signature: NDArray[np.int64] = field(init=False)
     counts: list[tuple[int, ...]] = field(init=False)
+    matrix: NDArray[np.int64] = field(init=False)
     reserve: int = field(init=False)
     _fronts: dict[tuple[int, ...], _Front] = field(init=False, default_factory=dict)
 
@@ -114,6 +115,7 @@ class Chain:
         self.kind_of = [index[link] for link in links]
         self.reserve = max((k.saved_bytes - k.kept_bytes for k in self.kinds if k.recomputable), default=0)
         self.signature, self.counts = _signatures(tuple(self.kind_of), len(self.kinds))
+        self.matrix = np.array(self.counts, dtype=np.int64)
 
     def front(self, counts: tuple[int, ...]) -> _Front:
         """The front of a multiset, built from that of one link less."""
@@ -121,6 +123,10 @@ class Chain:
         if known is None:
             known = self._fronts[counts] = self._build(counts)
         return known
+
+    def sums(self, values: Sequence[float]) -> NDArray[np.float64]:
+        """Per multiset, the sum of a value of its links (whole bytes are exact below 2⁵³)."""
+        return self.matrix @ np.array(values)
 
     def _build(self, counts: tuple[int, ...]) -> _Front:
         front = _Front([0], [0.0], [tuple(0 for _ in counts)])
@@ -197,8 +203,7 @@ def _tables(chain: Chain) -> list[_Table]:
     alpha, omega = problem.fill
     shared: dict[tuple[int, float, float], _Table] = {}
     tables = []
-    weights = np.array([sum(n * k.weight_s for n, k in zip(c, chain.kinds, strict=True)) for c in chain.counts])
-    tails = np.array([sum(n * k.tail_s for n, k in zip(c, chain.kinds, strict=True)) for c in chain.counts])
+    weights, tails = (chain.sums([getattr(k, f) for k in chain.kinds]) for f in ("weight_s", "tail_s"))
     for stage in range(problem.stages):
         key = (
             problem.in_flight[stage],
@@ -206,8 +211,7 @@ def _tables(chain: Chain) -> list[_Table]:
             problem.receive_backward_s[stage],
         )
         if key not in shared:
-            found = (stage_seconds(chain, stage, counts) for counts in chain.counts)
-            seconds = np.array([np.inf if pair is None else pair[0] for pair in found])
+            seconds = _seconds(chain, stage)
             filling = np.append(alpha * seconds - omega * weights, np.inf)
             fits = np.isfinite(seconds)
             steady = (problem.micro_batches - alpha) * np.where(fits, seconds, 0.0)
@@ -215,6 +219,29 @@ def _tables(chain: Chain) -> list[_Table]:
             shared[key] = _Table(filling[chain.signature], np.append(worst, np.inf)[chain.signature])
         tables.append(shared[key])
     return tables
+
+
+def _seconds(chain: Chain, stage: int) -> NDArray[np.float64]:
+    """`stage_seconds` of every multiset at once; only those that must and may recompute are looked at one by one."""
+    problem, kinds = chain.problem, chain.kinds
+    k, v, capacity = problem.in_flight[stage], problem.chunks, problem.capacity_bytes
+    static = chain.sums([link.static_bytes for link in kinds])
+    saved = chain.sums([link.saved_bytes for link in kinds])
+    most = chain.sums([(link.saved_bytes - link.kept_bytes) * link.recomputable for link in kinds])
+    base = chain.sums([link.forward_s + link.backward_s for link in kinds])
+    base = base + problem.receive_forward_s[stage] + problem.receive_backward_s[stage]
+    fits = static - (-k * saved // v) <= capacity
+    possible = static - (-k * (saved - most) // v) <= capacity
+    if problem.recompute is Recompute.ALL:
+        fits = np.zeros_like(fits)
+    elif problem.recompute is Recompute.NONE:
+        possible = fits
+    seconds = np.where(fits, base, np.inf)
+    for number in np.flatnonzero(possible & ~fits):
+        found = stage_seconds(chain, stage, chain.counts[number])
+        if found is not None:
+            seconds[number] = found[0]
+    return seconds
 
 
 def _distinct(tables: Sequence[_Table]) -> list[_Table]:

@@ -121,12 +121,17 @@ def assemble(
     problem: Problem,
     places: tuple[tuple[int, ...], ...],
     solution: Solution,
-) -> Plan:
-    """The plan of a level 2 solution, simulated."""
+    *,
+    limit_s: float = float("inf"),
+) -> Plan | None:
+    """The plan of a level 2 solution, simulated; None when no run of its stages is faster than the limit."""
     request = costing.request
     stages = _stages(problem, places, solution)
     times = [stage.times for stage in stages]
     fixed = request.cluster.device.efficiencies.iteration_s
+    bound = lower_bound_s(request.schedule, times, degrees.mu, problem.chunks) + fixed
+    if bound >= limit_s:
+        return None
     simulation = run_stages(request, degrees, stages)
     total = simulation.total_s + fixed
     peak = request.cluster.devices * request.cluster.device.peak_flops
@@ -140,7 +145,7 @@ def assemble(
         stages=stages,
         analytic_s=closed_form_s(times, degrees.mu, problem.fill) + fixed,
         simulated_s=total,
-        lower_bound_s=lower_bound_s(request.schedule, times, degrees.mu, problem.chunks) + fixed,
+        lower_bound_s=bound,
         paper_s=paper_s(times, degrees.mu) + max(one.tail_s for one in times) + fixed,
         mfu=flops / (total * peak),
         hfu=(flops + again) / (total * peak),

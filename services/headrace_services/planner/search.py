@@ -65,13 +65,28 @@ Watch = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class Candidate:
+    """A tuple with its best assignment."""
+
     objective_s: float
     degrees: Degrees
     mode: Mode
     problem: Problem
     places: tuple[tuple[int, ...], ...]
     solution: Solution
+
+
+def assemble_below(limit_s: float, costing: Costing, candidate: Candidate) -> Plan | None:
+    """The plan of a candidate, or None when no run of its stages is faster than the limit."""
+    return assemble(
+        costing,
+        candidate.mode.name,
+        candidate.degrees,
+        candidate.problem,
+        candidate.places,
+        candidate.solution,
+        limit_s=limit_s,
+    )
 
 
 @dataclass(slots=True)
@@ -83,6 +98,7 @@ class Search:
     watch: Watch | None = None
     _costing: Costing = field(init=False)
     _bounds: list[tuple[float, Degrees]] | None = field(init=False, default=None)
+    _impossible: list[Degrees] = field(init=False, default_factory=list)
     _total: int = field(init=False, default=0)
     _outcomes: dict[str, Outcome] = field(init=False, default_factory=dict)
 
@@ -111,7 +127,7 @@ class Search:
             mode=mode.name,
             plan=plans[0] if plans else None,
             tuples=open_,
-            impossible=open_ - sum(mode.allows(d, self.request.batch) for _, d in self.bounds()),
+            impossible=sum(mode.allows(d, self.request.batch) for d in self._impossible),
             solved=solved,
             finalists=tuple(plans),
         )
@@ -125,13 +141,15 @@ class Search:
                     self._tell(FULL, self._total, 0, 0, None)
                 self._total += 1
                 bound = self._costing.bound_s(degrees)
-                if bound is not None:
+                if bound is None:
+                    self._impossible.append(degrees)
+                else:
                     bounds.append((bound, degrees))
             bounds.sort()
             self._bounds = bounds
         return self._bounds
 
-    def candidate(self, mode: Mode, degrees: Degrees) -> _Candidate | None:
+    def candidate(self, mode: Mode, degrees: Degrees) -> Candidate | None:
         """A tuple solved, or None when it does not fit."""
         made = self._costing.problem(degrees, recompute=mode.recomputation, equal=mode.equal_stages)
         if made is None:
@@ -141,27 +159,19 @@ class Search:
         if solution is None:
             return None
         total = solution.objective_s + self.request.cluster.device.efficiencies.iteration_s
-        return _Candidate(total, degrees, mode, problem, places, solution)
+        return Candidate(total, degrees, mode, problem, places, solution)
 
-    def assembled(self, candidate: _Candidate) -> Plan:
+    def assembled(self, candidate: Candidate) -> Plan:
         """The plan of a candidate."""
-        return assemble(
-            self._costing,
-            candidate.mode.name,
-            candidate.degrees,
-            candidate.problem,
-            candidate.places,
-            candidate.solution,
-        )
+        plan = assemble_below(float("inf"), self._costing, candidate)
+        assert plan is not None
+        return plan
 
-    def _solve(self, mode: Mode) -> tuple[list[_Candidate], int, int]:
+    def _solve(self, mode: Mode) -> tuple[list[Candidate], int, int]:
         bounds = [pair for pair in self.bounds() if mode.allows(pair[1], self.request.batch)]
-        allowed = sum(
-            mode.allows(d, self.request.batch)
-            for d in tuples(self.request.model, self.request.cluster, self.request.batch)
-        )
+        allowed = len(bounds) + sum(mode.allows(d, self.request.batch) for d in self._impossible)
         best, solved = float("inf"), 0
-        found: list[_Candidate] = []
+        found: list[Candidate] = []
         for bound, degrees in bounds:
             if bound >= best:
                 break
@@ -174,11 +184,16 @@ class Search:
         found.sort(key=lambda one: (one.objective_s, one.degrees))
         return found, solved, allowed
 
-    def _simulated(self, mode: Mode, found: list[_Candidate]) -> list[Plan]:
+    def _simulated(self, mode: Mode, found: list[Candidate]) -> list[Plan]:
+        """The finalists, simulated, but for those whose own lower bound another one's simulation beats."""
         plans: list[Plan] = []
+        best = float("inf")
         for candidate in found[:FINALISTS]:
             self._tell(mode, self._total, len(found), self._total, found[0].objective_s)
-            plans.append(self.assembled(candidate))
+            plan = assemble_below(best, self._costing, candidate)
+            if plan is not None:
+                plans.append(plan)
+                best = min(best, plan.simulated_s)
         return plans
 
     def _tell(self, mode: Mode, bounded: int, solved: int, total: int, best_s: float | None) -> None:

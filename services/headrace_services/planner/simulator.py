@@ -5,7 +5,7 @@ forward needs the forward of the stage before; a backward needs the forward of i
 stage behind. Receiving is part of the receiving pass, as it blocks the stage in Megatron-LM and DeepSpeed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace_services.planner.schedules import Pass, Schedule, Step, order
@@ -42,20 +42,37 @@ class Simulation:
     """An iteration as it would run."""
 
     total_s: float
-    stages: tuple[tuple[Event, ...], ...]
-    peak_in_flight: tuple[int, ...]
-    """Per stage, the most micro-batches (or chunks of them) between their forward and the pass that frees them."""
+    orders: tuple[tuple[Step, ...], ...]
+    ends_s: tuple[tuple[float, ...], ...]
+    """When each step of `orders` ends."""
+    durations: tuple[Mapping[Pass, float], ...]
 
     @property
     def pipeline_s(self) -> float:
         """When the last pass ends, before tails."""
-        return max(events[-1].end_s for events in self.stages)
+        return max(row[-1] for row in self.ends_s)
 
     @property
     def bubble_share(self) -> float:
         """Share of stage time that is idle before the last pass ends."""
-        busy = sum(event.end_s - event.start_s for events in self.stages for event in events)
-        return 1.0 - busy / (self.pipeline_s * len(self.stages))
+        pairs = zip(self.orders, self.durations, strict=True)
+        busy = sum(durations[step.kind] for steps, durations in pairs for step in steps)
+        return 1.0 - busy / (self.pipeline_s * len(self.orders))
+
+    @property
+    def peak_in_flight(self) -> tuple[int, ...]:
+        """Per stage, the most micro-batches (or chunks of them) between their forward and the pass that frees them.
+
+        Steps run one after the other, so counting in their order is counting in time."""
+        return tuple(_peak(steps) for steps in self.orders)
+
+    def events(self, stage: int) -> list[Event]:
+        """The steps of a stage with their times."""
+        durations = self.durations[stage]
+        return [
+            Event(step, end - durations[step.kind], end)
+            for step, end in zip(self.orders[stage], self.ends_s[stage], strict=True)
+        ]
 
 
 def simulate(
@@ -69,40 +86,67 @@ def simulate(
         raise ValueError(f"interleaving needs micro-batches in groups of {s} stages, and {micro_batches} are not")
     plain = Schedule.ONE_F_ONE_B if s == 1 and schedule is Schedule.INTERLEAVED else schedule
     orders = [order(plain, j, s, micro_batches, chunks) for j in range(s)]
-    durations = [_durations(plain, stage, chunks) for stage in stages]
-    ends: dict[tuple[Pass, int, int], float] = {}
-    events: list[list[Event]] = [[] for _ in range(s)]
-    free = [0.0] * s
-    position = [0] * s
-    ready = list(range(s))
+    ends = _run(plain, orders, [_durations(plain, stage, chunks) for stage in stages], micro_batches, chunks)
+    return Simulation(
+        total_s=max(ends[j][-1] + stages[j].tail_s for j in range(s)),
+        orders=tuple(map(tuple, orders)),
+        ends_s=tuple(map(tuple, ends)),
+        durations=tuple(_durations(plain, stage, chunks) for stage in stages),
+    )
+
+
+def _run(
+    schedule: Schedule,
+    orders: Sequence[Sequence[Step]],
+    durations: Sequence[Mapping[Pass, float]],
+    micro_batches: int,
+    chunks: int,
+) -> list[list[float]]:
+    """When every step of every stage ends. A stage runs until an input is missing, and again once that is there."""
+    s = len(orders)
     last = s * chunks - 1
-    waiting: dict[tuple[Pass, int, int], int] = {}
+    never = -1.0
+    down = [[never] * micro_batches for _ in range(last + 1)]
+    back = [[never] * micro_batches for _ in range(last + 1)]
+    ends: list[list[float]] = [[] for _ in range(s)]
+    free = [0.0] * s
+    ready = list(range(s))
+    asleep = [False] * s
     while ready:
         j = ready.pop()
-        steps, duration = orders[j], durations[j]
-        while position[j] < len(steps):
-            step = steps[position[j]]
-            place = step.chunk * s + j
-            needs = _needs(step, place, last)
-            missing = next((key for key in needs if key not in ends), None)
-            if missing is not None:
-                waiting[missing] = j
-                break
-            start = max([free[j], *(ends[key] for key in needs)])
-            end = start + duration[step.kind]
-            key = (step.kind, step.micro_batch, place)
-            free[j] = ends[key] = end
-            events[j].append(Event(step, start, end))
-            position[j] += 1
-            if key in waiting:
-                ready.append(waiting.pop(key))
-    if any(position[j] < len(orders[j]) for j in range(s)):
-        raise ValueError("the schedule waits for itself")
-    return Simulation(
-        total_s=max(free[j] + stages[j].tail_s for j in range(s)),
-        stages=tuple(tuple(row) for row in events),
-        peak_in_flight=tuple(_peak(row) for row in events),
-    )
+        asleep[j] = False
+        mine, steps, now = ends[j], orders[j], free[j]
+        forward_s, backward_s, weight_s = (durations[j][kind] for kind in Pass)
+        for position in range(len(mine), len(steps)):
+            step = steps[position]
+            kind, i, place = step.kind, step.micro_batch, step.chunk * s + j
+            if kind is Pass.FORWARD:
+                arrived = down[place - 1][i] if place else 0.0
+                if arrived < 0.0:
+                    asleep[j] = True
+                    break
+                now = (arrived if arrived > now else now) + forward_s
+                down[place][i] = now
+                other = (j + 1) % s
+            elif kind is Pass.BACKWARD:
+                arrived = back[place + 1][i] if place < last else down[place][i]
+                if arrived < 0.0 or down[place][i] < 0.0:
+                    asleep[j] = True
+                    break
+                now = (arrived if arrived > now else now) + backward_s
+                back[place][i] = now
+                other = j - 1 if j else s - 1
+            else:
+                now += weight_s
+                other = j
+            mine.append(now)
+            if asleep[other] and other != j:
+                asleep[other] = False
+                ready.append(other)
+        free[j] = now
+    if any(len(ends[j]) < len(orders[j]) for j in range(s)):
+        raise ValueError(f"the schedule {schedule} waits for itself")
+    return ends
 
 
 def lower_bound_s(
@@ -148,25 +192,10 @@ def _durations(schedule: Schedule, stage: StageTimes, chunks: int) -> dict[Pass,
     }
 
 
-def _needs(step: Step, place: int, last: int) -> tuple[tuple[Pass, int, int], ...]:
-    i = step.micro_batch
-    match step.kind:
-        case Pass.FORWARD:
-            return ((Pass.FORWARD, i, place - 1),) if place else ()
-        case Pass.BACKWARD:
-            behind = ((Pass.BACKWARD, i, place + 1),) if place < last else ()
-            return ((Pass.FORWARD, i, place), *behind)
-        case Pass.WEIGHT:
-            return ((Pass.BACKWARD, i, place),)
-
-
-def _peak(events: Sequence[Event]) -> int:
-    """Steps run one after the other, so counting in their order is counting in time."""
-    frees = Pass.WEIGHT if any(event.step.kind is Pass.WEIGHT for event in events) else Pass.BACKWARD
+def _peak(steps: Sequence[Step]) -> int:
+    frees = Pass.WEIGHT if any(step.kind is Pass.WEIGHT for step in steps) else Pass.BACKWARD
     alive = peak = 0
-    for event in events:
-        alive += (event.step.kind is Pass.FORWARD) - (event.step.kind is frees)
+    for step in steps:
+        alive += (step.kind is Pass.FORWARD) - (step.kind is frees)
         peak = max(peak, alive)
     return peak
-
-

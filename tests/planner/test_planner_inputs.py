@@ -1,0 +1,148 @@
+"""What users get wrong: every case names the field, the value and a remedy."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import InvalidFieldError
+from headrace_services.planner import catalogue
+from headrace_services.planner.blocks import model_from_description
+from headrace_services.planner.huggingface import model_from_configuration
+
+GOOD: dict[str, Any] = {
+    "vocabulary": 1000,
+    "sequence": 512,
+    "hidden": 256,
+    "blocks": [{"count": 4, "heads": 8}],
+}
+DEVICE: dict[str, Any] = {
+    "peak_flops": 312e12,
+    "memory_bytes": 80e9,
+    "memory_bandwidth": 2e12,
+    "link_bandwidth": 3e11,
+    "network_bandwidth": 25e9,
+    "devices_per_node": 8,
+    "devices": 16,
+}
+
+
+def told(error: pytest.ExceptionInfo[InvalidFieldError]) -> str:
+    assert all(one.field and one.message and one.remedy for one in error.value.violations)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("gpt3-175", "gpt3-175b"), ("lama3-70b", "llama3-70b"), ("deepseek141b", "deepseek-141b")]
+)
+def test_unknown_models_get_the_nearest_names(name: str, hint: str) -> None:
+    with pytest.raises(InvalidFieldError) as error:
+        catalogue.model(name)
+    assert hint in told(error)
+    assert name in told(error)
+
+
+@pytest.mark.parametrize("name", ["a10-64", "a100", "h100-", "-8", "", "a100-80g-64x"])
+def test_unknown_clusters_say_how_to_write_one(name: str) -> None:
+    with pytest.raises(InvalidFieldError) as error:
+        catalogue.cluster(name)
+    assert "DEVICE-COUNT" in told(error)
+
+
+@pytest.mark.parametrize(("name", "word"), [("a100-0", "devices"), ("a100-12", "16"), ("a100-99999999", "devices")])
+def test_impossible_counts(name: str, word: str) -> None:
+    with pytest.raises(InvalidFieldError) as error:
+        catalogue.cluster(name)
+    assert word in told(error)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"hidden": -1}, "model.hidden"),
+        ({"hidden": None}, "model.hidden"),
+        ({"sequence": 0}, "model.sequence"),
+        ({"vocabulary": "many"}, "model.vocabulary"),
+        ({"blocks": []}, "model.blocks"),
+        ({"blocks": [{"count": 4}]}, "model.blocks[0].heads"),
+        ({"blocks": [{"count": 4, "heads": 7}]}, "model.blocks[0].heads"),
+        ({"blocks": [{"count": 4, "heads": 8, "kv_heads": 3}]}, "model.blocks[0].kv_heads"),
+        ({"blocks": [{"count": 4, "heads": 8, "experts": 4, "top_k": 9}]}, "model.blocks[0].top_k"),
+        ({"blocks": ["x"]}, "model.blocks[0]"),
+        ({"hiden": 3}, "model.hiden"),
+        ({"blocks": [{"count": 1e99, "heads": 8}]}, "model.blocks[0].count"),
+        ({"hidden": float("nan")}, "model.hidden"),
+    ],
+)
+def test_bad_models(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidFieldError) as error:
+        model_from_description("mine", {**GOOD, **change})
+    told(error)
+    assert field in {one.field for one in error.value.violations}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"memory_bytes": 40e3}, "cluster.memory_bytes"),
+        ({"memory_bytes": 80}, "cluster.memory_bytes"),
+        ({"peak_flops": 312}, "cluster.peak_flops"),
+        ({"network_bandwidth": -1}, "cluster.network_bandwidth"),
+        ({"devices_per_node": None}, "cluster.devices_per_node"),
+        ({"topology": "star"}, "cluster.topology"),
+        ({"efficiencies": "nobody"}, "cluster.efficiencies"),
+        ({"devices": "many"}, "cluster.devices"),
+        ({"memory": 1}, "cluster.memory"),
+    ],
+)
+def test_bad_clusters(tmp_path: Path, change: dict[str, Any], field: str) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({**DEVICE, **change}))
+    with pytest.raises(InvalidFieldError) as error:
+        catalogue.cluster(str(path))
+    told(error)
+    assert field in {one.field for one in error.value.violations}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "\xff", "[" * 100_000])
+def test_files_that_are_not_descriptions(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mine.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InvalidFieldError) as error:
+        catalogue.model(str(path))
+    told(error)
+    with pytest.raises(InvalidFieldError):
+        catalogue.model(str(tmp_path / "none.json"))
+
+
+def test_a_good_cluster_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(DEVICE))
+    assert catalogue.cluster(str(path)).nodes == 2
+
+
+def test_hugging_face_configurations() -> None:
+    mixtral = model_from_configuration(
+        "mixtral",
+        {
+            "model_type": "mixtral",
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+            "vocab_size": 32000,
+            "max_position_embeddings": 4096,
+        },
+    )
+    assert mixtral.layers == catalogue.model("mixtral-8x7b").layers
+    gpt2 = model_from_configuration(
+        "gpt2", {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_ctx": 1024}
+    )
+    assert gpt2.parameters == pytest.approx(124e6 + 50257 * 768, rel=0.01)  # untied head
+    with pytest.raises(InvalidFieldError) as error:
+        model_from_configuration("x", {"model_type": "gpt2"})
+    told(error)
