@@ -1,0 +1,145 @@
+"""Measured iterations: rows of a CSV file, and what the cost model says that they take.
+
+The model is the very one that plans (`layer_cost`, `stage_cost`, `simulator.closed_form_s`), fed with columns of all
+rows at once instead of one tuple's numbers. Rows are Megatron-style GPT runs with equal stages and 1F1B; a first
+stage also holds the embedding and a last one the head.
+"""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import InvalidFieldError, Violation
+from headrace_services.planner.blocks import dense_block, head
+from headrace_services.planner.cluster import Cluster
+from headrace_services.planner.collectives import Group
+from headrace_services.planner.layer_cost import AttentionKernel, Shape, layer_times
+from headrace_services.planner.stage_cost import gradient_s, optimizer_s, transfer_s
+
+COLUMNS: Final = (
+    "gpus",
+    "global_batch",
+    "micro_batch",
+    "hidden",
+    "heads",
+    "layers",
+    "seq",
+    "tp",
+    "dp",
+    "pp",
+    "iteration_ms",
+)
+Column = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Columns of measured rows, all of one length."""
+
+    columns: dict[str, Column]
+    vocabulary: float = 51200.0
+    full_recompute: bool = True
+    attention: AttentionKernel = AttentionKernel.MATERIALISED
+    sequence_parallel: bool = False
+    chunks: float = 1.0
+
+    def __len__(self) -> int:
+        return len(self.columns["gpus"])
+
+    def __getitem__(self, name: str) -> Column:
+        return self.columns[name]
+
+    def where(self, mask: NDArray[Any]) -> "Rows":
+        """Some of the rows."""
+        return Rows(
+            columns={name: column[mask] for name, column in self.columns.items()},
+            vocabulary=self.vocabulary,
+            full_recompute=self.full_recompute,
+            attention=self.attention,
+            sequence_parallel=self.sequence_parallel,
+            chunks=self.chunks,
+        )
+
+    @property
+    def seconds(self) -> Column:
+        """What was measured."""
+        return self["iteration_ms"] / 1e3
+
+
+def read_rows(paths: Sequence[Path]) -> Rows:
+    """The rows of CSV files with the columns `COLUMNS`, in order. Raises InvalidFieldError."""
+    found: list[list[float]] = []
+    for path in paths:
+        try:
+            lines = list(csv.DictReader(path.read_text("utf-8").splitlines()))
+        except OSError as error:
+            raise _fault(str(path), f"cannot be read: {error.strerror}", "Check the path.") from None
+        for number, line in enumerate(lines, start=2):
+            try:
+                row = [float(line[name]) for name in COLUMNS]
+            except (KeyError, TypeError, ValueError):
+                columns = ", ".join(COLUMNS)
+                raise _fault(f"{path}:{number}", "lacks a number", f"Every row has {columns}.") from None
+            if min(row) <= 0:
+                raise _fault(f"{path}:{number}", "has a number that is not positive", "Correct the row.")
+            found.append(row)
+    if not found:
+        raise _fault("", "holds no rows", f"Write a header and rows of {', '.join(COLUMNS)}.")
+    table = np.array(found)
+    return Rows(columns={name: table[:, i] for i, name in enumerate(COLUMNS)})
+
+
+def predicted_s(rows: Rows, cluster: Cluster) -> Column:
+    """Seconds per iteration, row by row."""
+    b, t, d, s = (rows[name] for name in ("micro_batch", "tp", "dp", "pp"))
+    hidden, node = rows["hidden"], float(cluster.device.devices_per_node)
+    micro_batches = rows["global_batch"] / d / b
+    one: Any = np.ones_like(t)
+    shape = Shape(
+        micro_batch=_any(b),
+        sequence=_any(rows["seq"]),
+        tensor=Group(per_node=_any(np.minimum(t, node)), nodes=_any(np.maximum(t / node, 1.0))),
+        expert=Group(per_node=one, nodes=one),
+        sequence_parallel=rows.sequence_parallel,
+        attention=rows.attention,
+    )
+    block = dense_block(_any(hidden), _any(rows["heads"]))
+    last = head(_any(hidden), rows.vocabulary)
+    per_block, per_head = layer_times(block, shape, cluster), layer_times(last, shape, cluster)
+    again = per_block.recompute_s if rows.full_recompute else 0.0
+    middle = rows["layers"] / s * (per_block.forward_s + per_block.backward_s + again)
+    ends = per_head.forward_s + per_head.backward_s
+    receive = transfer_s(_any(hidden), shape, _any((d * t >= node) & (rows["gpus"] > node)), cluster) * (s > 1)
+    # As `simulator.closed_form_s`: the first stage receives gradients, the last inputs, those between both.
+    receive = receive * rows.chunks
+    first, between, final = middle + receive, middle + 2 * receive, middle + ends + receive
+    filling = middle * s + ends + 2 * receive * (s - 1)
+    slowest = np.maximum(np.maximum(first, final), np.where(s > 2, between, 0.0))
+    alpha = np.where(s > 1, 1.0 / rows.chunks, 1.0)
+    pipeline = alpha * filling + (micro_batches - alpha) * slowest
+    return np.asarray(pipeline + _tail_s(rows, cluster) + cluster.device.efficiencies.iteration_s)
+
+
+def _tail_s(rows: Rows, cluster: Cluster) -> Any:
+    """Gradients and the optimizer's step of the stage with the embedding."""
+    t, d, s, node = rows["tp"], rows["dp"], rows["pp"], float(cluster.device.devices_per_node)
+    block = dense_block(_any(rows["hidden"]), _any(rows["heads"]))
+    blocks = (block.parameters_split / t + block.parameters_replicated) * rows["layers"] / s
+    parameters = blocks + rows.vocabulary * rows["hidden"] / t
+    per_node = np.clip(node / t, 1.0, d)
+    ranks = Group(per_node=_any(per_node), nodes=_any(d / per_node))
+    return gradient_s(parameters, ranks, cluster) + optimizer_s(parameters, cluster)
+
+
+def _any(column: Any) -> Any:
+    """The cost model's formulas say float and work on arrays element by element."""
+    return column
+
+
+def _fault(where: str, message: str, remedy: str) -> InvalidFieldError:
+    return InvalidFieldError([Violation(field="rows", value=where, message=message, remedy=remedy)])
