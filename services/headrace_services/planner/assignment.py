@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,7 +127,8 @@ class Chain:
 
     def sums(self, values: Sequence[float]) -> NDArray[np.float64]:
         """Per multiset, the sum of a value of its links (whole bytes are exact below 2⁵³)."""
-        return self.matrix @ np.array(values)
+        total: NDArray[np.float64] = self.matrix @ np.array(values)
+        return total
 
     def _build(self, counts: tuple[int, ...]) -> _Front:
         front = _Front([0], [0.0], [tuple(0 for _ in counts)])
@@ -151,6 +153,43 @@ def solve(problem: Problem) -> Solution | None:
     candidates = candidates[np.isfinite(candidates) & (candidates >= low)]
     best = _search(tables, candidates)
     return _read_out(chain, tables, best)
+
+
+def least_memory(problem: Problem) -> tuple[int, int]:
+    """(bytes, stage): the least that the fullest stage of any assignment needs, and which stage that is."""
+    chain = Chain(problem)
+    tables = []
+    for stage in range(problem.stages):
+        k, v = problem.in_flight[stage], problem.chunks
+        static = chain.sums([link.static_bytes for link in chain.kinds])
+        saved = chain.sums([link.saved_bytes for link in chain.kinds])
+        kept = chain.sums([k.kept_bytes if k.recomputable else k.saved_bytes for k in chain.kinds])
+        free = static - (-k * saved // v)
+        again = static - (-k * kept // v) + chain.reserve
+        allowed = {Recompute.NONE: free, Recompute.ALL: again, Recompute.FREE: np.minimum(free, again)}
+        tables.append(np.append(allowed[problem.recompute].astype(float), np.inf)[chain.signature])
+    if problem.boundaries is not None:
+        used = [table[a, b] for table, (a, b) in zip(tables, pairwise(problem.boundaries), strict=True)]
+    else:
+        used = _fullest(tables)
+    worst = max(range(len(used)), key=lambda stage: used[stage])
+    return (int(used[worst]) if np.isfinite(used[worst]) else 1 << 62), worst
+
+
+def _fullest(tables: Sequence[NDArray[np.float64]]) -> list[float]:
+    """Bytes per stage of the assignment whose fullest stage is least full."""
+    reach = np.full(tables[0].shape[0], np.inf)
+    reach[0] = -np.inf
+    came = []
+    for table in tables:
+        through = np.maximum(reach[:, None], table)
+        came.append(through.argmin(axis=0))
+        reach = through.min(axis=0)
+    end, used = len(reach) - 1, []
+    for table, origin in zip(reversed(tables), reversed(came), strict=True):
+        used.append(float(table[origin[end], end]))
+        end = int(origin[end])
+    return used[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +361,7 @@ def _priced(chain: Chain, boundaries: tuple[int, ...]) -> Solution:
     alpha, omega = problem.fill
     filling, worst, exact = 0.0, 0.0, True
     recomputed: list[int] = []
-    for stage, (a, b) in enumerate(zip(boundaries, boundaries[1:], strict=False)):
+    for stage, (a, b) in enumerate(pairwise(boundaries)):
         counts = chain.counts[int(chain.signature[a, b])]
         found = stage_seconds(chain, stage, counts)
         if found is None:

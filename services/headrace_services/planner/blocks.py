@@ -58,6 +58,7 @@ def model_from_description(name: str, description: Mapping[str, Any]) -> Model:
         layers=(embedding(hidden, vocabulary), *layers, head(hidden, vocabulary)),
         sequence=sequence,
         source=str(description.get("source", "")),
+        description=description,
     )
 
 

@@ -129,8 +129,8 @@ def _tail_s(rows: Rows, cluster: Cluster) -> Any:
     """Gradients and the optimizer's step of the stage with the embedding."""
     t, d, s, node = rows["tp"], rows["dp"], rows["pp"], float(cluster.device.devices_per_node)
     block = dense_block(_any(rows["hidden"]), _any(rows["heads"]))
-    blocks = (block.parameters_split / t + block.parameters_replicated) * rows["layers"] / s
-    parameters = blocks + rows.vocabulary * rows["hidden"] / t
+    blocks: Any = (block.parameters_split / t + block.parameters_replicated) * rows["layers"] / s
+    parameters: Any = blocks + rows.vocabulary * rows["hidden"] / t
     per_node = np.clip(node / t, 1.0, d)
     ranks = Group(per_node=_any(per_node), nodes=_any(d / per_node))
     return gradient_s(parameters, ranks, cluster) + optimizer_s(parameters, cluster)

@@ -5,8 +5,10 @@ Layers are plain numbers, so that one formula serves a single plan (floats) and 
 here validates.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class LayerKind(StrEnum):
@@ -89,6 +91,8 @@ class Model:
     layers: tuple[Layer, ...]
     sequence: int
     source: str = ""
+    description: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What it was made from (`blocks`), for emitters."""
 
     @property
     def parameters(self) -> float:

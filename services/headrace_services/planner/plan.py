@@ -43,6 +43,13 @@ class StagePlan:
     times: StageTimes
     recompute_s: float
     """The part of a backward pass that computes activations again."""
+    receive_forward_s: float
+    receive_backward_s: float
+    """The parts of its passes in which it waits for a neighbour's activations and gradients."""
+    communication_s: float
+    """The part of both passes that is tensor- and expert-parallel collectives."""
+    saved_bytes: int
+    """Activations of one micro-batch (of one chunk, where there are several)."""
     memory: StageMemory
     in_flight: int
 
@@ -126,7 +133,7 @@ def assemble(
 ) -> Plan | None:
     """The plan of a level 2 solution, simulated; None when no run of its stages is faster than the limit."""
     request = costing.request
-    stages = _stages(problem, places, solution)
+    stages = _stages(costing, degrees, problem, places, solution)
     times = [stage.times for stage in stages]
     fixed = request.cluster.device.efficiencies.iteration_s
     bound = lower_bound_s(request.schedule, times, degrees.mu, problem.chunks) + fixed
@@ -149,13 +156,13 @@ def assemble(
         paper_s=paper_s(times, degrees.mu) + max(one.tail_s for one in times) + fixed,
         mfu=flops / (total * peak),
         hfu=(flops + again) / (total * peak),
-        breakdown=_breakdown(costing, degrees, stages, problem, total),
+        breakdown=_breakdown(degrees, stages, total),
         exact=solution.exact,
     )
 
 
 def _stages(
-    problem: Problem, places: tuple[tuple[int, ...], ...], solution: Solution
+    costing: Costing, degrees: Degrees, problem: Problem, places: tuple[tuple[int, ...], ...], solution: Solution
 ) -> tuple[StagePlan, ...]:
     order = [index for piece in places for index in piece]
     again = set(solution.recomputed)
@@ -164,13 +171,13 @@ def _stages(
     for j, (a, b) in enumerate(pairwise(solution.boundaries)):
         span = range(a, b)
         links = problem.links
+        v = problem.chunks
         recompute = sum(links[i].recompute_s for i in span if i in again)
         in_stage = any(i in again for i in span)
         saved = sum(links[i].kept_bytes if i in again else links[i].saved_bytes for i in span)
         static = sum(links[i].static_bytes for i in span)
         used = problem.stage_bytes(j, static, saved, in_stage, reserve)
         rebuild = reserve if in_stage else 0
-        v = problem.chunks
         pieces = tuple(places[j * v : (j + 1) * v]) if v > 1 else (tuple(order[a:b]),)
         stages.append(
             StagePlan(
@@ -183,6 +190,10 @@ def _stages(
                     tail_s=problem.tail_s + sum(links[i].tail_s for i in span),
                 ),
                 recompute_s=recompute,
+                receive_forward_s=problem.receive_forward_s[j],
+                receive_backward_s=problem.receive_backward_s[j],
+                communication_s=sum(costing.communication_s(degrees, order[i]) for i in span),
+                saved_bytes=saved // v,
                 memory=StageMemory(
                     static_bytes=static,
                     activation_bytes=used - static - rebuild,
@@ -194,19 +205,16 @@ def _stages(
     return tuple(stages)
 
 
-def _breakdown(
-    costing: Costing, degrees: Degrees, stages: Sequence[StagePlan], problem: Problem, total: float
-) -> Breakdown:
+def _breakdown(degrees: Degrees, stages: Sequence[StagePlan], total: float) -> Breakdown:
     mu = degrees.mu
     slowest = max(range(len(stages)), key=lambda j: mu * stages[j].times.total_s + stages[j].times.tail_s)
     stage = stages[slowest]
-    communication = sum(costing.communication_s(degrees, i) for i in stage.layers)
-    transfer = problem.receive_forward_s[slowest] + problem.receive_backward_s[slowest]
-    compute = stage.times.total_s - stage.recompute_s - communication - transfer
+    transfer = stage.receive_forward_s + stage.receive_backward_s
+    compute = stage.times.total_s - stage.recompute_s - stage.communication_s - transfer
     bubble = total - mu * stage.times.total_s - stage.times.tail_s
     return Breakdown(
         compute_s=mu * compute,
-        communication_s=mu * communication,
+        communication_s=mu * stage.communication_s,
         transfer_s=mu * transfer,
         recompute_s=mu * stage.recompute_s,
         bubble_s=bubble,

@@ -15,6 +15,8 @@ SERVICES = {
     "up": ("services", "Run all of Headrace on this machine: Postgres, a scheduler and a worker."),
     "scheduler": ("services", "Run a scheduler over a Postgres database."),
     "worker": ("worker", "Run trials on this machine's GPUs or CPU slots for a scheduler."),
+    "planner": ("services", "Serve training plans over gRPC."),
+    "plan": ("services", "Plan how to split a training job over a cluster."),
 }
 """The commands that start services: the extra that brings each, and its line in the list of commands."""
 
@@ -107,10 +109,13 @@ def add_services(app: typer.Typer, wanted: str | None) -> None:
     for name in dict.fromkeys([*SERVICES, *points]):
         extra, line = SERVICES.get(name, ("services", "A command of an installed package."))
         function = _load(points.get(name), name, extra) if name == wanted else _not_called
-        app.command(name, rich_help_panel="Serve", help=None if name == wanted else line)(function)
+        if isinstance(function, typer.Typer):
+            app.add_typer(function, name=name, rich_help_panel="Serve")
+        else:
+            app.command(name, rich_help_panel="Serve", help=None if name == wanted else line)(function)
 
 
-def _load(point: EntryPoint | None, name: str, extra: str) -> Callable[..., object]:
+def _load(point: EntryPoint | None, name: str, extra: str) -> Callable[..., object] | typer.Typer:
     missing = CommandError(
         f"`headrace {name}` needs packages that are not installed.",
         remedy=f"Run `pip install 'headrace[{extra}]'`.",
@@ -118,7 +123,7 @@ def _load(point: EntryPoint | None, name: str, extra: str) -> Callable[..., obje
     if point is None:
         raise missing
     try:
-        command: Callable[..., object] = point.load()
+        command: Callable[..., object] | typer.Typer = point.load()
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("headrace", "headrace_services", "headrace_worker"):
             raise

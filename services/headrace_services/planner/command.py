@@ -1,0 +1,230 @@
+"""`headrace plan`: plans, their comparison, explanation and calibration, all without a server.
+
+`headrace plan MODEL CLUSTER` plans; `compare`, `explain` and `calibrate` are words of their own before it.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer.core import TyperGroup
+
+from headrace.cli.failure import USAGE, CommandError
+from headrace.cli.session import AsJson, Session
+
+MODEL = "A preset (gpt3-175b, llama3-70b, deepseek-141b, …), a Hugging Face config.json, or a description (.json)."
+CLUSTER = "DEVICE-COUNT (a100-80g-64, h100-128, ascend910-128, …), or a description (.json)."
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]
+ClusterArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help=CLUSTER, show_default=False)]
+Batch = Annotated[
+    int | None,
+    typer.Option(help="Sequences per iteration. Default: 16 per device.", show_default=False),
+]
+Sequence = Annotated[
+    int | None, typer.Option(help="Tokens per sequence. Default: the model's own.", show_default=False)
+]
+ScheduleOption = Annotated[str, typer.Option(help="1f1b, interleaved, zero-bubble or gpipe.")]
+Chunks = Annotated[int, typer.Option(help="Model chunks per stage, for interleaved.")]
+Zero = Annotated[int, typer.Option(help="What the optimizer degree shards: 1, 2 or 3 as in ZeRO.")]
+AttentionOption = Annotated[str, typer.Option(help="flash, selective or materialised.")]
+ModeOption = Annotated[str, typer.Option(help="Which axes to search: h2o (all), d-rec, dapple, pipedream, alpa, adapipe.")]
+MethodOption = Annotated[str, typer.Option(help="Level 2: exact, or local as in the paper.")]
+
+
+class PlanGroup(TyperGroup):
+    """Takes `headrace plan MODEL CLUSTER` for `headrace plan make MODEL CLUSTER`."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # typer's own Context
+        """Puts the default command before a first word that names none."""
+        if args and args[0] not in self.commands and args[0] not in {"-h", "--help"}:
+            args = ["make", *args]
+        return super().parse_args(ctx, args)
+
+
+plan = typer.Typer(
+    name="plan",
+    cls=PlanGroup,
+    no_args_is_help=True,
+    help="""Plan how to split a training job over a cluster: degrees, stages and recomputed layers.
+
+    [bold]Examples[/bold]
+
+    headrace plan gpt3-175b a100-64 --batch 64
+
+    headrace plan deepseek-141b ascend910-128 --compare
+
+    headrace plan llama3-70b h100-64 --target megatron --out plan
+    """,
+)
+
+
+@plan.command("make")
+def make(
+    context: typer.Context,
+    model: ModelArgument,
+    cluster: ClusterArgument,
+    batch: Batch = None,
+    sequence: Sequence = None,
+    mode: ModeOption = "h2o",
+    schedule: ScheduleOption = "1f1b",
+    chunks: Chunks = 1,
+    zero: Zero = 1,
+    attention: AttentionOption = "flash",
+    method: MethodOption = "exact",
+    target: Annotated[
+        str | None, typer.Option(help="Write it for deepspeed, megatron or torchtitan.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to write plan, timelines and target.", show_default=False)
+    ] = None,
+    comparing: Annotated[bool, typer.Option("--compare", help="All modes of Table 1 side by side.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find the fastest plan (this is `headrace plan MODEL CLUSTER`).
+
+    [bold]Example[/bold]
+
+    headrace plan gpt3-175b a100-64 --batch 64 --target megatron --out plan
+    """
+    if comparing:
+        compare(context, model, cluster, batch, sequence, schedule, chunks, zero, attention, as_json)
+        return
+    from headrace_services.planner import asking, reporting
+    from headrace_services.planner.explain import nothing_fits
+    from headrace_services.planner.record import plan_record
+
+    if target is not None and out is None:
+        raise CommandError("--target needs --out.", remedy="Say where to write with --out DIR.", code=USAGE)
+    output = Session.of(context).output
+    request = asking.request(model, cluster, batch, sequence, schedule, chunks, zero, attention)
+    chosen, way = asking.mode(mode), asking.method(method)
+    target = asking.target(target)
+    with reporting.progress(output, f"planning {request.model.name} on {request.cluster.name}") as watch:
+        search = asking.search(request, way, watch)
+        found = search.run(chosen).plan
+    if found is None:
+        raise nothing_fits(search, chosen)
+    written = reporting.write(found, out, target) if out is not None else []
+    if as_json:
+        output.json(plan_record(found))
+    else:
+        reporting.show_plan(output, found)
+    for path in written:
+        output.note(f"wrote {path}")
+
+
+@plan.command("compare")
+def compare(
+    context: typer.Context,
+    model: ModelArgument,
+    cluster: ClusterArgument,
+    batch: Batch = None,
+    sequence: Sequence = None,
+    schedule: ScheduleOption = "1f1b",
+    chunks: Chunks = 1,
+    zero: Zero = 1,
+    attention: AttentionOption = "flash",
+    as_json: AsJson = False,
+) -> None:
+    """Compare the full search with the axes of D-Rec, DAPPLE, PipeDream, Alpa and AdaPipe (H²O, Table 1).
+
+    [bold]Example[/bold]
+
+    headrace plan compare deepseek-141b ascend910-128 --batch 2048
+    """
+    from headrace_services.planner import asking, reporting
+    from headrace_services.planner.modes import MODES
+    from headrace_services.planner.record import outcome_record
+    from headrace_services.planner.search import Method
+
+    output = Session.of(context).output
+    request = asking.request(model, cluster, batch, sequence, schedule, chunks, zero, attention)
+    with reporting.progress(output, f"comparing modes for {request.model.name}") as watch:
+        search = asking.search(request, Method.EXACT, watch)
+        outcomes = [search.run(mode) for mode in MODES.values()]
+    if as_json:
+        output.json([outcome_record(outcome) for outcome in outcomes])
+    else:
+        reporting.show_comparison(output, search, outcomes)
+
+
+@plan.command("explain")
+def explain(
+    context: typer.Context,
+    model: ModelArgument,
+    cluster: ClusterArgument,
+    batch: Batch = None,
+    sequence: Sequence = None,
+    mode: ModeOption = "h2o",
+    schedule: ScheduleOption = "1f1b",
+    chunks: Chunks = 1,
+    zero: Zero = 1,
+    attention: AttentionOption = "flash",
+    count: Annotated[int, typer.Option(min=1, max=50, help="How many losers to tell of.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Say why the plan won: what the nearest others lose, and how the search knows.
+
+    [bold]Example[/bold]
+
+    headrace plan explain gpt3-175b a100-64 --batch 64
+    """
+    from headrace_services.planner import asking, reporting
+    from headrace_services.planner.explain import explain as explained
+    from headrace_services.planner.record import plan_record
+    from headrace_services.planner.search import Method
+
+    output = Session.of(context).output
+    request = asking.request(model, cluster, batch, sequence, schedule, chunks, zero, attention)
+    with reporting.progress(output, f"planning {request.model.name} on {request.cluster.name}") as watch:
+        answer = explained(asking.search(request, Method.EXACT, watch), asking.mode(mode), count=count)
+    if as_json:
+        losers = [asdict(loser) for loser in answer.losers]
+        output.json({"plan": plan_record(answer.plan), "summary": answer.summary, "losers": losers})
+    else:
+        reporting.show_explanation(output, answer)
+
+
+@plan.command("calibrate")
+def calibrate(
+    context: typer.Context,
+    rows: Annotated[
+        list[Path], typer.Argument(metavar="ROWS...", help="CSV files of measured iterations.", show_default=False)
+    ],
+    cluster: Annotated[str, typer.Option(help="The cluster on which they were measured.")] = "a100-80g-hdr4-512",
+    folds: Annotated[int, typer.Option(min=2, max=50, help="Of the cross-validation.")] = 10,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write the constants.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a cluster's constants to measured iterations, and say how well they predict rows that were not fitted.
+
+    [bold]Example[/bold]
+
+    headrace plan calibrate benchmarks/planner/data/vtrain_*.csv
+    """
+    from headrace_services.planner import catalogue, reporting
+    from headrace_services.planner.calibration import RANGES, accuracy, cross_validated_s, fit, rounded
+    from headrace_services.planner.measured import predicted_s, read_rows
+
+    output = Session.of(context).output
+    measured, where = read_rows(rows), catalogue.cluster(cluster)
+    with reporting.status(output, f"fitting {len(measured)} rows") as say:
+        constants = rounded(fit(measured, where))
+        held_out = cross_validated_s(
+            measured, where, folds=folds, on_fold=lambda number: say(f"fold {number} of {folds}")
+        )
+    fitted = accuracy(predicted_s(measured, where.with_efficiencies(constants)), measured.seconds)
+    validated = accuracy(held_out, measured.seconds)
+    values = {name: getattr(constants, name) for name in RANGES}
+    if out is not None:
+        source = f"fitted on {len(measured)} rows: {', '.join(path.name for path in rows)}"
+        profile = {"source": source, "constants": values}
+        out.write_text(json.dumps({out.stem: profile}, indent=1) + "\n", encoding="utf-8")
+    if as_json:
+        output.json({"constants": values, "fitted": asdict(fitted), "cross_validated": asdict(validated)})
+    else:
+        reporting.show_calibration(output, values, fitted, validated)

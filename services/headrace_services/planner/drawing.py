@@ -1,0 +1,175 @@
+"""A plan's iteration as an SVG: a lane per stage with its passes, and below it the stage's memory over time.
+
+A long iteration is drawn as its beginning and its end, with a gap between: what lies in the gap repeats.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+from headrace_services.planner.plan import Plan, StagePlan
+from headrace_services.planner.schedules import Pass
+from headrace_services.planner.simulator import Event
+from headrace_services.planner.timeline import memory_over_time, parts
+
+COLOURS: Final = {
+    "forward": "#4477aa",
+    "backward": "#66ccee",
+    "weight gradients": "#228833",
+    "recompute": "#ee6677",
+    "receive": "#ccbb44",
+    "gradients and optimizer": "#aa3377",
+    "bubble": "#e6e6e6",
+}
+"""Paul Tol's bright scheme, which colour-blind readers can tell apart."""
+PASSES: Final = {Pass.FORWARD: "forward", Pass.BACKWARD: "backward", Pass.WEIGHT: "weight gradients"}
+LEFT, WIDTH, TOP, LANE, MEMORY, GAP = 150, 1130, 86, 26, 30, 12
+WINDOW_PASSES: Final = 44
+"""Passes of a stage that one picture shows legibly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of time and where it stands in the picture."""
+
+    start_s: float
+    end_s: float
+    left: float
+    width: float
+
+    def x(self, at_s: float) -> float:
+        """Where a moment stands, cut to the window."""
+        inside = min(max(at_s, self.start_s), self.end_s)
+        return self.left + (inside - self.start_s) / (self.end_s - self.start_s) * self.width
+
+
+def timeline_svg(plan: Plan) -> str:
+    """The picture."""
+    simulation = plan.run()
+    rows = [simulation.events(number) for number in range(len(plan.stages))]
+    windows = _windows(rows, simulation.total_s)
+    height = TOP + len(rows) * (LANE + MEMORY + GAP) + 40
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 90} {height}" '
+        f'font-family="sans-serif" font-size="12">',
+        f'<rect width="{LEFT + WIDTH + 90}" height="{height}" fill="white"/>',
+        f'<text x="16" y="26" font-size="16">{escape(_title(plan))}</text>',
+        *_legend(rows, plan),
+    ]
+    for number, (stage, events) in enumerate(zip(plan.stages, rows, strict=True)):
+        top = TOP + number * (LANE + MEMORY + GAP)
+        name = f"stage {number} · layers {stage.layers[0]}–{stage.layers[-1]}"
+        out.append(f'<text x="16" y="{top + 17}">{name}</text>')
+        share = stage.memory.total_bytes / plan.request.capacity_bytes
+        out.append(f'<text x="16" y="{top + LANE + 16}" fill="#666">memory, peak {share:.0%}</text>')
+        for window in windows:
+            out += _lane(window, top, stage, events)
+            out += _memory(window, top + LANE + 4, stage, events, plan.request.capacity_bytes)
+    out += _axis(windows, height - 26)
+    return "\n".join([*out, "</svg>\n"])
+
+
+def _windows(rows: list[list[Event]], total_s: float) -> list[Window]:
+    longest = max(len(row) for row in rows)
+    if longest <= WINDOW_PASSES * 1.5:
+        return [Window(0.0, total_s, LEFT, WIDTH)]
+    span = min(row[WINDOW_PASSES // 2].end_s for row in rows)
+    half = (WIDTH - 40) / 2
+    return [Window(0.0, span, LEFT, half), Window(total_s - span, total_s, LEFT + half + 40, half)]
+
+
+def _lane(window: Window, top: int, stage: StagePlan, events: list[Event]) -> Iterator[str]:
+    yield _box(window, top, LANE, window.start_s, window.end_s, "bubble")
+    for event in events:
+        if event.end_s <= window.start_s or event.start_s >= window.end_s:
+            continue
+        yield _box(window, top, LANE, event.start_s, event.end_s, PASSES[event.step.kind], _told(event))
+        for what, start, seconds in parts(event, stage):
+            yield _box(window, top + LANE - 9, 9, start, start + seconds, what)
+        width = window.x(event.end_s) - window.x(event.start_s)
+        if width > 14:
+            middle = (window.x(event.end_s) + window.x(event.start_s)) / 2
+            label = f'x="{middle:.1f}" y="{top + 13}" text-anchor="middle" font-size="10"'
+            colour = "#000" if event.step.kind is Pass.BACKWARD else "#fff"
+            yield f'<text {label} fill="{colour}">{event.step.micro_batch}</text>'
+    end = events[-1].end_s
+    if stage.times.tail_s and end + stage.times.tail_s > window.start_s:
+        yield _box(window, top, LANE, end, end + stage.times.tail_s, "gradients and optimizer")
+
+
+def _memory(
+    window: Window, top: int, stage: StagePlan, events: list[Event], capacity: int
+) -> Iterator[str]:
+    """A step curve, the floor of what always stands, and the line of what there is."""
+    points: list[str] = []
+    height = MEMORY - 4.0
+
+    def y(used: int) -> float:
+        return top + height * (1 - min(used / capacity, 1.0))
+
+    last = y(stage.memory.static_bytes)
+    points.append(f"{window.x(window.start_s):.1f},{last:.1f}")
+    for at_s, used in memory_over_time(stage, events):
+        if at_s > window.end_s:
+            break
+        points += [f"{window.x(at_s):.1f},{last:.1f}", f"{window.x(at_s):.1f},{y(used):.1f}"]
+        last = y(used)
+    points.append(f"{window.left + window.width:.1f},{last:.1f}")
+    floor, left, right = y(stage.memory.static_bytes), window.left, window.left + window.width
+    bottom = top + height
+    area = f'{" ".join(points)} {right:.1f},{bottom:.1f} {left:.1f},{bottom:.1f}'
+    yield f'<polygon points="{area}" fill="#bbbbbb"/>'
+    yield f'<rect x="{left:.1f}" y="{floor:.1f}" width="{right - left:.1f}" height="{bottom - floor:.1f}" fill="#888"/>'
+    yield f'<line x1="{left:.1f}" x2="{right:.1f}" y1="{top}" y2="{top}" stroke="#cc3311" stroke-dasharray="3 3"/>'
+
+
+def _legend(rows: list[list[Event]], plan: Plan) -> Iterator[str]:
+    used = {PASSES[event.step.kind] for row in rows for event in row[:200]} | {"gradients and optimizer", "bubble"}
+    if plan.recomputed:
+        used.add("recompute")
+    if len(rows) > 1:
+        used.add("receive")
+    x = 16
+    for name, colour in COLOURS.items():
+        if name in used:
+            yield f'<rect x="{x}" y="42" width="14" height="14" fill="{colour}"/><text x="{x + 20}" y="54">{name}</text>'
+            x += 46 + 7 * len(name)
+    yield f'<rect x="{x}" y="42" width="14" height="14" fill="#888"/><text x="{x + 20}" y="54">parameters and optimizer</text>'
+    x += 214
+    yield f'<rect x="{x}" y="42" width="14" height="14" fill="#bbbbbb"/><text x="{x + 20}" y="54">activations</text>'
+    x += 124
+    yield f'<line x1="{x}" x2="{x + 14}" y1="49" y2="49" stroke="#cc3311" stroke-dasharray="3 3"/>'
+    yield f'<text x="{x + 20}" y="54">capacity</text>'
+
+
+def _axis(windows: list[Window], top: int) -> Iterator[str]:
+    for window in windows:
+        for part in range(5):
+            at_s = window.start_s + (window.end_s - window.start_s) * part / 4
+            yield f'<text x="{window.x(at_s):.1f}" y="{top}" text-anchor="middle" fill="#444">{at_s:.3g} s</text>'
+    if len(windows) > 1:
+        yield f'<text x="{LEFT + WIDTH / 2}" y="{TOP - 8}" text-anchor="middle" fill="#444">… repeats …</text>'
+
+
+def _box(
+    window: Window, top: float, height: float, start_s: float, end_s: float, what: str, told: str = ""
+) -> str:
+    x, width = window.x(start_s), window.x(end_s) - window.x(start_s)
+    title = f"<title>{escape(told)}</title>" if told else ""
+    edge = ' stroke="white" stroke-width="0.5"' if told else ""
+    shape = f'x="{x:.1f}" y="{top}" width="{max(width, 0.0):.1f}" height="{height}"'
+    return f'<rect {shape} fill="{COLOURS[what]}"{edge}>{title}</rect>'
+
+
+def _told(event: Event) -> str:
+    kind = PASSES[event.step.kind]
+    return f"{kind} of micro-batch {event.step.micro_batch}: {event.start_s:.4g} to {event.end_s:.4g} s"
+
+
+def _title(plan: Plan) -> str:
+    d = plan.degrees
+    return (
+        f"{plan.request.model.name} on {plan.request.cluster.name}: {plan.request.schedule.value}, "
+        f"d={d.d} m={d.m} o={d.o} s={d.s} µ={d.mu}, {plan.simulated_s:.4g} s, MFU {plan.mfu:.1%} (simulated)"
+    )

@@ -1,0 +1,105 @@
+"""Megatron-LM (core 0.13 and later): command-line arguments with `--pipeline-model-parallel-layout`.
+
+The layout writes every stage's layers, `E` for the embedding, `t` for a block, `L` for the loss, `|` between stages;
+with virtual stages the chunks follow in their order. Recomputation has one number for all stages
+(`--recompute-method block --recompute-num-layers`), so each stage recomputes as many as the stage that needs most.
+Sources: megatron/training/arguments.py and megatron/core/transformer/pipeline_parallel_layer_layout.py.
+"""
+
+from typing import Any
+
+from headrace_services.planner.emit.lowering import Lowered, Note, priced
+from headrace_services.planner.layer_cost import AttentionKernel
+from headrace_services.planner.model import LayerKind
+from headrace_services.planner.plan import Plan
+from headrace_services.planner.schedules import Schedule
+
+LETTERS = {LayerKind.EMBEDDING: "E", LayerKind.BLOCK: "t", LayerKind.HEAD: "L"}
+
+
+def lower(plan: Plan) -> Lowered:
+    """One number of recomputed layers for all stages; 1F1B or interleaved."""
+    notes = []
+    most = max(len(stage.recomputed) for stage in plan.stages)
+    layers = plan.request.model.layers
+    again = [
+        index
+        for stage in plan.stages
+        for chunk in stage.chunks
+        for index in [i for i in chunk if layers[i].recomputable][: -(-most // len(stage.chunks))]
+    ]
+    if {len(stage.recomputed) for stage in plan.stages} != {most}:
+        notes.append(Note(what="recomputed layers per stage", instead=f"the first {most} blocks of every stage"))
+    if plan.request.schedule in (Schedule.ZERO_BUBBLE, Schedule.GPIPE):
+        notes.append(Note(what=f"the schedule {plan.request.schedule.value}", instead="1f1b"))
+    if int(plan.request.zero) > 1:
+        notes.append(Note(what=f"ZeRO stage {int(plan.request.zero)}", instead="the distributed optimizer (stage 1)"))
+    return Lowered(original=plan, plan=priced(plan, recomputed=again), notes=tuple(notes))
+
+
+def layout(plan: Plan) -> str:
+    """The value of `--pipeline-model-parallel-layout`."""
+    layers = plan.request.model.layers
+    chunks = len(plan.stages[0].chunks)
+    pieces = [stage.chunks[chunk] for chunk in range(chunks) for stage in plan.stages]
+    return "|".join("".join(LETTERS[layers[index].kind] for index in piece) for piece in pieces)
+
+
+def arguments(lowered: Lowered) -> dict[str, str | None]:
+    """Arguments in order; None for those without a value."""
+    plan = lowered.plan
+    request, degrees = plan.request, plan.degrees
+    run: dict[str, Any] = request.model.description["blocks"][-1]
+    hidden = request.model.description["hidden"]
+    blocks = sum(layer.kind is LayerKind.BLOCK for layer in request.model.layers)
+    most = max(len(stage.recomputed) for stage in plan.stages)
+    found: dict[str, str | None] = {
+        "--num-layers": str(blocks),
+        "--hidden-size": str(hidden),
+        "--num-attention-heads": str(run["heads"]),
+        "--ffn-hidden-size": str(run.get("feed_forward", 4 * hidden)),
+        "--seq-length": str(request.model.sequence),
+        "--max-position-embeddings": str(request.model.sequence),
+        "--micro-batch-size": str(plan.micro_batch),
+        "--global-batch-size": str(request.batch),
+        "--tensor-model-parallel-size": str(degrees.m),
+        "--pipeline-model-parallel-size": str(degrees.s),
+        "--bf16": None,
+    }
+    if degrees.s > 1:
+        found["--pipeline-model-parallel-layout"] = layout(plan)
+    if degrees.m > 1 and request.sequence_parallel:
+        found["--sequence-parallel"] = None
+    if degrees.o > 1:
+        found |= {"--use-distributed-optimizer": None}
+        if degrees.o < degrees.d:
+            found["--num-distributed-optimizer-instances"] = str(degrees.d // degrees.o)
+    if most:
+        found |= {"--recompute-granularity": "full", "--recompute-method": "block"}
+        found["--recompute-num-layers"] = str(-(-most // len(plan.stages[0].chunks)))
+    elif request.attention is AttentionKernel.SELECTIVE:
+        found["--recompute-granularity"] = "selective"
+    if request.attention is AttentionKernel.FLASH:
+        found["--attention-backend"] = "flash"
+    if run.get("gated"):
+        found["--swiglu"] = None
+    if run.get("kv_heads", run["heads"]) != run["heads"]:
+        found |= {"--group-query-attention": None, "--num-query-groups": str(run["kv_heads"])}
+    if run.get("experts"):
+        dense = blocks - run["count"]
+        found |= {"--num-experts": str(run["experts"]), "--moe-router-topk": str(run["top_k"])}
+        found |= {"--moe-ffn-hidden-size": str(run["expert_feed_forward"])}
+        found |= {"--expert-model-parallel-size": str(degrees.e)}
+        if dense:
+            found["--moe-layer-freq"] = f"([0]*{dense}+[1]*{run['count']})"
+    if "kv_rank" in run:
+        found |= {"--multi-latent-attention": None, "--kv-lora-rank": str(run["kv_rank"])}
+        if run.get("query_rank"):
+            found["--q-lora-rank"] = str(run["query_rank"])
+    return found
+
+
+def files(lowered: Lowered) -> dict[str, str]:
+    """`megatron.args`: one argument a line, for a shell's `$(cat megatron.args)`."""
+    lines = [name if value is None else f"{name} {value}" for name, value in arguments(lowered).items()]
+    return {"megatron.args": "\n".join(lines) + "\n"}

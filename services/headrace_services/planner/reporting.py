@@ -1,0 +1,165 @@
+"""What `headrace plan` prints and writes: tables for people, files for programs."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from headrace.cli.output import Output
+from headrace_services.planner.calibration import Accuracy
+from headrace_services.planner.drawing import timeline_svg
+from headrace_services.planner.emit import emit
+from headrace_services.planner.explain import GIB, PARTS, Explanation, nothing_fits
+from headrace_services.planner.modes import MODES
+from headrace_services.planner.plan import Plan
+from headrace_services.planner.record import plan_record
+from headrace_services.planner.search import Outcome, Progress, Search, Watch
+from headrace_services.planner.timeline import chrome_trace
+
+BAR = 40
+
+
+@contextmanager
+def status(output: Output, text: str) -> Iterator[Callable[[str], None]]:
+    """A line that changes while work goes on, on a terminal's stderr; nothing elsewhere."""
+    if not output.errors.is_terminal:
+        yield lambda _: None
+        return
+    with output.errors.status(text) as shown:
+        yield lambda more: shown.update(f"{text}: {more}")
+
+
+@contextmanager
+def progress(output: Output, text: str) -> Iterator[Watch]:
+    """The same for a search."""
+    with status(output, text) as say:
+
+        def watch(now: Progress) -> None:
+            best = "" if now.best_s is None else f", best {now.best_s:.3g} s"
+            say(f"{now.mode}, {now.solved} of {now.total} tuples solved{best}")
+
+        yield watch
+
+
+def show_plan(output: Output, plan: Plan) -> None:
+    """A plan: its figures, where the time goes, and every stage."""
+    request, d = plan.request, plan.degrees
+    degrees = f"d={d.d} m={d.m} o={d.o} s={d.s} µ={d.mu}" + (f" e={d.e}" if request.model.experts else "")
+    facts = [
+        ("model", f"{request.model.name}, {request.model.parameters / 1e9:.4g}B parameters, S={request.model.sequence}"),
+        ("cluster", f"{request.cluster.name}{'' if request.cluster.device.calibrated else ' (uncalibrated)'}"),
+        ("batch", f"{request.batch} sequences, micro-batches of {plan.micro_batch}"),
+        ("plan", f"{degrees}, {request.schedule.value}, mode {plan.mode}"),
+        ("iteration", f"{plan.simulated_s:.4g} s simulated ({plan.analytic_s:.4g} analytic, ≥ {plan.lower_bound_s:.4g})"),
+        ("MFU", f"{plan.mfu:.1%} (HFU {plan.hfu:.1%}; attention counted full, not causal)"),
+        ("recomputed", f"{len(plan.recomputed)} of {len(request.model.layers)} layers"),
+    ]
+    for name, text in facts:
+        output.line(f"{name:<11}{text}")
+    output.line()
+    total = plan.simulated_s
+    rows = [
+        (words, f"{getattr(plan.breakdown, name):.4g} s", _bar(getattr(plan.breakdown, name) / total))
+        for name, words in PARTS.items()
+    ]
+    output.table(["time goes to", "seconds", ""], rows, right=["seconds"])
+    output.line()
+    stages = [
+        (
+            str(number),
+            _span(stage.layers),
+            str(len(stage.recomputed)),
+            f"{stage.times.total_s * 1e3:.4g}",
+            f"{stage.memory.static_bytes / GIB:.1f}",
+            f"{(stage.memory.activation_bytes + stage.memory.rebuild_bytes) / GIB:.1f}",
+            f"{stage.memory.total_bytes / request.capacity_bytes:.0%}",
+        )
+        for number, stage in enumerate(plan.stages)
+    ]
+    columns = ["stage", "layers", "recomputed", "ms", "static GiB", "activations GiB", "of memory"]
+    output.table(columns, stages, right=set(columns) - {"layers"})
+
+
+def show_comparison(output: Output, search: Search, outcomes: Sequence[Outcome]) -> None:
+    """All modes as a table with bars; those that find nothing say why."""
+    slowest = max((outcome.plan.simulated_s for outcome in outcomes if outcome.plan), default=0.0)
+    best = outcomes[0].plan.simulated_s if outcomes[0].plan else 0.0
+    rows = []
+    for outcome in outcomes:
+        plan = outcome.plan
+        if plan is None:
+            rows.append((outcome.mode, "–", "–", "–", "–", str(outcome.tuples), "no plan"))
+            continue
+        d = plan.degrees
+        degrees = f"d={d.d} m={d.m} o={d.o} s={d.s} µ={d.mu} e={d.e} b={plan.micro_batch}"
+        ratio = f"{plan.simulated_s / best:.3f}"
+        seconds = f"{plan.simulated_s:.4g}"
+        bar = _bar(plan.simulated_s / slowest)
+        rows.append((outcome.mode, seconds, ratio, f"{plan.mfu:.1%}", degrees, str(outcome.tuples), bar))
+    columns = ["mode", "seconds", "ratio", "MFU", "plan", "tuples", ""]
+    output.table(columns, rows, right=["seconds", "ratio", "MFU", "tuples"])
+    for outcome in outcomes:
+        if outcome.plan is None:
+            (why,) = nothing_fits(search, MODES[outcome.mode]).violations
+            output.note(f"{outcome.mode}: {why}")
+    output.note("Times are simulated, with one cost model for all modes; each mode searches its own axes only.")
+
+
+def show_explanation(output: Output, answer: Explanation) -> None:
+    """The plan, how the search ended, and the nearest losers."""
+    show_plan(output, answer.plan)
+    output.line()
+    output.line(answer.summary)
+    rows = [
+        (
+            f"d={one.degrees.d} m={one.degrees.m} o={one.degrees.o} s={one.degrees.s} µ={one.degrees.mu}",
+            "–" if one.seconds is None else f"{one.seconds:.4g}",
+            one.reason,
+        )
+        for one in answer.losers
+    ]
+    output.line()
+    output.table(["nearest others", "seconds", "why not"], rows, right=["seconds"])
+
+
+def show_calibration(
+    output: Output, constants: Mapping[str, float], fitted: Accuracy, validated: Accuracy
+) -> None:
+    """The constants, and how far predictions miss."""
+    output.table(["constant", "value"], [(n, f"{v:.4g}") for n, v in constants.items()], right=["value"])
+    output.line()
+    rows = [
+        (name, str(one.rows), f"{one.median:.1%}", f"{one.mean:.1%}", f"{one.largest:.1%}")
+        for name, one in (("fitted", fitted), ("cross-validated", validated))
+    ]
+    output.table(["misses", "rows", "median", "mean", "largest"], rows, right=["rows", "median", "mean", "largest"])
+
+
+def write(plan: Plan, out: Path, target: str | None) -> list[Path]:
+    """The plan as JSON, its timelines, and what a framework needs. Returns the files written."""
+    files = {
+        "plan.json": json.dumps(plan_record(plan), indent=1) + "\n",
+        "timeline.json": json.dumps(chrome_trace(plan)) + "\n",
+        "timeline.svg": timeline_svg(plan),
+    }
+    if target is not None:
+        files |= emit(plan, target)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (out / name).write_text(text, encoding="utf-8")
+    return [out / name for name in files]
+
+
+def _bar(share: float) -> str:
+    return "█" * max(round(BAR * share), 1 if share > 0 else 0)
+
+
+def _span(layers: Sequence[int]) -> str:
+    """Runs of layers: 0–12, or 0–3 24–27."""
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][1] + 1:
+            runs[-1][1] = layer
+        else:
+            runs.append([layer, layer])
+    return " ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in runs)

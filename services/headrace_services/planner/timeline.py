@@ -1,0 +1,91 @@
+"""A plan's iteration as a trace in the Chrome JSON format, which Perfetto (ui.perfetto.dev) opens.
+
+One track per stage with every pass; inside a pass, what it spends receiving and recomputing; a counter of each stage's
+memory. Times are microseconds, as the format wants.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from headrace_services.planner.plan import Plan, StagePlan
+from headrace_services.planner.schedules import Pass
+from headrace_services.planner.simulator import Event
+
+NAMES: Final = {Pass.FORWARD: "forward", Pass.BACKWARD: "backward", Pass.WEIGHT: "weight gradients"}
+PROCESS: Final = 1
+
+
+def chrome_trace(plan: Plan) -> dict[str, Any]:
+    """The trace as a JSON object."""
+    simulation = plan.run()
+    events: list[dict[str, Any]] = [_named("process_name", f"{plan.request.model.name}", 0)]
+    for number, stage in enumerate(plan.stages):
+        events.append(_named("thread_name", f"stage {number}: layers {_span(stage)}", number))
+        passes = simulation.events(number)
+        for event in passes:
+            events += _pass(event, number, stage)
+        if stage.times.tail_s:
+            events.append(_slice("gradients and optimizer", "tail", number, passes[-1].end_s, stage.times.tail_s))
+        for at_s, used in memory_over_time(stage, passes):
+            counted = {"MiB": round(used / 2**20)}
+            name = f"memory of stage {number}"
+            events.append({"name": name, "ph": "C", "ts": at_s * 1e6, "pid": PROCESS, "args": counted})
+    other = {"iteration_s": plan.simulated_s, "schedule": plan.request.schedule.value}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}
+
+
+def memory_over_time(stage: StagePlan, events: list[Event]) -> Iterator[tuple[float, int]]:
+    """(seconds, bytes) whenever a stage's memory changes: a forward saves, the pass that frees it gives back."""
+    frees = Pass.WEIGHT if any(one.step.kind is Pass.WEIGHT for one in events) else Pass.BACKWARD
+    alive = 0
+    rebuild = stage.memory.rebuild_bytes
+    yield 0.0, stage.memory.static_bytes
+    for event in events:
+        held = stage.memory.static_bytes + alive * stage.saved_bytes
+        if event.step.kind is Pass.FORWARD:
+            alive += 1
+            yield event.start_s, held + stage.saved_bytes
+            continue
+        if event.step.kind is Pass.BACKWARD and rebuild:
+            yield event.start_s, held + rebuild
+        alive -= event.step.kind is frees
+        yield event.end_s, stage.memory.static_bytes + alive * stage.saved_bytes
+
+
+def parts(event: Event, stage: StagePlan) -> list[tuple[str, float, float]]:
+    """What a pass spends its beginning on: (what, start, seconds) of receiving and of recomputing."""
+    chunks = len(stage.chunks)
+    if event.step.kind is Pass.FORWARD:
+        found = [("receive", stage.receive_forward_s / chunks)]
+    elif event.step.kind is Pass.BACKWARD:
+        found = [("receive", stage.receive_backward_s / chunks), ("recompute", stage.recompute_s / chunks)]
+    else:
+        found = []
+    at, result = event.start_s, []
+    for name, seconds in found:
+        if seconds > 0:
+            result.append((name, at, seconds))
+            at += seconds
+    return result
+
+
+def _pass(event: Event, number: int, stage: StagePlan) -> Iterator[dict[str, Any]]:
+    step = event.step
+    chunk = f" chunk {step.chunk}" if len(stage.chunks) > 1 else ""
+    name = f"{step.kind.value}{step.micro_batch}{chunk}"
+    yield _slice(name, NAMES[step.kind], number, event.start_s, event.end_s - event.start_s)
+    for what, start, seconds in parts(event, stage):
+        yield _slice(what, what, number, start, seconds)
+
+
+def _slice(name: str, category: str, thread: int, start_s: float, seconds: float) -> dict[str, Any]:
+    times = {"ts": start_s * 1e6, "dur": seconds * 1e6}
+    return {"name": name, "cat": category, "ph": "X", "pid": PROCESS, "tid": thread, **times}
+
+
+def _named(kind: str, name: str, thread: int) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": PROCESS, "tid": thread, "args": {"name": name}}
+
+
+def _span(stage: StagePlan) -> str:
+    return f"{stage.layers[0]}–{stage.layers[-1]}"
