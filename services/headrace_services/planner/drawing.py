@@ -19,12 +19,14 @@ COLOURS: Final = {
     "weight gradients": "#228833",
     "recompute": "#ee6677",
     "receive": "#ccbb44",
+    "collectives": "#ee8866",
     "gradients and optimizer": "#aa3377",
     "bubble": "#e6e6e6",
 }
 """Paul Tol's bright scheme, which colour-blind readers can tell apart."""
+GIB: Final = 2**30
 PASSES: Final = {Pass.FORWARD: "forward", Pass.BACKWARD: "backward", Pass.WEIGHT: "weight gradients"}
-LEFT, WIDTH, TOP, LANE, MEMORY, GAP = 150, 1130, 86, 26, 30, 12
+LEFT, WIDTH, TOP, LANE, MEMORY, GAP = 150, 1130, 92, 30, 40, 12
 WINDOW_PASSES: Final = 44
 """Passes of a stage that one picture shows legibly."""
 
@@ -57,15 +59,18 @@ def timeline_svg(plan: Plan) -> str:
         f'<text x="16" y="26" font-size="16">{escape(_title(plan))}</text>',
         *_legend(rows, plan),
     ]
+    floor = int(0.9 * min(stage.memory.static_bytes for stage in plan.stages))
     for number, (stage, events) in enumerate(zip(plan.stages, rows, strict=True)):
         top = TOP + number * (LANE + MEMORY + GAP)
         name = f"stage {number} · layers {stage.layers[0]}–{stage.layers[-1]}"
         out.append(f'<text x="16" y="{top + 17}">{name}</text>')
         share = stage.memory.total_bytes / plan.request.capacity_bytes
-        out.append(f'<text x="16" y="{top + LANE + 16}" fill="#666">memory, peak {share:.0%}</text>')
+        below = top + LANE
+        out.append(f'<text x="16" y="{below + 16}" fill="#666">memory, peak {share:.0%}</text>')
+        out.append(f'<text x="16" y="{below + 32}" fill="#666" font-size="10">drawn from {floor / GIB:.0f} GiB</text>')
         for window in windows:
             out += _lane(window, top, stage, events)
-            out += _memory(window, top + LANE + 4, stage, events, plan.request.capacity_bytes)
+            out += _memory(window, top + LANE + 4, stage, events, floor, plan.request.capacity_bytes)
     out += _axis(windows, height - 26)
     return "\n".join([*out, "</svg>\n"])
 
@@ -86,7 +91,7 @@ def _lane(window: Window, top: int, stage: StagePlan, events: list[Event]) -> It
             continue
         yield _box(window, top, LANE, event.start_s, event.end_s, PASSES[event.step.kind], _told(event))
         for what, start, seconds in parts(event, stage):
-            yield _box(window, top + LANE - 9, 9, start, start + seconds, what)
+            yield _box(window, top + LANE - 11, 11, start, start + seconds, what)
         width = window.x(event.end_s) - window.x(event.start_s)
         if width > 14:
             middle = (window.x(event.end_s) + window.x(event.start_s)) / 2
@@ -99,14 +104,14 @@ def _lane(window: Window, top: int, stage: StagePlan, events: list[Event]) -> It
 
 
 def _memory(
-    window: Window, top: int, stage: StagePlan, events: list[Event], capacity: int
+    window: Window, top: int, stage: StagePlan, events: list[Event], lowest: int, capacity: int
 ) -> Iterator[str]:
     """A step curve, the floor of what always stands, and the line of what there is."""
     points: list[str] = []
     height = MEMORY - 4.0
 
     def y(used: int) -> float:
-        return top + height * (1 - min(used / capacity, 1.0))
+        return top + height * (1 - min((used - lowest) / (capacity - lowest), 1.0))
 
     last = y(stage.memory.static_bytes)
     points.append(f"{window.x(window.start_s):.1f},{last:.1f}")
@@ -128,13 +133,15 @@ def _legend(rows: list[list[Event]], plan: Plan) -> Iterator[str]:
     used = {PASSES[event.step.kind] for row in rows for event in row[:200]} | {"gradients and optimizer", "bubble"}
     if plan.recomputed:
         used.add("recompute")
+    if any(stage.communication_s for stage in plan.stages):
+        used.add("collectives")
     if len(rows) > 1:
         used.add("receive")
     x = 16
     for name, colour in COLOURS.items():
         if name in used:
             yield f'<rect x="{x}" y="42" width="14" height="14" fill="{colour}"/><text x="{x + 20}" y="54">{name}</text>'
-            x += 46 + 7 * len(name)
+            x += 40 + int(6.6 * len(name))
     yield f'<rect x="{x}" y="42" width="14" height="14" fill="#888"/><text x="{x + 20}" y="54">parameters and optimizer</text>'
     x += 214
     yield f'<rect x="{x}" y="42" width="14" height="14" fill="#bbbbbb"/><text x="{x + 20}" y="54">activations</text>'

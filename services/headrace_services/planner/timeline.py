@@ -1,6 +1,7 @@
 """A plan's iteration as a trace in the Chrome JSON format, which Perfetto (ui.perfetto.dev) opens.
 
-One track per stage with every pass; inside a pass, what it spends receiving and recomputing; a counter of each stage's
+One track per stage with every pass; inside a pass, what it spends receiving, recomputing and in collectives (drawn together, though
+layers take turns); a counter of each stage's
 memory. Times are microseconds, as the format wants.
 """
 
@@ -53,16 +54,18 @@ def memory_over_time(stage: StagePlan, events: list[Event]) -> Iterator[tuple[fl
 
 
 def parts(event: Event, stage: StagePlan) -> list[tuple[str, float, float]]:
-    """What a pass spends its beginning on: (what, start, seconds) of receiving and of recomputing."""
-    chunks = len(stage.chunks)
-    if event.step.kind is Pass.FORWARD:
-        found = [("receive", stage.receive_forward_s / chunks)]
-    elif event.step.kind is Pass.BACKWARD:
-        found = [("receive", stage.receive_backward_s / chunks), ("recompute", stage.recompute_s / chunks)]
-    else:
-        found = []
+    """What a pass is made of besides computing: (what, start, seconds), drawn one behind the other."""
+    collectives = ("collectives", stage.communication_s / 2)
+    match event.step.kind:
+        case Pass.FORWARD:
+            found = [("receive", stage.receive_forward_s), collectives]
+        case Pass.BACKWARD:
+            found = [("receive", stage.receive_backward_s), ("recompute", stage.recompute_s), collectives]
+        case Pass.WEIGHT:
+            found = []
     at, result = event.start_s, []
-    for name, seconds in found:
+    for name, whole in found:
+        seconds = whole / len(stage.chunks)
         if seconds > 0:
             result.append((name, at, seconds))
             at += seconds

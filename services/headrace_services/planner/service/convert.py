@@ -1,0 +1,184 @@
+"""Between messages of planner.proto and the planner's values. The only place that knows both."""
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from headrace.errors import InvalidFieldError, Violation
+from headrace.v1 import planner_pb2 as pb
+from headrace_services.planner import asking, catalogue
+from headrace_services.planner.blocks import model_from_description
+from headrace_services.planner.cluster import Cluster, checked_cluster, device_from_description
+from headrace_services.planner.costing import Request
+from headrace_services.planner.degrees import Degrees
+from headrace_services.planner.explain import Explanation
+from headrace_services.planner.huggingface import is_configuration, model_from_configuration
+from headrace_services.planner.model import Model
+from headrace_services.planner.plan import Plan
+from headrace_services.planner.record import plan_record
+from headrace_services.planner.search import Progress
+
+T = TypeVar("T")
+
+
+def request_from(question: pb.PlanQuestion) -> Request:
+    """The request that a question asks. Raises InvalidFieldError with fields as the message has them."""
+    return asking.assembled(
+        _model(question),
+        _cluster(question),
+        question.batch if question.HasField("batch") else None,
+        question.sequence if question.HasField("sequence") else None,
+        question.schedule or "1f1b",
+        question.chunks if question.HasField("chunks") else 1,
+        question.zero if question.HasField("zero") else 1,
+        question.attention or "flash",
+    )
+
+
+def degrees_from(degrees: pb.PlanDegrees, request: Request) -> Degrees:
+    """Degrees that a caller chose. Raises InvalidFieldError where they do not divide."""
+    found = Degrees(
+        d=degrees.data,
+        m=degrees.tensor,
+        o=degrees.optimizer or 1,
+        s=degrees.pipeline,
+        mu=degrees.micro_batches,
+        e=degrees.expert or 1,
+    )
+    rules = [
+        ("data", found.d, found.d < 1, "must be positive", "Give at least 1."),
+        ("tensor", found.m, found.m < 1, "must be positive", "Give at least 1."),
+        ("pipeline", found.s, not 1 <= found.s <= len(request.model.layers), "is no number of stages", "Use 1 to L."),
+        ("micro_batches", found.mu, found.mu < 1, "must be positive", "Give at least 1."),
+    ]
+    if not any(wrong for _, _, wrong, _, _ in rules):
+        n, per_rank = request.cluster.devices, request.batch // found.d
+        experts = max(request.model.experts, 1)
+        rules += [
+            ("data", found.d, found.devices != n, "times tensor times pipeline is not", f"Make it {n} devices."),
+            ("data", found.d, request.batch % found.d != 0, f"does not divide batch {request.batch}", "Use a divisor."),
+            ("micro_batches", found.mu, per_rank % found.mu != 0, f"does not divide {per_rank}", "Use a divisor."),
+            ("optimizer", found.o, found.d % found.o != 0, f"does not divide data {found.d}", "Use a divisor."),
+            ("tensor", found.m, found.m > request.cluster.node, "does not stay in a node", "Use fewer."),
+            (
+                "expert",
+                found.e,
+                found.d % found.e != 0 or experts % found.e != 0,
+                f"does not divide data {found.d} and {experts} experts",
+                "Use a divisor of both.",
+            ),
+        ]
+    faults = [
+        Violation(field=f"degrees.{field}", value=str(value), message=message, remedy=remedy)
+        for field, value, wrong, message, remedy in rules
+        if wrong
+    ]
+    if faults:
+        raise InvalidFieldError(faults)
+    return found
+
+
+def degrees_to(degrees: Degrees) -> pb.PlanDegrees:
+    """Degrees as a message."""
+    return pb.PlanDegrees(
+        data=degrees.d,
+        tensor=degrees.m,
+        optimizer=degrees.o,
+        pipeline=degrees.s,
+        micro_batches=degrees.mu,
+        expert=degrees.e,
+    )
+
+
+def plan_to(plan: Plan) -> pb.TrainingPlan:
+    """A plan as a message."""
+    parts = plan.breakdown
+    return pb.TrainingPlan(
+        degrees=degrees_to(plan.degrees),
+        stages=[
+            pb.PlanStage(
+                layers=stage.layers,
+                recomputed=stage.recomputed,
+                forward_s=stage.times.forward_s,
+                backward_s=stage.times.backward_s,
+                tail_s=stage.times.tail_s,
+                static_bytes=stage.memory.static_bytes,
+                activation_bytes=stage.memory.activation_bytes,
+                rebuild_bytes=stage.memory.rebuild_bytes,
+                in_flight=stage.in_flight,
+            )
+            for stage in plan.stages
+        ],
+        iteration_s=plan.simulated_s,
+        analytic_s=plan.analytic_s,
+        lower_bound_s=plan.lower_bound_s,
+        mfu=plan.mfu,
+        hfu=plan.hfu,
+        breakdown=pb.PlanBreakdown(
+            compute_s=parts.compute_s,
+            communication_s=parts.communication_s,
+            transfer_s=parts.transfer_s,
+            recompute_s=parts.recompute_s,
+            bubble_s=parts.bubble_s,
+            tail_s=parts.tail_s,
+        ),
+        exact=plan.exact,
+        calibrated=plan.request.cluster.device.calibrated,
+        json=json.dumps(plan_record(plan)),
+    )
+
+
+def progress_to(progress: Progress) -> pb.PlanProgress:
+    """Progress as a message."""
+    return pb.PlanProgress(
+        mode=progress.mode, tuples=progress.total, solved=progress.solved, best_s=progress.best_s
+    )
+
+
+def explanation_to(explanation: Explanation) -> pb.ExplainResponse:
+    """An explanation as a message."""
+    losers = [
+        pb.PlanLoser(degrees=degrees_to(one.degrees), iteration_s=one.seconds, reason=one.reason)
+        for one in explanation.losers
+    ]
+    return pb.ExplainResponse(plan=plan_to(explanation.plan), summary=explanation.summary, losers=losers)
+
+
+def _model(question: pb.PlanQuestion) -> Model:
+    if question.WhichOneof("model") != "model_json":
+        return _by_name("model_name", question.model_name, catalogue.model)
+    description = _parsed("model_json", question.model_json)
+    if is_configuration(description):
+        return model_from_configuration("model", description)
+    return model_from_description("model", description)
+
+
+def _cluster(question: pb.PlanQuestion) -> Cluster:
+    if question.WhichOneof("cluster") != "cluster_json":
+        return _by_name("cluster_name", question.cluster_name, catalogue.cluster)
+    description = _parsed("cluster_json", question.cluster_json)
+    count = description.get("devices")
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise _fault("cluster_json.devices", str(count), "must be a whole number", "Say how many there are.")
+    return checked_cluster(device_from_description("cluster", description, catalogue.profiles()), count)
+
+
+def _by_name(field: str, name: str, find: Callable[[str], T]) -> T:
+    """By name only: a server opens no file that a caller names."""
+    if name.endswith(".json"):
+        raise _fault(field, name, "is a file, which a server does not read", "Send its text as JSON instead.")
+    return find(name)
+
+
+def _parsed(field: str, text: str) -> dict[str, Any]:
+    try:
+        loaded = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise _fault(field, text[:40], f"is not JSON: {error}", "Correct it.") from None
+    if not isinstance(loaded, dict):
+        raise _fault(field, text[:40], "must be one JSON object", "Write {...}.")
+    return loaded
+
+
+def _fault(field: str, value: str, message: str, remedy: str) -> InvalidFieldError:
+    return InvalidFieldError([Violation(field=field, value=value, message=message, remedy=remedy)])

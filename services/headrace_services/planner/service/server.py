@@ -1,0 +1,112 @@
+"""The planner's process: bind, serve, drain. It needs no database and no other service."""
+
+import asyncio
+import ipaddress
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection
+
+from headrace.errors import HeadraceError, InvalidFieldError, Violation
+from headrace.v1 import planner_pb2, planner_pb2_grpc
+from headrace_services.planner.service.pool import Pool
+from headrace_services.planner.service.servicer import PlannerServicer
+
+MOST_CALLS = 1024
+"""Calls at once; more are refused with RESOURCE_EXHAUSTED."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How to run a planner."""
+
+    listen: str = "127.0.0.1:7441"
+    workers: int = 2
+    insecure: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    drain_grace_s: float = 5.0
+
+
+def check(settings: Settings) -> None:
+    """Refuse settings that cannot work or are not safe. Raises InvalidFieldError."""
+    host, _, port = settings.listen.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise _fault("--listen", settings.listen, "is not HOST:PORT", "Write, for example, 127.0.0.1:7441.")
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise _fault("--tls-cert", "", "needs --tls-key, and the other way round", "Give both.")
+    if not settings.tls_cert and not settings.insecure and not _is_loopback(host):
+        remedy = "Give --tls-cert and --tls-key, or say --insecure if the network is trusted."
+        raise _fault("--listen", settings.listen, "would serve other machines without TLS", remedy)
+
+
+async def serve(settings: Settings) -> None:
+    """Run until told to stop. Raises HeadraceError where it cannot start."""
+    check(settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with Pool(settings.workers) as pool:
+        health = health_aio.HealthServicer()
+        server = make_server(pool, health)
+        port = _bind(server, settings)
+        await server.start()
+        host = settings.listen.rpartition(":")[0]
+        print(f"headrace planner: serving on {host}:{port}", flush=True)  # what starters wait for
+        await stop.wait()
+        await health.enter_graceful_shutdown()
+        await server.stop(grace=settings.drain_grace_s)
+
+
+def make_server(pool: Pool, health: health_aio.HealthServicer) -> grpc.aio.Server:
+    """A server with the planner, health and reflection, not yet bound."""
+    server = grpc.aio.server(
+        maximum_concurrent_rpcs=MOST_CALLS,
+        options=[
+            ("grpc.so_reuseport", 0),
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+            ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+        ],
+    )
+    planner_pb2_grpc.add_PlannerServiceServicer_to_server(PlannerServicer(pool), server)
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    names = [
+        planner_pb2.DESCRIPTOR.services_by_name["PlannerService"].full_name,
+        health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
+    ]
+    reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
+    return server
+
+
+def _bind(server: grpc.aio.Server, settings: Settings) -> int:
+    try:
+        if settings.tls_cert and settings.tls_key:
+            pair = (settings.tls_key.read_bytes(), settings.tls_cert.read_bytes())
+            port = server.add_secure_port(settings.listen, grpc.ssl_server_credentials([pair]))
+        else:
+            port = server.add_insecure_port(settings.listen)
+    except (OSError, RuntimeError) as error:
+        raise HeadraceError(
+            f"cannot listen on {settings.listen}: {error}", remedy="Choose another --listen."
+        ) from None
+    return port
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _fault(field: str, value: str, message: str, remedy: str) -> InvalidFieldError:
+    return InvalidFieldError([Violation(field=field, value=value, message=message, remedy=remedy)])
