@@ -1,0 +1,154 @@
+"""Emitted plans: what frameworks are told is what the plan says; DeepSpeed really trains one on the CPU."""
+
+import importlib.util
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headrace_services.planner import catalogue
+from headrace_services.planner.blocks import gpt
+from headrace_services.planner.cluster import Cluster
+from headrace_services.planner.costing import Request
+from headrace_services.planner.degrees import Degrees
+from headrace_services.planner.emit import deepspeed, emit, megatron
+from headrace_services.planner.modes import FULL
+from headrace_services.planner.plan import Plan
+from headrace_services.planner.schedules import Schedule
+from headrace_services.planner.search import Search
+
+
+def small_plan() -> Plan:
+    """Two uneven stages, some layers recomputed: a big vocabulary weighs on the last, little memory on the first."""
+    model = gpt("small", hidden=1024, layers=8, heads=16, sequence=2048, vocabulary=51200)
+    cluster = Cluster(device=catalogue.device("a100"), devices=2)
+    degrees = Degrees(d=1, m=1, o=1, s=2, mu=4)
+    for percent in range(94, 1, -1):
+        request = Request(model=model, cluster=cluster, batch=16, usable_memory=percent / 100)
+        search = Search(request)
+        candidate = search.candidate(FULL, degrees)
+        if candidate is not None and candidate.solution.recomputed:
+            plan = search.assembled(candidate)
+            if 0 < len(plan.recomputed) < 8 and len(plan.stages[0].layers) != len(plan.stages[1].layers):
+                return plan
+    raise AssertionError("no memory makes some but not all layers recompute")
+
+
+def plan_175b(schedule: Schedule = Schedule.ONE_F_ONE_B, chunks: int = 1) -> Plan:
+    request = Request(
+        model=catalogue.model("gpt3-175b"),
+        cluster=catalogue.cluster("a100-64"),
+        batch=64,
+        schedule=schedule,
+        chunks=chunks,
+    )
+    search = Search(request)
+    for d, m, s in ((2, 4, 8), (1, 8, 8)):
+        candidate = search.candidate(FULL, Degrees(d=d, m=m, o=d, s=s, mu=64 // d))
+        if candidate is not None:
+            return search.assembled(candidate)
+    raise AssertionError("neither tuple fits")
+
+
+def parsed_layout(text: str, stages: int, blocks: int) -> list[list[int]]:
+    """Megatron-LM's documented rules: stages parted by |, runs as t*3 or (…)*2, E first, L last, t counted."""
+    expanded = re.sub(r"\(([^()]*)\)\*(\d+)", lambda m: m[1] * int(m[2]), text)
+    expanded = re.sub(r"([EtL])\*(\d+)", lambda m: m[1] * int(m[2]), expanded)
+    pieces = expanded.split("|")
+    assert len(pieces) % stages == 0, "a multiple of the pipeline's size"
+    letters = "".join(pieces)
+    assert re.fullmatch(r"Et+L", letters), "the embedding first, then blocks, then the loss"
+    assert letters.count("t") == blocks, "as many t as --num-layers"
+    places, position = [], 0
+    for piece in pieces:
+        places.append(list(range(position, position + len(piece))))
+        position += len(piece)
+    return places
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [(Schedule.ONE_F_ONE_B, 1), (Schedule.INTERLEAVED, 2)])
+def test_megatron_is_told_the_plans_stages(schedule: Schedule, chunks: int) -> None:
+    plan = plan_175b(schedule, chunks)
+    told = megatron.arguments(megatron.lower(plan))
+    layout = told["--pipeline-model-parallel-layout"]
+    assert layout is not None
+    pieces = parsed_layout(layout, plan.degrees.s, int(told["--num-layers"] or 0))
+    for stage, planned in enumerate(plan.stages):
+        for chunk in range(chunks):
+            assert pieces[chunk * plan.degrees.s + stage] == list(planned.chunks[chunk])
+    world = int(told["--tensor-model-parallel-size"] or 0) * int(told["--pipeline-model-parallel-size"] or 0)
+    assert plan.request.cluster.devices % world == 0
+    assert all(re.fullmatch(r"--[a-z0-9-]+", name) for name in told)
+
+
+def test_megatron_recomputes_at_least_what_the_plan_does() -> None:
+    plan = small_plan()
+    lowered = megatron.lower(plan)
+    for before, after in zip(plan.stages, lowered.plan.stages, strict=True):
+        assert before.layers == after.layers
+        assert len(after.recomputed) >= len(before.recomputed)
+    assert lowered.plan.simulated_s >= plan.simulated_s
+    assert lowered.notes, "uneven recomputation cannot be expressed, and the report must say so"
+
+
+def test_a_plan_that_is_lowered_unchanged_costs_the_same() -> None:
+    plan = small_plan()
+    lowered = deepspeed.lower(plan)
+    assert not lowered.notes
+    assert lowered.plan.simulated_s == pytest.approx(plan.simulated_s, rel=1e-12)
+    assert [stage.memory for stage in lowered.plan.stages] == [stage.memory for stage in plan.stages]
+
+
+def test_reports_say_what_is_lost() -> None:
+    plan = plan_175b()
+    gpipe = replace(plan, request=replace(plan.request, schedule=Schedule.GPIPE))
+    assert "gpipe" in emit(gpipe, "deepspeed")["lowering.md"]
+    assert "FSDP" in emit(plan, "torchtitan")["lowering.md"]
+
+
+def test_torchtitan_is_told_every_module_once() -> None:
+    plan = plan_175b()
+    told = tomllib.loads(emit(plan, "torchtitan")["torchtitan.toml"].replace("module_fqns", "parallelism_fqns"))
+    parts = told["parallelism"]["parallelism_fqns_per_model_part"]
+    names = [name for part in parts for name in part]
+    assert len(names) == len(set(names)) == 96 + 3
+    assert len(parts) == plan.degrees.s
+
+
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
+def test_deepspeed_trains_the_plan_on_the_cpu(tmp_path: Path) -> None:
+    """Two processes over gloo hold the plan's layers, run the recomputed ones twice, and the loss falls."""
+    plan = small_plan()
+    for name, text in emit(plan, "deepspeed").items():
+        (tmp_path / name).write_text(text)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    script = Path(__file__).with_name("deepspeed_rank.py")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(tmp_path), str(tmp_path)],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=240)[0].decode() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said[0][-3000:] + said[1][-3000:]
+    for rank, stage in enumerate(plan.stages):
+        told = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert told["held"] == list(stage.layers)
+        assert told["losses"][-1] < 0.7 * told["losses"][0]
+        assert told["micro_batches"] == plan.degrees.mu
+        once = 12 * plan.degrees.mu
+        wanted = {str(i): once * (2 if i in stage.recomputed else 1) for i in stage.layers}
+        assert told["calls"] == wanted
