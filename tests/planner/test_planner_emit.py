@@ -27,7 +27,7 @@ from headrace_services.planner.search import Search
 
 def small_plan() -> Plan:
     """Two uneven stages, some layers recomputed: a big vocabulary weighs on the last, little memory on the first."""
-    model = gpt("small", hidden=1024, layers=8, heads=16, sequence=2048, vocabulary=51200)
+    model = gpt("small", hidden=1024, layers=8, heads=16, sequence=2048, vocabulary=16384)
     cluster = Cluster(device=catalogue.device("a100"), devices=2)
     degrees = Degrees(d=1, m=1, o=1, s=2, mu=4)
     for percent in range(94, 1, -1):
