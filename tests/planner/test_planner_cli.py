@@ -1,0 +1,150 @@
+"""`headrace plan` as a user runs it, and the files that it writes."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli.failure import CommandError
+from headrace.errors import InvalidFieldError
+from headrace_services.planner.command import plan
+
+DATA = Path(__file__).parents[2] / "benchmarks" / "planner" / "data"
+SMALL = ["gpt3-2.7b", "a100-16", "--batch", "32"]
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(plan, list(words), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_plan_as_text_and_as_json() -> None:
+    text = run(*SMALL)
+    for word in ("gpt3-2.7b", "a100-80g-16", "iteration", "MFU", "stage", "bubbles"):
+        assert word in text
+    record = json.loads(run(*SMALL, "--json"))
+    degrees = record["degrees"]
+    assert degrees["d"] * degrees["m"] * degrees["s"] == 16
+    assert record["iteration_s"] >= record["lower_bound_s"] > 0
+    assert run(*SMALL, "--json") == run("make", *SMALL, "--json"), "`make` is what the bare words mean"
+
+
+def test_all_modes_side_by_side() -> None:
+    assert run("compare", *SMALL) == run(*SMALL, "--compare")
+    records = json.loads(run("compare", *SMALL, "--json"))
+    assert [one["mode"] for one in records] == ["h2o", "d-rec", "dapple", "pipedream", "alpa", "adapipe"]
+    best = records[0]["plan"]["iteration_s"]
+    assert all(one["plan"] is None or one["plan"]["iteration_s"] >= best for one in records)
+
+
+def test_an_explanation_names_the_losers() -> None:
+    told = json.loads(run("explain", *SMALL, "--count", "4", "--json"))
+    assert len(told["losers"]) == 4
+    assert "tuples of degrees" in told["summary"]
+    assert "why not" in run("explain", *SMALL)
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "hint"),
+    [
+        (["gpt3-2.7", "a100-16"], "model", "gpt3-2.7b"),
+        (["gpt3-2.7b", "a1000"], "cluster", "DEVICE-COUNT"),
+        (["gpt3-2.7b", "a100-16", "--batch", "0"], "batch", "unit"),
+        (["gpt3-2.7b", "a100-16", "--mode", "h20"], "mode", "h2o"),
+        (["gpt3-2.7b", "a100-16", "--schedule", "interleaved"], "chunks", "--chunks 2"),
+        (["gpt3-2.7b", "a100-16", "--zero", "4"], "zero", ""),
+        (["gpt3-2.7b", "a100-16", "--target", "jax", "--out", "x"], "target", "deepspeed"),
+        (["gpt3-175b", "a100-8", "--batch", "8"], "cluster", "a100-80g-"),
+        (["gpt3-125m", "a100-1024", "--batch", "3"], "batch", "16"),
+        (["gpt3-13b", "a100-64", "--mode", "adapipe", "--batch", "64"], "mode", "h2o"),
+    ],
+)
+def test_what_is_wrong_is_named_with_a_remedy(words: list[str], field: str, hint: str) -> None:
+    with pytest.raises(InvalidFieldError) as failed:
+        run(*words)
+    (violation,) = failed.value.violations
+    assert violation.field == field
+    assert violation.message
+    assert hint in violation.remedy
+
+
+def test_too_small_a_cluster_says_what_binds_and_a_fix_that_works() -> None:
+    with pytest.raises(InvalidFieldError) as failed:
+        run("gpt3-175b", "a100-8", "--batch", "8")
+    (violation,) = failed.value.violations
+    assert "GiB short" in violation.message
+    assert "stage" in violation.message
+    words = violation.remedy.split()
+    assert json.loads(run("gpt3-175b", words[0], "--batch", words[-1].rstrip("."), "--json"))["iteration_s"] > 0
+
+
+def test_a_target_needs_a_folder() -> None:
+    with pytest.raises(CommandError, match="--out"):
+        run(*SMALL, "--target", "megatron")
+
+
+@pytest.mark.parametrize("target", ["deepspeed", "megatron", "torchtitan"])
+def test_what_is_written(tmp_path: Path, target: str) -> None:
+    run("gpt3-13b", "a100-32", "--batch", "64", "--target", target, "--out", str(tmp_path))
+    assert {"plan.json", "timeline.json", "timeline.svg", "lowering.md"} < {path.name for path in tmp_path.iterdir()}
+    assert target in (tmp_path / "lowering.md").read_text()
+    if target == "deepspeed":
+        compile((tmp_path / "pipeline.py").read_text(), "pipeline.py", "exec")
+
+
+def test_the_trace_has_perfettos_format(tmp_path: Path) -> None:
+    """The Trace Event Format: complete slices that nest, metadata, counters; times in microseconds."""
+    run("gpt3-13b", "a100-32", "--batch", "64", "--schedule", "zero-bubble", "--out", str(tmp_path))
+    trace = json.loads((tmp_path / "timeline.json").read_text())
+    record = json.loads((tmp_path / "plan.json").read_text())
+    assert trace["displayTimeUnit"] in ("ms", "ns")
+    ends: dict[int, list[float]] = {}
+    for event in trace["traceEvents"]:
+        assert event["ph"] in ("X", "M", "C")
+        assert isinstance(event["name"], str)
+        assert isinstance(event["pid"], int)
+        match event["ph"]:
+            case "X":
+                assert event["ts"] >= 0
+                assert event["dur"] >= 0
+                open_ = ends.setdefault(event["tid"], [])
+                while open_ and event["ts"] >= open_[-1] - 1e-3:
+                    open_.pop()
+                assert all(event["ts"] + event["dur"] <= end + 1e-3 for end in open_), "slices must nest"
+                open_.append(event["ts"] + event["dur"])
+            case "C":
+                assert all(isinstance(value, int) for value in event["args"].values())
+    slices = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    last = max(event["ts"] + event["dur"] for event in slices) / 1e6
+    assert last == pytest.approx(record["iteration_s"], rel=1e-2)
+
+
+def test_the_picture_is_an_svg_with_every_stage(tmp_path: Path) -> None:
+    run("gpt3-175b", "a100-64", "--batch", "64", "--out", str(tmp_path))
+    root = ET.fromstring((tmp_path / "timeline.svg").read_text())
+    texts = [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    stages = len(json.loads((tmp_path / "plan.json").read_text())["stages"])
+    for stage in range(stages):
+        assert any(text.startswith(f"stage {stage} ") for text in texts)
+    for word in ("bubble", "collectives", "activations", "capacity"):
+        assert word in texts
+
+
+def test_calibration(tmp_path: Path) -> None:
+    rows = [str(DATA / "vtrain_multi_node.csv"), str(DATA / "vtrain_single_node.csv")]
+    out = tmp_path / "mine.json"
+    told = json.loads(run("calibrate", *rows, "--folds", "5", "--out", str(out), "--json"))
+    assert told["cross_validated"]["median"] <= 0.05
+    assert told["cross_validated"]["mean"] <= 0.08
+    assert json.loads(out.read_text())["mine"]["constants"] == told["constants"]
+
+
+@pytest.mark.parametrize("text", ["", "gpus,tp\n1,2\n", "gpus\nx\n"])
+def test_rows_that_are_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(text)
+    with pytest.raises(InvalidFieldError):
+        run("calibrate", str(path))
