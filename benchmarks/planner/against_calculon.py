@@ -120,7 +120,12 @@ def main() -> None:
 
     began = time.process_time()
     candidates = plans()
-    scored = [(s, plan, e) for plan in candidates[:FINALISTS] for e in executions(plan) if (s := score(e)) is not None]
+    scored = [
+        (s, plan, e)
+        for plan in candidates[:FINALISTS]
+        for e in executions(plan)
+        if (s := score(e)) is not None
+    ]
     ours_s, plan, execution = min(scored, key=lambda one: one[0])
     ours_cpu_s = time.process_time() - began
     if arguments.optimum:
@@ -145,7 +150,9 @@ def main() -> None:
     }
     path = Path(__file__).parent / "results" / "against_calculon.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps({key: value for key, value in record.items() if key not in ("ours", "optimum")}, indent=1))
+    print(
+        json.dumps({key: value for key, value in record.items() if key not in ("ours", "optimum")}, indent=1)
+    )
 
 
 def sweep(llm: Any, optimal: Any, application: Any, system: Any) -> dict[str, Any]:

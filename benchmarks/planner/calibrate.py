@@ -31,7 +31,9 @@ from headrace_services.planner.published import Comparison, h100, korthikanti, s
 
 HERE = Path(__file__).parent
 DATA, RESULTS = HERE / "data", HERE / "results"
-SOURCE = "fitted by benchmarks/planner/calibrate.py on vTrain's 793 rows (73 on several nodes); see its record"
+SOURCE = (
+    "fitted by benchmarks/planner/calibrate.py on vTrain's 793 rows (73 on several nodes); see its record"
+)
 Point = tuple[str, float, float]
 
 
@@ -57,7 +59,9 @@ def main() -> None:
     single = groups(rows.where(~several), held_out[~several], config, least=4)
     record = {
         "constants": {name: getattr(constants, name) for name in RANGES},
-        "at_their_limit": [n for n, r in RANGES.items() if not r.low * 1.01 < getattr(constants, n) < r.high * 0.99],
+        "at_their_limit": [
+            n for n, r in RANGES.items() if not r.low * 1.01 < getattr(constants, n) < r.high * 0.99
+        ],
         "fitted": asdict(accuracy(predicted_s(rows, calibrated), rows.seconds)),
         "cross_validated": {
             "all": asdict(accuracy(held_out, rows.seconds)),
@@ -71,13 +75,18 @@ def main() -> None:
             "median_regret": median(one.regret for one in single),
             "largest_regret": max(one.regret for one in single),
         },
-        "published": {table: _summary([c for c in published if c.table == table]) for table in _tables(published)},
+        "published": {
+            table: _summary([c for c in published if c.table == table]) for table in _tables(published)
+        },
         "cpu_s": round(time.process_time() - started, 1),
     }
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "calibration.json").write_text(json.dumps(record, indent=1) + "\n")
     points = [
-        *(("vTrain, cross-validated", m, p) for m, p in zip(rows.seconds.tolist(), held_out.tolist(), strict=True)),
+        *(
+            ("vTrain, cross-validated", m, p)
+            for m, p in zip(rows.seconds.tolist(), held_out.tolist(), strict=True)
+        ),
         *((one.table, one.measured_s, one.predicted_s) for one in published),
     ]
     (RESULTS / "calibration.svg").write_text(figure(points))
@@ -94,7 +103,9 @@ def _tables(published: list[Comparison]) -> list[str]:
 
 def _summary(some: list[Comparison]) -> dict[str, object]:
     misses = [abs(one.miss) for one in some]
-    rows = [{**asdict(one), "miss": round(one.miss, 4), "predicted_s": round(one.predicted_s, 3)} for one in some]
+    rows = [
+        {**asdict(one), "miss": round(one.miss, 4), "predicted_s": round(one.predicted_s, 3)} for one in some
+    ]
     return {"median": median(misses), "mean": mean(misses), "largest": max(misses), "rows": rows}
 
 
@@ -122,9 +133,10 @@ def figure(points: list[Point]) -> str:
 
     whole = size + 2 * margin
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {whole}" font-family="sans-serif" font-size="13">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {whole}" font-family="sans-serif">',
         f'<rect width="{whole}" height="{whole}" fill="white"/>',
-        f'<text x="{margin}" y="28" font-size="16">Iteration time: predicted against measured (lines: equal, ±10%)</text>',
+        f'<text x="{margin}" y="28" font-size="16">Iteration time, predicted against measured (±10%)</text>',
+        '<g font-size="13">',
     ]
     for tick in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50):
         out += [
@@ -150,7 +162,7 @@ def figure(points: list[Point]) -> str:
     out += [
         f'<text x="{margin + size / 2}" y="{whole - 14}" text-anchor="middle">measured, s</text>',
         f'<text transform="translate(16 {margin + size / 2}) rotate(-90)" text-anchor="middle">predicted, s</text>',
-        "</svg>\n",
+        "</g></svg>\n",
     ]
     return "\n".join(out)
 

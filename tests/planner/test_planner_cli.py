@@ -78,7 +78,9 @@ def test_too_small_a_cluster_says_what_binds_and_a_fix_that_works() -> None:
     assert "GiB short" in violation.message
     assert "stage" in violation.message
     words = violation.remedy.split()
-    assert json.loads(run("gpt3-175b", words[0], "--batch", words[-1].rstrip("."), "--json"))["iteration_s"] > 0
+    assert (
+        json.loads(run("gpt3-175b", words[0], "--batch", words[-1].rstrip("."), "--json"))["iteration_s"] > 0
+    )
 
 
 def test_a_target_needs_a_folder() -> None:
@@ -89,7 +91,9 @@ def test_a_target_needs_a_folder() -> None:
 @pytest.mark.parametrize("target", ["deepspeed", "megatron", "torchtitan"])
 def test_what_is_written(tmp_path: Path, target: str) -> None:
     run("gpt3-13b", "a100-32", "--batch", "64", "--target", target, "--out", str(tmp_path))
-    assert {"plan.json", "timeline.json", "timeline.svg", "lowering.md"} < {path.name for path in tmp_path.iterdir()}
+    assert {"plan.json", "timeline.json", "timeline.svg", "lowering.md"} < {
+        path.name for path in tmp_path.iterdir()
+    }
     assert target in (tmp_path / "lowering.md").read_text()
     if target == "deepspeed":
         compile((tmp_path / "pipeline.py").read_text(), "pipeline.py", "exec")

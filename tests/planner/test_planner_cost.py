@@ -57,7 +57,12 @@ def test_a_recomputed_layer_keeps_its_input() -> None:
 
 @pytest.mark.parametrize(
     ("zero", "shards", "wanted"),
-    [(ZeroStage.OPTIMIZER, 1, 16.0), (ZeroStage.OPTIMIZER, 4, 7.0), (ZeroStage.GRADIENTS, 7, 4.0), (ZeroStage.PARAMETERS, 16, 1.0)],
+    [
+        (ZeroStage.OPTIMIZER, 1, 16.0),
+        (ZeroStage.OPTIMIZER, 4, 7.0),
+        (ZeroStage.GRADIENTS, 7, 4.0),
+        (ZeroStage.PARAMETERS, 16, 1.0),
+    ],
 )
 def test_zero_bytes(zero: ZeroStage, shards: int, wanted: float) -> None:
     assert bytes_per_parameter(zero, shards) == wanted
@@ -98,9 +103,13 @@ def test_model_flops_are_the_published_formula() -> None:
 
 
 def test_all_reduce_is_the_ring_formula() -> None:
-    flat = all_reduce_s(8e9, Group(per_node=8, nodes=1), link=1e9, network=1.0, latency_s=1e-3, node_latency_s=0)
+    flat = all_reduce_s(
+        8e9, Group(per_node=8, nodes=1), link=1e9, network=1.0, latency_s=1e-3, node_latency_s=0
+    )
     assert flat == pytest.approx(14e-3 + 2 * 7 / 8 * 8)
-    tiers = all_reduce_s(8e9, Group(per_node=4, nodes=2), link=1e9, network=1e8, latency_s=0, node_latency_s=0)
+    tiers = all_reduce_s(
+        8e9, Group(per_node=4, nodes=2), link=1e9, network=1e8, latency_s=0, node_latency_s=0
+    )
     assert tiers == pytest.approx(2 * 3 / 4 * 8 + 2 * 1 / 2 * 2e9 / 1e8)
 
 
@@ -113,7 +122,8 @@ def test_groups_follow_megatrons_order() -> None:
 def test_more_tensor_ranks_compute_less_and_talk_more() -> None:
     model, cluster = catalogue.model("gpt3-13b"), catalogue.cluster("a100-8")
     one, eight = (
-        layer_times(model.layers[1], shape(4, 2048, t, AttentionKernel.FLASH, sp=True), cluster) for t in (1, 8)
+        layer_times(model.layers[1], shape(4, 2048, t, AttentionKernel.FLASH, sp=True), cluster)
+        for t in (1, 8)
     )
     assert eight.forward_s < one.forward_s
     assert eight.communication_s > one.communication_s == 0

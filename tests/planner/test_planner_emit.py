@@ -115,7 +115,9 @@ def test_reports_say_what_is_lost() -> None:
 
 def test_torchtitan_is_told_every_module_once() -> None:
     plan = plan_175b()
-    told = tomllib.loads(emit(plan, "torchtitan")["torchtitan.toml"].replace("module_fqns", "parallelism_fqns"))
+    told = tomllib.loads(
+        emit(plan, "torchtitan")["torchtitan.toml"].replace("module_fqns", "parallelism_fqns")
+    )
     parts = told["parallelism"]["parallelism_fqns_per_model_part"]
     names = [name for part in parts for name in part]
     assert len(names) == len(set(names)) == 96 + 3

@@ -34,7 +34,8 @@ def told(error: pytest.ExceptionInfo[InvalidFieldError]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("gpt3-175", "gpt3-175b"), ("lama3-70b", "llama3-70b"), ("deepseek141b", "deepseek-141b")]
+    ("name", "hint"),
+    [("gpt3-175", "gpt3-175b"), ("lama3-70b", "llama3-70b"), ("deepseek141b", "deepseek-141b")],
 )
 def test_unknown_models_get_the_nearest_names(name: str, hint: str) -> None:
     with pytest.raises(InvalidFieldError) as error:
@@ -50,7 +51,9 @@ def test_unknown_clusters_say_how_to_write_one(name: str) -> None:
     assert "DEVICE-COUNT" in told(error)
 
 
-@pytest.mark.parametrize(("name", "word"), [("a100-0", "devices"), ("a100-12", "16"), ("a100-99999999", "devices")])
+@pytest.mark.parametrize(
+    ("name", "word"), [("a100-0", "devices"), ("a100-12", "16"), ("a100-99999999", "devices")]
+)
 def test_impossible_counts(name: str, word: str) -> None:
     with pytest.raises(InvalidFieldError) as error:
         catalogue.cluster(name)
@@ -140,7 +143,15 @@ def test_hugging_face_configurations() -> None:
     )
     assert mixtral.layers == catalogue.model("mixtral-8x7b").layers
     gpt2 = model_from_configuration(
-        "gpt2", {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_ctx": 1024}
+        "gpt2",
+        {
+            "model_type": "gpt2",
+            "n_embd": 768,
+            "n_layer": 12,
+            "n_head": 12,
+            "vocab_size": 50257,
+            "n_ctx": 1024,
+        },
     )
     assert gpt2.parameters == pytest.approx(124e6 + 50257 * 768, rel=0.01)  # untied head
     with pytest.raises(InvalidFieldError) as error:

@@ -82,9 +82,7 @@ def test_counts_of_tuples_are_those_of_the_design() -> None:
 
 def test_plans_are_deterministic() -> None:
     def plan() -> object:
-        request = Request(
-            model=catalogue.model("gpt3-13b"), cluster=catalogue.cluster("a100-32"), batch=64
-        )
+        request = Request(model=catalogue.model("gpt3-13b"), cluster=catalogue.cluster("a100-32"), batch=64)
         return Search(request).run().plan
 
     assert plan() == plan()
@@ -130,9 +128,11 @@ def test_a_watcher_can_stop_the_search() -> None:
 
 
 def test_the_parts_of_an_iteration_add_up() -> None:
-    plan = Search(
-        Request(model=catalogue.model("gpt3-13b"), cluster=catalogue.cluster("a100-32"), batch=64)
-    ).run().plan
+    plan = (
+        Search(Request(model=catalogue.model("gpt3-13b"), cluster=catalogue.cluster("a100-32"), batch=64))
+        .run()
+        .plan
+    )
     assert plan is not None
     parts = plan.breakdown
     total = (

@@ -95,13 +95,19 @@ async def test_50_plans_at_once_do_not_block_health(site: Site) -> None:
         (pb.PlanQuestion(model_name="gpt4", cluster_name="a100-8"), "model", "Did you mean"),
         (pb.PlanQuestion(model_name="/etc/x.json", cluster_name="a100-8"), "model_name", "text"),
         (pb.PlanQuestion(model_json="{", cluster_name="a100-8"), "model_json", "Correct"),
-        (pb.PlanQuestion(model_name="gpt3-13b", cluster_json='{"devices": "x"}'), "cluster_json.devices", "how many"),
+        (
+            pb.PlanQuestion(model_name="gpt3-13b", cluster_json='{"devices": "x"}'),
+            "cluster_json.devices",
+            "how many",
+        ),
         (pb.PlanQuestion(model_name="gpt3-13b", cluster_name="a100-8", batch=-1), "batch", "unit"),
         (pb.PlanQuestion(model_name="gpt3-13b", cluster_name="a100-8", schedule="1f2b"), "schedule", "1f1b"),
         (pb.PlanQuestion(model_name="gpt3-175b", cluster_name="a100-8", batch=8), "cluster", "fits"),
     ],
 )
-async def test_bad_questions_name_the_field(site: Site, question: pb.PlanQuestion, field: str, hint: str) -> None:
+async def test_bad_questions_name_the_field(
+    site: Site, question: pb.PlanQuestion, field: str, hint: str
+) -> None:
     stub = planner_pb2_grpc.PlannerServiceStub(site[0])
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         _ = [one async for one in stub.Plan(pb.PlanRequest(question=question), timeout=60)]
@@ -119,8 +125,8 @@ async def test_simulate_and_explain(site: Site) -> None:
     answer = await stub.Simulate(pb.SimulateRequest(question=SMALL, degrees=degrees, trace=True), timeout=60)
     assert answer.plan.degrees.pipeline == 2
     assert json.loads(answer.trace_json)["traceEvents"]
+    wrong = pb.PlanDegrees(data=3, tensor=2, optimizer=1, pipeline=2, micro_batches=4)
     with pytest.raises(grpc.aio.AioRpcError) as failed:
-        wrong = pb.PlanDegrees(data=3, tensor=2, optimizer=1, pipeline=2, micro_batches=4)
         await stub.Simulate(pb.SimulateRequest(question=SMALL, degrees=wrong), timeout=60)
     assert "degrees.data" in str(from_rpc_error(failed.value))
     explained = await stub.Explain(pb.ExplainRequest(question=SMALL, count=3), timeout=60)

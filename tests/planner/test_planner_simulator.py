@@ -1,5 +1,6 @@
 """Schedules: the simulation against closed forms, the lower bound and the memory model."""
 
+import itertools
 import random
 
 import pytest
@@ -35,7 +36,9 @@ def test_equal_stages_match_the_closed_form(schedule: Schedule, s: int, mu: int,
     stages = equal(schedule, s)
     simulation = simulate(schedule, stages, mu, v)
     v = 1 if s == 1 else v
-    assert simulation.total_s == pytest.approx(closed_form_s(stages, mu, fill_share(schedule, s, v)), rel=1e-9)
+    assert simulation.total_s == pytest.approx(
+        closed_form_s(stages, mu, fill_share(schedule, s, v)), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize(("schedule", "s", "mu", "v"), CASES)
@@ -55,7 +58,7 @@ def test_every_pass_runs_once_and_in_time(schedule: Schedule, s: int, mu: int, v
         events = simulation.events(stage)
         assert {event.step for event in events} == wanted
         assert len(events) == len(wanted)
-        for one, next_ in zip(events, events[1:], strict=False):
+        for one, next_ in itertools.pairwise(events):
             assert next_.start_s >= one.end_s - 1e-9
 
 

@@ -307,7 +307,7 @@ def _least_filling(tables: Sequence[_Table], bound: float) -> float:
 
 
 def _search(tables: Sequence[_Table], candidates: NDArray[np.float64]) -> float:
-    """The bound with the least sum plus bound. Between two bounds nothing beats the sum of the larger at the smaller."""
+    """The bound with the least sum plus bound. Between two bounds nothing beats the larger's sum at the smaller."""
     sums: dict[int, float] = {}
 
     def at(index: int) -> float:
@@ -409,9 +409,7 @@ def _extended(front: _Front, kind: int, number: int, freed: int, seconds: float)
 _SIGNATURES: dict[tuple[tuple[int, ...], int], tuple[NDArray[np.int64], list[tuple[int, ...]]]] = {}
 
 
-def _signatures(
-    kind_of: tuple[int, ...], kinds: int
-) -> tuple[NDArray[np.int64], list[tuple[int, ...]]]:
+def _signatures(kind_of: tuple[int, ...], kinds: int) -> tuple[NDArray[np.int64], list[tuple[int, ...]]]:
     """Per interval [a, b) the number of its multiset of kinds (−1, the ∞ at the end, where it is empty)."""
     known = _SIGNATURES.get((kind_of, kinds))
     if known is not None:

@@ -12,10 +12,10 @@ from headrace_services.planner.checking import Checker
 from headrace_services.planner.model import Gemm, Layer, LayerKind, Model, Split
 
 BLOCK_FIELDS = frozenset(
-    "count heads kv_heads feed_forward gated experts shared_experts top_k expert_feed_forward capacity "
-    "query_rank kv_rank head_width rope_width value_width".split()
+    ["count", "heads", "kv_heads", "feed_forward", "gated", "experts", "shared_experts", "top_k"]
+    + ["expert_feed_forward", "capacity", "query_rank", "kv_rank", "head_width", "rope_width", "value_width"]
 )
-MODEL_FIELDS = frozenset("source vocabulary sequence hidden blocks name".split())
+MODEL_FIELDS = frozenset(["source", "vocabulary", "sequence", "hidden", "blocks", "name"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,9 @@ def model_from_description(name: str, description: Mapping[str, Any]) -> Model:
     hidden = check.integer(description, "hidden", low=1, high=10**6)
     runs = description.get("blocks")
     if not isinstance(runs, list) or not runs:
-        check.fail("blocks", runs, "must be a list of at least one run of blocks", "Write blocks: [{count, heads}].")
+        check.fail(
+            "blocks", runs, "must be a list of at least one run of blocks", "Write blocks: [{count, heads}]."
+        )
         runs = []
     layers: list[Layer] = []
     for number, run in enumerate(runs):

@@ -100,13 +100,18 @@ def fit(rows: Rows, cluster: Cluster) -> Efficiencies:
         return np.concatenate([miss * weight, (logs - first) * hold])
 
     answer = least_squares(
-        residuals, np.clip(first, low, high), bounds=(low - 1e-9, high + 1e-9), loss="soft_l1", f_scale=SCALE, max_nfev=60
+        residuals,
+        np.clip(first, low, high),
+        bounds=(low - 1e-9, high + 1e-9),
+        loss="soft_l1",
+        f_scale=SCALE,
+        max_nfev=60,
     )
     return Efficiencies(**dict(zip(names, np.exp(answer.x).tolist(), strict=True)))
 
 
 def weights(rows: Rows, cluster: Cluster) -> NDArray[np.float64]:
-    """Rows on one node and rows on several count alike in sum: each kind tells about constants that the other cannot."""
+    """Rows on one node and on several count alike in sum: each kind tells of constants that the other cannot."""
     across = rows["gpus"] > cluster.device.devices_per_node
     weight = np.ones(len(rows))
     if across.any() and not across.all():
@@ -142,7 +147,9 @@ def cross_validated_s(
 def leave_one_model_out(rows: Rows, cluster: Cluster, *, devices_above: int) -> list[Ranking]:
     """For each model on more than so many devices: constants fitted without any of its rows, and their ranking."""
     shape = ("hidden", "layers", "heads", "seq")
-    models = sorted({tuple(float(rows[name][i]) for name in shape) for i in np.flatnonzero(rows["gpus"] > devices_above)})
+    models = sorted(
+        {tuple(float(rows[name][i]) for name in shape) for i in np.flatnonzero(rows["gpus"] > devices_above)}
+    )
     rankings = []
     for model in models:
         own = np.all([rows[name] == value for name, value in zip(shape, model, strict=True)], axis=0)

@@ -24,7 +24,13 @@ from headrace_services.planner.huggingface import is_configuration, model_from_c
 from headrace_services.planner.model import Model
 
 ALIASES: Final[Mapping[str, str]] = MappingProxyType(
-    {"a100": "a100-80g", "h100": "h100-80g", "h200": "h200-141g", "b200": "b200-180g", "ascend910b": "ascend910"}
+    {
+        "a100": "a100-80g",
+        "h100": "h100-80g",
+        "h200": "h200-141g",
+        "b200": "b200-180g",
+        "ascend910b": "ascend910",
+    }
 )
 LARGEST_FILE_BYTES: Final = 4 << 20
 
@@ -60,7 +66,9 @@ def model(name: str) -> Model:
         if is_configuration(description):
             return model_from_configuration(stem, description)
         return model_from_description(stem, description)
-    raise _unknown("model", name, "is not a model that is known", f"{nearest(name, presets)} Or name a .json file.")
+    raise _unknown(
+        "model", name, "is not a model that is known", f"{nearest(name, presets)} Or name a .json file."
+    )
 
 
 def cluster(name: str) -> Cluster:
@@ -71,7 +79,9 @@ def cluster(name: str) -> Cluster:
         description = _read("cluster", Path(name))
         count = description.get("devices")
         if not isinstance(count, int) or isinstance(count, bool):
-            raise _unknown("cluster.devices", str(count), "must be a whole number", "Say how many devices there are.")
+            raise _unknown(
+                "cluster.devices", str(count), "must be a whole number", "Say how many devices there are."
+            )
         return checked_cluster(device_from_description(Path(name).stem, description, profiles()), count)
     found = re.fullmatch(r"(?P<device>.+)-(?P<count>\d+)", name)
     if found is None or found["device"].lower() not in {*devices(), *ALIASES}:
@@ -91,7 +101,9 @@ def device(name: str) -> Device:
 
 @cache
 def _data(file: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(resources.files(__package__).joinpath("data", file).read_text("utf-8"))
+    loaded: dict[str, Any] = json.loads(
+        resources.files(__package__).joinpath("data", file).read_text("utf-8")
+    )
     return loaded
 
 

@@ -21,7 +21,7 @@ class Topology(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiencies:
-    """What fitting measures: shares of peaks, and fixed costs in seconds. `data/efficiencies.json` says on which rows."""
+    """What fitting measures: shares of peaks, fixed costs in seconds. `data/efficiencies.json` says on what."""
 
     gemm: float
     """Share of peak FLOP/s that a large product reaches."""
@@ -177,8 +177,8 @@ def efficiencies_from(values: Mapping[str, Any]) -> Efficiencies:
     check.known(values, names)
     required = [n for n in names if n not in ("overlap", "overlap_slowdown")]
     numbers = {name: check.number(values, name, low=0.0, high=1e6) for name in required}
-    numbers |= {n: check.number(values, n, low=0.0, high=10.0) for n in values if n not in numbers and n in names}
+    numbers |= {
+        n: check.number(values, n, low=0.0, high=10.0) for n in values if n not in numbers and n in names
+    }
     check.done()
     return Efficiencies(**numbers)
-
-

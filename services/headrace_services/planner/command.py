@@ -29,7 +29,9 @@ ScheduleOption = Annotated[str, typer.Option(help="1f1b, interleaved, zero-bubbl
 Chunks = Annotated[int, typer.Option(help="Model chunks per stage, for interleaved.")]
 Zero = Annotated[int, typer.Option(help="What the optimizer degree shards: 1, 2 or 3 as in ZeRO.")]
 AttentionOption = Annotated[str, typer.Option(help="flash, selective or materialised.")]
-ModeOption = Annotated[str, typer.Option(help="Which axes to search: h2o (all), d-rec, dapple, pipedream, alpa, adapipe.")]
+ModeOption = Annotated[
+    str, typer.Option(help="Which axes to search: h2o (all), d-rec, dapple, pipedream, alpa, adapipe.")
+]
 MethodOption = Annotated[str, typer.Option(help="Level 2: exact, or local as in the paper.")]
 
 
@@ -77,7 +79,8 @@ def make(
         str | None, typer.Option(help="Write it for deepspeed, megatron or torchtitan.", show_default=False)
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write plan, timelines and target.", show_default=False)
+        Path | None,
+        typer.Option(metavar="DIR", help="Where to write plan, timelines and target.", show_default=False),
     ] = None,
     comparing: Annotated[bool, typer.Option("--compare", help="All modes of Table 1 side by side.")] = False,
     as_json: AsJson = False,
@@ -191,9 +194,12 @@ def explain(
 def calibrate(
     context: typer.Context,
     rows: Annotated[
-        list[Path], typer.Argument(metavar="ROWS...", help="CSV files of measured iterations.", show_default=False)
+        list[Path],
+        typer.Argument(metavar="ROWS...", help="CSV files of measured iterations.", show_default=False),
     ],
-    cluster: Annotated[str, typer.Option(help="The cluster on which they were measured.")] = "a100-80g-hdr4-512",
+    cluster: Annotated[
+        str, typer.Option(help="The cluster on which they were measured.")
+    ] = "a100-80g-hdr4-512",
     folds: Annotated[int, typer.Option(min=2, max=50, help="Of the cross-validation.")] = 10,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to write the constants.", show_default=False)

@@ -95,7 +95,9 @@ class Costing:
         """Of each kind of layer, its static bytes and its tail in seconds."""
         key = (degrees.d, degrees.m, degrees.o, degrees.e)
         if key not in self._held:
-            self._held[key] = [(self._static(layer, degrees), self._tail_s(layer, degrees)) for layer, _ in self._kinds]
+            self._held[key] = [
+                (self._static(layer, degrees), self._tail_s(layer, degrees)) for layer, _ in self._kinds
+            ]
         return self._held[key]
 
     def bound_s(self, degrees: Degrees) -> float | None:
@@ -110,7 +112,9 @@ class Costing:
             return None
         gather = [3 * self._gather_s(layer, degrees) for layer, _ in self._kinds]
         work = [one.forward_s + one.backward_s + more for one, more in zip(times, gather, strict=True)]
-        total = sum(count * t for (_, count), t in zip(self._kinds, work, strict=True)) + self._received_s(degrees)
+        total = sum(count * t for (_, count), t in zip(self._kinds, work, strict=True)) + self._received_s(
+            degrees
+        )
         weight = sum(count * one.weight_s for (_, count), one in zip(self._kinds, times, strict=True))
         tails = sum(count * tail for (_, count), (_, tail) in zip(self._kinds, held, strict=True))
         alpha, omega = self._fill(degrees)
@@ -228,7 +232,7 @@ class Costing:
 
 
 def equal_boundaries(model: Model, stages: int) -> tuple[int, ...]:
-    """The usual split: blocks in equal numbers (the first stages take what is left over), embedding first, head last."""
+    """The usual split: blocks in equal numbers (the first stages take one more), embedding first, head last."""
     blocks = [i for i, layer in enumerate(model.layers) if layer.kind is LayerKind.BLOCK]
     first = blocks[0] if blocks else 0
     share, over = divmod(len(blocks), stages)

@@ -53,8 +53,10 @@ def timeline_svg(plan: Plan) -> str:
     windows = _windows(rows, simulation.total_s)
     height = TOP + len(rows) * (LANE + MEMORY + GAP) + 40
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 90} {height}" '
-        f'font-family="sans-serif" font-size="12">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 90} {height}" '
+            f'font-family="sans-serif" font-size="12">'
+        ),
         f'<rect width="{LEFT + WIDTH + 90}" height="{height}" fill="white"/>',
         f'<text x="16" y="26" font-size="16">{escape(_title(plan))}</text>',
         *_legend(rows, plan),
@@ -67,7 +69,9 @@ def timeline_svg(plan: Plan) -> str:
         share = stage.memory.total_bytes / plan.request.capacity_bytes
         below = top + LANE
         out.append(f'<text x="16" y="{below + 16}" fill="#666">memory, peak {share:.0%}</text>')
-        out.append(f'<text x="16" y="{below + 32}" fill="#666" font-size="10">drawn from {floor / GIB:.0f} GiB</text>')
+        out.append(
+            f'<text x="16" y="{below + 32}" fill="#666" font-size="10">drawn from {floor / GIB:.0f} GiB</text>'
+        )
         for window in windows:
             out += _lane(window, top, stage, events)
             out += _memory(window, top + LANE + 4, stage, events, floor, plan.request.capacity_bytes)
@@ -123,14 +127,17 @@ def _memory(
     points.append(f"{window.left + window.width:.1f},{last:.1f}")
     floor, left, right = y(stage.memory.static_bytes), window.left, window.left + window.width
     bottom = top + height
-    area = f'{" ".join(points)} {right:.1f},{bottom:.1f} {left:.1f},{bottom:.1f}'
+    area = f"{' '.join(points)} {right:.1f},{bottom:.1f} {left:.1f},{bottom:.1f}"
     yield f'<polygon points="{area}" fill="#bbbbbb"/>'
     yield f'<rect x="{left:.1f}" y="{floor:.1f}" width="{right - left:.1f}" height="{bottom - floor:.1f}" fill="#888"/>'
     yield f'<line x1="{left:.1f}" x2="{right:.1f}" y1="{top}" y2="{top}" stroke="#cc3311" stroke-dasharray="3 3"/>'
 
 
 def _legend(rows: list[list[Event]], plan: Plan) -> Iterator[str]:
-    used = {PASSES[event.step.kind] for row in rows for event in row[:200]} | {"gradients and optimizer", "bubble"}
+    used = {PASSES[event.step.kind] for row in rows for event in row[:200]} | {
+        "gradients and optimizer",
+        "bubble",
+    }
     if plan.recomputed:
         used.add("recompute")
     if any(stage.communication_s for stage in plan.stages):
@@ -140,14 +147,19 @@ def _legend(rows: list[list[Event]], plan: Plan) -> Iterator[str]:
     x = 16
     for name, colour in COLOURS.items():
         if name in used:
-            yield f'<rect x="{x}" y="42" width="14" height="14" fill="{colour}"/><text x="{x + 20}" y="54">{name}</text>'
+            yield _key(x, colour, name)
             x += 40 + int(6.6 * len(name))
-    yield f'<rect x="{x}" y="42" width="14" height="14" fill="#888"/><text x="{x + 20}" y="54">parameters and optimizer</text>'
+    yield _key(x, "#888", "parameters and optimizer")
     x += 214
-    yield f'<rect x="{x}" y="42" width="14" height="14" fill="#bbbbbb"/><text x="{x + 20}" y="54">activations</text>'
+    yield _key(x, "#bbbbbb", "activations")
     x += 124
     yield f'<line x1="{x}" x2="{x + 14}" y1="49" y2="49" stroke="#cc3311" stroke-dasharray="3 3"/>'
     yield f'<text x="{x + 20}" y="54">capacity</text>'
+
+
+def _key(x: int, colour: str, name: str) -> str:
+    square = f'<rect x="{x}" y="42" width="14" height="14" fill="{colour}"/>'
+    return f'{square}<text x="{x + 20}" y="54">{name}</text>'
 
 
 def _axis(windows: list[Window], top: int) -> Iterator[str]:

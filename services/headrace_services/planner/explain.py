@@ -117,9 +117,13 @@ def nothing_fits(search: Search, mode: Mode = FULL) -> InvalidFieldError:
     request = search.request
     if not any(True for _ in tuples(request.model, request.cluster, request.batch)):
         return _fault("batch", request.batch, *_unsplittable(request))
-    allowed = [d for d in tuples(request.model, request.cluster, request.batch) if mode.allows(d, request.batch)]
+    allowed = [
+        d for d in tuples(request.model, request.cluster, request.batch) if mode.allows(d, request.batch)
+    ]
     if not allowed:
-        message = f"the axes of {mode.name} cannot use {request.cluster.devices} devices with batch {request.batch}"
+        message = (
+            f"the axes of {mode.name} cannot use {request.cluster.devices} devices with batch {request.batch}"
+        )
         return _fault("mode", mode.name, message, "Use mode h2o, or fewer devices.")
     missing, stage, degrees = min(_missing(search.costing, mode, degrees) for degrees in allowed)
     message = (
@@ -164,9 +168,7 @@ def _unsplittable(request: Request) -> tuple[str, str]:
     n, node, most = request.cluster.devices, request.cluster.node, len(request.model.layers)
     needed = min(d for d in divisors(n) if any(n // d // m <= most for m in divisors(n // d) if m <= node))
     fitting = -(-request.batch // needed) * needed
-    message = (
-        f"cannot be split: {n} devices with at most {node} tensor ranks and {most} stages need a multiple of {needed}"
-    )
+    message = f"cannot be split: {n} devices, at most {node} tensor ranks and {most} stages need a multiple of {needed}"
     return message, f"Use a batch of {fitting}."
 
 

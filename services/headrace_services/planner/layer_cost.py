@@ -17,7 +17,7 @@ BYTES = 2
 """Of a number in 16-bit training."""
 TRAFFIC_REPLICATED = 2.0
 TRAFFIC_SPLIT = 1.5
-"""Bytes that element-wise kernels move forward, per saved byte: each saved tensor is written once and read about once."""
+"""Bytes that element-wise kernels move forward, per saved byte: each is written once and read about once."""
 
 
 class AttentionKernel(StrEnum):

@@ -114,7 +114,9 @@ def predicted_s(rows: Rows, cluster: Cluster) -> Column:
     again = per_block.recompute_s if rows.full_recompute else 0.0
     middle = rows["layers"] / s * (per_block.forward_s + per_block.backward_s + again)
     ends = per_head.forward_s + per_head.backward_s
-    receive = transfer_s(_any(hidden), shape, _any((d * t >= node) & (rows["gpus"] > node)), cluster) * (s > 1)
+    receive = transfer_s(_any(hidden), shape, _any((d * t >= node) & (rows["gpus"] > node)), cluster) * (
+        s > 1
+    )
     # As `simulator.closed_form_s`: the first stage receives gradients, the last inputs, those between both.
     receive = receive * rows.chunks
     first, between, final = middle + receive, middle + 2 * receive, middle + ends + receive

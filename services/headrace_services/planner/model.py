@@ -42,7 +42,7 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One link of the chain. Activations are bytes per token at 2 bytes a number (Korthikanti et al. 2022, section 4)."""
+    """One link of the chain. Activations are bytes per token, 2 bytes a number (Korthikanti et al. 2022, section 4)."""
 
     name: str
     kind: LayerKind

@@ -143,7 +143,9 @@ def assemble(
     total = simulation.total_s + fixed
     peak = request.cluster.devices * request.cluster.device.peak_flops
     flops = request.model.model_flops(request.batch)
-    again = sum(request.model.layers[i].forward_flops(request.model.sequence) for s in stages for i in s.recomputed)
+    again = sum(
+        request.model.layers[i].forward_flops(request.model.sequence) for s in stages for i in s.recomputed
+    )
     again *= request.batch * request.model.sequence
     return Plan(
         request=request,
@@ -162,7 +164,11 @@ def assemble(
 
 
 def _stages(
-    costing: Costing, degrees: Degrees, problem: Problem, places: tuple[tuple[int, ...], ...], solution: Solution
+    costing: Costing,
+    degrees: Degrees,
+    problem: Problem,
+    places: tuple[tuple[int, ...], ...],
+    solution: Solution,
 ) -> tuple[StagePlan, ...]:
     order = [index for piece in places for index in piece]
     again = set(solution.recomputed)
@@ -185,7 +191,9 @@ def _stages(
                 recomputed=tuple(sorted(order[i] for i in span if i in again)),
                 times=StageTimes(
                     forward_s=sum(links[i].forward_s for i in span) + problem.receive_forward_s[j],
-                    backward_s=sum(links[i].backward_s for i in span) + recompute + problem.receive_backward_s[j],
+                    backward_s=sum(links[i].backward_s for i in span)
+                    + recompute
+                    + problem.receive_backward_s[j],
                     weight_s=sum(links[i].weight_s for i in span),
                     tail_s=problem.tail_s + sum(links[i].tail_s for i in span),
                 ),

@@ -103,7 +103,9 @@ def _tuned(
     s, per_rank = int(base["pp"][0]), base["global_batch"][0] / base["dp"][0]
     for b in micro_batches:
         for v in chunks if s > 1 else (1,):
-            fits = per_rank % b == 0 and base["layers"][0] % (s * v) == 0 and (v == 1 or per_rank / b % s == 0)
+            fits = (
+                per_rank % b == 0 and base["layers"][0] % (s * v) == 0 and (v == 1 or per_rank / b % s == 0)
+            )
             if fits:
                 rows = replace(_at(base, b), chunks=float(v))
                 yield float(predicted_s(rows, cluster)[0]), b, v

@@ -46,11 +46,20 @@ def show_plan(output: Output, plan: Plan) -> None:
     request, d = plan.request, plan.degrees
     degrees = f"d={d.d} m={d.m} o={d.o} s={d.s} µ={d.mu}" + (f" e={d.e}" if request.model.experts else "")
     facts = [
-        ("model", f"{request.model.name}, {request.model.parameters / 1e9:.4g}B parameters, S={request.model.sequence}"),
-        ("cluster", f"{request.cluster.name}{'' if request.cluster.device.calibrated else ' (uncalibrated)'}"),
+        (
+            "model",
+            f"{request.model.name}, {request.model.parameters / 1e9:.4g}B parameters, S={request.model.sequence}",
+        ),
+        (
+            "cluster",
+            f"{request.cluster.name}{'' if request.cluster.device.calibrated else ' (uncalibrated)'}",
+        ),
         ("batch", f"{request.batch} sequences, micro-batches of {plan.micro_batch}"),
         ("plan", f"{degrees}, {request.schedule.value}, mode {plan.mode}"),
-        ("iteration", f"{plan.simulated_s:.4g} s simulated ({plan.analytic_s:.4g} analytic, ≥ {plan.lower_bound_s:.4g})"),
+        (
+            "iteration",
+            f"{plan.simulated_s:.4g} s simulated ({plan.analytic_s:.4g} analytic, ≥ {plan.lower_bound_s:.4g})",
+        ),
         ("MFU", f"{plan.mfu:.1%} (HFU {plan.hfu:.1%}; attention counted full, not causal)"),
         ("recomputed", f"{len(plan.recomputed)} of {len(request.model.layers)} layers"),
     ]
@@ -102,7 +111,9 @@ def show_comparison(output: Output, search: Search, outcomes: Sequence[Outcome])
         if outcome.plan is None:
             (why,) = nothing_fits(search, MODES[outcome.mode]).violations
             output.note(f"{outcome.mode}: {why}")
-    output.note("Times are simulated, with one cost model for all modes; each mode searches its own axes only.")
+    output.note(
+        "Times are simulated, with one cost model for all modes; each mode searches its own axes only."
+    )
 
 
 def show_explanation(output: Output, answer: Explanation) -> None:
@@ -132,7 +143,9 @@ def show_calibration(
         (name, str(one.rows), f"{one.median:.1%}", f"{one.mean:.1%}", f"{one.largest:.1%}")
         for name, one in (("fitted", fitted), ("cross-validated", validated))
     ]
-    output.table(["misses", "rows", "median", "mean", "largest"], rows, right=["rows", "median", "mean", "largest"])
+    output.table(
+        ["misses", "rows", "median", "mean", "largest"], rows, right=["rows", "median", "mean", "largest"]
+    )
 
 
 def write(plan: Plan, out: Path, target: str | None) -> list[Path]:

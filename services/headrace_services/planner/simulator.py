@@ -83,7 +83,9 @@ def simulate(
     if schedule is not Schedule.INTERLEAVED or s == 1:
         chunks = 1
     elif micro_batches % s:
-        raise ValueError(f"interleaving needs micro-batches in groups of {s} stages, and {micro_batches} are not")
+        raise ValueError(
+            f"interleaving needs micro-batches in groups of {s} stages, and {micro_batches} are not"
+        )
     plain = Schedule.ONE_F_ONE_B if s == 1 and schedule is Schedule.INTERLEAVED else schedule
     orders = [order(plain, j, s, micro_batches, chunks) for j in range(s)]
     ends = _run(plain, orders, [_durations(plain, stage, chunks) for stage in stages], micro_batches, chunks)

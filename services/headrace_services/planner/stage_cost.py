@@ -20,7 +20,9 @@ def transfer_s(hidden: float, shape: Shape, crosses: float, cluster: Cluster) ->
     volume = BYTES * shape.tokens * hidden
     link = device.link_bandwidth * constants.link
     within = constants.transfer_s + volume / shape.t / link
-    between = constants.transfer_network_s + volume / shape.t / (device.network_bandwidth * constants.transfer)
+    between = constants.transfer_network_s + volume / shape.t / (
+        device.network_bandwidth * constants.transfer
+    )
     gather = (shape.t - 1) / shape.t * volume / link
     return crosses * between + (1 - crosses) * within + gather
 
@@ -45,4 +47,8 @@ def gradient_s(parameters: float, ranks: Group, cluster: Cluster) -> float:
 
 def optimizer_s(parameters: float, cluster: Cluster) -> float:
     """The step over the parameters of one shard: it only moves memory."""
-    return OPTIMIZER_TRAFFIC * parameters / (cluster.device.memory_bandwidth * cluster.device.efficiencies.optimizer)
+    return (
+        OPTIMIZER_TRAFFIC
+        * parameters
+        / (cluster.device.memory_bandwidth * cluster.device.efficiencies.optimizer)
+    )

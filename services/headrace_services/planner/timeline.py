@@ -1,8 +1,7 @@
 """A plan's iteration as a trace in the Chrome JSON format, which Perfetto (ui.perfetto.dev) opens.
 
-One track per stage with every pass; inside a pass, what it spends receiving, recomputing and in collectives (drawn together, though
-layers take turns); a counter of each stage's
-memory. Times are microseconds, as the format wants.
+One track per stage with every pass; inside a pass, what it spends receiving, recomputing and in collectives (drawn
+together, though layers take turns); a counter of each stage's memory. Times are microseconds, as the format wants.
 """
 
 from collections.abc import Iterator
@@ -26,7 +25,9 @@ def chrome_trace(plan: Plan) -> dict[str, Any]:
         for event in passes:
             events += _pass(event, number, stage)
         if stage.times.tail_s:
-            events.append(_slice("gradients and optimizer", "tail", number, passes[-1].end_s, stage.times.tail_s))
+            events.append(
+                _slice("gradients and optimizer", "tail", number, passes[-1].end_s, stage.times.tail_s)
+            )
         for at_s, used in memory_over_time(stage, passes):
             counted = {"MiB": round(used / 2**20)}
             name = f"memory of stage {number}"

@@ -94,9 +94,15 @@ def lower(plan: Plan) -> Lowered:
         notes.append(Note(what=f"ZeRO stage {int(request.zero)}", instead="stage 1: pipelines allow no more"))
         request = replace(request, zero=type(request.zero)(1))
     if degrees.m > 1:
-        notes.append(Note(what=f"m={degrees.m}", instead="the layers that you pass must be tensor-parallel themselves"))
+        notes.append(
+            Note(what=f"m={degrees.m}", instead="the layers that you pass must be tensor-parallel themselves")
+        )
     if degrees.e > 1:
-        notes.append(Note(what=f"e={degrees.e}", instead="the layers that you pass must share their experts themselves"))
+        notes.append(
+            Note(
+                what=f"e={degrees.e}", instead="the layers that you pass must share their experts themselves"
+            )
+        )
     boundaries = stage_boundaries(plan)
     again = plan.recomputed
     return Lowered(
@@ -109,7 +115,9 @@ def lower(plan: Plan) -> Lowered:
 def files(lowered: Lowered) -> dict[str, str]:
     """`pipeline.py` and `deepspeed.json`."""
     plan = lowered.plan
-    module = MODULE.format(boundaries=list(stage_boundaries(plan)), recomputed=set(plan.recomputed) or "set()")
+    module = MODULE.format(
+        boundaries=list(stage_boundaries(plan)), recomputed=set(plan.recomputed) or "set()"
+    )
     configuration = {
         "train_batch_size": plan.request.batch,
         "train_micro_batch_size_per_gpu": plan.micro_batch,

@@ -74,8 +74,10 @@ def report(lowered: Lowered, target: str) -> str:
     lines = [
         f"# {before.request.model.name} on {before.request.cluster.name} for {target}",
         "",
-        f"As planned: {before.simulated_s:.4g} s. As lowered: {after.simulated_s:.4g} s "
-        f"({after.simulated_s / before.simulated_s - 1:+.1%}). Both are simulated.",
+        (
+            f"As planned: {before.simulated_s:.4g} s. As lowered: {after.simulated_s:.4g} s "
+            f"({after.simulated_s / before.simulated_s - 1:+.1%}). Both are simulated."
+        ),
         "",
     ]
     if lowered.overflow_bytes:

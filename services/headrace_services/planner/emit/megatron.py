@@ -29,11 +29,15 @@ def lower(plan: Plan) -> Lowered:
         for index in [i for i in chunk if layers[i].recomputable][: -(-most // len(stage.chunks))]
     ]
     if {len(stage.recomputed) for stage in plan.stages} != {most}:
-        notes.append(Note(what="recomputed layers per stage", instead=f"the first {most} blocks of every stage"))
+        notes.append(
+            Note(what="recomputed layers per stage", instead=f"the first {most} blocks of every stage")
+        )
     if plan.request.schedule in (Schedule.ZERO_BUBBLE, Schedule.GPIPE):
         notes.append(Note(what=f"the schedule {plan.request.schedule.value}", instead="1f1b"))
     if int(plan.request.zero) > 1:
-        notes.append(Note(what=f"ZeRO stage {int(plan.request.zero)}", instead="the distributed optimizer (stage 1)"))
+        notes.append(
+            Note(what=f"ZeRO stage {int(plan.request.zero)}", instead="the distributed optimizer (stage 1)")
+        )
     return Lowered(original=plan, plan=priced(plan, recomputed=again), notes=tuple(notes))
 
 

@@ -22,7 +22,5 @@ def planner(
     """
     from headrace_services.planner.service.server import Settings, serve
 
-    settings = Settings(
-        listen=listen, workers=workers, insecure=insecure, tls_cert=tls_cert, tls_key=tls_key
-    )
+    settings = Settings(listen=listen, workers=workers, insecure=insecure, tls_cert=tls_cert, tls_key=tls_key)
     asyncio.run(serve(settings))

@@ -48,17 +48,47 @@ def degrees_from(degrees: pb.PlanDegrees, request: Request) -> Degrees:
     rules = [
         ("data", found.d, found.d < 1, "must be positive", "Give at least 1."),
         ("tensor", found.m, found.m < 1, "must be positive", "Give at least 1."),
-        ("pipeline", found.s, not 1 <= found.s <= len(request.model.layers), "is no number of stages", "Use 1 to L."),
+        (
+            "pipeline",
+            found.s,
+            not 1 <= found.s <= len(request.model.layers),
+            "is no number of stages",
+            "Use 1 to L.",
+        ),
         ("micro_batches", found.mu, found.mu < 1, "must be positive", "Give at least 1."),
     ]
     if not any(wrong for _, _, wrong, _, _ in rules):
         n, per_rank = request.cluster.devices, request.batch // found.d
         experts = max(request.model.experts, 1)
         rules += [
-            ("data", found.d, found.devices != n, "times tensor times pipeline is not", f"Make it {n} devices."),
-            ("data", found.d, request.batch % found.d != 0, f"does not divide batch {request.batch}", "Use a divisor."),
-            ("micro_batches", found.mu, per_rank % found.mu != 0, f"does not divide {per_rank}", "Use a divisor."),
-            ("optimizer", found.o, found.d % found.o != 0, f"does not divide data {found.d}", "Use a divisor."),
+            (
+                "data",
+                found.d,
+                found.devices != n,
+                "times tensor times pipeline is not",
+                f"Make it {n} devices.",
+            ),
+            (
+                "data",
+                found.d,
+                request.batch % found.d != 0,
+                f"does not divide batch {request.batch}",
+                "Use a divisor.",
+            ),
+            (
+                "micro_batches",
+                found.mu,
+                per_rank % found.mu != 0,
+                f"does not divide {per_rank}",
+                "Use a divisor.",
+            ),
+            (
+                "optimizer",
+                found.o,
+                found.d % found.o != 0,
+                f"does not divide data {found.d}",
+                "Use a divisor.",
+            ),
             ("tensor", found.m, found.m > request.cluster.node, "does not stay in a node", "Use fewer."),
             (
                 "expert",

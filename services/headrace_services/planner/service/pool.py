@@ -6,7 +6,7 @@ fails its call with InternalError and is replaced.
 
 import asyncio
 import pickle
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -57,8 +57,8 @@ class Pool:
         for worker in list(self._all):
             worker.kill()
 
-    async def ask(self, task: Task, request: bytes) -> AsyncIterator[tuple[Answer, bytes]]:
-        """Progress, then the result. Raises the HeadraceError that the worker met. Closing it early kills the worker."""
+    async def ask(self, task: Task, request: bytes) -> AsyncGenerator[tuple[Answer, bytes], None]:
+        """Progress, then the result. Raises what the worker raised. Closing it early kills the worker."""
         worker = await self._free.get()
         done = False
         try:
@@ -86,7 +86,9 @@ class Pool:
         try:
             kind, payload = pickle.loads(worker.pipe.recv_bytes())  # noqa: S301  (our own worker wrote it)
         except (EOFError, OSError):
-            raise InternalError("the planner's process died on this call, perhaps for want of memory") from None
+            raise InternalError(
+                "the planner's process died on this call, perhaps for want of memory"
+            ) from None
         return Answer(kind), payload
 
     def _replace(self, worker: Worker) -> None:

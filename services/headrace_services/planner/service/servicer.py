@@ -27,7 +27,10 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
 
     async def Plan(self, request: pb.PlanRequest, context: Context) -> AsyncIterator[pb.PlanResponse]:
         """Progress, then the plan."""
-        async with _translating(context), aclosing(self._pool.ask(Task.PLAN, request.SerializeToString())) as told:
+        async with (
+            _translating(context),
+            aclosing(self._pool.ask(Task.PLAN, request.SerializeToString())) as told,
+        ):
             async for kind, payload in told:
                 if kind is Answer.PROGRESS:
                     yield pb.PlanResponse(progress=pb.PlanProgress.FromString(payload))

@@ -46,7 +46,9 @@ def work(pipe: Connection) -> None:
             return
 
         def tell(progress: Progress) -> None:
-            pipe.send_bytes(pickle.dumps((Answer.PROGRESS, convert.progress_to(progress).SerializeToString())))
+            pipe.send_bytes(
+                pickle.dumps((Answer.PROGRESS, convert.progress_to(progress).SerializeToString()))
+            )
 
         try:
             answer = (Answer.RESULT, run(Task(task), request, tell))
@@ -99,7 +101,9 @@ def _explain(request: pb.ExplainRequest) -> pb.ExplainResponse:
     mode = asking.mode(request.question.mode or FULL.name)
     count = request.count if request.HasField("count") else 5
     if not 1 <= count <= 50:
-        fault = Violation(field="count", value=str(count), message="must be from 1 to 50", remedy="Ask for fewer.")
+        fault = Violation(
+            field="count", value=str(count), message="must be from 1 to 50", remedy="Ask for fewer."
+        )
         raise InvalidFieldError([fault])
     search = asking.search(asked, asking.method(request.question.method or "exact"), None)
     return convert.explanation_to(explain(search, mode, count=count))
