@@ -12,8 +12,23 @@ from headrace_services.planner.checking import Checker
 from headrace_services.planner.model import Gemm, Layer, LayerKind, Model, Split
 
 BLOCK_FIELDS = frozenset(
-    ["count", "heads", "kv_heads", "feed_forward", "gated", "experts", "shared_experts", "top_k"]
-    + ["expert_feed_forward", "capacity", "query_rank", "kv_rank", "head_width", "rope_width", "value_width"]
+    [
+        "count",
+        "heads",
+        "kv_heads",
+        "feed_forward",
+        "gated",
+        "experts",
+        "shared_experts",
+        "top_k",
+        "expert_feed_forward",
+        "capacity",
+        "query_rank",
+        "kv_rank",
+        "head_width",
+        "rope_width",
+        "value_width",
+    ]
 )
 MODEL_FIELDS = frozenset(["source", "vocabulary", "sequence", "hidden", "blocks", "name"])
 
