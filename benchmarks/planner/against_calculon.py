@@ -3,9 +3,10 @@
     python benchmarks/planner/against_calculon.py CALCULON [--optimum FILE --sweep-cpu-s SECONDS]
 
 CALCULON is a checkout of calculon-ai/calculon. Without --optimum its sweep runs here first, on one core, reduced: no
-offloading, no overlap of collectives, fused activations, batch 64. Plans are found with our cost model alone; of
-calculon's knobs that our plans do not have (which network serves which axis, redoing an all-gather) all values are
-scored, and their time counts as ours. Writes `results/against_calculon.json`.
+offloading, no overlap of collectives, fused activations, batch 64. Our plans are those that our cost model puts
+within 5% of its best; calculon scores them, and the best of them and our very first are both recorded. Of calculon's
+knobs that our plans do not have (which network serves which axis, redoing an all-gather) all values are scored, and
+their time counts as ours. Writes `results/against_calculon.json`.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import json
 import logging
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from headrace_services.planner.plan import Plan
 from headrace_services.planner.schedules import Schedule
 from headrace_services.planner.search import Search
 
-BATCH, DEVICES, FINALISTS = 64, 64, 3
+BATCH, DEVICES, NEAR = 64, 64, 1.05
 EQUAL = Mode(
     name="calculon",
     data=True,
@@ -43,6 +45,8 @@ def plans() -> list[Plan]:
     """Our finalists: equal stages, selective or no recomputation, every interleaving, best first."""
     found = []
     model, cluster = catalogue.model("gpt3-175b"), catalogue.cluster(f"a100-{DEVICES}")
+    # Its description of the machine has 80 GiB and lets a plan use all of it.
+    cluster = replace(cluster, device=replace(cluster.device, memory_bytes=80 * 2**30))
     for attention, chunks in itertools.product(RECOMPUTE, (1, 2, 3, 4, 6, 12)):
         schedule = Schedule.INTERLEAVED if chunks > 1 else Schedule.ONE_F_ONE_B
         search = Search(
@@ -56,9 +60,13 @@ def plans() -> list[Plan]:
                 usable_memory=1.0,
             )
         )
-        found += search.run(EQUAL).finalists
+        best = search.run(EQUAL).plan
+        for bound, degrees in search.bounds():
+            if best and bound <= NEAR * best.simulated_s and EQUAL.allows(degrees, BATCH):
+                candidate = search.candidate(EQUAL, degrees)
+                found += [search.assembled(candidate)] if candidate else []
     found.sort(key=lambda plan: plan.simulated_s)
-    return found
+    return [plan for plan in found if plan.simulated_s <= NEAR * found[0].simulated_s]
 
 
 def executions(plan: Plan) -> list[dict[str, Any]]:
@@ -120,13 +128,9 @@ def main() -> None:
 
     began = time.process_time()
     candidates = plans()
-    scored = [
-        (s, plan, e)
-        for plan in candidates[:FINALISTS]
-        for e in executions(plan)
-        if (s := score(e)) is not None
-    ]
+    scored = [(s, plan, e) for plan in candidates for e in executions(plan) if (s := score(e)) is not None]
     ours_s, plan, execution = min(scored, key=lambda one: one[0])
+    first_s = min(seconds for seconds, of, _ in scored if of is scored[0][1])
     ours_cpu_s = time.process_time() - began
     if arguments.optimum:
         best = json.loads(arguments.optimum.read_text())
@@ -140,6 +144,9 @@ def main() -> None:
     record = {
         "ours_s": ours_s,
         "optimum_s": optimum_s,
+        "plans_scored": len(candidates),
+        "our_first_plan_s": first_s,
+        "excess_of_our_first_plan": first_s / optimum_s - 1,
         "excess": ours_s / optimum_s - 1,
         "ours_cpu_s": round(ours_cpu_s, 2),
         "sweep_cpu_s": sweep_cpu_s,
