@@ -67,12 +67,20 @@ def commands() -> str:
     for name in getattr(root, "commands"):  # noqa: B009 - the type of a group is private to typer
         group = typer.main.get_command(build(name))
         command = getattr(group, "commands")[name]  # noqa: B009
-        own = command.make_context(name, [], parent=context, resilient_parsing=True)
-        pieces = (re.sub(r"^\{(.*)\}$", r"\1", piece) for piece in command.collect_usage_pieces(own))
-        usage = " ".join([own.command_path, *pieces]).replace("[[", "[").replace("]]", "]")
-        prose = _prose(command.help or "")
-        parts += [f"### headrace {name}", f"```\n{usage}\n```", prose, *_parameters(command, own)]
+        parts += _command(command, name, context)
     return "\n\n".join(parts)
+
+
+def _command(command: Any, name: str, parent: Any) -> list[str]:
+    """One command, and below it those of a group."""
+    own = command.make_context(name, [], parent=parent, resilient_parsing=True)
+    pieces = (re.sub(r"^\{(.*)\}$", r"\1", piece) for piece in command.collect_usage_pieces(own))
+    usage = " ".join([own.command_path, *pieces]).replace("[[", "[").replace("]]", "]")
+    parts = [f"### {own.command_path}", f"```\n{usage}\n```", _prose(command.help or "")]
+    parts += _parameters(command, own)
+    for below, inner in getattr(command, "commands", {}).items():
+        parts += _command(inner, below, own)
+    return parts
 
 
 GENERATORS: Final[dict[str, Callable[[], str]]] = {

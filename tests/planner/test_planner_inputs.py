@@ -1,6 +1,7 @@
 """What users get wrong: every case names the field, the value and a remedy."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,19 @@ def test_a_good_cluster_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(DEVICE))
     assert catalogue.cluster(str(path)).nodes == 2
+
+
+def test_a_cluster_file_with_constants_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    constants = {**asdict(next(iter(catalogue.profiles().values()))), "gemm": 0.5}
+    path.write_text(json.dumps({**DEVICE, "efficiencies": constants}))
+    device = catalogue.cluster(str(path)).device
+    assert device.efficiencies.gemm == 0.5
+    assert device.calibrated
+    path.write_text(json.dumps({**DEVICE, "efficiencies": {"gemm": -1}}))
+    with pytest.raises(InvalidFieldError) as error:
+        catalogue.cluster(str(path))
+    assert "efficiencies.gemm" in told(error)
 
 
 def test_hugging_face_configurations() -> None:

@@ -144,15 +144,16 @@ def device_from_description(
     if topology not in list(Topology):
         check.fail("topology", topology, "is not a topology", "Write switch or ring.")
     profile = description.get("efficiencies", next(iter(efficiencies)))
-    if profile not in efficiencies:
+    own_constants = isinstance(profile, Mapping)
+    if not own_constants and profile not in efficiencies:
         check.fail("efficiencies", profile, "is not a profile", f"There are {', '.join(efficiencies)}.")
     check.done()
     return Device(
         name=name,
         devices_per_node=per_node,
         topology=Topology(topology),
-        efficiencies=efficiencies[profile],
-        calibrated=bool(description.get("calibrated", False)),
+        efficiencies=efficiencies_from(profile) if own_constants else efficiencies[profile],
+        calibrated=own_constants or bool(description.get("calibrated", False)),
         source=str(description.get("source", "")),
         **numbers,
     )

@@ -7,7 +7,8 @@
 | interleaved, v chunks (SC'21, section 2.2) | µ·T + (s − 1)·T/v | 2(s − j − 1) + (v − 1)s + 1 chunks |
 | zero-bubble H1 (Qi et al. 2023, section 2.2) | µ·T + (s − 1)(T − 2W) | min(s, µ): inputs wait for W |
 
-T is the time of a stage for one micro-batch, W its part for weight gradients.
+T is the time of a stage for one micro-batch, W its part for weight gradients. The zero-bubble form is exact where
+forward, input gradients and weight gradients take the same time and µ ≥ s; elsewhere it ranks, and simulation decides.
 """
 
 from collections.abc import Iterator
