@@ -22,13 +22,14 @@ sys.path.insert(0, str(HERE.parents[1] / "tests" / "planner"))
 from planner_instances import brute_force, random_problem  # noqa: E402  (the tests' own oracle)
 
 from headrace_services.planner import catalogue  # noqa: E402
-from headrace_services.planner.assignment import Recompute, solve  # noqa: E402
+from headrace_services.planner.assignment import solve  # noqa: E402
 from headrace_services.planner.assignment_local import solve_locally  # noqa: E402
 from headrace_services.planner.blocks import model_from_description  # noqa: E402
 from headrace_services.planner.costing import Request  # noqa: E402
 from headrace_services.planner.degrees import Degrees  # noqa: E402
 from headrace_services.planner.model import Model  # noqa: E402
 from headrace_services.planner.modes import FULL, MODES, Mode  # noqa: E402
+from headrace_services.planner.problem import Recompute  # noqa: E402
 from headrace_services.planner.record import outcome_record  # noqa: E402
 from headrace_services.planner.search import Search  # noqa: E402
 

@@ -4,7 +4,7 @@ import itertools
 import random
 from itertools import pairwise
 
-from headrace_services.planner.assignment import Link, Problem
+from headrace_services.planner.problem import Link, Problem
 from headrace_services.planner.schedules import Schedule, in_flight
 
 FILLS = [(1.0, 0.0), (1.0, 1.5), (0.5, 0.0)]

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 from planner_instances import brute_force, random_problem
 
-from headrace_services.planner.assignment import Link, Problem, Recompute, solve
+from headrace_services.planner.assignment import solve
 from headrace_services.planner.assignment_local import solve_locally
+from headrace_services.planner.problem import Link, Problem, Recompute
 
 INSTANCES = 500
 
@@ -107,7 +108,7 @@ def test_restrictions_of_recomputation() -> None:
     assert free.objective_s <= everything.objective_s
 
 
-def test_many_different_layers_stay_tractable_and_say_that_memory_was_rounded() -> None:
+def test_many_different_layers_stay_tractable_and_say_that_they_are_not_exact() -> None:
     rng = random.Random(5)
     links = tuple(
         link(forward_s=rng.random(), recompute_s=rng.random(), saved_bytes=rng.randint(10**8, 10**9))
@@ -121,9 +122,10 @@ def test_many_different_layers_stay_tractable_and_say_that_memory_was_rounded() 
         capacity_bytes=sum(k.saved_bytes for k in links) // 2,
         receive_forward_s=(0.0, 0.0),
         receive_backward_s=(0.0, 0.0),
-        boundaries=(0, 12, 24),
+        boundaries=(0, 22, 24),
     )
     answer = solve(problem)
     assert answer is not None
-    used = sum(1 if i in answer.recomputed else links[i].saved_bytes for i in range(12))
+    assert not answer.exact
+    used = sum(1 if i in answer.recomputed else links[i].saved_bytes for i in range(22))
     assert 2 * used <= problem.capacity_bytes

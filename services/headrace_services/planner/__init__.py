@@ -14,7 +14,7 @@ inside a search, so the same question has the same answer everywhere. Files are 
 | seconds of one layer and one micro-batch | `kernels`, `collectives`, `layer_cost` |
 | bytes of one layer | `memory` |
 | one tuple of degrees as a level 2 problem | `degrees`, `costing` |
-| level 2, exact and as the paper has it | `assignment`, `assignment_local` |
+| level 2, exact and as the paper has it | `problem`, `fronts`, `assignment`, `assignment_local` |
 | level 1, pruned by bounds that are proven | `search`, `modes` |
 | what a schedule really takes | `schedules`, `simulator` |
 | constants from measured rows | `calibration`, `measured` |

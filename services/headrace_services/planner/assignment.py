@@ -11,133 +11,20 @@ seconds) is kept per multiset of links. Equal links make that front a line: its 
 for a bound on the bottleneck, the best A is a dynamic programme over contiguous stages; and the bounds that matter
 are found by bisection, since Σ falls as the bound rises. The answer is a minimum of the objective over all (A, R).
 
-Memory is whole bytes. Fronts beyond `FRONT_LIMIT` points round what is freed down to larger units, which is safe;
+Memory is whole bytes. Fronts beyond `fronts.FRONT_LIMIT` points (many different layers) are thinned, which is safe;
 `Solution.exact` then says false.
 """
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-FRONT_LIMIT = 4096
-
-
-class Recompute(StrEnum):
-    """Which layers may be recomputed."""
-
-    FREE = "free"
-    NONE = "none"
-    ALL = "all"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """A layer for level 2: seconds and bytes of one micro-batch on one device."""
-
-    forward_s: float
-    backward_s: float
-    recompute_s: float
-    static_bytes: int
-    saved_bytes: int
-    """Per micro-batch in flight, when not recomputed."""
-    kept_bytes: int
-    """Per micro-batch in flight, when recomputed."""
-    tail_s: float = 0.0
-    weight_s: float = 0.0
-    recomputable: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One tuple of degrees, as level 2 sees it."""
-
-    links: tuple[Link, ...]
-    stages: int
-    micro_batches: int
-    in_flight: tuple[int, ...]
-    capacity_bytes: int
-    receive_forward_s: tuple[float, ...]
-    receive_backward_s: tuple[float, ...]
-    tail_s: float = 0.0
-    fill: tuple[float, float] = (1.0, 0.0)
-    chunks: int = 1
-    recompute: Recompute = Recompute.FREE
-    boundaries: tuple[int, ...] | None = None
-    """Where stages begin and end (s + 1 numbers), where that is not to be chosen."""
-
-    def stage_bytes(self, stage: int, static: int, saved: int, recomputed: bool, reserve: int) -> int:
-        """Bytes of a stage: what stands, what is in flight, and room to rebuild one layer where any is recomputed."""
-        return static + _ceil(self.in_flight[stage] * saved, self.chunks) + (reserve if recomputed else 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Solution:
-    """A, R and what they cost."""
-
-    boundaries: tuple[int, ...]
-    recomputed: tuple[int, ...]
-    """Indices of the links that are recomputed."""
-    objective_s: float
-    exact: bool = True
-
-
-@dataclass(slots=True)
-class _Front:
-    """The Pareto front of a multiset of links: least seconds for at least so many bytes freed."""
-
-    freed: list[int]
-    seconds: list[float]
-    counts: list[tuple[int, ...]]
-    exact: bool = True
-
-
-@dataclass(slots=True)
-class Chain:
-    """What does not depend on the degrees' memory: kinds of links, their prefix sums and the fronts of intervals."""
-
-    problem: Problem
-    kinds: list[Link] = field(init=False)
-    kind_of: list[int] = field(init=False)
-    signature: NDArray[np.int64] = field(init=False)
-    counts: list[tuple[int, ...]] = field(init=False)
-    matrix: NDArray[np.int64] = field(init=False)
-    reserve: int = field(init=False)
-    _fronts: dict[tuple[int, ...], _Front] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        links = self.problem.links
-        self.kinds = list(dict.fromkeys(links))
-        index = {link: number for number, link in enumerate(self.kinds)}
-        self.kind_of = [index[link] for link in links]
-        self.reserve = max((k.saved_bytes - k.kept_bytes for k in self.kinds if k.recomputable), default=0)
-        self.signature, self.counts = _signatures(tuple(self.kind_of), len(self.kinds))
-        self.matrix = np.array(self.counts, dtype=np.int64)
-
-    def front(self, counts: tuple[int, ...]) -> _Front:
-        """The front of a multiset, built from that of one link less."""
-        known = self._fronts.get(counts)
-        if known is None:
-            known = self._fronts[counts] = self._build(counts)
-        return known
-
-    def sums(self, values: Sequence[float]) -> NDArray[np.float64]:
-        """Per multiset, the sum of a value of its links (whole bytes are exact below 2⁵³)."""
-        total: NDArray[np.float64] = self.matrix @ np.array(values)
-        return total
-
-    def _build(self, counts: tuple[int, ...]) -> _Front:
-        front = _Front([0], [0.0], [tuple(0 for _ in counts)])
-        for kind, number in enumerate(counts):
-            link = self.kinds[kind]
-            freed = link.saved_bytes - link.kept_bytes
-            if number and link.recomputable and freed > 0:
-                front = _extended(front, kind, number, freed, link.recompute_s)
-        return front
+from headrace_services.planner.fronts import Chain
+from headrace_services.planner.problem import Problem, Recompute, Solution
 
 
 def solve(problem: Problem) -> Solution | None:
@@ -376,57 +263,7 @@ def _priced(chain: Chain, boundaries: tuple[int, ...]) -> Solution:
         filling += alpha * seconds - omega * sum(link.weight_s for link in links)
         tail = problem.tail_s + sum(link.tail_s for link in links)
         worst = max(worst, (problem.micro_batches - alpha) * seconds + tail)
-        exact = exact and (counts not in chain._fronts or chain._fronts[counts].exact)
+        exact = exact and chain.is_exact(counts)
     return Solution(
         boundaries=boundaries, recomputed=tuple(recomputed), objective_s=filling + worst, exact=exact
     )
-
-
-def _extended(front: _Front, kind: int, number: int, freed: int, seconds: float) -> _Front:
-    """The front with up to `number` equal links more: every point with every count, dominated ones dropped."""
-    points = [
-        (f + n * freed, t + n * seconds, (*c[:kind], n, *c[kind + 1 :]))
-        for f, t, c in zip(front.freed, front.seconds, front.counts, strict=True)
-        for n in range(number + 1)
-    ]
-    exact = front.exact
-    if len(points) > FRONT_LIMIT:
-        unit = max(max(p[0] for p in points) // FRONT_LIMIT, 1)
-        points = [(f // unit * unit, t, c) for f, t, c in points]
-        exact = False
-    # From the most bytes freed down: a point stays when it is cheaper than all that free as much.
-    points.sort(key=lambda point: (-point[0], point[1], point[2]))
-    kept: list[tuple[int, float, tuple[int, ...]]] = []
-    cheapest = float("inf")
-    for point in points:
-        if point[1] < cheapest:
-            kept.append(point)
-            cheapest = point[1]
-    kept.reverse()
-    return _Front([p[0] for p in kept], [p[1] for p in kept], [p[2] for p in kept], exact)
-
-
-_SIGNATURES: dict[tuple[tuple[int, ...], int], tuple[NDArray[np.int64], list[tuple[int, ...]]]] = {}
-
-
-def _signatures(kind_of: tuple[int, ...], kinds: int) -> tuple[NDArray[np.int64], list[tuple[int, ...]]]:
-    """Per interval [a, b) the number of its multiset of kinds (−1, the ∞ at the end, where it is empty)."""
-    known = _SIGNATURES.get((kind_of, kinds))
-    if known is not None:
-        return known
-    size = len(kind_of) + 1
-    numbers: dict[tuple[int, ...], int] = {}
-    table = np.full((size, size), -1, dtype=np.int64)
-    for a in range(size - 1):
-        counts = [0] * kinds
-        for b in range(a + 1, size):
-            counts[kind_of[b - 1]] += 1
-            table[a, b] = numbers.setdefault(tuple(counts), len(numbers))
-    if len(_SIGNATURES) > 64:
-        _SIGNATURES.clear()
-    _SIGNATURES[kind_of, kinds] = (table, list(numbers))
-    return table, list(numbers)
-
-
-def _ceil(value: int, divisor: int) -> int:
-    return -(-value // divisor)

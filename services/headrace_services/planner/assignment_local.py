@@ -9,7 +9,7 @@ a boundary by one layer, stop recomputing a layer, recompute one more. It is off
 from collections.abc import Iterator
 from itertools import pairwise
 
-from headrace_services.planner.assignment import Problem, Recompute, Solution
+from headrace_services.planner.problem import Problem, Recompute, Solution
 
 
 def solve_locally(problem: Problem, *, rounds: int = 1000) -> Solution | None:

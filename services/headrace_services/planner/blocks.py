@@ -30,6 +30,7 @@ BLOCK_FIELDS = frozenset(
         "value_width",
     ]
 )
+MOST_BLOCKS = 1000
 MODEL_FIELDS = frozenset(["source", "vocabulary", "sequence", "hidden", "blocks", "name"])
 
 
@@ -65,10 +66,12 @@ def model_from_description(name: str, description: Mapping[str, Any]) -> Model:
             inner.fail("", run, "must be a mapping", "Write {count: 24, heads: 16}.")
             continue
         inner.known(run, BLOCK_FIELDS)
-        count = inner.integer(run, "count", low=1, high=10_000)
+        count = inner.integer(run, "count", low=1, high=MOST_BLOCKS)
         block = _block(inner, run, max(hidden, 1))
         if inner.clean and check.clean:
             layers += [block] * count
+    if len(layers) > MOST_BLOCKS:
+        check.fail("blocks", len(layers), f"are more than {MOST_BLOCKS}", "Describe fewer, larger blocks.")
     check.done()
     return Model(
         name=name,

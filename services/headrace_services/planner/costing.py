@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil
 
-from headrace_services.planner.assignment import Link, Problem, Recompute, solve
+from headrace_services.planner.assignment import solve
 from headrace_services.planner.cluster import Cluster
 from headrace_services.planner.degrees import (
     Degrees,
@@ -27,6 +27,7 @@ from headrace_services.planner.memory import (
     static_bytes,
 )
 from headrace_services.planner.model import Layer, LayerKind, Model
+from headrace_services.planner.problem import Link, Problem, Recompute
 from headrace_services.planner.schedules import Schedule, fill_share, in_flight
 from headrace_services.planner.stage_cost import gradient_s, optimizer_s, transfer_s
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from headrace_services.planner.assignment import Recompute
 from headrace_services.planner.degrees import Degrees
+from headrace_services.planner.problem import Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

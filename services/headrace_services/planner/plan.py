@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from headrace_services.planner.assignment import Problem, Solution
 from headrace_services.planner.costing import Costing, Request
 from headrace_services.planner.degrees import Degrees
+from headrace_services.planner.problem import Problem, Solution
 from headrace_services.planner.simulator import (
     Simulation,
     StageTimes,

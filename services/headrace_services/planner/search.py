@@ -12,12 +12,13 @@ from enum import StrEnum
 from typing import Final
 
 from headrace.errors import HeadraceError
-from headrace_services.planner.assignment import Problem, Solution, solve
+from headrace_services.planner.assignment import solve
 from headrace_services.planner.assignment_local import solve_locally
 from headrace_services.planner.costing import Costing, Request
 from headrace_services.planner.degrees import Degrees, tuples
 from headrace_services.planner.modes import FULL, MODES, Mode
 from headrace_services.planner.plan import Plan, assemble
+from headrace_services.planner.problem import Problem, Solution
 
 FINALISTS: Final = 4
 EVERY: Final = 64

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from headrace_services.planner.assignment import Solution
 from headrace_services.planner.costing import Costing, Request
 from headrace_services.planner.degrees import Degrees
 from headrace_services.planner.plan import Plan, assemble
+from headrace_services.planner.problem import Solution
 
 GIB = 2**30
 

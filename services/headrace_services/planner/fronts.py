@@ -1,0 +1,131 @@
+"""The intervals of a chain by their multisets of links, and for each the Pareto front of recomputation.
+
+An interval's cost depends on which kinds of links it holds and not on where it stands, so a model with few kinds has
+few multisets, whatever its length. A front lists, for every amount of memory worth freeing, the least seconds for it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace_services.planner.problem import Link, Problem
+
+FRONT_LIMIT = 1024
+"""Points of a front beyond which every other one is dropped."""
+
+
+@dataclass(slots=True)
+class Front:
+    """The Pareto front of a multiset of links: least seconds for at least so many bytes freed."""
+
+    freed: list[int]
+    seconds: list[float]
+    counts: list[tuple[int, ...]]
+    exact: bool = True
+
+
+@dataclass(slots=True)
+class Chain:
+    """What does not depend on the degrees' memory: kinds of links, their prefix sums and the fronts of intervals."""
+
+    problem: Problem
+    kinds: list[Link] = field(init=False)
+    kind_of: list[int] = field(init=False)
+    signature: NDArray[np.int64] = field(init=False)
+    counts: list[tuple[int, ...]] = field(init=False)
+    matrix: NDArray[np.int64] = field(init=False)
+    reserve: int = field(init=False)
+    _fronts: dict[tuple[int, ...], Front] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        links = self.problem.links
+        self.kinds = list(dict.fromkeys(links))
+        index = {link: number for number, link in enumerate(self.kinds)}
+        self.kind_of = [index[link] for link in links]
+        self.reserve = max((k.saved_bytes - k.kept_bytes for k in self.kinds if k.recomputable), default=0)
+        self.signature, self.counts = _signatures(tuple(self.kind_of), len(self.kinds))
+        self.matrix = np.array(self.counts, dtype=np.int64)
+
+    def front(self, counts: tuple[int, ...]) -> Front:
+        """The front of a multiset, built from that of its earlier kinds, which is mostly there already."""
+        missing: list[tuple[int, int]] = []
+        rest = list(counts)
+        while tuple(rest) not in self._fronts and any(rest):
+            kind = max(index for index, number in enumerate(rest) if number)
+            missing.append((kind, rest[kind]))
+            rest[kind] = 0
+        front = self._fronts.get(tuple(rest)) or Front([0], [0.0], [tuple(0 for _ in counts)])
+        for kind, number in reversed(missing):
+            rest[kind] = number
+            link = self.kinds[kind]
+            freed = link.saved_bytes - link.kept_bytes
+            if link.recomputable and freed > 0:
+                front = _extended(front, kind, number, freed, link.recompute_s)
+            self._fronts[tuple(rest)] = front
+        return front
+
+    def is_exact(self, counts: tuple[int, ...]) -> bool:
+        """Whether this multiset's front has all its points."""
+        known = self._fronts.get(counts)
+        return known is None or known.exact
+
+    def sums(self, values: Sequence[float]) -> NDArray[np.float64]:
+        """Per multiset, the sum of a value of its links (whole bytes are exact below 2⁵³)."""
+        total: NDArray[np.float64] = self.matrix @ np.array(values)
+        return total
+
+    def _build(self, counts: tuple[int, ...]) -> Front:
+        front = Front([0], [0.0], [tuple(0 for _ in counts)])
+        for kind, number in enumerate(counts):
+            link = self.kinds[kind]
+            freed = link.saved_bytes - link.kept_bytes
+            if number and link.recomputable and freed > 0:
+                front = _extended(front, kind, number, freed, link.recompute_s)
+        return front
+
+
+def _extended(front: Front, kind: int, number: int, freed: int, seconds: float) -> Front:
+    """The front with up to `number` equal links more: every point with every count, dominated ones dropped."""
+    points = [
+        (f + n * freed, t + n * seconds, (*c[:kind], n, *c[kind + 1 :]))
+        for f, t, c in zip(front.freed, front.seconds, front.counts, strict=True)
+        for n in range(number + 1)
+    ]
+    # From the most bytes freed down: a point stays when it is cheaper than all that free as much.
+    points.sort(key=lambda point: (-point[0], point[1], point[2]))
+    kept: list[tuple[int, float, tuple[int, ...]]] = []
+    cheapest = float("inf")
+    for point in points:
+        if point[1] < cheapest:
+            kept.append(point)
+            cheapest = point[1]
+    kept.reverse()
+    exact = front.exact
+    while len(kept) > FRONT_LIMIT:
+        # What is left is still true, only coarser; the point that frees most stays, so nothing becomes infeasible.
+        kept, exact = kept[:1] + kept[-1:0:-2][::-1], False
+    return Front([p[0] for p in kept], [p[1] for p in kept], [p[2] for p in kept], exact)
+
+
+_SIGNATURES: dict[tuple[tuple[int, ...], int], tuple[NDArray[np.int64], list[tuple[int, ...]]]] = {}
+
+
+def _signatures(kind_of: tuple[int, ...], kinds: int) -> tuple[NDArray[np.int64], list[tuple[int, ...]]]:
+    """Per interval [a, b) the number of its multiset of kinds (−1, the ∞ at the end, where it is empty)."""
+    known = _SIGNATURES.get((kind_of, kinds))
+    if known is not None:
+        return known
+    size = len(kind_of) + 1
+    numbers: dict[tuple[int, ...], int] = {}
+    table = np.full((size, size), -1, dtype=np.int64)
+    for a in range(size - 1):
+        counts = [0] * kinds
+        for b in range(a + 1, size):
+            counts[kind_of[b - 1]] += 1
+            table[a, b] = numbers.setdefault(tuple(counts), len(numbers))
+    if len(_SIGNATURES) > 64:
+        _SIGNATURES.clear()
+    _SIGNATURES[kind_of, kinds] = (table, list(numbers))
+    return table, list(numbers)
