@@ -60,6 +60,7 @@ def show_plan(output: Output, plan: Plan) -> None:
             "iteration",
             f"{plan.simulated_s:.4g} s simulated ({plan.analytic_s:.4g} analytic, ≥ {plan.lower_bound_s:.4g})",
         ),
+        ("", f"µ·max T_j, as the paper has it, would be {plan.paper_s:.4g} s"),
         ("MFU", f"{plan.mfu:.1%} (HFU {plan.hfu:.1%}; attention counted full, not causal)"),
         ("recomputed", f"{len(plan.recomputed)} of {len(request.model.layers)} layers"),
     ]
