@@ -12,8 +12,6 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
@@ -32,13 +30,13 @@ def refusal(
 
     `None` if nothing speaks against it.
     """
-    if model is not None and any(isinstance(part, FullyShardedDataParallel) for part in model.modules()):
+    if model is not None and any(_is(part, "FullyShardedDataParallel") for part in model.modules()):
         return (
             "the model is wrapped in FullyShardedDataParallel (FSDP1), whose ranks hold shards, not replicas; "
             "use fully_shard (FSDP2) over a two-dimensional mesh and pass ReplicaGroup.from_mesh(mesh)"
         )
     kind = type(optimizer)
-    if isinstance(optimizer, ZeroRedundancyOptimizer):
+    if _is(optimizer, "ZeroRedundancyOptimizer"):
         return (
             "ZeroRedundancyOptimizer steps each parameter on one rank and broadcasts it, so the ranks "
             "cannot take different steps; use an ordinary optimizer"
@@ -105,3 +103,8 @@ def require_replicas(
     across = {f"shapes of part {group.part}": shapes(parameters)}
     group.agree(problem=None, config=across, error=NotReplicasError)
     group.agree(problem=stranger(parameters, group), config={}, error=NotReplicasError)
+
+
+def _is(thing: object, name: str) -> bool:
+    """Whether a class of this name is among a thing's classes; importing them for isinstance takes seconds."""
+    return any(kind.__name__ == name for kind in type(thing).__mro__)
