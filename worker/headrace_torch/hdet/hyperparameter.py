@@ -72,7 +72,7 @@ def learning_rates(
     A group's name is its key `name`, if it has one, else its number. The bounds are on the factor, whose start is 1.
     """
     return [
-        _factor(group, f"lr/{group.get('name', number)}", spread=spread, low=low, high=high)
+        _factor(optimizer, number, f"lr/{group.get('name', number)}", spread=spread, low=low, high=high)
         for number, group in enumerate(optimizer.param_groups)
     ]
 
@@ -90,19 +90,20 @@ def weight_decay(
     Raises:
         HdetConfigError: no group has a weight decay above 0; groups without one (norms, biases) stay without.
     """
-    chosen = optimizer.param_groups if group is None else [optimizer.param_groups[group]]
-    groups = [one for one in chosen if float(one.get("weight_decay", 0)) > 0]
-    if not groups:
+    numbers = range(len(optimizer.param_groups)) if group is None else [group]
+    chosen = [n for n in numbers if float(optimizer.param_groups[n].get("weight_decay", 0)) > 0]
+    if not chosen:
         raise HdetConfigError("weight_decay: no parameter group has a weight decay above 0 to start from")
 
+    def read() -> float:
+        return float(optimizer.param_groups[chosen[0]]["weight_decay"])
+
     def write(value: float) -> None:
-        for one in groups:
-            one["weight_decay"] = value
+        for number in chosen:
+            optimizer.param_groups[number]["weight_decay"] = value
 
     name = "weight_decay" if group is None else f"weight_decay/{group}"
-    return ScalarHyperparameter(
-        name, lambda: float(groups[0]["weight_decay"]), write, "log", low, high, spread
-    )
+    return ScalarHyperparameter(name, read, write, "log", low, high, spread)
 
 
 def dropout(
@@ -190,15 +191,15 @@ def _gradient_scalar(
 
 
 def _factor(
-    group: dict[str, Any], name: str, *, spread: float, low: float, high: float
+    optimizer: Optimizer, number: int, name: str, *, spread: float, low: float, high: float
 ) -> ScalarHyperparameter:
-    """The factor of one parameter group."""
+    """The factor of one parameter group, found anew each time: loading a checkpoint replaces the groups' dictionaries."""
 
     def read() -> float:
-        return float(group.setdefault(SCALE, 1.0))
+        return float(optimizer.param_groups[number].setdefault(SCALE, 1.0))
 
     def write(value: float) -> None:
-        group[SCALE] = value
+        optimizer.param_groups[number][SCALE] = value
 
     return ScalarHyperparameter(name, read, write, "log", low, high, spread)
 

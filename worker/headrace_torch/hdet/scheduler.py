@@ -28,7 +28,6 @@ class HDETScheduler:
         """
         self.base_scheduler = base_scheduler
         self.controller = controller
-        self._groups = base_scheduler.optimizer.param_groups
         if not any(SCALE in group for group in self._groups):
             raise HdetConfigError(
                 "the controller explores no learning rate of this optimizer; pass "
@@ -82,6 +81,11 @@ class HDETScheduler:
         self.base_scheduler.load_state_dict(dict(state["base_scheduler"]))
         self._base = [float(rate) for rate in state["base_rates"]]
         self._apply()
+
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        # Looked up each time: loading a checkpoint into the optimizer replaces them.
+        return self.base_scheduler.optimizer.param_groups
 
     def _apply(self) -> None:
         for group, rate in zip(self._groups, self._base, strict=True):
