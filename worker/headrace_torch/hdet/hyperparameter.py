@@ -71,6 +71,8 @@ def learning_rates(
 
     A group's name is its key `name`, if it has one, else its number. The bounds are on the factor, whose start is 1.
     """
+    for group in optimizer.param_groups:
+        group[SCALE] = 1.0  # what a checkpoint left here belongs to the controller's own state
     return [
         _factor(optimizer, number, f"lr/{group.get('name', number)}", spread=spread, low=low, high=high)
         for number, group in enumerate(optimizer.param_groups)
@@ -196,7 +198,7 @@ def _factor(
     """The factor of one parameter group, found anew each time: loading a checkpoint replaces the groups' dictionaries."""
 
     def read() -> float:
-        return float(optimizer.param_groups[number].setdefault(SCALE, 1.0))
+        return float(optimizer.param_groups[number].get(SCALE, 1.0))
 
     def write(value: float) -> None:
         optimizer.param_groups[number][SCALE] = value
