@@ -69,10 +69,9 @@ class ReturnsEarly(OneCycleAutoLR):
     def step(self, loss: Any = None) -> Any:
         if not self._ready or self._auto:
             return super().step(loss)
-        self._step_count += 1
-        self.last_epoch += 1
-        for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
-            group["lr"] = rate
+        told = self._last_lr
+        OneCycleLR.step(self)
+        self._last_lr = told
         return None
 
 
@@ -157,7 +156,7 @@ class WritesTensors(OneCycleAutoLR):
         report = super().step(loss)
         if self._ready and self.last_epoch >= self._warmup:
             for group, betas in zip(self.optimizer.param_groups, frozen, strict=True):
-                group["lr"], group["betas"] = torch.tensor(group["lr"]), betas
+                group["lr"], group["betas"] = torch.tensor(float(group["lr"])), betas
         return report
 
 
