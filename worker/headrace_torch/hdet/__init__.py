@@ -13,6 +13,7 @@ that communicates.
 """
 
 from headrace_torch.hdet.controller import HDETController
+from headrace_torch.hdet.deepspeed import deepspeed_replicas
 from headrace_torch.hdet.errors import (
     HdetConfigError,
     HdetError,
@@ -55,6 +56,7 @@ __all__ = [
     "SyncError",
     "SyncReport",
     "attention_temperature",
+    "deepspeed_replicas",
     "draw_trajectory",
     "dropout",
     "label_smoothing",

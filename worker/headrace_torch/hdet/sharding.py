@@ -46,6 +46,11 @@ def refusal(
             f"DeepSpeed's {kind.__name__} shards the optimizer over the data-parallel group (ZeRO stage 1 "
             "or higher): shards are not replicas; set zero_optimization.stage to 0"
         )
+    if kind.__module__.startswith(("deepspeed.runtime.fp16", "deepspeed.runtime.bf16")):
+        return (
+            f"DeepSpeed's {kind.__name__} keeps flattened masters that cannot be reached from outside; train in float32, or under "
+            "torch.autocast"
+        )
     mine = set(group.ranks())
     for number, parameter in enumerate(parameters):
         if isinstance(parameter, DTensor):
