@@ -33,9 +33,7 @@ def main() -> None:
     runs = [run for part in heard for run in part]
     if rank == 0:
         print(f"{len(runs)} plain runs done", flush=True)
-    for seed in range(SEEDS):
-        for lr in (1e-3, 1e-1):
-            runs.append(example.train_hdet(text, lr, seed, STEPS))
+    runs += [example.train_hdet(text, lr, seed, STEPS) for seed in range(SEEDS) for lr in (1e-3, 1e-1)]
     if rank == 0:
         record = {
             "steps": STEPS,
@@ -59,10 +57,19 @@ def summary(runs: list[Any], sweep: list[float]) -> list[dict[str, Any]]:
         losses = [run.validation_loss for run in runs if (run.method, run.start_lr) == (method, lr)]
         factors = sorted(run.rate_factor for run in runs if (run.method, run.start_lr) == (method, lr))
         found.append(
-            {"method": method, "start_lr": lr, **interval(losses), "median_rate_factor": factors[len(factors) // 2]}
+            {
+                "method": method,
+                "start_lr": lr,
+                **interval(losses),
+                "median_rate_factor": factors[len(factors) // 2],
+            }
         )
     best = [
-        min(run.validation_loss for run in runs if run.seed == seed and run.method == "OneCycle" and run.start_lr in sweep)
+        min(
+            run.validation_loss
+            for run in runs
+            if run.seed == seed and run.method == "OneCycle" and run.start_lr in sweep
+        )
         for seed in range(SEEDS)
     ]
     found.append({"method": f"best of {len(sweep)} OneCycle runs", "start_lr": None, **interval(best)})

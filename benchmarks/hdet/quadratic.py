@@ -1,4 +1,4 @@
-"""How far a learning rate that starts wrong is moved in 60 syncs, on the noisy quadratic of the tests; 20 seeds, four gloo ranks.
+"""How far a learning rate that starts wrong is moved in 60 syncs: the noisy quadratic of the tests, 20 seeds, 4 ranks.
 
 Run it:  python benchmarks/hdet/quadratic.py
 It writes quadratic.json beside itself: every factor, medians, and 95 % bootstrap intervals of the medians.
@@ -36,12 +36,23 @@ def main() -> None:
                 factors = pool.run(
                     "ranks_quadratic:study", timeout_s=600, seeds=SEEDS, lr=lr, interval=INTERVAL, **arguments
                 )[0]
-                found.append({"start": start, "lr": lr, "variant": name, **median(factors), "factors": factors})
+                found.append(
+                    {"start": start, "lr": lr, "variant": name, **median(factors), "factors": factors}
+                )
                 print({key: value for key, value in found[-1].items() if key != "factors"}, flush=True)
     finally:
         pool.close()
-    record = {"seeds": SEEDS, "syncs": 60, "interval": INTERVAL, "replicas": 4, "alpha": 1 / 9, "results": found}
-    (HERE / "quadratic.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    record = {
+        "seeds": SEEDS,
+        "syncs": 60,
+        "interval": INTERVAL,
+        "replicas": 4,
+        "alpha": 1 / 9,
+        "results": found,
+    }
+    (HERE / "quadratic.json").write_text(
+        json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
 
 
 def median(values: list[float]) -> dict[str, float]:

@@ -3,8 +3,9 @@
 Run it:  torchrun --nproc_per_node 4 train.py
 Quicker: torchrun --nproc_per_node 4 train.py --steps 120
 
-It reads the text that every machine has, Python's own standard library. First a sweep finds the best rate of a plain OneCycle run,
-and says what finding it cost. Then OneCycle alone and OneCycle with HDET start from a tenth of that rate, and from ten times it.
+It reads the text that every machine has, Python's own standard library. First a sweep finds the best rate of
+a plain OneCycle run, and says what finding it cost. Then OneCycle alone and OneCycle with HDET start from a
+tenth of that rate, and from ten times it.
 """
 
 import argparse
@@ -49,7 +50,9 @@ class Block(nn.Module):
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         B, L, D = x_BLD.shape
-        qkv_3BHLK = self.qkv(self.norm_attention(x_BLD)).view(B, L, 3, HEADS, D // HEADS).permute(2, 0, 3, 1, 4)
+        qkv_3BHLK = (
+            self.qkv(self.norm_attention(x_BLD)).view(B, L, 3, HEADS, D // HEADS).permute(2, 0, 3, 1, 4)
+        )
         mixed_BHLK = scaled_dot_product_attention(*qkv_3BHLK, is_causal=True)
         x_BLD = x_BLD + self.attention_out(mixed_BHLK.transpose(1, 2).reshape(B, L, D))
         return x_BLD + self.mlp_out(gelu(self.mlp_in(self.norm_mlp(x_BLD))))
@@ -171,7 +174,9 @@ def train_hdet(text: Text, lr: float, seed: int, steps: int) -> Outcome:
 
 
 @torch.no_grad()
-def outcome(method: str, model: nn.Module, text: Text, lr: float, seed: int, factor: float, began: float) -> Outcome:
+def outcome(
+    method: str, model: nn.Module, text: Text, lr: float, seed: int, factor: float, began: float
+) -> Outcome:
     """Validates a model."""
     loss = float(loss_of(model, text.validation))
     return Outcome(
@@ -187,7 +192,9 @@ def outcome(method: str, model: nn.Module, text: Text, lr: float, seed: int, fac
 
 def main() -> None:
     """The sweep, then both methods from both starts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("hdet-run"), help="folder of the plots and records")
@@ -203,20 +210,26 @@ def main() -> None:
     dist.all_gather_object(heard, mine)
     sweep = sorted((run for part in heard for run in part), key=lambda run: run.start_lr)
     best = min(sweep, key=lambda run: run.validation_loss)
-    say(f"sweep of {len(sweep)} runs, {sum(run.seconds for run in sweep):.0f} s of training in all:")
+    cost = sum(run.seconds for run in sweep)
+    say(f"sweep of {len(sweep)} runs, {cost:.0f} s of training in all:")
     for run in sweep:
-        say(f"  OneCycle at {run.start_lr:.0e}: {run.validation_loss:.3f} nats per byte{' (best)' if run is best else ''}")
+        mark = " (best)" if run is best else ""
+        say(f"  OneCycle at {run.start_lr:.0e}: {run.validation_loss:.3f} nats per byte{mark}")
 
     for word, lr in (("too low", best.start_lr / 10), ("too high", best.start_lr * 10)):
         plain = train_plain(text, lr, options.seed, options.steps, replicas)
         ours = train_hdet(text, lr, options.seed, options.steps)
         say(f"ten times {word}, at {lr:.0e}:")
-        say(f"  OneCycle {plain.validation_loss:.3f}, HDET {ours.validation_loss:.3f} after {ours.seconds:.0f} s")
+        say(
+            f"  OneCycle {plain.validation_loss:.3f}, HDET {ours.validation_loss:.3f} after {ours.seconds:.0f} s"
+        )
         say(f"  HDET's rate at every sixth sync: {trajectory(ours.reports)}")
         if rank == 0:
             options.out.mkdir(exist_ok=True)
             name = word.replace(" ", "-")
-            draw_trajectory(ours.reports, options.out / f"{name}.svg", title=f"Learning rate, started ten times {word}")
+            draw_trajectory(
+                ours.reports, options.out / f"{name}.svg", title=f"Learning rate, started ten times {word}"
+            )
             lines = [report.to_json() for report in ours.reports]
             (options.out / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
             summary = {key: value for key, value in asdict(ours).items() if key != "reports"}

@@ -39,7 +39,10 @@ def engine(stage: int) -> Any:
 
 
 def data_parallel() -> dict[str, Any]:
-    """Trains four steps at ZeRO 0 with a sync after two; returns how far replicas were apart, and after each step's sync."""
+    """Trains four steps at ZeRO 0 with a sync after two.
+
+    Returns how far replicas were apart, and after each step's sync.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # DeepSpeed's own
         made = engine(0)

@@ -1,7 +1,8 @@
 """The reference's defects, one mutant each: what it does in place of ours, reduced to a few lines.
 
-Each function runs the same check on ours and on the mutant and returns what both showed. The mutants are written from the
-behaviour that was observed when the reference was run on four gloo processes; none of its code is here.
+Each function runs the same check on ours and on the mutant and returns what both showed. The mutants are
+written from the behaviour that was observed when the reference was run on four gloo processes; none of its
+code is here.
 """
 
 import math
@@ -86,12 +87,18 @@ def averages_without_auto_lr() -> dict[str, tuple[float, bool]]:
                 parameter.grad = torch.ones_like(parameter)  # shared gradients
             optimizer.step()
             scheduler.step(1.0)
-        seen[name] = (largest_difference(flat(model)), scheduler.get_last_lr() == [optimizer.param_groups[0]["lr"]])
+        seen[name] = (
+            largest_difference(flat(model)),
+            scheduler.get_last_lr() == [optimizer.param_groups[0]["lr"]],
+        )
     return seen
 
 
 def decay_sign() -> dict[str, float]:
-    """The centre after five syncs without a signal, over the one at the end of the warm-up; γ as printed, and ours."""
+    """The centre after five syncs without a signal, over the one at the end of the warm-up.
+
+    Γ as printed, and ours.
+    """
     syncs, start = 5, 1e-3
     printed = 1 - math.exp(-math.log(25.0 / 1e4) / syncs)
     seen = {"reference": (1 - printed) ** syncs}
@@ -121,7 +128,9 @@ def permutations_survive_extra_draws() -> dict[str, list[list[int]]]:
 
     seen: dict[str, list[list[int]]] = {"ours": [], "reference": []}
     with torch.random.fork_rng():
-        torch.manual_seed(1024)  # 4: the constructor seeds every rank alike, and syncs draw from the global generator
+        torch.manual_seed(
+            1024
+        )  # 4: the constructor seeds every rank alike, and syncs draw from the global generator
         for sync in range(1, 6):
             if dist.get_rank() == 1:
                 torch.rand(1)

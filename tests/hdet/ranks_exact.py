@@ -29,7 +29,9 @@ def alpha_zero_equals_ddp(api: Api, steps: int = 200) -> float:
     """Trains two copies under DDP, one with OneCycleLR and one with ours at α=0; returns their largest difference."""
     outcomes = []
     for mine in (False, True):
-        torch.manual_seed(100 + dist.get_rank())  # dropout differs between ranks, and is the same in both runs
+        torch.manual_seed(
+            100 + dist.get_rank()
+        )  # dropout differs between ranks, and is the same in both runs
         model = DistributedDataParallel(network(3, norm=True, dropout=0.1))
         optimizer = Adam(model.parameters(), lr=0.01)
         cycle: dict[str, Any] = {"max_lr": 0.01, "total_steps": steps + 1}
@@ -40,7 +42,9 @@ def alpha_zero_equals_ddp(api: Api, steps: int = 200) -> float:
             scheduler = OneCycleAutoLR(optimizer, **cycle, model_sync_interval=10)
         else:
             base = OneCycleLR(optimizer, **cycle)
-            controller = HDETController(model, optimizer, learning_rates(optimizer, spread=0.0), sync_every=10)
+            controller = HDETController(
+                model, optimizer, learning_rates(optimizer, spread=0.0), sync_every=10
+            )
             scheduler = HDETScheduler(base, controller)
         for step in range(steps):
             loss = loss_on(model, samples(step, dist.get_rank()))
@@ -83,7 +87,10 @@ def rates_from_the_first_step(api: Api, alpha: float = 0.3, steps: int = 12) -> 
 
 
 def paper_records(n: int, syncs: int = 50, groups: int = 4) -> dict[str, Any] | None:
-    """Feeds known losses to the first n ranks for some syncs; returns the reports' numbers, the losses and rank 0's rates."""
+    """Feeds known losses to the first n ranks for some syncs.
+
+    Returns the reports' numbers, the losses and rank 0's rates.
+    """
     group = dist.new_group(list(range(n)))
     if dist.get_rank() >= n:
         return None
@@ -289,5 +296,3 @@ def _step(model: nn.Module, optimizer: Optimizer, batch: tuple[torch.Tensor, tor
     share_gradients(model)
     optimizer.step()
     return loss.detach()
-
-

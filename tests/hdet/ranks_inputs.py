@@ -50,7 +50,9 @@ def controller(only_rank: int | None = None, **wrong: Any) -> str:
         named = {key: wrong.pop(key) for key in list(wrong) if key in ("spread", "low", "high")}
         rates |= named
         if wrong.pop("out_of_bounds", False):
-            explored.append(ScalarHyperparameter("x", lambda: 5.0, lambda _v: None, "identity", 0.0, 1.0, 0.1))
+            explored.append(
+                ScalarHyperparameter("x", lambda: 5.0, lambda _v: None, "identity", 0.0, 1.0, 0.1)
+            )
         if wrong.pop("twice", False):
             explored += learning_rates(optimizer)
         if wrong.pop("dropout", False):
@@ -58,7 +60,9 @@ def controller(only_rank: int | None = None, **wrong: Any) -> str:
         if "cap" in wrong:
             settings["rule"] = LogSpaceRule(cap=wrong.pop("cap"))
         settings |= wrong
-    return told(lambda: HDETController(model, optimizer, [*learning_rates(optimizer, **rates), *explored], **settings))
+    return told(
+        lambda: HDETController(model, optimizer, [*learning_rates(optimizer, **rates), *explored], **settings)
+    )
 
 
 def probe(kind: str) -> str:
@@ -83,7 +87,9 @@ def all_diverged() -> str:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(1.0)
-    made = HDETController(model, optimizer := SGD(model.parameters(), lr=0.1), learning_rates(optimizer), sync_every=1)
+    made = HDETController(
+        model, optimizer := SGD(model.parameters(), lr=0.1), learning_rates(optimizer), sync_every=1
+    )
     with torch.no_grad():
         model.weight.fill_(float("nan"))
     return told(made.after_step)

@@ -39,7 +39,11 @@ def buffers(policy: str) -> dict[str, list[float]]:
     norm.num_batches_tracked.fill_(10 + dist.get_rank())
     optimizer = SGD(model.parameters(), lr=0.1)
     controller = HDETController(
-        model, optimizer, learning_rates(optimizer), sync_every=1, buffers=policy  # type: ignore[arg-type]
+        model,
+        optimizer,
+        learning_rates(optimizer),
+        sync_every=1,
+        buffers=policy,  # type: ignore[arg-type]
     )
     controller.observe(1.0)
     controller.after_step()
@@ -58,7 +62,11 @@ def optimizer_state(policy: str) -> list[float]:
     for parameter in model.parameters():
         optimizer.state[parameter]["exp_avg"].fill_(float(dist.get_rank() + 1))
     controller = HDETController(
-        model, optimizer, learning_rates(optimizer), sync_every=1, optimizer_state=policy  # type: ignore[arg-type]
+        model,
+        optimizer,
+        learning_rates(optimizer),
+        sync_every=1,
+        optimizer_state=policy,  # type: ignore[arg-type]
     )
     controller.after_step()
     state = optimizer.state.get(model.weight, {})
@@ -268,7 +276,10 @@ def refused(kind: str) -> str:
 
 
 def stages() -> tuple[list[float | None], list[float]]:
-    """Two replicas of two hand-made stages, of which only the last sees a loss; returns losses and all ranks' weights."""
+    """Two replicas of two hand-made stages, of which only the last sees a loss.
+
+    Returns losses and all ranks' weights.
+    """
     rank = dist.get_rank()
     replicas = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     stages_of = [dist.new_group([0, 1]), dist.new_group([2, 3])]
@@ -349,8 +360,9 @@ def loss_bias() -> str:
 def dropout_exploration(probed: bool, syncs: int, interval: int, start: float, best: float) -> list[float]:
     """Explores dropout on the inputs of a linear regression whose optimum is `best`; returns the trajectory.
 
-    With inputs x ~ N(0, I), dropout p on them is in expectation a ridge penalty p/(1−p) on the weights. Of w = 1 + noise per
-    coordinate (all replicas see the same noisy targets), the held-out loss ‖w(p) − w*‖² is least at a known p.
+    With inputs x ~ N(0, I), dropout p on them is in expectation a ridge penalty p/(1−p) on the weights. Of w
+    = 1 + noise per coordinate (all replicas see the same noisy targets), the held-out loss ‖w(p) − w*‖² is
+    least at a known p.
     """
     model = InputDropout(best)
     optimizer = SGD(model.parameters(), lr=0.05)
@@ -383,14 +395,16 @@ def dropout_exploration(probed: bool, syncs: int, interval: int, start: float, b
 class InputDropout(nn.Module):
     """A linear regression with dropout on its inputs, and targets whose overestimated weights call for shrinking.
 
-    The training targets come from weights u = 1/(1 − best); under dropout p the minimiser is w(p) = (1 − p)·u coordinate-wise,
-    since E[(u·x − w·x̃)²] = (u − w)² + p/(1−p)·w². The held-out targets come from weights 1, so w(best) is exact.
+    The training targets come from weights u = 1/(1 − best); under dropout p the minimiser is w(p) = (1 −
+    p)·u coordinate-wise, since E[(u·x − w·x̃)²] = (u − w)² + p/(1−p)·w². The held-out targets come from
+    weights 1, so w(best) is exact.
     """
 
     def __init__(self, best: float, dim: int = 16, size: int = 64) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(3)
-        # An orthonormal design: the sample covariance is the identity, and the optimum above holds for this very sample.
+        # An orthonormal design: the sample covariance is the identity, and the optimum above holds for this
+        # very sample.
         basis, _ = torch.linalg.qr(torch.randn(size, dim, generator=generator))
         self.x = basis * size**0.5
         self.y = self.x.sum(dim=1) / (1 - best)
@@ -453,5 +467,3 @@ def _linear() -> tuple[nn.Linear, SGD]:
 
 def _generator() -> torch.Generator:
     return torch.Generator().manual_seed(dist.get_rank())
-
-

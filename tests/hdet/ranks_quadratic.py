@@ -1,4 +1,7 @@
-"""The quadratic, as the quality studies and the tests of recovery run it: all seeds in lockstep, to share the collectives."""
+"""The quadratic, as the quality studies and the tests of recovery run it.
+
+All seeds in lockstep, to share the collectives.
+"""
 
 from collections.abc import Callable
 from typing import Literal

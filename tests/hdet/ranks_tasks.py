@@ -29,7 +29,10 @@ def quadratic_batches(seed: int, rank: int, size: int = 8, dim: int = 24) -> Ite
 
 
 def network(seed: int = 0, *, norm: bool = False, dropout: float = 0.0) -> nn.Sequential:
-    """A network of 8 inputs and 2 outputs, the same on every rank; building it leaves the global generator as it was."""
+    """A network of 8 inputs and 2 outputs, the same on every rank.
+
+    Building it leaves the global generator as it was.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return nn.Sequential(

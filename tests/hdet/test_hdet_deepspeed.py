@@ -1,11 +1,16 @@
-"""DeepSpeed on the CPU. It builds an extension on its first run, which takes a minute; skipped where it is not installed."""
+"""DeepSpeed on the CPU. It builds an extension on its first run, which takes a minute.
+
+Skipped where it is not installed.
+"""
 
 import importlib.util
 
 import pytest
 from rank_pool import RankPool
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed"
+)
 
 
 def test_a_data_parallel_job_fans_out_and_converges(ranks: RankPool) -> None:

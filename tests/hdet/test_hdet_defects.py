@@ -76,7 +76,10 @@ def test_7_lengths_that_cannot_be_are_named_and_epochs_work() -> None:
 
     for wrong, text in (
         ({}, "give total_steps, or epochs and steps_per_epoch"),
-        ({"total_steps": 100, "auto_lr_warmup_steps": 10, "model_sync_interval": 0}, "at least 1 step, not 0"),
+        (
+            {"total_steps": 100, "auto_lr_warmup_steps": 10, "model_sync_interval": 0},
+            "at least 1 step, not 0",
+        ),
         ({"total_steps": 100, "auto_lr_warmup_steps": 100}, "must be less than total_steps"),
         ({"total_steps": 100, "auto_lr_warmup_steps": 200}, "must be less than total_steps"),
     ):
@@ -86,7 +89,10 @@ def test_7_lengths_that_cannot_be_are_named_and_epochs_work() -> None:
 
 
 def test_7_a_state_holds_what_the_next_permutation_needs(ranks: RankPool) -> None:
-    """The reference's state has no generator, so its permutations after a resume are others; ours follow from a counter."""
+    """The reference's state has no generator, so its permutations after a resume are others.
+
+    Ours follow from a counter.
+    """
     for at in (10, 13):
         assert all(ranks.run("ranks_exact:resumed_equals_straight", api="one_cycle", at=at))
     first, second = (torch.Generator().manual_seed(1024) for _ in range(2))

@@ -1,4 +1,7 @@
-"""Exactness over four real processes: α=0 is DDP, rates from the first step, the formulas, generators, floors, resume."""
+"""Exactness over four real processes.
+
+Α=0 is DDP, rates from the first step, the formulas, generators, floors, resume.
+"""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +17,9 @@ APIS = ("one_cycle", "controller")
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_no_spread_is_ddp_with_the_plain_schedule_bit_for_bit_over_200_steps(ranks: RankPool, api: str) -> None:
+def test_no_spread_is_ddp_with_the_plain_schedule_bit_for_bit_over_200_steps(
+    ranks: RankPool, api: str
+) -> None:
     assert ranks.run("ranks_exact:alpha_zero_equals_ddp", api=api) == [0.0] * 4
 
 
@@ -107,9 +112,14 @@ def test_resume_is_bitwise(ranks: RankPool, api: str, at: int) -> None:
 
 
 def one_cycle_rate(step: int, total: int, peak: float) -> float:
-    """OneCycle's cosine schedule, written down again: up from peak/25 over 30 % of the steps, then down to peak/25/1e4."""
+    """OneCycle's cosine schedule, written down again.
+
+    Up from peak/25 over 30 % of the steps, then down to peak/25/1e4.
+    """
     initial, floor, top = peak / 25, peak / 25 / 1e4, 0.3 * total - 1
-    start, end, share = (initial, peak, step / top) if step <= top else (peak, floor, (step - top) / (total - 1 - top))
+    start, end, share = (
+        (initial, peak, step / top) if step <= top else (peak, floor, (step - top) / (total - 1 - top))
+    )
     return end + (start - end) / 2 * (1 + math.cos(math.pi * share))
 
 

@@ -9,8 +9,8 @@ from torch import nn
 from torch.optim import SGD
 
 from headrace_torch.hdet import (
-    HDETController,
     HdetConfigError,
+    HDETController,
     HDETScheduler,
     OneCycleAutoLR,
     ScalarHyperparameter,
@@ -84,16 +84,26 @@ def test_the_controller_tells_all_ranks_the_same(
 @pytest.mark.parametrize(
     ("target", "other", "text"),
     [
-        ("one_cycle", {"model_sync_interval": 7}, "model_sync_interval differs between ranks: rank 0 has 5, rank 3 has 7"),
+        (
+            "one_cycle",
+            {"model_sync_interval": 7},
+            "model_sync_interval differs between ranks: rank 0 has 5, rank 3 has 7",
+        ),
         ("one_cycle", {"ensemble_lr_spread_ratio": 0.0}, "ensemble_lr_spread_ratio differs between ranks"),
-        ("one_cycle", {"total_steps": 90}, "total_steps differs between ranks: rank 0 has 100, rank 3 has 90"),
+        (
+            "one_cycle",
+            {"total_steps": 90},
+            "total_steps differs between ranks: rank 0 has 100, rank 3 has 90",
+        ),
         ("controller", {"sync_every": 7}, "sync_every differs between ranks: rank 0 has 5, rank 3 has 7"),
         ("controller", {"seed": 7}, "seed differs between ranks: rank 0 has 0, rank 3 has 7"),
         ("controller", {"spread": 0.0}, "hyperparameters differs between ranks"),
     ],
     ids=str,
 )
-def test_ranks_that_disagree_are_all_told_so(ranks: RankPool, target: str, other: dict[str, Any], text: str) -> None:
+def test_ranks_that_disagree_are_all_told_so(
+    ranks: RankPool, target: str, other: dict[str, Any], text: str
+) -> None:
     told = ranks.run(f"ranks_inputs:{target}", timeout_s=TIMEOUT_S, only_rank=3, **other)
     assert len(set(told)) == 1
     assert told[0].startswith(text)
@@ -128,7 +138,9 @@ def test_a_sync_without_any_finite_replica_stops_all_ranks(ranks: RankPool) -> N
     ],
 )
 @pytest.mark.parametrize("api", ["controller", "one_cycle"])
-def test_a_checkpoint_that_does_not_fit_is_refused_on_all_ranks(ranks: RankPool, api: str, kind: str, text: str) -> None:
+def test_a_checkpoint_that_does_not_fit_is_refused_on_all_ranks(
+    ranks: RankPool, api: str, kind: str, text: str
+) -> None:
     told = ranks.run("ranks_inputs:resume", timeout_s=TIMEOUT_S, api=api, kind=kind)
     assert len(set(told)) == 1
     assert text in told[0]

@@ -66,7 +66,9 @@ def test_float16_parameters_are_added_up_in_float32(ranks: RankPool) -> None:
 
 @pytest.mark.parametrize(("no_sync", "autocast"), [(False, False), (True, False), (False, True)])
 def test_works_under_ddp(ranks: RankPool, no_sync: bool, autocast: bool) -> None:
-    for difference, reports, apart in ranks.run("ranks_policies:under_ddp", no_sync=no_sync, autocast=autocast):
+    for difference, reports, apart in ranks.run(
+        "ranks_policies:under_ddp", no_sync=no_sync, autocast=autocast
+    ):
         assert (difference, reports) == (0.0, 2)
         assert apart > 0
 
@@ -135,5 +137,7 @@ def test_a_sync_costs_less_than_a_step_of_ten_million_parameters(ranks: RankPool
     assert seen[0]["parameters"] >= 10_000_000
     assert seen[0]["bytes"] == 4 * seen[0]["parameters"]
     step_s, sync_s = (max(one[key] for one in seen) for key in ("step_s", "sync_s"))
-    print(f"step {step_s * 1e3:.0f} ms, sync {sync_s * 1e3:.0f} ms, overhead at T=1000 {sync_s / step_s / 10:.3f} %")
+    print(
+        f"step {step_s * 1e3:.0f} ms, sync {sync_s * 1e3:.0f} ms, overhead at T=1000 {sync_s / step_s / 10:.3f} %"
+    )
     assert sync_s / (1000 * step_s) < 0.001

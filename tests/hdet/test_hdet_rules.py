@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_torch.hdet import HyperparameterRecord, LogSpaceRule, PaperRule, SyncReport, draw_trajectory, read_records
+from headrace_torch.hdet import (
+    HyperparameterRecord,
+    LogSpaceRule,
+    PaperRule,
+    SyncReport,
+    draw_trajectory,
+    read_records,
+)
 from headrace_torch.hdet.designs import DESIGNS, assign, block_length, correlation
 from headrace_torch.hdet.records import JsonLines
 from headrace_torch.hdet.rules import decay_rate, multipliers, positions, scores, softmax, spread_of
@@ -60,9 +67,11 @@ def test_the_signal_is_free_of_the_loss_s_unit(losses: list[float], scale: float
 
 def test_a_diverged_replica_pushes_the_centre_away_and_a_silent_one_does_not() -> None:
     def move(losses: list[float | None]) -> float:
-        return LogSpaceRule().move(
-            center=0, velocity=0, places=positions(4), losses=losses, low=-9, high=9
-        ).center
+        return (
+            LogSpaceRule()
+            .move(center=0, velocity=0, places=positions(4), losses=losses, low=-9, high=9)
+            .center
+        )
 
     assert move([2.0, 2.0, 2.0, math.nan]) < 0 < move([math.nan, 2.0, 2.0, 2.0])
     assert move([2.0, 2.0, 2.0, None]) == pytest.approx(0)
@@ -84,7 +93,9 @@ def test_scores_and_softmax_are_the_paper_s() -> None:
 
 @pytest.mark.parametrize("design", DESIGNS)
 @given(n=st.integers(1, 9), count=st.integers(1, 5), sync=st.integers(0, 40), seed=st.integers(0, 99))
-def test_every_design_is_a_permutation_for_each_name(design: str, n: int, count: int, sync: int, seed: int) -> None:
+def test_every_design_is_a_permutation_for_each_name(
+    design: str, n: int, count: int, sync: int, seed: int
+) -> None:
     names = [f"h{k}" for k in range(count)]
     orders = assign(design, seed=seed, sync=sync, names=names, n=n)  # type: ignore[arg-type]  # parametrised
     assert [sorted(order) for order in orders] == [list(range(n))] * count
@@ -106,7 +117,10 @@ def test_an_orthogonal_design_is_uncorrelated_and_unbiased_over_a_block(n: int, 
 
 
 def test_the_orthogonal_design_is_what_random_permutations_are_not() -> None:
-    """Two names at N=4: the paper's permutations correlate with standard deviation 0.58 at a sync, ours not at all."""
+    """Two names at N=4.
+
+    The paper's permutations correlate with standard deviation 0.58 at a sync, ours not at all.
+    """
 
     def deviation(design: str) -> float:
         found = [

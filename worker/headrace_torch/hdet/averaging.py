@@ -56,7 +56,7 @@ def average_(
     sources: Sequence[int] | None = None,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> int:
-    """Replaces tensors by their mean over the replicas `sources` (by default all); returns the bytes that this rank sent.
+    """Replaces tensors by their mean over the replicas `sources`, by default all; returns the bytes sent by this rank.
 
     A collective: all ranks pass tensors of the same shapes in the same order, and the same sources.
     """

@@ -14,7 +14,7 @@ centre is computed by every rank from the same gathered numbers, so no rank is i
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -35,15 +35,16 @@ from headrace_torch.hdet.averaging import (
     optimizer_tensors,
     trained,
 )
-from headrace_torch.hdet.designs import DESIGNS, DesignName, assign
+from headrace_torch.hdet.designs import DesignName, assign
 from headrace_torch.hdet.errors import ResumeError
 from headrace_torch.hdet.exchange import Exchange, exchange
 from headrace_torch.hdet.hyperparameter import ScalarHyperparameter
 from headrace_torch.hdet.losses import LossMeter
-from headrace_torch.hdet.probe import Probe
+from headrace_torch.hdet.probe import Probe, SwitchedOff
 from headrace_torch.hdet.records import HyperparameterRecord, SyncCallback, SyncReport
 from headrace_torch.hdet.replicas import ReplicaGroup
 from headrace_torch.hdet.rules import LogSpaceRule, Moved, positions
+from headrace_torch.hdet.settings import Settings
 
 VERSION = 1
 
@@ -118,7 +119,22 @@ class HDETController:
         self._steps = 0
         self._syncs = 0
 
-        self.group.agree(problem=self._problem(score), config=self._settings(score))
+        settings = Settings(
+            sync_every=sync_every,
+            mode=mode,
+            score="probe" if isinstance(score, Probe) else score,
+            design=design,
+            optimizer_state=optimizer_state,
+            buffers=buffers,
+            seed=seed,
+            rule=self.rule,
+            start_after=start_after,
+            bucket_bytes=bucket_bytes,
+        )
+        self.group.agree(
+            problem=settings.problem(self.hyperparameters, has_group=self.group.across is not None),
+            config=settings.agreed(self.hyperparameters, replicas=self.group.size),
+        )
         biased = [one.name for one in self.hyperparameters if one.acts_on == "gradient" and one.spread > 0]
         if biased and self._probe is None:
             warnings.warn(
@@ -337,7 +353,7 @@ class HDETController:
         """The probe, with every hyperparameter that must be off switched off while it runs."""
         if self._probe is None:
             return None
-        return _SwitchedOff(self._probe, [one for one in self.hyperparameters if one.probe_value is not None])
+        return SwitchedOff(self._probe, [one for one in self.hyperparameters if one.probe_value is not None])
 
     def _layout(self) -> int:
         """A number for the optimizer state that is to be averaged."""
@@ -345,63 +361,6 @@ class HDETController:
             return 0
         named = [(name, tuple(tensor.shape)) for name, tensor in optimizer_tensors(self._optimizer)]
         return int.from_bytes(blake2b(repr(named).encode(), digest_size=5).digest())
-
-    def _problem(self, score: object) -> str | None:
-        """Says what is out of range, as far as this rank can see."""
-        names = [one.name for one in self.hyperparameters]
-        if self.sync_every < 1:
-            return f"sync_every must be at least 1 step, not {self.sync_every}"
-        if self._start_after < 0:
-            return f"start_after must be at least 0 steps, not {self._start_after}"
-        if self._bucket_bytes < 1:
-            return f"bucket_bytes must be positive, not {self._bucket_bytes}"
-        for name, value, allowed in (
-            ("mode", self._mode, ("shared_grad", "local_grad")),
-            ("design", self._design, DESIGNS),
-            ("optimizer_state", self._optimizer_state, ("keep", "average", "reset")),
-            ("buffers", self._buffers, ("average", "broadcast", "keep")),
-        ):
-            if value not in allowed:
-                return f"{name} must be one of {', '.join(allowed)}, not {value!r}"
-        if self._probe is None and score != "loss":
-            return f"score must be 'loss' or a Probe, not {score!r}"
-        if len(set(names)) < len(names):
-            return f"hyperparameters need names of their own, not {names}"
-        for one in self.hyperparameters:
-            if found := one.problem():
-                return found
-            if one.spread > 0 and self.group.across is None:
-                return (
-                    f"{one.name}: a spread of {one.spread} needs replicas, and there is no process group: "
-                    "call torch.distributed.init_process_group first, or set the spread to 0"
-                )
-            if one.spread > 0 and one.acts_on == "gradient" and self._mode == "shared_grad":
-                return (
-                    f"{one.name} acts through the gradient, which replicas share under "
-                    "mode='shared_grad': all would take the "
-                    "same step and carry no signal; use mode='local_grad' (no DDP, or DDP under no_sync)"
-                )
-        return self.rule.problem()
-
-    def _settings(self, score: object) -> dict[str, object]:
-        """What must be the same on all ranks."""
-        return {
-            "sync_every": self.sync_every,
-            "mode": self._mode,
-            "score": "probe" if isinstance(score, Probe) else score,
-            "design": self._design,
-            "optimizer_state": self._optimizer_state,
-            "buffers": self._buffers,
-            "seed": self._seed,
-            "rule": self.rule,
-            "start_after": self._start_after,
-            "bucket_bytes": self._bucket_bytes,
-            "replicas": self.group.size,
-            "hyperparameters": [
-                (one.name, one.space, one.acts_on, one.probe_value, float(one.get()))
-                for one in self.hyperparameters
-            ],
-        }
 
     def _cannot_resume(self, state: Mapping[str, Any]) -> str | None:
         """Says why a state does not belong to this controller."""
@@ -427,21 +386,3 @@ class HDETController:
         if not all(math.isfinite(float(center)) for center in state["centers"]):
             return "the checkpoint's centers are not finite"
         return None
-
-
-class _SwitchedOff(Probe):
-    """A probe under which some hyperparameters have their value of the probe; their own afterwards."""
-
-    def __init__(self, probe: Probe, off: Sequence[ScalarHyperparameter]) -> None:
-        self._inner, self._off = probe, off
-
-    def score(self, sync: int) -> tuple[float, float]:
-        own: list[tuple[Callable[[float], None], float]] = [(one.set, float(one.get())) for one in self._off]
-        for one in self._off:
-            assert one.probe_value is not None
-            one.set(one.probe_value)
-        try:
-            return self._inner.score(sync)
-        finally:
-            for write, value in own:
-                write(value)

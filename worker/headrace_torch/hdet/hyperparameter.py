@@ -67,7 +67,7 @@ class ScalarHyperparameter:
 def learning_rates(
     optimizer: Optimizer, *, spread: float = 1 / 9, low: float = 1e-3, high: float = 1e3
 ) -> list[ScalarHyperparameter]:
-    """Returns one hyperparameter per parameter group: the factor by which `HDETScheduler` multiplies the schedule's rate.
+    """Returns one hyperparameter per parameter group: the factor on the schedule's rate that `HDETScheduler` applies.
 
     A group's name is its key `name`, if it has one, else its number. The bounds are on the factor, whose start is 1.
     """
@@ -148,7 +148,7 @@ def attention_temperature(
     low: float = 0.1,
     high: float = 10.0,
 ) -> ScalarHyperparameter:
-    """Returns a float attribute of attention layers. It is part of the model, so the probe runs under each replica's own."""
+    """Returns a float attribute of attention layers; part of the model, so the probe runs under each replica's own."""
     return _gradient_scalar(
         "attention_temperature", list(layers), attribute, transform="log", low=low, high=high, spread=spread
     )
@@ -195,7 +195,10 @@ def _gradient_scalar(
 def _factor(
     optimizer: Optimizer, number: int, name: str, *, spread: float, low: float, high: float
 ) -> ScalarHyperparameter:
-    """The factor of one parameter group, found anew each time: loading a checkpoint replaces the groups' dictionaries."""
+    """The factor of one parameter group, found anew each time.
+
+    Loading a checkpoint replaces the groups' dictionaries.
+    """
 
     def read() -> float:
         return float(optimizer.param_groups[number].get(SCALE, 1.0))

@@ -30,7 +30,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from headrace_torch.hdet import sharding
 from headrace_torch.hdet.averaging import average_, trained
 from headrace_torch.hdet.designs import DESIGNS, DesignName, assign
-from headrace_torch.hdet.errors import HdetConfigError, ResumeError
+from headrace_torch.hdet.errors import ResumeError
 from headrace_torch.hdet.exchange import exchange
 from headrace_torch.hdet.hyperparameter import write_lr
 from headrace_torch.hdet.losses import LossMeter
@@ -70,7 +70,7 @@ class OneCycleAutoLR(OneCycleLR):
         auto_lr_warmup_steps: int = 100_000,
         ensemble_lr_spread_ratio: float = 0.0,
         model_sync_interval: int = 1000,
-        rank: int = 0,
+        rank: int = 0,  # noqa: ARG002  part of the signature that is replaced
         world_size: int = 1,
         enable_auto_lr: bool = False,
         loss_scale: float = 0.002,
@@ -382,9 +382,11 @@ class OneCycleAutoLR(OneCycleLR):
                 "losses belong to replicas; resume with the same number, or begin a new run from the averaged weights"
             )
         for key in ("total_steps", "_alpha", "_interval", "_warmup", "_auto", "_seed", "_design"):
-            if state.get(key) != getattr(self, key):
-                name = key.removeprefix("_")
-                return f"{name} was {state.get(key)!r} when the checkpoint was written and is {getattr(self, key)!r} now"
+            was, now = state.get(key), getattr(self, key)
+            if was != now:
+                return (
+                    f"{key.removeprefix('_')} was {was!r} when the checkpoint was written and is {now!r} now"
+                )
         if (
             self.diverges
             and int(state["last_epoch"]) % self._interval

@@ -29,8 +29,10 @@ def draw_trajectory(
     names = [one.name for one in records[0].hyperparameters]
     height = TOP + len(names) * (PANEL + GAP) - GAP + BOTTOM
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-        f'font-family="system-ui, sans-serif" font-size="12" fill="{INK}">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+            f'font-family="system-ui, sans-serif" font-size="12" fill="{INK}">'
+        ),
         f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
         f'<text x="{LEFT}" y="20" font-size="15">{escape(title)}</text>',
     ]
@@ -87,10 +89,10 @@ def _panel(name: str, steps: Sequence[int], series: Sequence[HyperparameterRecor
         parts.append(
             f'<text x="{LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end" fill="{MUTED}">{value:.4g}</text>'
         )
-    for value in x.ticks():
-        parts.append(
-            f'<text x="{x(value):.1f}" y="{top + PANEL + 18}" text-anchor="middle" fill="{MUTED}">{value:g}</text>'
-        )
+    parts.extend(
+        f'<text x="{x(value):.1f}" y="{top + PANEL + 18}" text-anchor="middle" fill="{MUTED}">{value:g}</text>'
+        for value in x.ticks()
+    )
     above = [f"{x(step):.1f},{y(max(one.values)):.1f}" for step, one in zip(steps, series, strict=True)]
     below = [f"{x(step):.1f},{y(min(one.values)):.1f}" for step, one in zip(steps, series, strict=True)]
     middle = [f"{x(step):.1f},{y(one.center):.1f}" for step, one in zip(steps, series, strict=True)]

@@ -5,7 +5,7 @@ same for all and cancels in the scores. The probe runs in evaluation mode (dropo
 statistics) without gradients; each module's mode and torch's global generators are what they were afterwards.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any
@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+from headrace_torch.hdet.hyperparameter import ScalarHyperparameter
 
 Batch = Any
 
@@ -42,6 +44,26 @@ class Probe:
         with torch.random.fork_rng(devices=devices), _evaluating(self.model), torch.no_grad():
             batch = self._batch(sync)
             return float(self._loss(self.model, batch)), float(_fingerprint(batch))
+
+
+class SwitchedOff(Probe):
+    """A probe under which some hyperparameters have their value of the probe; their own afterwards."""
+
+    def __init__(self, probe: Probe, off: Sequence[ScalarHyperparameter]) -> None:
+        """Names the hyperparameters, each of which has a value for the probe."""
+        self._inner, self._off = probe, off
+
+    def score(self, sync: int) -> tuple[float, float]:
+        """Returns what the probe does."""
+        own: list[tuple[Callable[[float], None], float]] = [(one.set, float(one.get())) for one in self._off]
+        for one in self._off:
+            assert one.probe_value is not None
+            one.set(one.probe_value)
+        try:
+            return self._inner.score(sync)
+        finally:
+            for write, value in own:
+                write(value)
 
 
 @contextmanager

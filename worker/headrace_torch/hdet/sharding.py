@@ -48,8 +48,8 @@ def refusal(
         )
     if kind.__module__.startswith(("deepspeed.runtime.fp16", "deepspeed.runtime.bf16")):
         return (
-            f"DeepSpeed's {kind.__name__} keeps flattened masters that cannot be reached from outside; train in float32, or under "
-            "torch.autocast"
+            f"DeepSpeed's {kind.__name__} keeps flattened masters that cannot be reached from outside; "
+            "train in float32, or under torch.autocast"
         )
     mine = set(group.ranks())
     for number, parameter in enumerate(parameters):
