@@ -7,7 +7,16 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from ranks_tasks import flat, largest_difference, loss_on, network, samples, share_gradients
+from ranks_tasks import (
+    Quadratic,
+    flat,
+    largest_difference,
+    loss_on,
+    network,
+    quadratic_batches,
+    samples,
+    share_gradients,
+)
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam, Optimizer
@@ -296,3 +305,25 @@ def _step(model: nn.Module, optimizer: Optimizer, batch: tuple[torch.Tensor, tor
     share_gradients(model)
     optimizer.step()
     return loss.detach()
+
+
+def mean_against_plain(steps: int = 40) -> float:
+    """Fans out on the quadratic; returns how far the mean of the replicas is from plain SGD on the same batches."""
+    model, plain = Quadratic(0), Quadratic(0)
+    optimizer, plain_optimizer = SGD(model.parameters(), lr=0.5), SGD(plain.parameters(), lr=0.5)
+    OneCycleAutoLR(
+        optimizer, 0.5, steps + 1, cycle_momentum=False, div_factor=1.0, ensemble_lr_spread_ratio=0.5
+    )
+    mine, theirs = quadratic_batches(0, dist.get_rank()), quadratic_batches(0, dist.get_rank())
+    worst = 0.0
+    for _ in range(steps):
+        for one, its_optimizer, batches in ((model, optimizer, mine), (plain, plain_optimizer, theirs)):
+            its_optimizer.zero_grad()
+            one(next(batches)).backward()
+            share_gradients(one)
+            its_optimizer.step()
+        assert largest_difference(model.theta) > 0
+        mean = model.theta.detach().clone()
+        dist.all_reduce(mean)
+        worst = max(worst, float((mean / 4 - plain.theta.detach()).abs().max()))
+    return worst

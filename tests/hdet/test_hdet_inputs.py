@@ -192,3 +192,16 @@ def test_a_scheduler_needs_a_learning_rate_to_multiply() -> None:
     schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
     with pytest.raises(HdetConfigError, match="explores no learning rate of this optimizer"):
         HDETScheduler(schedule, HDETController(model, optimizer, [still]))
+
+
+def test_a_schedule_that_needs_a_metric_is_given_one() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    controller = HDETController(model, optimizer, learning_rates(optimizer, spread=0.0))
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
+    scheduler = HDETScheduler(schedule, controller)
+    with pytest.raises(HdetConfigError, match="needs step"):
+        scheduler.step(1.0)
+    for metric in (1.0, 2.0):
+        scheduler.step(1.0, metric=metric)
+    assert scheduler.get_last_lr() == [0.05]

@@ -362,7 +362,8 @@ class OneCycleAutoLR(OneCycleLR):
                 f"{world_size} is what was passed): call torch.distributed.init_process_group first, or set it to 0"
             )
         if self._auto and last_epoch != -1:
-            return f"last_epoch={last_epoch} cannot restore what auto-LR has learnt; use load_state_dict with the default -1"
+            return f"last_epoch={last_epoch} cannot restore what auto-LR has learnt; use load_state_dict "
+                "with the default -1"
         return None
 
     def _cannot_resume(self, state: Mapping[str, Any], own: Mapping[str, Any] | None) -> str | None:

@@ -43,14 +43,15 @@ class HDETScheduler:
             loss: the step's training loss; leave it out if micro-batches were given to `controller.observe`.
             metric: for `ReduceLROnPlateau`, the same on all ranks.
         """
+        plateau = isinstance(self.base_scheduler, ReduceLROnPlateau)
+        if plateau and metric is None:
+            raise HdetConfigError("ReduceLROnPlateau needs step(metric=…), the same on all ranks")
         if loss is not None:
             self.controller.observe(loss)
         for group, rate in zip(self._groups, self._base, strict=True):
             write_lr(group, rate)
-        if isinstance(self.base_scheduler, ReduceLROnPlateau):
-            if metric is None:
-                raise HdetConfigError("ReduceLROnPlateau needs step(metric=…), the same on all ranks")
-            self.base_scheduler.step(metric)
+        if plateau:
+            self.base_scheduler.step(metric)  # type: ignore[arg-type]  # a metric here, an epoch elsewhere
         else:
             self.base_scheduler.step()
         self._base = [float(group["lr"]) for group in self._groups]
