@@ -1,8 +1,9 @@
 """The paper's headline on a small model: does the fan with averaging train at a rate where plain data parallelism diverges?
 
 Run it:  torchrun --nproc_per_node 4 benchmarks/hdet/stability.py
-It writes stability.json beside itself. The GPT of the example trains without gradient clipping under SGD with momentum, at rates on both
-sides of the edge; HDET is the paper's fan-out and converge without auto-LR (its "HDET w/o auto-LR"), α = 1/9 and 1/2, T = 5.
+It writes stability.json beside itself. The GPT of the example trains without gradient clipping under SGD
+with momentum, at rates on both sides of the edge; HDET is the paper's fan-out and converge without auto-LR
+(its "HDET w/o auto-LR"), α = 1/9 and 1/2, T = 5.
 """
 
 import json

@@ -112,7 +112,10 @@ def test_resume_is_bitwise(ranks: RankPool, api: str, at: int) -> None:
 
 
 def test_with_shared_gradients_the_mean_of_the_replicas_is_the_plain_trajectory(ranks: RankPool) -> None:
-    """On a quadratic exactly so, whatever the spread: HDET is a line search over a direction (see the limits in the docs)."""
+    """On a quadratic exactly so, whatever the spread.
+
+    HDET is a line search over a direction (see the limits in the docs).
+    """
     assert max(ranks.run("ranks_exact:mean_against_plain")) < 1e-12
 
 

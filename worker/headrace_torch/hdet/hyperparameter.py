@@ -148,7 +148,10 @@ def attention_temperature(
     low: float = 0.1,
     high: float = 10.0,
 ) -> ScalarHyperparameter:
-    """Returns a float attribute of attention layers; part of the model, so the probe runs under each replica's own."""
+    """Returns a float attribute of attention layers.
+
+    Part of the model, so the probe runs under each replica's own.
+    """
     return _gradient_scalar(
         "attention_temperature", list(layers), attribute, transform="log", low=low, high=high, spread=spread
     )

@@ -358,12 +358,14 @@ class OneCycleAutoLR(OneCycleLR):
         if self._alpha > 0 and self._replicas.across is None:
             return (
                 f"an ensemble_lr_spread_ratio of {self._alpha} needs replicas, and there is no process "
-                "group (world_size="
-                f"{world_size} is what was passed): call torch.distributed.init_process_group first, or set it to 0"
+                "group (world_size "
+                f"{world_size} was passed): call torch.distributed.init_process_group first, or set it to 0"
             )
         if self._auto and last_epoch != -1:
-            return f"last_epoch={last_epoch} cannot restore what auto-LR has learnt; use load_state_dict "
-                "with the default -1"
+            return (
+                f"last_epoch={last_epoch} cannot restore what auto-LR has learnt; "
+                "use load_state_dict with the default -1"
+            )
         return None
 
     def _cannot_resume(self, state: Mapping[str, Any], own: Mapping[str, Any] | None) -> str | None:
