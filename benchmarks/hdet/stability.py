@@ -1,4 +1,4 @@
-"""The paper's headline on a small model: does the fan with averaging train at a rate where plain data parallelism diverges?
+"""The paper's headline on a small model: does the fan with averaging train at a rate where plain training diverges?
 
 Run it:  torchrun --nproc_per_node 4 benchmarks/hdet/stability.py
 It writes stability.json beside itself. The GPT of the example trains without gradient clipping under SGD
