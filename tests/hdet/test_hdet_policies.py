@@ -60,6 +60,15 @@ def test_masters_are_averaged_and_rounded_into_their_copies(ranks: RankPool) -> 
     assert (seen["low"], seen["apart"]) == (1.0, 0.0)
 
 
+@pytest.mark.parametrize("bucket_bytes", [1, 400, 1 << 20])
+def test_buckets_of_any_size_give_the_mean(ranks: RankPool, bucket_bytes: int) -> None:
+    sent = (3 + 200 + 1 + 49 + 1000) * 8 + (24 + 9) * 4
+    assert (
+        ranks.run("ranks_buckets:buckets_against_the_plain_mean", bucket_bytes=bucket_bytes)
+        == [(True, sent)] * 4
+    )
+
+
 def test_float16_parameters_are_added_up_in_float32(ranks: RankPool) -> None:
     assert ranks.run("ranks_policies:half_precision") == [40096.0] * 4
 

@@ -65,13 +65,16 @@ def average_(
     sent = 0
     for bucket in _buckets(tensors, bucket_bytes):
         wide = torch.float32 if bucket[0].dtype in (torch.float16, torch.bfloat16) else bucket[0].dtype
-        flat = torch.cat([one.reshape(-1).to(wide) for one in bucket])
+        # A tensor that fills a bucket by itself is averaged where it lies, without a copy.
+        in_place = len(bucket) == 1 and bucket[0].is_contiguous() and bucket[0].dtype == wide
+        flat = bucket[0].view(-1) if in_place else torch.cat([one.reshape(-1).to(wide) for one in bucket])
         if not taking_part:
             flat.zero_()
         group.sum_(flat)
         flat.div_(len(chosen))
         sent += flat.numel() * flat.element_size()
-        _scatter(flat, bucket)
+        if not in_place:
+            _scatter(flat, bucket)
     return sent
 
 
