@@ -1,4 +1,4 @@
-"""How far a learning rate that starts wrong is moved in 60 syncs: the noisy quadratic of the tests, 20 seeds, 4 ranks.
+"""How far a learning rate that starts wrong is moved in 60 syncs: the noisy quadratic of the tests, 10 seeds, 4 ranks.
 
 Run it:  python benchmarks/hdet/quadratic.py
 It writes quadratic.json beside itself: every factor, medians, and 95 % bootstrap intervals of the medians.
@@ -16,7 +16,7 @@ sys.path.insert(0, str(HERE.parents[1] / "tests/hdet"))
 
 from rank_pool import RankPool  # noqa: E402  found by the line above
 
-SEEDS, INTERVAL = 20, 3
+SEEDS, INTERVAL = 10, 3
 VARIANTS = {
     "the paper's update, σ=0.002": {"variant": "paper", "sigma": 0.002},
     "the paper's update, σ=0.1": {"variant": "paper", "sigma": 0.1},
@@ -40,8 +40,13 @@ def main() -> None:
                     {"start": start, "lr": lr, "variant": name, **median(factors), "factors": factors}
                 )
                 print({key: value for key, value in found[-1].items() if key != "factors"}, flush=True)
+                write(found)
     finally:
         pool.close()
+
+
+def write(found: list[dict[str, Any]]) -> None:
+    """Keeps what was found so far."""
     record = {
         "seeds": SEEDS,
         "syncs": 60,

@@ -1,8 +1,8 @@
 """Averages tensors over the replicas in flat buckets: one collective per 25 MiB instead of one per tensor.
 
-A bucket holds tensors of one dtype on one device; float16 and bfloat16 are added up in float32. Its memory
-is all that a sync adds: the largest bucket, freed afterwards. A collective hands the same bits to every
-rank, so replicas are equal afterwards, not merely close. A replica that is left out (it diverged)
+A bucket holds tensors of one dtype on one device; float16 and bfloat16 are added up in float32. Its memory is all that
+a sync adds, one bucket, freed afterwards; a tensor larger than that is averaged where it lies. A collective hands the
+same bits to every rank, so replicas are equal afterwards, not merely close. A replica that is left out (it diverged)
 contributes zeros and receives the others' mean.
 """
 
