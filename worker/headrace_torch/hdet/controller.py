@@ -364,6 +364,9 @@ class HDETController:
 
     def _cannot_resume(self, state: Mapping[str, Any]) -> str | None:
         """Says why a state does not belong to this controller."""
+        mine = self.state_dict()
+        if missing := sorted(mine.keys() - state.keys()):
+            return f"the state was not written by a controller: it has no {', '.join(missing)}"
         if state.get("version") != VERSION:
             return f"the checkpoint has version {state.get('version')!r} of the controller's state, this is {VERSION}"
         if state["replicas"] != self.group.size:
@@ -373,7 +376,6 @@ class HDETController:
                 "losses belong to replicas; resume with the same number, or start a new controller from "
                 "the averaged weights"
             )
-        mine = self.state_dict()
         for key in ("names", "sync_every", "seed", "design"):
             if state[key] != mine[key]:
                 return f"{key} was {state[key]!r} when the checkpoint was written and is {mine[key]!r} now"

@@ -150,6 +150,8 @@ class OneCycleAutoLR(OneCycleLR):
             "div_factor": div_factor,
             "final_div_factor": final_div_factor,
             "three_phase": three_phase,
+            "momentum": (cycle_momentum, base_momentum, max_momentum),
+            "last_epoch": last_epoch,
             "rule": self._rule,
             "seed": seed,
             "design": design,
@@ -374,6 +376,9 @@ class OneCycleAutoLR(OneCycleLR):
             return (
                 "the state was not written by OneCycleAutoLR; begin a new run from the checkpoint's weights"
             )
+        keys = {"version", "replicas", "replica", "loss_total", "loss_weight", "orders"}
+        if missing := sorted(keys - own.keys()):
+            return f"the state has no {', '.join(missing)}"
         if own["version"] != VERSION:
             return (
                 f"the checkpoint has version {own['version']!r} of the scheduler's state, this is {VERSION}"
