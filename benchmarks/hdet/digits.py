@@ -22,7 +22,7 @@ from headrace_torch.hdet import HDETController, LogSpaceRule, Probe, dropout, we
 
 HERE = Path(__file__).resolve().parent
 Kind = Literal["weight_decay", "dropout"]
-SEEDS, STEPS, INTERVAL, BATCH, TRAINED_ON = 10, 600, 10, 32, 200
+SEEDS, STEPS, INTERVAL, BATCH, TRAINED_ON = 10, 1200, 15, 32, 200
 SWEEPS: dict[Kind, tuple[float, ...]] = {
     "weight_decay": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
     "dropout": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8),

@@ -3,7 +3,7 @@
 Run it:  torchrun --nproc_per_node 4 benchmarks/hdet/stability.py
 It writes stability.json beside itself. The GPT of the example trains without gradient clipping under SGD
 with momentum, at rates on both sides of the edge; HDET is the paper's fan-out and converge without auto-LR
-(its "HDET w/o auto-LR"), α = 1/9 and 1/2, T = 5.
+(its "HDET w/o auto-LR"), α = 1/9, T = 5.
 """
 
 import json
@@ -23,9 +23,9 @@ sys.path.insert(0, str(HERE))
 
 from gpt import load  # noqa: E402  found by the line above
 
-SEEDS, STEPS, INTERVAL = 10, 150, 5
-RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
-ALPHAS = (0.0, 1 / 9, 0.5)
+SEEDS, STEPS, INTERVAL = 10, 100, 5
+RATES = (0.3, 1.0, 3.0)
+ALPHAS = (0.0, 1 / 9)
 DIVERGED = 5.545  # ln 256: worse than knowing nothing
 
 
