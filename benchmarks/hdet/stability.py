@@ -2,7 +2,7 @@
 
 Run it:  torchrun --nproc_per_node 4 benchmarks/hdet/stability.py
 It writes stability.json beside itself. The GPT of the example trains without gradient clipping under SGD
-with momentum, at rates on both sides of the edge; HDET is the paper's fan-out and converge without auto-LR
+with momentum, at rates beyond the edge; HDET is the paper's fan-out and converge without auto-LR
 (its "HDET w/o auto-LR"), α = 1/9, T = 5.
 """
 
