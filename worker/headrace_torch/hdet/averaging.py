@@ -75,6 +75,7 @@ def average_(
         sent += flat.numel() * flat.element_size()
         if not in_place:
             _scatter(flat, bucket)
+        del flat  # before the next bucket is joined, or two would live at once
     return sent
 
 
@@ -89,6 +90,7 @@ def copy_from_first_(
         group.copy_from_first_(flat)
         sent += flat.numel() * flat.element_size()
         _scatter(flat, bucket)
+        del flat
     return sent
 
 
