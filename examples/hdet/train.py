@@ -7,6 +7,7 @@ It reads the text that every machine has, Python's own standard library. First a
 a plain OneCycle run, and says what finding it cost. Then OneCycle alone and OneCycle with HDET start from a
 tenth of that rate, and from ten times it.
 """
+# ruff: noqa: N803, N806 - a tensor's name ends in its shape: B batch, L length, D width, H heads, K width of a head
 
 import argparse
 import json
