@@ -1,0 +1,193 @@
+"""The update rules as functions of numbers: no tensor, no process group, no clock, no random number.
+
+Symbols follow the paper (Cheng et al. 2026, "Scalable Hyperparameter-Divergent Ensemble Training"): N
+replicas, spread α, multipliers ρ_r, losses L_r, scores s_r, weights w_r, signal Δ, velocity v, decay γ. All
+arithmetic is in Python floats, which are IEEE doubles, and the same on every rank: ranks that gathered the
+same losses reach the same decision bit for bit.
+
+A loss has three readings. A finite number is a score. NaN or ±inf says that the replica diverged: its weight
+is 0, and it still counts in the plain mean, so the centre moves away from it. `None` says that nothing was
+observed: the replica takes no part at all.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Differences of losses below this fraction of their size are rounding, not signal.
+RELATIVE_RESOLUTION = 1e-12
+
+
+def positions(n: int) -> tuple[float, ...]:
+    """Returns n places on [−1, 1], symmetric around 0: (r − (N−1)/2)/δ with δ = max((N−1)/2, ½) (Eq. 1)."""
+    delta = max((n - 1) / 2, 0.5)
+    return tuple((r - (n - 1) / 2) / delta for r in range(n))
+
+
+def multipliers(n: int, alpha: float) -> tuple[float, ...]:
+    """Returns ρ_r = 1 + α·position_r, whose mean is 1 (Eq. 1)."""
+    return tuple(1 + alpha * place for place in positions(n))
+
+
+def scored(losses: Sequence[float | None]) -> list[int]:
+    """Returns the replicas with a finite loss."""
+    return [r for r, loss in enumerate(losses) if loss is not None and math.isfinite(loss)]
+
+
+def scores(losses: Sequence[float | None], sigma: float) -> tuple[float | None, ...]:
+    """Returns s_r = (L̄ − L_r)/σ over the replicas with a finite loss, `None` for the others (Eq. 4, left)."""
+    finite = scored(losses)
+    if not finite or sigma <= 0:
+        return tuple(None for _ in losses)
+    mean = math.fsum(_known(losses[r]) for r in finite) / len(finite)
+    inside = set(finite)
+    return tuple((mean - _known(losses[r])) / sigma if r in inside else None for r in range(len(losses)))
+
+
+def softmax(values: Sequence[float | None]) -> tuple[float, ...]:
+    """Returns w = softmax(s); `None` has weight 0 (Eq. 4, right). All weights are 0 when every value is `None`."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return tuple(0.0 for _ in values)
+    top = max(known)
+    powers = [0.0 if value is None else math.exp(value - top) for value in values]
+    total = math.fsum(powers)
+    return tuple(power / total for power in powers)
+
+
+def signal(weights: Sequence[float], values: Sequence[float], losses: Sequence[float | None]) -> float:
+    """Returns Δ = Σ w_r h_r − h̄, the mean taken over replicas that observed a loss (Eqs. 5 and 6).
+
+    0 when fewer than two replicas observed one, or when none of the losses is finite: nothing can be compared.
+    """
+    taking_part = [r for r, loss in enumerate(losses) if loss is not None]
+    if len(taking_part) < 2 or not any(weights):
+        return 0.0
+    weighted = math.fsum(weight * value for weight, value in zip(weights, values, strict=True))
+    return weighted - math.fsum(values[r] for r in taking_part) / len(taking_part)
+
+
+def spread_of(losses: Sequence[float | None]) -> float:
+    """Returns the standard deviation of the finite losses, or 0 where it is no more than rounding."""
+    known = [_known(losses[r]) for r in scored(losses)]
+    if len(known) < 2:
+        return 0.0
+    mean = math.fsum(known) / len(known)
+    deviation = math.sqrt(math.fsum((loss - mean) ** 2 for loss in known) / len(known))
+    return deviation if deviation > RELATIVE_RESOLUTION * max(abs(loss) for loss in known) else 0.0
+
+
+def decay_rate(eta_warm: float, eta_floor: float, syncs: int) -> float:
+    """Returns γ such that η_warm·(1−γ)^K = η_floor after K syncs.
+
+    The paper (Eq. 8) has log(f_div/f_final), which is negative at OneCycle's default divisors, so that the rate would
+    *grow*. OneCycle's own floor is η_max/(f_div·f_final); with η_warm = η_max this is 1 − (f_div·f_final)^(−1/K).
+    """
+    if syncs < 1 or eta_warm <= 0 or eta_floor <= 0:
+        return 0.0
+    return 1 - math.exp(math.log(eta_floor / eta_warm) / syncs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """A centre after a sync point, with what moved it."""
+
+    center: float
+    velocity: float
+    signal: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperRule:
+    """The paper's update in linear space: v ← βv + (1−β)Δ, then η̄ ← η̄(1−γ) + λv (Eq. 7), floored.
+
+    `sigma` has the unit of the loss. The floor is not in the paper: without it a velocity can carry η̄ below zero.
+    """
+
+    beta: float = 0.9
+    sigma: float = 0.002
+    lam: float = 0.5
+
+    def weights(self, losses: Sequence[float | None]) -> tuple[float, ...]:
+        """Returns the replicas' weights for these losses."""
+        return softmax(scores(losses, self.sigma))
+
+    def move(
+        self,
+        *,
+        center: float,
+        velocity: float,
+        values: Sequence[float],
+        losses: Sequence[float | None],
+        gamma: float,
+        floor: float,
+    ) -> Moved:
+        """Moves a learning rate, given every replica's value in the interval that ends."""
+        delta = signal(self.weights(losses), values, losses)
+        velocity = self.beta * velocity + (1 - self.beta) * delta
+        return Moved(
+            center=max(center * (1 - gamma) + self.lam * velocity, floor), velocity=velocity, signal=delta
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSpaceRule:
+    """The update of `HDETController`, in the hyperparameter's own space (log, logit), free of units and rate-capped.
+
+    Losses are standardised (σ = `temperature` · std of the losses), so the signal depends neither on the
+    scale of the loss nor on α; it is taken over positions in [−1, 1]. Then v ← βv + (1−β)·signal and z ← z +
+    clip(gain·v, ±cap): with a logarithmic transform no sync changes the rate by more than the factor e^cap.
+    """
+
+    beta: float = 0.5
+    temperature: float = 1.0
+    gain: float = 0.15
+    cap: float = 0.1
+
+    def problem(self) -> str | None:
+        """Says what is out of range, if anything is."""
+        if not 0 <= self.beta < 1:
+            return f"rule.beta must be in [0, 1), not {self.beta}"
+        for name in ("temperature", "gain", "cap"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                return f"rule.{name} must be positive, not {value}"
+        return None
+
+    def scores(self, losses: Sequence[float | None]) -> tuple[float | None, ...]:
+        """Returns s_r = (L̄ − L_r)/σ; 0 for finite losses that do not differ."""
+        sigma = self.temperature * spread_of(losses)
+        if sigma == 0:
+            finite = set(scored(losses))
+            return tuple(0.0 if r in finite else None for r in range(len(losses)))
+        return scores(losses, sigma)
+
+    def weights(self, losses: Sequence[float | None]) -> tuple[float, ...]:
+        """Returns the replicas' weights for these losses."""
+        return softmax(self.scores(losses))
+
+    def move(
+        self,
+        *,
+        center: float,
+        velocity: float,
+        places: Sequence[float],
+        losses: Sequence[float | None],
+        low: float,
+        high: float,
+    ) -> Moved:
+        """Moves a centre, given every replica's position in the interval that ends.
+
+        At a bound the velocity that points outward is dropped, so that the centre leaves it as soon as the
+        signal turns.
+        """
+        delta = signal(self.weights(losses), places, losses)
+        velocity = self.beta * velocity + (1 - self.beta) * delta
+        wanted = center + max(-self.cap, min(self.cap, self.gain * velocity))
+        reached = max(low, min(high, wanted))
+        return Moved(center=reached, velocity=velocity if reached == wanted else 0.0, signal=delta)
+
+
+def _known(loss: float | None) -> float:
+    assert loss is not None
+    return loss

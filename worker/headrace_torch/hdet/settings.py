@@ -1,0 +1,76 @@
+"""What a controller is told, and what is wrong with it.
+
+Judged by each rank for itself, and compared between ranks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from headrace_torch.hdet.designs import DESIGNS
+from headrace_torch.hdet.hyperparameter import ScalarHyperparameter
+from headrace_torch.hdet.rules import LogSpaceRule
+
+CHOICES = {
+    "mode": ("shared_grad", "local_grad"),
+    "design": DESIGNS,
+    "optimizer_state": ("keep", "average", "reset"),
+    "buffers": ("average", "broadcast", "keep"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A controller's settings, as they were given: names are not checked before `problem` does."""
+
+    sync_every: int
+    mode: str
+    score: str
+    design: str
+    optimizer_state: str
+    buffers: str
+    seed: int
+    rule: LogSpaceRule
+    start_after: int
+    bucket_bytes: int
+
+    def problem(self, explored: Sequence[ScalarHyperparameter], *, has_group: bool) -> str | None:
+        """Says what is out of range, as far as one rank can see."""
+        if self.sync_every < 1:
+            return f"sync_every must be at least 1 step, not {self.sync_every}"
+        if self.start_after < 0:
+            return f"start_after must be at least 0 steps, not {self.start_after}"
+        if self.bucket_bytes < 1:
+            return f"bucket_bytes must be positive, not {self.bucket_bytes}"
+        for name, allowed in CHOICES.items():
+            if (value := getattr(self, name)) not in allowed:
+                return f"{name} must be one of {', '.join(allowed)}, not {value!r}"
+        if self.score not in ("loss", "probe"):
+            return f"score must be 'loss' or a Probe, not {self.score!r}"
+        names = [one.name for one in explored]
+        if len(set(names)) < len(names):
+            return f"hyperparameters need names of their own, not {names}"
+        for one in explored:
+            if found := one.problem() or self._spread_problem(one, has_group):
+                return found
+        return self.rule.problem()
+
+    def agreed(self, explored: Sequence[ScalarHyperparameter], *, replicas: int) -> dict[str, object]:
+        """Returns what must be the same on all ranks."""
+        spaces = [(one.name, one.space, one.acts_on, one.probe_value, float(one.get())) for one in explored]
+        return {**asdict(self), "replicas": replicas, "hyperparameters": spaces}
+
+    def _spread_problem(self, one: ScalarHyperparameter, has_group: bool) -> str | None:
+        if one.spread == 0:
+            return None
+        if not has_group:
+            return (
+                f"{one.name}: a spread of {one.spread} needs replicas, and there is no process group: "
+                "call torch.distributed.init_process_group first, or set the spread to 0"
+            )
+        if one.acts_on == "gradient" and self.mode == "shared_grad":
+            return (
+                f"{one.name} acts through the gradient, which replicas share under mode='shared_grad': "
+                "all would take "
+                "the same step and carry no signal; use mode='local_grad' (no DDP, or DDP under no_sync)"
+            )
+        return None
