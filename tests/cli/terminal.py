@@ -4,6 +4,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -36,6 +37,8 @@ class Terminal:
 def terminal(*arguments: str) -> Iterator[Terminal]:
     """Runs `headrace ARGUMENTS` on a terminal; kills it at the end if need be."""
     master, slave = pty.openpty()
+    # Tests that run in the background of a script ignore SIGINT, and a command that they start would too.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     child = subprocess.Popen(
         [sys.executable, "-m", "headrace.cli", *arguments],
         stdin=slave,
@@ -44,6 +47,7 @@ def terminal(*arguments: str) -> Iterator[Terminal]:
         start_new_session=True,
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "110", "LINES": "40"},
     )
+    signal.signal(signal.SIGINT, before)
     os.close(slave)
     try:
         yield Terminal(child, master)

@@ -4,7 +4,6 @@ A terminal gets the live picture; `--json` one line an event; anything else one 
 trial and new best value. Ctrl-C leaves by `KeyboardInterrupt`; the study does not notice.
 """
 
-import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import Enum
@@ -44,33 +43,13 @@ def follow(
     if mode is Mode.LIVE:
         expected = _expected_steps(client, now)
         picture = Picture(now, expected_steps=expected, now=datetime.now(UTC), leaving=leaving)
-        return _live(heeding_interrupts(study.watch(after, on_break=picture.lose)), picture, output)
+        return _live(study.watch(after, on_break=picture.lose), picture, output)
 
     def tell(error: HeadraceError) -> None:
         output.note(f"Trying to connect again. {error.message}")
 
-    updates = heeding_interrupts(study.watch(after, on_break=tell))
+    updates = study.watch(after, on_break=tell)
     return _json(updates, now, output) if mode is Mode.JSON else _lines(updates, now, output)
-
-
-def heeding_interrupts(updates: Iterator[Update]) -> Iterator[Update]:
-    """The updates, until Ctrl-C. An exception that a signal raises in the midst of a library's callback can be lost
-    there, so the key is remembered too, and heeded at the next update at the latest."""
-    pressed = False
-
-    def remember(*_: object) -> None:
-        nonlocal pressed
-        pressed = True
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, remember)
-    try:
-        for update in updates:
-            if pressed:
-                raise KeyboardInterrupt
-            yield update
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _json(updates: Iterator[Update], study: StudyInfo, output: Output) -> StudyInfo:
