@@ -1,5 +1,8 @@
 """The runtime of a trial under a worker daemon, when the daemon is slow, strict or gone."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +11,7 @@ import pytest
 from scripted_daemon import LEASE, Daemon
 
 from headrace.trial import TrialRuntimeError, cluster
-from headrace.trial.runtime import Action, Report
+from headrace.trial.runtime import Action, DaemonGone, Report
 from headrace.v1 import runtime_pb2
 
 REPORT = Report(
@@ -45,11 +48,32 @@ def test_a_report_that_waits_past_its_deadline_is_repeated(
 def test_a_daemon_that_is_gone_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "_UNREACHABLE_FOR_S", 0.2)
     runtime = cluster.ClusterRuntime(f"unix:{tmp_path}/gone", LEASE)
-    with pytest.raises(TrialRuntimeError, match=r"the worker at unix:.*gone does not answer any more"):
+    with pytest.raises(DaemonGone, match=r"the worker at unix:.*gone does not answer any more") as gone:
         runtime.report(REPORT)
+    assert gone.value.code == DaemonGone.STATUS
+    runtime.finish(error="", traceback="")  # at the interpreter's exit: says nothing, and waits for nobody
 
 
 def test_a_lease_that_is_not_the_daemons_is_refused(daemon: Callable[..., Daemon]) -> None:
     runtime = cluster.ClusterRuntime(daemon("").address, "another")
     with pytest.raises(TrialRuntimeError, match="refuses the trial's call: no lease 'another'"):
         runtime.attach()
+
+
+def test_a_process_without_its_daemon_ends_with_a_status_of_its_own(tmp_path: Path) -> None:
+    environment = {**os.environ, "HEADRACE_RUNTIME": f"unix:{tmp_path}/gone", "HEADRACE_LEASE_ID": "l"}
+    start = (
+        "import sys; from headrace.trial import cluster, process; "
+        "cluster._UNREACHABLE_FOR_S = 0.2; sys.exit(process.main())"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", start],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == DaemonGone.STATUS
+    assert "does not answer any more" in ended.stderr
+    assert "Traceback" not in ended.stderr

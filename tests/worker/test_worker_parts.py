@@ -142,6 +142,7 @@ def test_gangs_and_singles_take_turns_in_the_order_of_their_assigns() -> None:
         (1, None, Finished(error="ValueError: x"), FAILED, "ValueError: x"),
         (0, None, Finished(error="a\x00b"), FAILED, "a\ufffdb"),
         (2, None, None, FAILED, "exit status 2: the last line"),
+        (75, None, None, LOST, "it could not reach its worker (exit status 75)"),
         (-signal.SIGKILL, None, None, LOST, "killed by SIGKILL"),
         (-signal.SIGTERM, None, None, LOST, "killed by SIGTERM"),
         (-signal.SIGHUP, None, None, LOST, "killed by SIGHUP"),

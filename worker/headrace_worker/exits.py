@@ -8,6 +8,8 @@ from headrace.v1 import worker_pb2
 # What somebody else sends: an administrator, the OOM killer, a closing terminal.
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP}
 _ERROR_CHARACTERS = 2000
+# EX_TEMPFAIL of sysexits.h: `headrace.trial` ends so when its daemon does not answer for long.
+_DAEMON_GONE = 75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,9 @@ def classify(exit_code: int, *, ending: Ending | None, finished: Finished | None
             error=f"killed by {signal_name(-exit_code)}",
             exit_code=exit_code,
         )
+    if exit_code == _DAEMON_GONE:
+        error = f"it could not reach its worker (exit status {exit_code})"
+        return Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error, exit_code=exit_code)
     error = f"exit status {exit_code}" + (f": {last_line}" if last_line else "")
     return Verdict(
         outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=clean(error, _ERROR_CHARACTERS), exit_code=exit_code

@@ -7,6 +7,7 @@ sequence.
 """
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +17,7 @@ import tenacity
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from headrace.trial.runtime import Action, Assignment, Decision, Report, TrialRuntimeError
+from headrace.trial.runtime import Action, Assignment, DaemonGone, Decision, Report, TrialRuntimeError
 from headrace.v1 import event_pb2, runtime_pb2, runtime_pb2_grpc
 
 # An attach may fetch a checkpoint from far away; a milestone may wait for a scheduler that is being restarted.
@@ -40,6 +41,7 @@ class ClusterRuntime:
         # A daemon never lies behind a proxy, whatever the environment says.
         self._channel = grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)])
         self._stub = runtime_pb2_grpc.TrialRuntimeServiceStub(self._channel)
+        self._gone = False
 
     @classmethod
     def from_environment(cls) -> "ClusterRuntime":
@@ -98,7 +100,10 @@ class ClusterRuntime:
         return Decision(action=action, next_milestone=decision.next_milestone, reason=decision.reason)
 
     def finish(self, *, error: str, traceback: str) -> None:
-        """Says how the program ended, and closes the connection."""
+        """Says how the program ended, and closes the connection. A daemon that was given up is told nothing: it counts
+        the trial as lost, and the end of a script that lost its daemon is no end of the training."""
+        if self._gone:
+            return
         request = runtime_pb2.FinishRequest(lease_id=self._lease_id, error=error, traceback=traceback)
         self._call(lambda: self._stub.Finish(request, timeout=_DEADLINE_S))
         self._channel.close()
@@ -118,10 +123,13 @@ class ClusterRuntime:
                     continue  # the daemon is there, and still waiting for the decision
                 raise self._refusal(error) from error
 
-    def _refusal(self, error: grpc.RpcError) -> TrialRuntimeError:
+    def _refusal(self, error: grpc.RpcError) -> TrialRuntimeError | DaemonGone:
         details = error.details() if isinstance(error, grpc.Call) else str(error)
         if _code(error) is grpc.StatusCode.UNAVAILABLE:
-            return TrialRuntimeError(f"the worker at {self._address} does not answer any more ({details})")
+            gone = DaemonGone(f"the worker at {self._address} does not answer any more ({details})")
+            print(f"headrace: {gone}", file=sys.stderr)
+            self._gone = True
+            return gone
         return TrialRuntimeError(f"the worker at {self._address} refuses the trial's call: {details}")
 
 

@@ -2,8 +2,8 @@
 
 Attach, import, seed, call, finish. Whatever goes wrong from the import on is the configuration's or the
 script's: it is reported with its last line and its traceback, printed to the trial's log, and ends the
-process with status 1. A process that dies without a word (a signal, the machine) has not finished, and the
-daemon draws its own conclusion.
+process with status 1. A daemon that is gone is not the script's fault: status 75. A process that dies without a
+word (a signal, the machine) has not finished, and the daemon draws its own conclusion.
 """
 
 import io
@@ -11,7 +11,7 @@ import sys
 import traceback
 
 from headrace.trial.cluster import ClusterRuntime
-from headrace.trial.runtime import TrialRuntimeError
+from headrace.trial.runtime import DaemonGone, TrialRuntimeError
 from headrace.trial.script import finish_with, run
 from headrace.trial.target import import_target
 
@@ -38,6 +38,8 @@ def main() -> int:
         return 1
     try:
         run(function, runtime, assignment)
+    except DaemonGone:
+        raise
     except SystemExit as error:
         return 0 if error.code in (None, 0) else 1
     except Exception:  # noqa: BLE001 - reported by run(); the log gets the traceback

@@ -101,4 +101,21 @@ class Ended(SystemExit):
 
 
 class TrialRuntimeError(RuntimeError):
-    """The worker daemon does not answer, or refuses what the trial says."""
+    """The worker daemon refuses what the trial says."""
+
+
+class DaemonGone(SystemExit):
+    """The worker daemon does not answer any more: the machine's trouble, not the script's.
+
+    A `SystemExit` with a status of its own (`EX_TEMPFAIL` of sysexits.h), by which the daemon, should it come back,
+    knows a loss: the trial goes on from its last checkpoint, and nothing is charged to the configuration.
+    """
+
+    STATUS = 75
+
+    def __init__(self, message: str) -> None:
+        super().__init__(self.STATUS)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from headrace.trial import rng
 from headrace.trial.local import LocalRuntime
-from headrace.trial.runtime import Assignment, Ended, Runtime, TrialRuntimeError, Value
+from headrace.trial.runtime import Assignment, DaemonGone, Ended, Runtime, TrialRuntimeError, Value
 from headrace.trial.session import Observer, Trial
 
 _OWN_OPTIONS = ("steps", "seed", "checkpoints")
@@ -95,7 +95,7 @@ def run(
         function(Trial(assignment, runtime, observer))
     except Ended:
         pass
-    except TrialRuntimeError:
+    except (TrialRuntimeError, DaemonGone):
         raise  # there is nobody to tell
     except BaseException as error:
         finish_with(runtime, error)
