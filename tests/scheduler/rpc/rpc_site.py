@@ -91,9 +91,9 @@ class RpcSite:
     async def ready(self, study_id: str) -> pb.Study:
         """A new study after its first step, which proposes the first trials."""
         async with asyncio.timeout(TIMEOUT_S):
-            while not (study := await self.study(study_id)).status.pending:
+            while not (await self.study(study_id)).status.pending:
                 await asyncio.sleep(0.01)
-        return study
+        return await self.study(study_id)  # the one above may have been read while the step committed
 
     async def study(self, study_id: str = "s") -> pb.Study:
         """A study."""
