@@ -16,22 +16,22 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from headrace_services.planner import catalogue
+from headrace_services.planner.assignment import solve
+from headrace_services.planner.assignment_local import solve_locally
+from headrace_services.planner.blocks import model_from_description
+from headrace_services.planner.costing import Request
+from headrace_services.planner.degrees import Degrees
+from headrace_services.planner.model import Model
+from headrace_services.planner.modes import FULL, MODES, Mode
+from headrace_services.planner.problem import Recompute
+from headrace_services.planner.record import outcome_record
+from headrace_services.planner.search import Search
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "tests" / "planner"))
 
-from planner_instances import brute_force, random_problem  # noqa: E402  (the tests' own oracle)
-
-from headrace_services.planner import catalogue  # noqa: E402
-from headrace_services.planner.assignment import solve  # noqa: E402
-from headrace_services.planner.assignment_local import solve_locally  # noqa: E402
-from headrace_services.planner.blocks import model_from_description  # noqa: E402
-from headrace_services.planner.costing import Request  # noqa: E402
-from headrace_services.planner.degrees import Degrees  # noqa: E402
-from headrace_services.planner.model import Model  # noqa: E402
-from headrace_services.planner.modes import FULL, MODES, Mode  # noqa: E402
-from headrace_services.planner.problem import Recompute  # noqa: E402
-from headrace_services.planner.record import outcome_record  # noqa: E402
-from headrace_services.planner.search import Search  # noqa: E402
+from planner_instances import brute_force, random_problem  # noqa: E402  the tests' own oracle, found by the line above
 
 PAPER_RATIO = 1.367
 
