@@ -62,6 +62,7 @@ class Event(_message.Message):
     RUNG_RECORDED_FIELD_NUMBER: _builtins.int
     DECISION_MADE_FIELD_NUMBER: _builtins.int
     STUDY_MOVED_FIELD_NUMBER: _builtins.int
+    PROPOSAL_FAILED_FIELD_NUMBER: _builtins.int
     cursor: _builtins.int
     """Counts from 1 within the study without gaps; assigned under the study's lock."""
     trial_number: _builtins.int
@@ -82,6 +83,8 @@ class Event(_message.Message):
     def decision_made(self) -> Global___DecisionMade: ...
     @_builtins.property
     def study_moved(self) -> Global___StudyMoved: ...
+    @_builtins.property
+    def proposal_failed(self) -> Global___ProposalFailed: ...
     def __init__(
         self,
         *,
@@ -95,14 +98,15 @@ class Event(_message.Message):
         rung_recorded: Global___RungRecorded | None = ...,
         decision_made: Global___DecisionMade | None = ...,
         study_moved: Global___StudyMoved | None = ...,
+        proposal_failed: Global___ProposalFailed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "decision_made", b"decision_made", "detail", b"detail", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_moved", b"trial_moved", "trial_number", b"trial_number"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "decision_made", b"decision_made", "detail", b"detail", "proposal_failed", b"proposal_failed", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_moved", b"trial_moved", "trial_number", b"trial_number"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "cursor", b"cursor", "decision_made", b"decision_made", "detail", b"detail", "message", b"message", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_moved", b"trial_moved", "trial_number", b"trial_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "cursor", b"cursor", "decision_made", b"decision_made", "detail", b"detail", "message", b"message", "proposal_failed", b"proposal_failed", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_moved", b"trial_moved", "trial_number", b"trial_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__trial_number: _TypeAlias = _typing.Literal["trial_number"]  # noqa: Y015
     _WhichOneofArgType__trial_number: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number"]  # noqa: Y015
-    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["trial_created", "trial_moved", "report_recorded", "rung_recorded", "decision_made", "study_moved"]  # noqa: Y015
+    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["trial_created", "trial_moved", "report_recorded", "rung_recorded", "decision_made", "study_moved", "proposal_failed"]  # noqa: Y015
     _WhichOneofArgType_detail: _TypeAlias = _typing.Literal["detail", b"detail"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trial_number) -> _WhichOneofReturnType__trial_number | None: ...
@@ -120,24 +124,105 @@ class TrialCreated(_message.Message):
     PARAMETERS_FIELD_NUMBER: _builtins.int
     BRACKET_FIELD_NUMBER: _builtins.int
     BASELINE_FIELD_NUMBER: _builtins.int
+    PROPOSAL_FIELD_NUMBER: _builtins.int
     bracket: _builtins.int
     baseline: _builtins.bool
     @_builtins.property
     def parameters(self) -> _spec_pb2.ParameterAssignment: ...
+    @_builtins.property
+    def proposal(self) -> Global___Proposal:
+        """What a model-based sampler made the configuration from; absent for others."""
+
     def __init__(
         self,
         *,
         parameters: _spec_pb2.ParameterAssignment | None = ...,
         bracket: _builtins.int = ...,
         baseline: _builtins.bool = ...,
+        proposal: Global___Proposal | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters", "proposal", b"proposal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "bracket", b"bracket", "parameters", b"parameters"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "bracket", b"bracket", "parameters", b"parameters", "proposal", b"proposal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TrialCreated: _TypeAlias = TrialCreated  # noqa: Y015
+
+@_typing.final
+class Proposal(_message.Message):
+    """How a configuration was proposed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: _builtins.int
+    RUNG_FIELD_NUMBER: _builtins.int
+    MILESTONE_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
+    WARM_RESULTS_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    sampler: _builtins.str
+    """The sampler's kind, such as `tpe`; `random` where the sampler failed."""
+    rung: _builtins.int
+    """The rung whose results the model saw, its level in steps, and how many results."""
+    milestone: _builtins.int
+    results: _builtins.int
+    warm_results: _builtins.int
+    """How many further results came from an earlier study."""
+    pending: _builtins.int
+    """How many trials without a result it took into account."""
+    generation: _builtins.int
+    """The generation, of an evolutionary sampler."""
+    def __init__(
+        self,
+        *,
+        sampler: _builtins.str = ...,
+        rung: _builtins.int = ...,
+        milestone: _builtins.int = ...,
+        results: _builtins.int = ...,
+        warm_results: _builtins.int = ...,
+        pending: _builtins.int = ...,
+        generation: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "generation", b"generation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "generation", b"generation", "milestone", b"milestone", "pending", b"pending", "results", b"results", "rung", b"rung", "sampler", b"sampler", "warm_results", b"warm_results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__generation: _TypeAlias = _typing.Literal["generation"]  # noqa: Y015
+    _WhichOneofArgType__generation: _TypeAlias = _typing.Literal["_generation", b"_generation"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__generation) -> _WhichOneofReturnType__generation | None: ...
+
+Global___Proposal: _TypeAlias = Proposal  # noqa: Y015
+
+@_typing.final
+class ProposalFailed(_message.Message):
+    """The sampler failed at a proposal every time it was tried, and a random draw took its place."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROPOSAL_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    proposal: _builtins.int
+    """The number of the proposal, from 0."""
+    attempts: _builtins.int
+    error: _builtins.str
+    """The last failure."""
+    def __init__(
+        self,
+        *,
+        proposal: _builtins.int = ...,
+        attempts: _builtins.int = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "error", b"error", "proposal", b"proposal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProposalFailed: _TypeAlias = ProposalFailed  # noqa: Y015
 
 @_typing.final
 class TrialMoved(_message.Message):

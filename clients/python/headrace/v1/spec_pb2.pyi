@@ -84,6 +84,9 @@ class StudySpec(_message.Message):
     BASELINE_FIELD_NUMBER: _builtins.int
     ENQUEUED_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_KEPT_FIELD_NUMBER: _builtins.int
+    FURTHER_OBJECTIVES_FIELD_NUMBER: _builtins.int
+    CONSTRAINTS_FIELD_NUMBER: _builtins.int
+    WARM_START_FIELD_NUMBER: _builtins.int
     max_trials: _builtins.int
     """How many configurations to try, the baseline not counted. A grid may yield fewer."""
     max_parallel: _builtins.int
@@ -128,6 +131,18 @@ class StudySpec(_message.Message):
     def enqueued(self) -> _containers.RepeatedCompositeFieldContainer[Global___ParameterAssignment]:
         """Configurations to try first, before the sampler is asked."""
 
+    @_builtins.property
+    def further_objectives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Objective]:
+        """Objectives beside the first one. With any, the result is the Pareto front, and the policy must be `run_all`."""
+
+    @_builtins.property
+    def constraints(self) -> _containers.RepeatedCompositeFieldContainer[Global___Constraint]:
+        """What a trial must meet to count as a good one: infeasible trials are never the best."""
+
+    @_builtins.property
+    def warm_start(self) -> Global___WarmStart:
+        """An earlier study whose results the sampler begins with."""
+
     def __init__(
         self,
         *,
@@ -145,10 +160,13 @@ class StudySpec(_message.Message):
         baseline: Global___ParameterAssignment | None = ...,
         enqueued: _abc.Iterable[Global___ParameterAssignment] | None = ...,
         checkpoints_kept: _builtins.int = ...,
+        further_objectives: _abc.Iterable[Global___Objective] | None = ...,
+        constraints: _abc.Iterable[Global___Constraint] | None = ...,
+        warm_start: Global___WarmStart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "template", b"template"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "template", b"template", "warm_start", b"warm_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "checkpoints_kept", b"checkpoints_kept", "enqueued", b"enqueued", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "template", b"template"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "enqueued", b"enqueued", "further_objectives", b"further_objectives", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "template", b"template", "warm_start", b"warm_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -177,6 +195,61 @@ class Objective(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Objective: _TypeAlias = Objective  # noqa: Y015
+
+@_typing.final
+class Constraint(_message.Message):
+    """A bound on a metric that the trial reports. A report that lacks the metric does not meet it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    METRIC_FIELD_NUMBER: _builtins.int
+    AT_MOST_FIELD_NUMBER: _builtins.int
+    AT_LEAST_FIELD_NUMBER: _builtins.int
+    metric: _builtins.str
+    at_most: _builtins.float
+    at_least: _builtins.float
+    def __init__(
+        self,
+        *,
+        metric: _builtins.str = ...,
+        at_most: _builtins.float = ...,
+        at_least: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at_least", b"at_least", "at_most", b"at_most", "bound", b"bound"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_least", b"at_least", "at_most", b"at_most", "bound", b"bound", "metric", b"metric"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_bound: _TypeAlias = _typing.Literal["at_most", "at_least"]  # noqa: Y015
+    _WhichOneofArgType_bound: _TypeAlias = _typing.Literal["bound", b"bound"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_bound) -> _WhichOneofReturnType_bound | None: ...
+
+Global___Constraint: _TypeAlias = Constraint  # noqa: Y015
+
+@_typing.final
+class WarmStart(_message.Message):
+    """Results of an earlier study, given to the sampler as if they were this study's."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STUDY_FIELD_NUMBER: _builtins.int
+    MAX_TRIALS_FIELD_NUMBER: _builtins.int
+    study: _builtins.str
+    """The name of the earlier study. Only those of its completed trials count that belong to this study's space."""
+    max_trials: _builtins.int
+    """How many of them at most, the best first; 0 means 200."""
+    def __init__(
+        self,
+        *,
+        study: _builtins.str = ...,
+        max_trials: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_trials", b"max_trials", "study", b"study"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WarmStart: _TypeAlias = WarmStart  # noqa: Y015
 
 @_typing.final
 class Parameter(_message.Message):
@@ -413,21 +486,45 @@ class Sampler(_message.Message):
 
     RANDOM_FIELD_NUMBER: _builtins.int
     GRID_FIELD_NUMBER: _builtins.int
+    SOBOL_FIELD_NUMBER: _builtins.int
+    TPE_FIELD_NUMBER: _builtins.int
+    GP_FIELD_NUMBER: _builtins.int
+    CMAES_FIELD_NUMBER: _builtins.int
+    NSGA2_FIELD_NUMBER: _builtins.int
+    NSGA3_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def random(self) -> Global___RandomSampler: ...
     @_builtins.property
     def grid(self) -> Global___GridSampler: ...
+    @_builtins.property
+    def sobol(self) -> Global___SobolSampler: ...
+    @_builtins.property
+    def tpe(self) -> Global___TpeSampler: ...
+    @_builtins.property
+    def gp(self) -> Global___GpSampler: ...
+    @_builtins.property
+    def cmaes(self) -> Global___CmaEsSampler: ...
+    @_builtins.property
+    def nsga2(self) -> Global___Nsga2Sampler: ...
+    @_builtins.property
+    def nsga3(self) -> Global___Nsga3Sampler: ...
     def __init__(
         self,
         *,
         random: Global___RandomSampler | None = ...,
         grid: Global___GridSampler | None = ...,
+        sobol: Global___SobolSampler | None = ...,
+        tpe: Global___TpeSampler | None = ...,
+        gp: Global___GpSampler | None = ...,
+        cmaes: Global___CmaEsSampler | None = ...,
+        nsga2: Global___Nsga2Sampler | None = ...,
+        nsga3: Global___Nsga3Sampler | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["grid", b"grid", "kind", b"kind", "random", b"random"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cmaes", b"cmaes", "gp", b"gp", "grid", b"grid", "kind", b"kind", "nsga2", b"nsga2", "nsga3", b"nsga3", "random", b"random", "sobol", b"sobol", "tpe", b"tpe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["grid", b"grid", "kind", b"kind", "random", b"random"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cmaes", b"cmaes", "gp", b"gp", "grid", b"grid", "kind", b"kind", "nsga2", b"nsga2", "nsga3", b"nsga3", "random", b"random", "sobol", b"sobol", "tpe", b"tpe"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["random", "grid"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["random", "grid", "sobol", "tpe", "gp", "cmaes", "nsga2", "nsga3"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -496,6 +593,149 @@ class GridSampler(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GridSampler: _TypeAlias = GridSampler  # noqa: Y015
+
+@_typing.final
+class SobolSampler(_message.Message):
+    """A scrambled Sobol sequence: points that fill the space more evenly than independent draws."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SobolSampler: _TypeAlias = SobolSampler  # noqa: Y015
+
+@_typing.final
+class TpeSampler(_message.Message):
+    """Tree-structured Parzen estimators, multivariate, one group for each set of parameters that exist together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STARTUP_TRIALS_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
+    MAX_RESULTS_FIELD_NUMBER: _builtins.int
+    startup_trials: _builtins.int
+    """The first so many results come from random draws; 0 means 10."""
+    candidates: _builtins.int
+    """How many candidates are drawn from the estimator of the good trials; 0 means 24."""
+    max_results: _builtins.int
+    """How many results the estimators are made from at most, the best and the latest; 0 means 1000."""
+    def __init__(
+        self,
+        *,
+        startup_trials: _builtins.int = ...,
+        candidates: _builtins.int = ...,
+        max_results: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "max_results", b"max_results", "startup_trials", b"startup_trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TpeSampler: _TypeAlias = TpeSampler  # noqa: Y015
+
+@_typing.final
+class GpSampler(_message.Message):
+    """A Gaussian process with expected improvement, pending trials included."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STARTUP_TRIALS_FIELD_NUMBER: _builtins.int
+    MAX_RESULTS_FIELD_NUMBER: _builtins.int
+    startup_trials: _builtins.int
+    """The first so many results come from random draws; 0 means 10."""
+    max_results: _builtins.int
+    """How many results the process is fitted to at most, the best and the latest; 0 means 200. A fit costs its cube."""
+    def __init__(
+        self,
+        *,
+        startup_trials: _builtins.int = ...,
+        max_results: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_results", b"max_results", "startup_trials", b"startup_trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpSampler: _TypeAlias = GpSampler  # noqa: Y015
+
+@_typing.final
+class CmaEsSampler(_message.Message):
+    """The covariance matrix adaptation evolution strategy, on the numeric parameters that always exist."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STARTUP_TRIALS_FIELD_NUMBER: _builtins.int
+    POPULATION_FIELD_NUMBER: _builtins.int
+    startup_trials: _builtins.int
+    """The first so many results come from random draws; 0 means 1."""
+    population: _builtins.int
+    """Trials a generation; 0 means 4 + ⌊3 ln d⌋ for d parameters."""
+    def __init__(
+        self,
+        *,
+        startup_trials: _builtins.int = ...,
+        population: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["population", b"population", "startup_trials", b"startup_trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CmaEsSampler: _TypeAlias = CmaEsSampler  # noqa: Y015
+
+@_typing.final
+class Nsga2Sampler(_message.Message):
+    """The genetic algorithm NSGA-II, for several objectives."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POPULATION_FIELD_NUMBER: _builtins.int
+    population: _builtins.int
+    """Trials a generation; 0 means 50."""
+    def __init__(
+        self,
+        *,
+        population: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["population", b"population"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Nsga2Sampler: _TypeAlias = Nsga2Sampler  # noqa: Y015
+
+@_typing.final
+class Nsga3Sampler(_message.Message):
+    """The genetic algorithm NSGA-III, for three objectives and more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POPULATION_FIELD_NUMBER: _builtins.int
+    population: _builtins.int
+    """Trials a generation; 0 means 50."""
+    def __init__(
+        self,
+        *,
+        population: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["population", b"population"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Nsga3Sampler: _TypeAlias = Nsga3Sampler  # noqa: Y015
 
 @_typing.final
 class Policy(_message.Message):

@@ -120,6 +120,7 @@ class StudyStatus(_message.Message):
     STEPS_SPENT_FIELD_NUMBER: _builtins.int
     STEPS_RUN_ALL_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
+    FRONT_FIELD_NUMBER: _builtins.int
     pending: _builtins.int
     """The number of trials in each state."""
     running: _builtins.int
@@ -148,6 +149,10 @@ class StudyStatus(_message.Message):
     def rungs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RungStatus]:
         """Lowest rung first, summed over brackets."""
 
+    @_builtins.property
+    def front(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.Trial]:
+        """With several objectives: the feasible trials that no other one beats in every objective, by the first one."""
+
     def __init__(
         self,
         *,
@@ -166,10 +171,11 @@ class StudyStatus(_message.Message):
         steps_spent: _builtins.int = ...,
         steps_run_all: _builtins.int = ...,
         cursor: _builtins.int = ...,
+        front: _abc.Iterable[_trial_pb2.Trial] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "best", b"best"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "best", b"best", "cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "best", b"best", "cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "front", b"front", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
