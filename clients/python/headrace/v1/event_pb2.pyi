@@ -62,6 +62,7 @@ class Event(_message.Message):
     RUNG_RECORDED_FIELD_NUMBER: _builtins.int
     DECISION_MADE_FIELD_NUMBER: _builtins.int
     STUDY_MOVED_FIELD_NUMBER: _builtins.int
+    TRIAL_EXPLOITED_FIELD_NUMBER: _builtins.int
     PROPOSAL_FAILED_FIELD_NUMBER: _builtins.int
     cursor: _builtins.int
     """Counts from 1 within the study without gaps; assigned under the study's lock."""
@@ -84,6 +85,8 @@ class Event(_message.Message):
     @_builtins.property
     def study_moved(self) -> Global___StudyMoved: ...
     @_builtins.property
+    def trial_exploited(self) -> Global___TrialExploited: ...
+    @_builtins.property
     def proposal_failed(self) -> Global___ProposalFailed: ...
     def __init__(
         self,
@@ -98,15 +101,16 @@ class Event(_message.Message):
         rung_recorded: Global___RungRecorded | None = ...,
         decision_made: Global___DecisionMade | None = ...,
         study_moved: Global___StudyMoved | None = ...,
+        trial_exploited: Global___TrialExploited | None = ...,
         proposal_failed: Global___ProposalFailed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "decision_made", b"decision_made", "detail", b"detail", "proposal_failed", b"proposal_failed", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_moved", b"trial_moved", "trial_number", b"trial_number"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "decision_made", b"decision_made", "detail", b"detail", "proposal_failed", b"proposal_failed", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "cursor", b"cursor", "decision_made", b"decision_made", "detail", b"detail", "message", b"message", "proposal_failed", b"proposal_failed", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_moved", b"trial_moved", "trial_number", b"trial_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "cursor", b"cursor", "decision_made", b"decision_made", "detail", b"detail", "message", b"message", "proposal_failed", b"proposal_failed", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__trial_number: _TypeAlias = _typing.Literal["trial_number"]  # noqa: Y015
     _WhichOneofArgType__trial_number: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number"]  # noqa: Y015
-    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["trial_created", "trial_moved", "report_recorded", "rung_recorded", "decision_made", "study_moved", "proposal_failed"]  # noqa: Y015
+    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["trial_created", "trial_moved", "report_recorded", "rung_recorded", "decision_made", "study_moved", "trial_exploited", "proposal_failed"]  # noqa: Y015
     _WhichOneofArgType_detail: _TypeAlias = _typing.Literal["detail", b"detail"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trial_number) -> _WhichOneofReturnType__trial_number | None: ...
@@ -374,6 +378,34 @@ class DecisionMade(_message.Message):
 Global___DecisionMade: _TypeAlias = DecisionMade  # noqa: Y015
 
 @_typing.final
+class TrialExploited(_message.Message):
+    """A trial took over the state of another, with a mutated configuration (population-based training)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPLOIT_FIELD_NUMBER: _builtins.int
+    PREVIOUS_PARAMETERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def exploit(self) -> _trial_pb2.Exploit: ...
+    @_builtins.property
+    def previous_parameters(self) -> _spec_pb2.ParameterAssignment:
+        """The configuration that it had before."""
+
+    def __init__(
+        self,
+        *,
+        exploit: _trial_pb2.Exploit | None = ...,
+        previous_parameters: _spec_pb2.ParameterAssignment | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["exploit", b"exploit", "previous_parameters", b"previous_parameters"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exploit", b"exploit", "previous_parameters", b"previous_parameters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrialExploited: _TypeAlias = TrialExploited  # noqa: Y015
+
+@_typing.final
 class StudyMoved(_message.Message):
     """A study went from one state to another."""
 
@@ -473,21 +505,27 @@ class Decision(_message.Message):
     ACTION_FIELD_NUMBER: _builtins.int
     NEXT_MILESTONE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
     action: Global___DecisionAction.ValueType
     next_milestone: _builtins.int
     """With CONTINUE: the step up to which the trial may run without asking again."""
     reason: _builtins.str
     """For the log: why."""
+    @_builtins.property
+    def pinned(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Checkpoints of this trial (URIs) that others were given or may be given: not to be deleted."""
+
     def __init__(
         self,
         *,
         action: Global___DecisionAction.ValueType = ...,
         next_milestone: _builtins.int = ...,
         reason: _builtins.str = ...,
+        pinned: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "next_milestone", b"next_milestone", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "next_milestone", b"next_milestone", "pinned", b"pinned", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

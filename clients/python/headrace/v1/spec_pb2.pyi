@@ -745,21 +745,25 @@ class Policy(_message.Message):
 
     RUN_ALL_FIELD_NUMBER: _builtins.int
     ASHA_FIELD_NUMBER: _builtins.int
+    PBT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def run_all(self) -> Global___RunAllPolicy: ...
     @_builtins.property
     def asha(self) -> Global___AshaPolicy: ...
+    @_builtins.property
+    def pbt(self) -> Global___PbtPolicy: ...
     def __init__(
         self,
         *,
         run_all: Global___RunAllPolicy | None = ...,
         asha: Global___AshaPolicy | None = ...,
+        pbt: Global___PbtPolicy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "kind", b"kind", "run_all", b"run_all"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "kind", b"kind", "pbt", b"pbt", "run_all", b"run_all"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "kind", b"kind", "run_all", b"run_all"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "kind", b"kind", "pbt", b"pbt", "run_all", b"run_all"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["run_all", "asha"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["run_all", "asha", "pbt"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -820,6 +824,50 @@ class AshaPolicy(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AshaPolicy: _TypeAlias = AshaPolicy  # noqa: Y015
+
+@_typing.final
+class PbtPolicy(_message.Message):
+    """Population-based training (Jaderberg et al., arXiv 1711.09846). The population is `max_trials`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    QUANTILE_FIELD_NUMBER: _builtins.int
+    RESAMPLE_PROBABILITY_FIELD_NUMBER: _builtins.int
+    FACTORS_FIELD_NUMBER: _builtins.int
+    MUTABLE_FIELD_NUMBER: _builtins.int
+    interval: _builtins.int
+    """Members are compared, and may copy each other, every so many steps. 0 means a tenth of max_steps, at least 1."""
+    quantile: _builtins.float
+    """The share of the population that copies, and that is copied; above 0, at most 0.5. 0 means 0.25."""
+    resample_probability: _builtins.float
+    """The probability that a mutated parameter is drawn afresh instead of perturbed. Absent means 0.25."""
+    @_builtins.property
+    def factors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """What a perturbed number is multiplied by, one of them at random. Empty means 1.2 and 0.8."""
+
+    @_builtins.property
+    def mutable(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The parameters that mutate; the others are copied with the state. Empty means all."""
+
+    def __init__(
+        self,
+        *,
+        interval: _builtins.int = ...,
+        quantile: _builtins.float = ...,
+        resample_probability: _builtins.float | None = ...,
+        factors: _abc.Iterable[_builtins.float] | None = ...,
+        mutable: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_resample_probability", b"_resample_probability", "resample_probability", b"resample_probability"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resample_probability", b"_resample_probability", "factors", b"factors", "interval", b"interval", "mutable", b"mutable", "quantile", b"quantile", "resample_probability", b"resample_probability"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__resample_probability: _TypeAlias = _typing.Literal["resample_probability"]  # noqa: Y015
+    _WhichOneofArgType__resample_probability: _TypeAlias = _typing.Literal["_resample_probability", b"_resample_probability"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__resample_probability) -> _WhichOneofReturnType__resample_probability | None: ...
+
+Global___PbtPolicy: _TypeAlias = PbtPolicy  # noqa: Y015
 
 @_typing.final
 class Resources(_message.Message):

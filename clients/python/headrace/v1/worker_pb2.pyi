@@ -512,6 +512,7 @@ class Assign(_message.Message):
     METRIC_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_KEPT_FIELD_NUMBER: _builtins.int
     RESUME_STEP_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_SHARED_FIELD_NUMBER: _builtins.int
     next_milestone: _builtins.int
     """The step up to which the trial may run without asking."""
     max_steps: _builtins.int
@@ -523,6 +524,8 @@ class Assign(_message.Message):
     """How many checkpoints of the trial to keep beside those of pauses."""
     resume_step: _builtins.int
     """The step the checkpoint was taken at; 0 for a start from nothing."""
+    checkpoints_shared: _builtins.bool
+    """Other trials may be given this trial's checkpoints: delete none but after a decision, which names those to keep."""
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     @_builtins.property
@@ -549,10 +552,11 @@ class Assign(_message.Message):
         metric: _builtins.str = ...,
         checkpoints_kept: _builtins.int = ...,
         resume_step: _builtins.int = ...,
+        checkpoints_shared: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "grant", b"grant", "lease", b"lease", "parameters", b"parameters", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "grant", b"grant", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "seed", b"seed", "template", b"template"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "grant", b"grant", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "seed", b"seed", "template", b"template"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
