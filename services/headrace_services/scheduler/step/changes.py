@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from headrace_services.scheduler.records import Event, Lease, Report, RungEntry, Slot, Trial
+from headrace_services.scheduler.records import Event, Exploit, Lease, Report, RungEntry, Slot, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,8 @@ class Changes:
     reports: list[Report] = field(default_factory=list)
     rungs: list[RungChange] = field(default_factory=list)
     promotions: list[PromotionChange] = field(default_factory=list)
+    exploits: list[tuple[Exploit, int]] = field(default_factory=list)
+    """Each with the event that tells of it."""
     granted: dict[str, Lease] = field(default_factory=dict)
     updated: dict[str, Lease] = field(default_factory=dict)
     occupied: dict[tuple[int, int], str] = field(default_factory=dict)

@@ -157,6 +157,7 @@ def rung_entry(row: AnyRow) -> RungEntry:
         value=row.value,
         arrival=row.arrival,
         promoted=row.promoted_cursor is not None,
+        checkpoint=checkpoint(row.checkpoint),
     )
 
 

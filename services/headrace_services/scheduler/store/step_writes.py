@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.records import Lease, Study, Trial
 from headrace_services.scheduler.step.changes import Changes, TrialChange
-from headrace_services.scheduler.store import rows, tables
+from headrace_services.scheduler.store import exploits, rows, tables
 from headrace_services.scheduler.store.rows import Columns
 
 now = func.clock_timestamp()
@@ -179,6 +179,7 @@ async def _append_history(conn: AsyncConnection, study_id: int, cursor: int, cha
                     "step": change.entry.step,
                     "value": change.entry.value,
                     "arrival": change.entry.arrival,
+                    "checkpoint": rows.checkpoint_columns(change.entry.checkpoint),
                     "cursor": change.cursor,
                 }
                 for change in changes.rungs
@@ -199,6 +200,7 @@ async def _append_history(conn: AsyncConnection, study_id: int, cursor: int, cha
         for change in changes.promotions
     ]
     await _guarded(conn, promote, promoted)
+    await exploits.append(conn, study_id, changes.exploits)
     if changes.events:
         await conn.execute(
             insert(tables.event),
