@@ -62,6 +62,9 @@ class Event(_message.Message):
     RUNG_RECORDED_FIELD_NUMBER: _builtins.int
     DECISION_MADE_FIELD_NUMBER: _builtins.int
     STUDY_MOVED_FIELD_NUMBER: _builtins.int
+    SLOTS_RESERVED_FIELD_NUMBER: _builtins.int
+    TRIAL_PREEMPTED_FIELD_NUMBER: _builtins.int
+    TRIAL_PLACED_FIELD_NUMBER: _builtins.int
     TRIAL_EXPLOITED_FIELD_NUMBER: _builtins.int
     PROPOSAL_FAILED_FIELD_NUMBER: _builtins.int
     cursor: _builtins.int
@@ -85,6 +88,12 @@ class Event(_message.Message):
     @_builtins.property
     def study_moved(self) -> Global___StudyMoved: ...
     @_builtins.property
+    def slots_reserved(self) -> Global___SlotsReserved: ...
+    @_builtins.property
+    def trial_preempted(self) -> Global___TrialPreempted: ...
+    @_builtins.property
+    def trial_placed(self) -> Global___TrialPlaced: ...
+    @_builtins.property
     def trial_exploited(self) -> Global___TrialExploited: ...
     @_builtins.property
     def proposal_failed(self) -> Global___ProposalFailed: ...
@@ -101,16 +110,19 @@ class Event(_message.Message):
         rung_recorded: Global___RungRecorded | None = ...,
         decision_made: Global___DecisionMade | None = ...,
         study_moved: Global___StudyMoved | None = ...,
+        slots_reserved: Global___SlotsReserved | None = ...,
+        trial_preempted: Global___TrialPreempted | None = ...,
+        trial_placed: Global___TrialPlaced | None = ...,
         trial_exploited: Global___TrialExploited | None = ...,
         proposal_failed: Global___ProposalFailed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "decision_made", b"decision_made", "detail", b"detail", "proposal_failed", b"proposal_failed", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "decision_made", b"decision_made", "detail", b"detail", "proposal_failed", b"proposal_failed", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "cursor", b"cursor", "decision_made", b"decision_made", "detail", b"detail", "message", b"message", "proposal_failed", b"proposal_failed", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "cursor", b"cursor", "decision_made", b"decision_made", "detail", b"detail", "message", b"message", "proposal_failed", b"proposal_failed", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__trial_number: _TypeAlias = _typing.Literal["trial_number"]  # noqa: Y015
     _WhichOneofArgType__trial_number: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number"]  # noqa: Y015
-    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["trial_created", "trial_moved", "report_recorded", "rung_recorded", "decision_made", "study_moved", "trial_exploited", "proposal_failed"]  # noqa: Y015
+    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["trial_created", "trial_moved", "report_recorded", "rung_recorded", "decision_made", "study_moved", "slots_reserved", "trial_preempted", "trial_placed", "trial_exploited", "proposal_failed"]  # noqa: Y015
     _WhichOneofArgType_detail: _TypeAlias = _typing.Literal["detail", b"detail"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trial_number) -> _WhichOneofReturnType__trial_number | None: ...
@@ -404,6 +416,98 @@ class TrialExploited(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TrialExploited: _TypeAlias = TrialExploited  # noqa: Y015
+
+@_typing.final
+class SlotsReserved(_message.Message):
+    """A trial that fits nowhere now has a worker reserved: others get its slots only for work that ends before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    READY_IN_S_FIELD_NUMBER: _builtins.int
+    worker: _builtins.str
+    """`workers/{worker}`."""
+    slots: _builtins.int
+    ready_in_s: _builtins.float
+    """When the slots are expected to be free, in seconds from now by measured times; absent where unknown."""
+    def __init__(
+        self,
+        *,
+        worker: _builtins.str = ...,
+        slots: _builtins.int = ...,
+        ready_in_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ready_in_s", b"_ready_in_s", "ready_in_s", b"ready_in_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ready_in_s", b"_ready_in_s", "ready_in_s", b"ready_in_s", "slots", b"slots", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ready_in_s: _TypeAlias = _typing.Literal["ready_in_s"]  # noqa: Y015
+    _WhichOneofArgType__ready_in_s: _TypeAlias = _typing.Literal["_ready_in_s", b"_ready_in_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ready_in_s) -> _WhichOneofReturnType__ready_in_s | None: ...
+
+Global___SlotsReserved: _TypeAlias = SlotsReserved  # noqa: Y015
+
+@_typing.final
+class TrialPreempted(_message.Message):
+    """A trial was told to leave its slots, with its checkpoint, to others."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IN_FAVOUR_OF_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    in_favour_of: _builtins.str
+    """`studies/{study}` that the slots are for."""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        in_favour_of: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_favour_of", b"in_favour_of", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrialPreempted: _TypeAlias = TrialPreempted  # noqa: Y015
+
+@_typing.final
+class TrialPlaced(_message.Message):
+    """A trial was given slots: why these."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RULE_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    MILLI_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    rule: _builtins.str
+    """`best_fit`, `backfill`, `grown` or `spare`."""
+    worker: _builtins.str
+    milli: _builtins.int
+    """Thousandths of each slot."""
+    sentence: _builtins.str
+    @_builtins.property
+    def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        rule: _builtins.str = ...,
+        worker: _builtins.str = ...,
+        slots: _abc.Iterable[_builtins.int] | None = ...,
+        milli: _builtins.int = ...,
+        sentence: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["milli", b"milli", "rule", b"rule", "sentence", b"sentence", "slots", b"slots", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrialPlaced: _TypeAlias = TrialPlaced  # noqa: Y015
 
 @_typing.final
 class StudyMoved(_message.Message):

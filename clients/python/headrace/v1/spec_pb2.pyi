@@ -62,6 +62,28 @@ ASHA_VARIANT_STOPPING: AshaVariant.ValueType  # 2
 """It is terminated."""
 Global___AshaVariant: _TypeAlias = AshaVariant  # noqa: Y015
 
+class _Processes:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ProcessesEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Processes.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PROCESSES_UNSPECIFIED: _Processes.ValueType  # 0
+    PROCESSES_ONE: _Processes.ValueType  # 1
+    """One process that sees every granted device."""
+    PROCESSES_PER_SLOT: _Processes.ValueType  # 2
+    """One process a slot, with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set as torchrun sets them."""
+
+class Processes(_Processes, metaclass=_ProcessesEnumTypeWrapper):
+    """How many processes a grant of several slots is run with."""
+
+PROCESSES_UNSPECIFIED: Processes.ValueType  # 0
+PROCESSES_ONE: Processes.ValueType  # 1
+"""One process that sees every granted device."""
+PROCESSES_PER_SLOT: Processes.ValueType  # 2
+"""One process a slot, with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set as torchrun sets them."""
+Global___Processes: _TypeAlias = Processes  # noqa: Y015
+
 @_typing.final
 class StudySpec(_message.Message):
     """The whole description of a study. `headrace.spec` holds the same fields as validated Python models;
@@ -84,6 +106,9 @@ class StudySpec(_message.Message):
     BASELINE_FIELD_NUMBER: _builtins.int
     ENQUEUED_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_KEPT_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    ELASTIC_FIELD_NUMBER: _builtins.int
     FURTHER_OBJECTIVES_FIELD_NUMBER: _builtins.int
     CONSTRAINTS_FIELD_NUMBER: _builtins.int
     WARM_START_FIELD_NUMBER: _builtins.int
@@ -99,6 +124,10 @@ class StudySpec(_message.Message):
     """Seeds the sampler, the brackets and the trials; the same seed gives the same configurations."""
     checkpoints_kept: _builtins.int
     """How many checkpoints of a trial to keep beside those that a pause refers to."""
+    weight: _builtins.float
+    """The study's share of the cluster against others of its priority that want it too; 0 means 1."""
+    priority: _builtins.int
+    """A study of higher priority goes first, and takes slots from lower ones by checkpoint; 0 is ordinary."""
     @_builtins.property
     def objective(self) -> Global___Objective:
         """What to optimise."""
@@ -132,6 +161,10 @@ class StudySpec(_message.Message):
         """Configurations to try first, before the sampler is asked."""
 
     @_builtins.property
+    def elastic(self) -> Global___Elastic:
+        """How a trial's grant grows on its way; absent: it never changes."""
+
+    @_builtins.property
     def further_objectives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Objective]:
         """Objectives beside the first one. With any, the result is the Pareto front, and the policy must be `run_all`."""
 
@@ -160,13 +193,16 @@ class StudySpec(_message.Message):
         baseline: Global___ParameterAssignment | None = ...,
         enqueued: _abc.Iterable[Global___ParameterAssignment] | None = ...,
         checkpoints_kept: _builtins.int = ...,
+        weight: _builtins.float = ...,
+        priority: _builtins.int = ...,
+        elastic: Global___Elastic | None = ...,
         further_objectives: _abc.Iterable[Global___Objective] | None = ...,
         constraints: _abc.Iterable[Global___Constraint] | None = ...,
         warm_start: Global___WarmStart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "template", b"template", "warm_start", b"warm_start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "elastic", b"elastic", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "template", b"template", "warm_start", b"warm_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "enqueued", b"enqueued", "further_objectives", b"further_objectives", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "template", b"template", "warm_start", b"warm_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "elastic", b"elastic", "enqueued", b"enqueued", "further_objectives", b"further_objectives", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "priority", b"priority", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "template", b"template", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -898,13 +934,31 @@ class Resources(_message.Message):
     GPUS_FIELD_NUMBER: _builtins.int
     GPU_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    GPU_MILLI_FIELD_NUMBER: _builtins.int
+    GPU_TYPES_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
+    PROCESSES_FIELD_NUMBER: _builtins.int
     gpus: _builtins.int
     """Whole GPUs; 0 means one CPU slot."""
     gpu_memory_bytes: _builtins.int
     """Memory that each GPU must have, in bytes; 0 means any."""
+    gpu_milli: _builtins.int
+    """Thousandths of one GPU, 1 to 999, in place of whole ones: several trials share the GPU. `gpu_memory_bytes` is
+    then the trial's own budget; 0 means the same share of the GPU's memory.
+    """
+    cpus: _builtins.int
+    """With GPUs: cores that must come with them, each slot bringing an equal share of its machine's. Without: CPU
+    slots of one worker, taken together; 0 means 1.
+    """
+    processes: Global___Processes.ValueType
+    """How a grant of several slots is run."""
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Labels that the worker must carry."""
+
+    @_builtins.property
+    def gpu_types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Models that will do, by any part of the name that the worker reports, in any case; none: any."""
 
     def __init__(
         self,
@@ -912,14 +966,71 @@ class Resources(_message.Message):
         gpus: _builtins.int = ...,
         gpu_memory_bytes: _builtins.int = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        gpu_milli: _builtins.int = ...,
+        gpu_types: _abc.Iterable[_builtins.str] | None = ...,
+        cpus: _builtins.int = ...,
+        processes: Global___Processes.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_memory_bytes", b"gpu_memory_bytes", "gpus", b"gpus", "labels", b"labels"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_milli", b"gpu_milli", "gpu_types", b"gpu_types", "gpus", b"gpus", "labels", b"labels", "processes", b"processes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Resources: _TypeAlias = Resources  # noqa: Y015
+
+@_typing.final
+class Elastic(_message.Message):
+    """How a trial's grant changes on its way. A trial changes its grant at a rung: it is paused and resumed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRANTS_FIELD_NUMBER: _builtins.int
+    SPARE_FIELD_NUMBER: _builtins.int
+    spare: _builtins.int
+    """A trial on its way to the full budget may take up to this many slots while nothing waits for them; 0 means none."""
+    @_builtins.property
+    def grants(self) -> _containers.RepeatedCompositeFieldContainer[Global___ElasticGrant]:
+        """The grant by progress, `from_step` increasing; before the first row the study's `resources` hold."""
+
+    def __init__(
+        self,
+        *,
+        grants: _abc.Iterable[Global___ElasticGrant] | None = ...,
+        spare: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grants", b"grants", "spare", b"spare"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Elastic: _TypeAlias = Elastic  # noqa: Y015
+
+@_typing.final
+class ElasticGrant(_message.Message):
+    """From a step on, so many slots: GPUs, or CPU slots where no GPU is asked for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FROM_STEP_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    from_step: _builtins.int
+    """The steps done when the row begins to hold: a rung's milestone."""
+    slots: _builtins.int
+    def __init__(
+        self,
+        *,
+        from_step: _builtins.int = ...,
+        slots: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_step", b"from_step", "slots", b"slots"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ElasticGrant: _TypeAlias = ElasticGrant  # noqa: Y015
 
 @_typing.final
 class TrialTemplate(_message.Message):

@@ -159,6 +159,8 @@ class Trial(_message.Message):
     METRICS_FIELD_NUMBER: _builtins.int
     LOG_PATH_FIELD_NUMBER: _builtins.int
     LOG_TAIL_FIELD_NUMBER: _builtins.int
+    SLOT_MILLI_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
     LINEAGE_FIELD_NUMBER: _builtins.int
     OBJECTIVE_VALUES_FIELD_NUMBER: _builtins.int
     FEASIBLE_FIELD_NUMBER: _builtins.int
@@ -198,6 +200,10 @@ class Trial(_message.Message):
     """The log file, on the machine of the worker that ran the trial last; empty before."""
     log_tail: _builtins.str
     """The end of the log of the last attempt that failed or was lost."""
+    slot_milli: _builtins.int
+    """Thousandths of each slot that the trial holds: 1000, or less where it shares a GPU."""
+    waits_for: _builtins.str
+    """While it could run and does not: what it waits for."""
     feasible: _builtins.bool
     """Whether the last report meets every constraint; absent without constraints, and before the first report."""
     generation: _builtins.int
@@ -262,6 +268,8 @@ class Trial(_message.Message):
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         log_path: _builtins.str = ...,
         log_tail: _builtins.str = ...,
+        slot_milli: _builtins.int = ...,
+        waits_for: _builtins.str = ...,
         lineage: _abc.Iterable[Global___Exploit] | None = ...,
         objective_values: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         feasible: _builtins.bool | None = ...,
@@ -269,7 +277,7 @@ class Trial(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_value", b"_value", "best_value", b"best_value", "checkpoint", b"checkpoint", "create_time", b"create_time", "end_time", b"end_time", "feasible", b"feasible", "generation", b"generation", "milestone", b"milestone", "parameters", b"parameters", "start_time", b"start_time", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_value", b"_value", "baseline", b"baseline", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "checkpoint", b"checkpoint", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "epoch", b"epoch", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "parameters", b"parameters", "rung_results", b"rung_results", "slots", b"slots", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "value", b"value", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_value", b"_value", "baseline", b"baseline", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "checkpoint", b"checkpoint", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "epoch", b"epoch", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "parameters", b"parameters", "rung_results", b"rung_results", "slot_milli", b"slot_milli", "slots", b"slots", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_value: _TypeAlias = _typing.Literal["best_value"]  # noqa: Y015
     _WhichOneofArgType__best_value: _TypeAlias = _typing.Literal["_best_value", b"_best_value"]  # noqa: Y015
