@@ -16,19 +16,22 @@ from headrace.spec.convert import (
 )
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain
 from headrace.spec.file import StudyFile, load_study_file
-from headrace.spec.policy import (
-    AshaPolicy,
-    AshaVariant,
+from headrace.spec.objective import Constraint, Goal, Objective, WarmStart
+from headrace.spec.policy import AshaPolicy, AshaVariant, Policy, RunAllPolicy
+from headrace.spec.sampler import (
+    CmaEsSampler,
+    GpSampler,
     GridSampler,
-    Policy,
+    ModelBased,
+    Nsga2Sampler,
+    Nsga3Sampler,
     RandomSampler,
-    RunAllPolicy,
     Sampler,
+    SobolSampler,
+    TpeSampler,
 )
 from headrace.spec.scalars import Value
 from headrace.spec.study import (
-    Goal,
-    Objective,
     Resources,
     StudySpec,
     check_assignment,
@@ -42,23 +45,32 @@ __all__ = [
     "AshaPolicy",
     "AshaVariant",
     "CategoricalDomain",
+    "CmaEsSampler",
     "CommandLine",
     "Condition",
+    "Constraint",
     "Domain",
     "FloatDomain",
     "Goal",
+    "GpSampler",
     "GridSampler",
     "IntDomain",
+    "ModelBased",
+    "Nsga2Sampler",
+    "Nsga3Sampler",
     "Objective",
     "Policy",
     "RandomSampler",
     "Resources",
     "RunAllPolicy",
     "Sampler",
+    "SobolSampler",
     "StudyFile",
     "StudySpec",
+    "TpeSampler",
     "TrialTemplate",
     "Value",
+    "WarmStart",
     "check_assignment",
     "check_study_id",
     "from_proto",

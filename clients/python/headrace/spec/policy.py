@@ -1,4 +1,4 @@
-"""Policies and samplers as a user names them, and the rung levels that follow.
+"""Policies as a user names them, and the rung levels that follow.
 
 Rung levels are found by multiplying integers, never with logarithms of floats: 243/1 with η=3 has the six levels
 1, 3, 9, 27, 81, 243. Where min_steps·η^k misses max_steps, the ladder is every level below max_steps and then
@@ -7,19 +7,16 @@ that completes has had the full budget.
 """
 
 from enum import StrEnum
-from math import prod
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
-from headrace.spec.domains import Domain, FloatDomain, IntDomain, SpecModel
-from headrace.spec.problems import Problem, did_you_mean, fault, reject
-from headrace.spec.scalars import INT32_MAX, Count, Steps, Text, integer_within
-from headrace.spec.space import needed_parents
+from headrace.spec.domains import SpecModel
+from headrace.spec.problems import Problem, fault, reject
+from headrace.spec.scalars import INT32_MAX, Steps, integer_within
 
 _MAX_RUNGS = 256
 _MAX_BRACKETS = 64
-_MAX_CONTEXTS = 20_000
 
 
 class RunAllPolicy(SpecModel):
@@ -108,22 +105,6 @@ class AshaPolicy(SpecModel):
 Policy = Annotated[RunAllPolicy | AshaPolicy, Field(discriminator="kind")]
 
 
-class RandomSampler(SpecModel):
-    """Independent draws; trial n's configuration depends on the seed and n alone."""
-
-    kind: Literal["random"] = "random"
-
-
-class GridSampler(SpecModel):
-    """Every point of the grid once, the last parameter varying fastest."""
-
-    kind: Literal["grid"] = "grid"
-    points: dict[Text, Count] = Field(default_factory=dict)
-
-
-Sampler = Annotated[RandomSampler | GridSampler, Field(discriminator="kind")]
-
-
 def ladder_problems(policy: Policy, max_steps: int) -> list[Problem]:
     """What is wrong between a policy and the full budget."""
     if not isinstance(policy, AshaPolicy):
@@ -157,52 +138,3 @@ def ladder_problems(policy: Policy, max_steps: int) -> list[Problem]:
             )
         ]
     return []
-
-
-def _contexts(space: dict[str, Domain]) -> int:
-    """At most how many combinations of values that conditions name must be told apart at once."""
-    named: dict[str, int] = {}
-    for domain in space.values():
-        for condition in domain.conditions:
-            named[condition.parameter] = named.get(condition.parameter, 1) + len(condition.values)
-    return max(prod(named[name] for name in needed) for needed in needed_parents(space))
-
-
-def grid_problems(sampler: Sampler, declared: list[str], space: dict[str, Domain]) -> list[Problem]:
-    """What is wrong between a grid and the space."""
-    if not isinstance(sampler, GridSampler):
-        return []
-    problems: list[Problem] = []
-    for name in sampler.points:
-        domain = space.get(name)
-        if name not in declared:
-            remedy = did_you_mean(name, declared, noun="parameter")
-            problems.append(Problem(loc=(name,), message="is not a parameter", remedy=remedy))
-        elif domain is not None and not isinstance(domain, IntDomain) and domain.count is not None:
-            problems.append(
-                Problem(
-                    loc=(name,),
-                    value=sampler.points[name],
-                    message=f"is not needed, as the {domain.count} values of {name} are all used",
-                    remedy="Remove it.",
-                )
-            )
-    if _contexts(space) > _MAX_CONTEXTS:
-        return [
-            Problem(
-                loc=("sampler", "kind"),
-                value=sampler.kind,
-                message="would have too many branches: a parameter depends on too many others at once",
-                remedy="Use the random sampler, or fewer conditions.",
-            )
-        ]
-    for name, domain in space.items():
-        if isinstance(domain, FloatDomain) and domain.step is None and name not in sampler.points:
-            problems.append(
-                Problem(
-                    loc=(name,),
-                    message=f"is missing: {name} is continuous, so the grid would be empty",
-                    remedy=f"Say how many points of {name} to take, or give {name} a step.",
-                )
-            )
-    return [problem.under("sampler", "points") for problem in problems]

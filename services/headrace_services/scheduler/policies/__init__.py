@@ -9,12 +9,22 @@ from headrace_services.scheduler.policies.protocol import (
     Explanation,
     Policy,
     Promotion,
+    RungCost,
     RungResult,
     Verdict,
 )
 from headrace_services.scheduler.policies.run_all import RunAll
 
-__all__ = ["Action", "Explanation", "Policy", "Promotion", "RungResult", "Verdict", "make_policy"]
+__all__ = [
+    "Action",
+    "Explanation",
+    "Policy",
+    "Promotion",
+    "RungCost",
+    "RungResult",
+    "Verdict",
+    "make_policy",
+]
 
 
 def make_policy(spec: StudySpec) -> Policy:

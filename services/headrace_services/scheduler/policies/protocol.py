@@ -1,9 +1,14 @@
 """What a policy is: results in, verdicts and promotions out.
 
-A policy is a pure, single-threaded fold. The step engine feeds it what was committed, in commit order (`record`,
-`promoted`, `withdraw`), and asks it (`verdict`, `next_promotion`); the questions change nothing. So
-a policy rebuilt from the event log by the same calls is in the same state and gives the same answers: no clock,
-no random numbers, no I/O.
+A policy is a pure, single-threaded fold. The step engine feeds it what was committed (`joined`, `record`, `promoted`,
+`withdraw`), and asks it (`verdict`, `next_promotion`); the questions change nothing. So a policy rebuilt from the event
+log by the same calls is in the same state and gives the same answers: no clock, no random numbers, no I/O.
+
+`joined` comes in the order of the trials' numbers, the other folds in commit order. A rebuilt policy hears of all
+trials first, so nothing may depend on what had been recorded when a trial joined. The baseline never joins.
+
+Both questions say whether there is `more`: configurations that the sampler has not proposed yet. Without any, a
+synchronous policy decides on a cohort that will not fill up any more.
 
 Rungs are numbered from 0 within their bracket: `ladder(bracket)[rung]` is the milestone. At the last one the trial
 has had its full budget; the engine completes it without asking.
@@ -18,6 +23,21 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from headrace_services.scheduler.records import Params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungCost:
+    """What was measured on the way to a rung, in seconds and bytes; None where nothing was."""
+
+    step_s: float | None = None
+    """Training time a step."""
+    checkpoint_bytes: int | None = None
+    write_s: float | None = None
+    """How long the checkpoint at this rung took to write."""
+    read_s: float | None = None
+    """How long the trial's last restore took."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RungResult:
@@ -30,6 +50,7 @@ class RungResult:
     step: int
     value: float | None
     arrival: int
+    cost: RungCost | None = None
 
     @property
     def finite(self) -> bool:
@@ -81,11 +102,25 @@ class Promotion:
 
 
 class Policy(Protocol):
-    """How trials are stopped, paused and promoted. Every call is O(log n) in the results of a rung."""
+    """How trials are stopped, paused and promoted. Every call is O(log n) in the number of trials, where not said."""
+
+    @property
+    def brackets(self) -> int:
+        """How many brackets there are."""
+        return 1
+
+    def bracket(self, number: int) -> int:
+        """The bracket of the study's trial `number`: a function of the spec and the number alone."""
+        del number
+        return 0
 
     def ladder(self, bracket: int) -> tuple[int, ...]:
-        """The milestones of the bracket in steps; the last one is the full budget."""
+        """The milestones of the bracket in steps; the last one is the full budget. IndexError: no such bracket."""
         ...
+
+    def joined(self, trial: int, bracket: int, params: Params) -> None:
+        """Fold in that a trial was created. A trial that is recorded without having joined is in no cohort."""
+        del trial, bracket, params
 
     def record(self, result: RungResult) -> None:
         """Fold one result in. A ValueError says that the trial is there already, or that there is no such rung."""
@@ -96,13 +131,13 @@ class Policy(Protocol):
         ...
 
     def withdraw(self, trial: int) -> None:
-        """The trial is over and not to be promoted. Its results still count as peers."""
+        """The trial is over and not to be promoted, also when it never came to a rung. Its results still count."""
         ...
 
-    def verdict(self, trial: int, bracket: int, rung: int) -> Verdict:
+    def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
         """What a trial recorded at the rung may do by itself. A ValueError says that it is not recorded there."""
         ...
 
-    def next_promotion(self) -> Promotion | None:
+    def next_promotion(self, *, more: bool = True) -> Promotion | None:
         """The best promotable trial now, the highest rung first; None when no trial may go on."""
         ...

@@ -136,7 +136,7 @@ def _record_rungs(
 def _judge(state: StepState, entry: RungEntry, lease: Lease) -> Decision:
     """Ask the policy. A trial that has to wait goes on all the same if it is the one to be promoted now."""
     policy = state.cache.policy
-    verdict = policy.verdict(entry.number, entry.bracket, entry.rung)
+    verdict = policy.verdict(entry.number, entry.bracket, entry.rung, more=state.more)
     if verdict.action is Ruling.STOP:
         why = verdict.explanation.sentence
         state.explain(entry.number, Ruling.STOP, verdict.explanation, frees=lease)
@@ -144,7 +144,7 @@ def _judge(state: StepState, entry: RungEntry, lease: Lease) -> Decision:
         return Decision(action="STOP", next_milestone=0, reason=why)
     explanation = verdict.explanation
     if verdict.action is Ruling.PAUSE:
-        promotion = policy.next_promotion()
+        promotion = state.next_promotion()
         if promotion is None or promotion.trial != entry.number:
             state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease)
             return _leave(state, entry.number, explanation.sentence, milestone=None)

@@ -18,7 +18,7 @@ from headrace_services.scheduler.arrivals import (
 )
 from headrace_services.scheduler.lifecycle import Action, Reason, StudyState, next_state
 from headrace_services.scheduler.policies import Action as Ruling
-from headrace_services.scheduler.policies import Explanation
+from headrace_services.scheduler.policies import Explanation, Promotion
 from headrace_services.scheduler.records import Decision, Event, Lease, Slot, Study, Trial
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.changes import Changes, PromotionChange, TrialChange
@@ -69,6 +69,15 @@ class StepState:
         runnable.sort(key=lambda trial: (trial.epoch == 0, trial.number))
         self.queue = [trial.number for trial in runnable]
 
+    @property
+    def more(self) -> bool:
+        """Whether there are configurations that the sampler was not asked for yet."""
+        return self.study.sampled < self.cache.sampled_limit
+
+    def next_promotion(self) -> Promotion | None:
+        """What the policy would promote now."""
+        return self.cache.policy.next_promotion(more=self.more)
+
     # --- trials --------------------------------------------------------------------------------------
 
     def move(self, number: int, action: Action, **changes: Any) -> None:
@@ -107,6 +116,7 @@ class StepState:
         """Add a new trial."""
         self.study = replace(self.study, next_number=trial.number + 1)
         self.trials[trial.number] = trial
+        self.cache.joined(trial.number, trial.bracket, trial.params, baseline=trial.baseline)
         self.changes.created.append(trial)
         self.queue.append(trial.number)
         self.emit(events.trial_created(trial))

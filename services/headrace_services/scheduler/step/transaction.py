@@ -6,6 +6,8 @@ orders it with the steps of other replicas.
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -122,15 +124,20 @@ async def _catch_up(conn: AsyncConnection, study: Study, cache: StudyCache) -> N
     """Fold in what other replicas did since the cache was last used."""
     if cache.cursor == study.cursor:
         return
-    results = await step_reads.rung_results_since(conn, study.id, cache.cursor)
-    for row in results:
+    for row in await step_reads.trials_created_since(conn, study.id, cache.next_number):
+        cache.joined(row.number, row.bracket, row.params, baseline=row.baseline)
+    folds: list[tuple[int, int, Callable[[], None]]] = []
+    for row in await step_reads.rung_results_since(conn, study.id, cache.cursor):
+        entry = rows.rung_entry(row)
         if row.cursor > cache.cursor:
-            cache.record(rows.rung_entry(row))
-    for row in results:
+            folds.append((row.cursor, 0, partial(cache.record, entry)))
         if row.promoted_cursor is not None and row.promoted_cursor > cache.cursor:
-            cache.promoted(row.number, row.bracket, row.rung)
-    for number in await step_reads.ended_since(conn, study.id, cache.cursor):
-        cache.policy.withdraw(number)
+            past = partial(cache.promoted, entry.number, entry.bracket, entry.rung)
+            folds.append((row.promoted_cursor, 1, past))
+    for number, cursor in await step_reads.ended_since(conn, study.id, cache.cursor):
+        folds.append((cursor, 2, partial(cache.policy.withdraw, number)))
+    for _, _, fold in sorted(folds, key=itemgetter(0, 1)):
+        fold()
     cache.cursor = study.cursor
 
 
