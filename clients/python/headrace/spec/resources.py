@@ -1,5 +1,6 @@
 """What a trial occupies while it runs, and how that grows on its way."""
 
+import itertools
 import re
 from enum import StrEnum
 from typing import Annotated, Any, Final, Self
@@ -123,7 +124,7 @@ class Elastic(SpecModel):
                 message=f"does not come after {before}",
                 remedy="List the rows by from_step, increasing.",
             )
-            for index, (before, step) in enumerate(zip(steps, steps[1:], strict=False), start=1)
+            for index, (before, step) in enumerate(itertools.pairwise(steps), start=1)
             if step <= before
         ]
         reject(problems)
