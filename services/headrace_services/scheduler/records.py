@@ -160,6 +160,7 @@ class Exploit:
     donor: int
     checkpoint: Checkpoint
     donor_value: float | None
+    previous_params: Params
     params: Params
 
 

@@ -22,8 +22,8 @@ from headrace.client.events import Action, DecisionMade, Event, RungRecorded, Tr
 from headrace.client.events import Explanation as Logged
 from headrace.client.model import TerminationReason, TrialState
 from headrace.spec import StudySpec
-from headrace_services.scheduler.policies import Explanation, Promotion, RungResult, make_policy
 from headrace_services.scheduler.policies import Action as Ruling
+from headrace_services.scheduler.policies import Explanation, Promotion, RungResult, make_policy
 
 _BY_USER = "paused by a user"
 _COMPARED = tuple(field.name for field in fields(Explanation))

@@ -17,6 +17,7 @@ from headrace.spec.convert import (
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain
 from headrace.spec.file import StudyFile, load_study_file
 from headrace.spec.objective import Constraint, Goal, Objective, WarmStart
+from headrace.spec.pbt import PbtPolicy
 from headrace.spec.policy import AshaPolicy, AshaVariant, Policy, RunAllPolicy
 from headrace.spec.sampler import (
     CmaEsSampler,
@@ -59,6 +60,7 @@ __all__ = [
     "Nsga2Sampler",
     "Nsga3Sampler",
     "Objective",
+    "PbtPolicy",
     "Policy",
     "RandomSampler",
     "Resources",

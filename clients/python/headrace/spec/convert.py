@@ -29,6 +29,7 @@ from headrace.spec.convert_sampler import (
     warm_start_to_proto,
 )
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain
+from headrace.spec.pbt import PbtPolicy
 from headrace.spec.policy import AshaPolicy, AshaVariant, RunAllPolicy
 from headrace.spec.scalars import check_value, value_to_json
 from headrace.spec.study import StudySpec, parse_spec
@@ -115,6 +116,16 @@ def to_proto(spec: StudySpec) -> pb.StudySpec:
     match spec.policy:
         case RunAllPolicy():
             message.policy.run_all.SetInParent()
+        case PbtPolicy() as pbt:
+            message.policy.pbt.CopyFrom(
+                pb.PbtPolicy(
+                    interval=pbt.interval or 0,
+                    quantile=pbt.quantile,
+                    resample_probability=pbt.resample_probability,
+                    factors=pbt.factors,
+                    mutable=pbt.mutable,
+                )
+            )
         case AshaPolicy() as asha:
             message.policy.asha.CopyFrom(
                 pb.AshaPolicy(
@@ -165,6 +176,8 @@ def from_proto(message: pb.StudySpec) -> StudySpec:
             data["policy"] = {"kind": "run_all"}
         case "asha":
             data["policy"] = _asha_data(message.policy.asha)
+        case "pbt":
+            data["policy"] = _pbt_data(message.policy.pbt)
     if message.HasField("template"):
         data["template"] = _template_data(message.template)
     if message.HasField("baseline"):
@@ -261,6 +274,20 @@ def _domain_data(message: pb.Parameter) -> dict[str, Any]:
             return {"type": "categorical", "values": values, "conditions": conditions}
         case _:
             return {"conditions": conditions}
+
+
+def _pbt_data(message: pb.PbtPolicy) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "kind": "pbt",
+        "interval": message.interval or None,
+        "quantile": message.quantile or 0.25,
+        "mutable": list(message.mutable),
+    }
+    if message.HasField("resample_probability"):
+        data["resample_probability"] = message.resample_probability
+    if message.factors:
+        data["factors"] = list(message.factors)
+    return data
 
 
 def _asha_data(message: pb.AshaPolicy) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
 from headrace.spec.domains import SpecModel
+from headrace.spec.pbt import PbtPolicy, pbt_problems
 from headrace.spec.problems import Problem, fault, reject
 from headrace.spec.scalars import INT32_MAX, Steps, integer_within
 
@@ -102,11 +103,13 @@ class AshaPolicy(SpecModel):
         return (*levels, max_steps)
 
 
-Policy = Annotated[RunAllPolicy | AshaPolicy, Field(discriminator="kind")]
+Policy = Annotated[RunAllPolicy | AshaPolicy | PbtPolicy, Field(discriminator="kind")]
 
 
 def ladder_problems(policy: Policy, max_steps: int) -> list[Problem]:
     """What is wrong between a policy and the full budget."""
+    if isinstance(policy, PbtPolicy):
+        return pbt_problems(policy, max_steps)
     if not isinstance(policy, AshaPolicy):
         return []
     if policy.rungs and policy.rungs[-1] != max_steps:

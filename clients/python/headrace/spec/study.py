@@ -35,6 +35,7 @@ from headrace.spec.objective import (
     WarmStart,
     objective_problems,
 )
+from headrace.spec.pbt import PbtPolicy, mutable_problems, population_problems
 from headrace.spec.policy import AshaPolicy, Policy, RunAllPolicy, ladder_problems
 from headrace.spec.problems import Loc, Problem, joined, path_of, problems_of
 from headrace.spec.resources import Elastic, ElasticGrant, Priority, Resources, Weight, elastic_problems
@@ -173,6 +174,9 @@ class _Parts:
             found += elastic_problems(known["elastic"], known["resources"], known["max_steps"])
         if "policy" in known and "max_steps" in known:
             found += ladder_problems(known["policy"], known["max_steps"])
+        if isinstance(policy := known.get("policy"), PbtPolicy):
+            found += mutable_problems(policy, self.declared)
+            found += population_problems(policy, known["max_trials"]) if "max_trials" in known else []
         found += self._aims()
         most = known.get("max_trials")
         if most is not None and len(known.get("enqueued", ())) > most:
@@ -217,7 +221,7 @@ _FIELDS: Final = {name: _adapter(field) for name, field in StudySpec.model_field
 _DOMAIN: Final = TypeAdapter[Domain](Domain)
 _TAGGED: Final[dict[str, dict[str, type[SpecModel]]]] = {
     "space": {"float": FloatDomain, "int": IntDomain, "categorical": CategoricalDomain},
-    "policy": {"run_all": RunAllPolicy, "asha": AshaPolicy},
+    "policy": {"run_all": RunAllPolicy, "asha": AshaPolicy, "pbt": PbtPolicy},
     "sampler": SAMPLERS,
 }
 _MODELS: Final[dict[Loc, type[SpecModel]]] = {

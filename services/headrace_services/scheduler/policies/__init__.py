@@ -2,8 +2,9 @@
 
 from typing import assert_never
 
-from headrace.spec import AshaPolicy, RunAllPolicy, StudySpec
+from headrace.spec import AshaPolicy, PbtPolicy, RunAllPolicy, StudySpec
 from headrace_services.scheduler.policies.asha import make_asha
+from headrace_services.scheduler.policies.pbt import make_pbt
 from headrace_services.scheduler.policies.protocol import (
     Action,
     Explanation,
@@ -34,5 +35,7 @@ def make_policy(spec: StudySpec) -> Policy:
             return RunAll(max_steps=spec.max_steps, maximize=spec.maximizes())
         case AshaPolicy() as asha:
             return make_asha(spec, asha)
+        case PbtPolicy() as pbt:
+            return make_pbt(spec, pbt)
         case never:
             assert_never(never)

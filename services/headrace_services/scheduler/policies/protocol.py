@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from headrace_services.scheduler.records import Params
+from headrace_services.scheduler.records import Checkpoint, Exploit, Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,8 @@ class RungResult:
     value: float | None
     arrival: int
     cost: RungCost | None = None
+    checkpoint: Checkpoint | None = None
+    """What was saved with the report; only for a policy that shares checkpoints."""
 
     @property
     def finite(self) -> bool:
@@ -99,10 +101,18 @@ class Promotion:
     rung: int
     to_milestone: int
     explanation: Explanation
+    exploit: Exploit | None = None
+    """What the trial takes over from another before it goes on."""
 
 
 class Policy(Protocol):
     """How trials are stopped, paused and promoted. Every call is O(log n) in the number of trials, where not said."""
+
+    new_trials_first: bool = False
+    """Whether trials that were not started yet go before those that wait at a rung."""
+
+    shares_checkpoints: bool = False
+    """Whether a trial may be given another's checkpoint; then a worker deletes none that is `pinned`."""
 
     @property
     def brackets(self) -> int:
@@ -129,6 +139,15 @@ class Policy(Protocol):
     def promoted(self, trial: int, bracket: int, rung: int) -> None:
         """Fold in that a trial went past the rung; twice is as good as once. A ValueError says that it is not there."""
         ...
+
+    def exploited(self, exploit: Exploit) -> None:
+        """Fold in that a trial took over another's state; only for a policy that shares checkpoints."""
+        del exploit
+
+    def pinned(self, trial: int) -> frozenset[str]:
+        """The trial's checkpoints (URIs) that others were given or may be given."""
+        del trial
+        return frozenset()
 
     def withdraw(self, trial: int) -> None:
         """The trial is over and not to be promoted, also when it never came to a rung. Its results still count."""

@@ -79,6 +79,10 @@ class Ranking:
             results=len(self._all),
         )
 
+    def best(self, count: int) -> list[int]:
+        """The trials of the best results, at most so many, best first."""
+        return [entry[3] for entry in self._all[:count]]
+
     def best_waiting(self) -> int | None:
         """The trial of the best result that waits."""
         return self._waiting[0][3] if self._waiting else None
