@@ -60,6 +60,29 @@ class RungResult:
         return self.value is not None and math.isfinite(self.value)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PausePrice:
+    """What a pause costs and what it is worth, in seconds; see `pricing`."""
+
+    checkpoint_bytes: int
+    write_s: float
+    read_s: float
+    rung_s: float
+    """Training time to the next rung."""
+    promotion_probability: float
+    worth_s: float
+
+    @property
+    def price_s(self) -> float:
+        """A write and a read."""
+        return self.write_s + self.read_s
+
+    @property
+    def pays(self) -> bool:
+        """Whether the slot's next best use is worth more than the pause costs."""
+        return self.worth_s > self.price_s
+
+
 class Action(Enum):
     """What a trial is to do after a result."""
 
@@ -82,6 +105,12 @@ class Explanation:
     kept: int
     cutoff_value: float | None
     sentence: str
+    pause_price: PausePrice | None = None
+    expected_value: float | None = None
+    """Of an extrapolated curve, at the full budget; its spread is one standard deviation."""
+    expected_spread: float | None = None
+    probability: float | None = None
+    """That the trial beats the best value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +139,6 @@ class Policy(Protocol):
 
     new_trials_first: bool = False
     """Whether trials that were not started yet go before those that wait at a rung."""
-
-    shares_checkpoints: bool = False
-    """Whether a trial may be given another's checkpoint; then a worker deletes none that is `pinned`."""
 
     @property
     def brackets(self) -> int:
