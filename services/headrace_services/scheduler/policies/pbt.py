@@ -1,9 +1,9 @@
 """Population-based training (Jaderberg et al., arXiv 1711.09846): the worst copy the best, and explore from there.
 
-The population trains side by side and stops every `interval` steps, at its rungs. Before a member goes on from a rung it
-is compared with all results at that rung: one among the worst ⌊n·q⌋ *exploits* a random one of the best ⌊n·q⌋. It
-takes over that member's state, as it was at this very rung, and *explores*: it trains on with a
-mutated copy of its hyperparameters. A member whose value is not finite copies the best at any n.
+The population trains side by side and stops every `interval` steps, at its rungs. Before a member goes on from a
+rung it is compared with all results at that rung: one among the worst ⌊n·q⌋ *exploits* a random one of the best
+⌊n·q⌋. It takes over that member's state, as it was at this very rung, and *explores*: it trains on with a mutated
+copy of its hyperparameters. A member whose value is not finite copies the best at any n.
 
 A donor must have a durable checkpoint at the rung, else it is passed over. Members that wait are taken lowest rung
 first, so that on fewer slots than members the population stays together and is compared as a whole.
@@ -53,7 +53,6 @@ class Pbt(Policy):
 
     rule = "pbt"
     new_trials_first = True
-    shares_checkpoints = True
 
     def __init__(
         self, *, ladder: tuple[int, ...], quantile: float, maximize: bool, exploration: Exploration
