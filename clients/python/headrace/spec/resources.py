@@ -2,6 +2,7 @@
 
 import re
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, Any, Final, Self
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
@@ -123,7 +124,7 @@ class Elastic(SpecModel):
                 message=f"does not come after {before}",
                 remedy="List the rows by from_step, increasing.",
             )
-            for index, (before, step) in enumerate(zip(steps, steps[1:], strict=False), start=1)
+            for index, (before, step) in enumerate(pairwise(steps), start=1)
             if step <= before
         ]
         reject(problems)
