@@ -16,8 +16,10 @@ from headrace.spec.convert import (
 )
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain
 from headrace.spec.file import StudyFile, load_study_file
+from headrace.spec.halving import AshaPolicy, AshaVariant
 from headrace.spec.objective import Constraint, Goal, Objective, WarmStart
-from headrace.spec.policy import AshaPolicy, AshaVariant, Policy, RunAllPolicy
+from headrace.spec.pbt import PbtPolicy
+from headrace.spec.policy import POLICIES, Policy, RunAllPolicy
 from headrace.spec.sampler import (
     CmaEsSampler,
     GpSampler,
@@ -31,6 +33,7 @@ from headrace.spec.sampler import (
     TpeSampler,
 )
 from headrace.spec.scalars import Value
+from headrace.spec.stopping import RungMedianPolicy
 from headrace.spec.study import (
     Resources,
     StudySpec,
@@ -42,6 +45,7 @@ from headrace.spec.study import (
 from headrace.spec.template import CommandLine, TrialTemplate
 
 __all__ = [
+    "POLICIES",
     "AshaPolicy",
     "AshaVariant",
     "CategoricalDomain",
@@ -59,10 +63,12 @@ __all__ = [
     "Nsga2Sampler",
     "Nsga3Sampler",
     "Objective",
+    "PbtPolicy",
     "Policy",
     "RandomSampler",
     "Resources",
     "RunAllPolicy",
+    "RungMedianPolicy",
     "Sampler",
     "SobolSampler",
     "StudyFile",

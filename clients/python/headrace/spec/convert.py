@@ -7,11 +7,12 @@ judgement to `parse_spec`, so a client in any language gets the same violations 
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
 from headrace.errors import InvalidFieldError, Violation, show_value
+from headrace.spec.convert_policy import listed_rungs, policy_data, policy_to_proto
 from headrace.spec.convert_resources import (
     elastic_data,
     elastic_to_proto,
@@ -29,17 +30,12 @@ from headrace.spec.convert_sampler import (
     warm_start_to_proto,
 )
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain
-from headrace.spec.policy import AshaPolicy, AshaVariant, RunAllPolicy
 from headrace.spec.scalars import check_value, value_to_json
 from headrace.spec.study import StudySpec, parse_spec
 from headrace.spec.template import TrialTemplate
 from headrace.v1 import spec_pb2 as pb
 
 Scalar = bool | int | float | str
-_VARIANTS: Final = {
-    AshaVariant.PROMOTION: pb.ASHA_VARIANT_PROMOTION,
-    AshaVariant.STOPPING: pb.ASHA_VARIANT_STOPPING,
-}
 
 
 def value_to_proto(value: Scalar) -> pb.ParameterValue:
@@ -99,6 +95,7 @@ def to_proto(spec: StudySpec) -> pb.StudySpec:
         objective=objective_to_proto(spec.objective),
         space=[_parameter(name, domain) for name, domain in spec.space.items()],
         sampler=sampler_to_proto(spec.sampler),
+        policy=policy_to_proto(spec.policy),
         resources=resources_to_proto(spec.resources),
         max_trials=spec.max_trials,
         max_parallel=spec.max_parallel,
@@ -112,19 +109,6 @@ def to_proto(spec: StudySpec) -> pb.StudySpec:
         further_objectives=[objective_to_proto(objective) for objective in spec.further_objectives],
         constraints=[constraint_to_proto(constraint) for constraint in spec.constraints],
     )
-    match spec.policy:
-        case RunAllPolicy():
-            message.policy.run_all.SetInParent()
-        case AshaPolicy() as asha:
-            message.policy.asha.CopyFrom(
-                pb.AshaPolicy(
-                    variant=_VARIANTS[asha.variant],
-                    eta=asha.eta,
-                    min_steps=asha.min_steps or 0,
-                    rungs=asha.rungs,
-                    brackets=asha.brackets,
-                )
-            )
     if spec.template is not None:
         message.template.CopyFrom(_template(spec.template))
     if spec.baseline is not None:
@@ -156,15 +140,12 @@ def from_proto(message: pb.StudySpec) -> StudySpec:
         "further_objectives": [objective_data(objective) for objective in message.further_objectives],
         "constraints": [constraint_data(constraint) for constraint in message.constraints],
     }
-    if message.max_steps or not message.policy.asha.rungs:
+    if message.max_steps or not listed_rungs(message.policy):
         data["max_steps"] = message.max_steps
     if (sampler := sampler_data(message.sampler)) is not None:
         data["sampler"] = sampler
-    match message.policy.WhichOneof("kind"):
-        case "run_all":
-            data["policy"] = {"kind": "run_all"}
-        case "asha":
-            data["policy"] = _asha_data(message.policy.asha)
+    if (policy := policy_data(message.policy)) is not None:
+        data["policy"] = policy
     if message.HasField("template"):
         data["template"] = _template_data(message.template)
     if message.HasField("baseline"):
@@ -261,19 +242,6 @@ def _domain_data(message: pb.Parameter) -> dict[str, Any]:
             return {"type": "categorical", "values": values, "conditions": conditions}
         case _:
             return {"conditions": conditions}
-
-
-def _asha_data(message: pb.AshaPolicy) -> dict[str, Any]:
-    variants = {number: variant for variant, number in _VARIANTS.items()}
-    unset = message.variant == pb.ASHA_VARIANT_UNSPECIFIED
-    return {
-        "kind": "asha",
-        "variant": AshaVariant.PROMOTION if unset else variants.get(message.variant, str(message.variant)),
-        "eta": message.eta,
-        "min_steps": message.min_steps if message.min_steps else None,
-        "rungs": list(message.rungs),
-        "brackets": message.brackets or 1,
-    }
 
 
 def _template_data(message: pb.TrialTemplate) -> dict[str, Any]:

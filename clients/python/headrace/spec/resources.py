@@ -1,8 +1,8 @@
 """What a trial occupies while it runs, and how that grows on its way."""
 
-import itertools
 import re
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, Any, Final, Self
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
@@ -124,7 +124,7 @@ class Elastic(SpecModel):
                 message=f"does not come after {before}",
                 remedy="List the rows by from_step, increasing.",
             )
-            for index, (before, step) in enumerate(itertools.pairwise(steps), start=1)
+            for index, (before, step) in enumerate(pairwise(steps), start=1)
             if step <= before
         ]
         reject(problems)

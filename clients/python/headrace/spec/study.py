@@ -27,6 +27,7 @@ from pydantic.fields import FieldInfo
 from headrace.errors import InvalidFieldError, Violation, show_value
 from headrace.spec import space as spaces
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain, SpecModel
+from headrace.spec.halving import AshaPolicy
 from headrace.spec.objective import (
     STUDY_ID,
     Constraint,
@@ -35,7 +36,8 @@ from headrace.spec.objective import (
     WarmStart,
     objective_problems,
 )
-from headrace.spec.policy import AshaPolicy, Policy, RunAllPolicy, ladder_problems
+from headrace.spec.pbt import PbtPolicy, mutable_problems, population_problems
+from headrace.spec.policy import POLICIES, Policy, RunAllPolicy, ladder_problems
 from headrace.spec.problems import Loc, Problem, joined, path_of, problems_of
 from headrace.spec.resources import Elastic, ElasticGrant, Priority, Resources, Weight, elastic_problems
 from headrace.spec.sampler import SAMPLERS, RandomSampler, Sampler, grid_problems, sampler_problems
@@ -103,6 +105,11 @@ class StudySpec(SpecModel):
         enqueued = tuple(spaces.admitted(spec.space, assignment) for assignment in spec.enqueued)
         object.__setattr__(spec, "enqueued", enqueued)
         return spec
+
+    @property
+    def shares_checkpoints(self) -> bool:
+        """Whether a trial may be given another's checkpoint."""
+        return isinstance(self.policy, PbtPolicy)
 
     def rungs(self) -> tuple[int, ...]:
         """The rung levels of bracket 0 in steps; the last one is max_steps."""
@@ -173,6 +180,9 @@ class _Parts:
             found += elastic_problems(known["elastic"], known["resources"], known["max_steps"])
         if "policy" in known and "max_steps" in known:
             found += ladder_problems(known["policy"], known["max_steps"])
+        if isinstance(policy := known.get("policy"), PbtPolicy):
+            found += mutable_problems(policy, self.declared)
+            found += population_problems(policy, known["max_trials"]) if "max_trials" in known else []
         found += self._aims()
         most = known.get("max_trials")
         if most is not None and len(known.get("enqueued", ())) > most:
@@ -217,7 +227,7 @@ _FIELDS: Final = {name: _adapter(field) for name, field in StudySpec.model_field
 _DOMAIN: Final = TypeAdapter[Domain](Domain)
 _TAGGED: Final[dict[str, dict[str, type[SpecModel]]]] = {
     "space": {"float": FloatDomain, "int": IntDomain, "categorical": CategoricalDomain},
-    "policy": {"run_all": RunAllPolicy, "asha": AshaPolicy},
+    "policy": POLICIES,
     "sampler": SAMPLERS,
 }
 _MODELS: Final[dict[Loc, type[SpecModel]]] = {
@@ -308,9 +318,7 @@ def _with_max_steps(data: Any) -> Any:
     if not isinstance(data, Mapping) or "max_steps" in data:
         return data
     policy = data.get("policy")
-    rungs = policy.rungs if isinstance(policy, AshaPolicy) else None
-    if isinstance(policy, Mapping):
-        rungs = policy.get("rungs")
+    rungs = policy.get("rungs") if isinstance(policy, Mapping) else getattr(policy, "rungs", None)
     return {**data, "max_steps": rungs[-1]} if isinstance(rungs, list | tuple) and rungs else data
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from headrace_services.scheduler.records import Params
+from headrace_services.scheduler.records import Checkpoint, Exploit, Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +51,36 @@ class RungResult:
     value: float | None
     arrival: int
     cost: RungCost | None = None
+    checkpoint: Checkpoint | None = None
+    """What was saved with the report; only for a policy that shares checkpoints."""
 
     @property
     def finite(self) -> bool:
         """Whether there is a value that can be ranked; all others rank last and are never kept."""
         return self.value is not None and math.isfinite(self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PausePrice:
+    """What a pause costs and what it is worth, in seconds; see `pricing`."""
+
+    checkpoint_bytes: int
+    write_s: float
+    read_s: float
+    rung_s: float
+    """Training time to the next rung."""
+    promotion_probability: float
+    worth_s: float
+
+    @property
+    def price_s(self) -> float:
+        """A write and a read."""
+        return self.write_s + self.read_s
+
+    @property
+    def pays(self) -> bool:
+        """Whether the slot's next best use is worth more than the pause costs."""
+        return self.worth_s > self.price_s
 
 
 class Action(Enum):
@@ -80,6 +105,12 @@ class Explanation:
     kept: int
     cutoff_value: float | None
     sentence: str
+    pause_price: PausePrice | None = None
+    expected_value: float | None = None
+    """Of an extrapolated curve, at the full budget; its spread is one standard deviation."""
+    expected_spread: float | None = None
+    probability: float | None = None
+    """That the trial beats the best value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +130,15 @@ class Promotion:
     rung: int
     to_milestone: int
     explanation: Explanation
+    exploit: Exploit | None = None
+    """What the trial takes over from another before it goes on."""
 
 
 class Policy(Protocol):
     """How trials are stopped, paused and promoted. Every call is O(log n) in the number of trials, where not said."""
+
+    new_trials_first: bool = False
+    """Whether trials that were not started yet go before those that wait at a rung."""
 
     @property
     def brackets(self) -> int:
@@ -129,6 +165,15 @@ class Policy(Protocol):
     def promoted(self, trial: int, bracket: int, rung: int) -> None:
         """Fold in that a trial went past the rung; twice is as good as once. A ValueError says that it is not there."""
         ...
+
+    def exploited(self, exploit: Exploit) -> None:
+        """Fold in that a trial took over another's state; only for a policy that shares checkpoints."""
+        del exploit
+
+    def pinned(self, trial: int) -> frozenset[str]:
+        """The trial's checkpoints (URIs) that others were given or may be given."""
+        del trial
+        return frozenset()
 
     def withdraw(self, trial: int) -> None:
         """The trial is over and not to be promoted, also when it never came to a rung. Its results still count."""

@@ -65,6 +65,7 @@ class StudyCache:
                 step=entry.step,
                 value=entry.value,
                 arrival=entry.arrival,
+                checkpoint=entry.checkpoint,
             )
         )
 

@@ -82,7 +82,8 @@ def _next_job(state: StepState) -> tuple[int, Promotion | None] | None:
     """What to run next: what was interrupted, then promotions, then new configurations."""
     if state.queue and state.trials[state.queue[0]].epoch:
         return state.queue[0], None
-    promotion = state.next_promotion()
+    new_first = state.cache.policy.new_trials_first and (state.queue or _create_next(state))
+    promotion = None if new_first else state.next_promotion()
     if promotion is not None:
         return promotion.trial, promotion
     if not state.queue and _create_next(state) is None:
@@ -93,6 +94,8 @@ def _next_job(state: StepState) -> tuple[int, Promotion | None] | None:
 def _promote(state: StepState, promotion: Promotion) -> None:
     state.mark_promoted(promotion.trial, promotion.bracket, promotion.rung)
     state.explain(promotion.trial, Ruling.CONTINUE, promotion.explanation)
+    if promotion.exploit is not None:
+        state.exploit(promotion.exploit)
     state.update(promotion.trial, milestone=promotion.to_milestone)
 
 

@@ -19,7 +19,7 @@ from headrace_services.scheduler.arrivals import (
 from headrace_services.scheduler.lifecycle import Action, Reason, StudyState, next_state
 from headrace_services.scheduler.policies import Action as Ruling
 from headrace_services.scheduler.policies import Explanation, Promotion
-from headrace_services.scheduler.records import Decision, Event, Lease, Slot, Study, Trial
+from headrace_services.scheduler.records import Decision, Event, Exploit, Lease, Slot, Study, Trial
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.changes import Changes, PromotionChange, TrialChange
 
@@ -46,6 +46,8 @@ class StepState:
         """What reports (number, epoch, sequence) were answered, in this step or before."""
         self.live = 0
         self.held = 0
+        self.unstarted = 0
+        """Trials that were never placed; counted only where the policy lets them go first."""
         self.wants_placement = False
         """Whether something may be placed, or the study be complete, because of what this step did."""
         self._vacancies: dict[tuple[int, int], int] = {}
@@ -126,6 +128,14 @@ class StepState:
         self.cache.promoted(number, bracket, rung)
         change = PromotionChange(number=number, rung=rung, cursor=self.study.cursor + 1)
         self.changes.promotions.append(change)
+
+    def exploit(self, exploit: Exploit) -> None:
+        """Give a trial that is about to go on another's state and a mutated configuration."""
+        self.cache.policy.exploited(exploit)
+        cursor = self.emit(events.trial_exploited(self.study.name, exploit))
+        self.changes.exploits.append((exploit, cursor))
+        donor = {"best_value": exploit.donor_value, "best_step": exploit.checkpoint.step}
+        self.update(exploit.number, params=exploit.params, checkpoint=exploit.checkpoint, **donor)
 
     def _note(self, before: Trial, after: Trial, cursor: int) -> None:
         self.trials[after.number] = after

@@ -30,7 +30,7 @@ from headrace_services.scheduler.step import core, placing
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.placement import place as slots_for
 from headrace_services.scheduler.step.state import StepState
-from headrace_services.scheduler.store import requests, rows, step_reads, step_writes
+from headrace_services.scheduler.store import exploits, requests, rows, step_reads, step_writes
 
 FREE_SLOTS_AT_ONCE = 64
 """How many free slots that suit its trials one step looks at; more are left to the next one."""
@@ -134,6 +134,9 @@ async def _catch_up(conn: AsyncConnection, study: Study, cache: StudyCache) -> N
         if row.promoted_cursor is not None and row.promoted_cursor > cache.cursor:
             past = partial(cache.promoted, entry.number, entry.bracket, entry.rung)
             folds.append((row.promoted_cursor, 1, past))
+    if cache.spec.shares_checkpoints:
+        for exploit, cursor in await exploits.since(conn, study.id, cache.cursor):
+            folds.append((cursor, 1, partial(cache.policy.exploited, exploit)))
     for number, cursor in await step_reads.ended_since(conn, study.id, cache.cursor):
         folds.append((cursor, 2, partial(cache.policy.withdraw, number)))
     for _, _, fold in sorted(folds, key=itemgetter(0, 1)):
@@ -158,6 +161,8 @@ async def _load(conn: AsyncConnection, state: StepState, arrivals: Sequence[Arri
     held = {trial.lease_id for trial in trials if trial.lease_id} - {lease.id for lease in leases}
     state.load(trials=trials, leases=[*leases, *await step_reads.leases(conn, held)])
     await _load_slots(conn, state)
+    if state.cache.policy.new_trials_first:
+        state.unstarted = await step_reads.unstarted_count(conn, state.study.id)
     state.answers.update(
         await step_reads.decisions(
             conn,

@@ -57,6 +57,19 @@ async def runnable_trials(conn: AsyncConnection, study_id: int, limit: int) -> l
     return [rows.trial(row) for row in await conn.execute(query)]
 
 
+async def unstarted_count(conn: AsyncConnection, study_id: int) -> int:
+    """How many trials were never placed."""
+    t = tables.trial
+    query = select(func.count()).where(
+        t.c.study_id == study_id,
+        t.c.state == State.PENDING.value,
+        t.c.epoch == 0,
+        t.c.milestone.is_not(None),
+        ~t.c.held,
+    )
+    return int((await conn.execute(query)).scalar_one())
+
+
 async def held_count(conn: AsyncConnection, study_id: int) -> int:
     """How many unfinished trials a user holds."""
     t = tables.trial

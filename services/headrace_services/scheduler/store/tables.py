@@ -303,6 +303,7 @@ exploit = Table(
     Column("donor", BigInteger, nullable=False),
     Column("checkpoint", JSONB, nullable=False),
     Column("donor_value", Float),
+    Column("previous_params", JSON, nullable=False),
     Column("params", JSON, nullable=False),
     # The event that tells of it, for caches that catch up.
     Column("cursor", BigInteger, nullable=False),
