@@ -80,7 +80,9 @@ def read(database_url: str, study: str) -> Tables:
             trials=rows("SELECT * FROM trial WHERE study_id = %s ORDER BY number"),
             reports=rows("SELECT * FROM report WHERE study_id = %s ORDER BY number, epoch, sequence"),
             leases=rows("SELECT * FROM lease WHERE study_id = %s ORDER BY number, epoch"),
-            events=rows("SELECT cursor, number, kind, detail, time FROM event WHERE study_id = %s ORDER BY cursor"),
+            events=rows(
+                "SELECT cursor, number, kind, detail, time FROM event WHERE study_id = %s ORDER BY cursor"
+            ),
         )
 
 
@@ -95,7 +97,9 @@ def compare(tables: Tables, journals: Sequence[Journal], *, interruptions_allowe
             sent.add((said.lease_id, sequence))
             row = stored.get((said.lease_id, sequence))
             acknowledged = sequence in journal.acked and said.lease_id not in fenced
-            if acknowledged and (row is None or row.step != said.step or row.metrics.get(METRIC) != said.score):
+            if acknowledged and (
+                row is None or row.step != said.step or row.metrics.get(METRIC) != said.score
+            ):
                 lost.append(f"{said.lease_id} step {said.step}: stored {row}")
             told = journal.decided.get(sequence)
             if row is not None and told is not None and told != row.action:

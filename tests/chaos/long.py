@@ -87,9 +87,7 @@ def main() -> None:
         parser.error(f"there is no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
     sizes = {name: getattr(options, name) for name in ("workers", "trials") if getattr(options, name)}
     options.out.mkdir(parents=True, exist_ok=True)
-    held = [
-        strike(name, options.times, options.out, sizes) for name in options.scenarios or list(SCENARIOS)
-    ]
+    held = [strike(name, options.times, options.out, sizes) for name in options.scenarios or list(SCENARIOS)]
     sys.exit(0 if all(held) else 1)
 
 

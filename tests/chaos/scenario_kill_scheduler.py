@@ -43,7 +43,9 @@ async def hurt(
     outages = []
     async with AsyncClient(site.address, timeout_s=60, connect_timeout_s=60) as client, fleet:
         study = await client.create_study("kill-scheduler", spec)
-        await waiting_for(lambda: sum(len(j.acked) for j in fleet.journals) >= workers, "the fleet's first reports")
+        await waiting_for(
+            lambda: sum(len(j.acked) for j in fleet.journals) >= workers, "the fleet's first reports"
+        )
         for kill in range(times):
             await asyncio.sleep(rng.uniform(*pause_s))
             victims = site.children("scheduler")
@@ -52,9 +54,13 @@ async def hurt(
             again_s = await waiting_for(lambda m=moment: fleet.served_again_after(m), "an acknowledgement")
             outages.append(again_s)
             reports = sum(len(journal.acked) for journal in fleet.journals)
-            say(f"kill {kill + 1}/{times}: acknowledged again after {again_s:.2f} s ({reports} messages so far)")
+            say(
+                f"kill {kill + 1}/{times}: acknowledged again after {again_s:.2f} s ({reports} messages so far)"
+            )
         info = await finished(study, DEADLINE_S)
-        await waiting_for(lambda: all(worker.at_rest for worker in fleet.workers), "the last acknowledgements")
+        await waiting_for(
+            lambda: all(worker.at_rest for worker in fleet.workers), "the last acknowledgements"
+        )
     again = await asyncio.to_thread(replayed, site.address, "kill-scheduler")
     verdict = ledger.compare(ledger.read(site.database_url, "kill-scheduler"), fleet.journals)
     return {

@@ -152,6 +152,10 @@ class SimWorker:
         """There is nothing to measure."""
         return ()
 
+    def trouble(self) -> str:
+        """Nothing is wrong."""
+        return ""
+
     def beat(self) -> None:
         """Nothing is pruned."""
 
@@ -198,9 +202,7 @@ class SimWorker:
         sequence = await self._courier.post(
             assign.lease, worker_pb2.SessionRequest(report=report), awaits_decision=awaits
         )
-        self.journal.reports[sequence] = Said(
-            assign.lease.lease_id, sequence, step, value, time.monotonic()
-        )
+        self.journal.reports[sequence] = Said(assign.lease.lease_id, sequence, step, value, time.monotonic())
         return sequence
 
 

@@ -88,7 +88,7 @@ class TcpProxy:
     async def serve(self) -> asyncio.Server:
         """Begin to listen; `address` says where."""
         server = await asyncio.start_server(self._serve_link, "127.0.0.1", 0)
-        self.address = "127.0.0.1:{}".format(server.sockets[0].getsockname()[1])
+        self.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         return server
 
     def cut_all(self) -> int:

@@ -36,8 +36,9 @@ from headrace_services.scheduler.sweeper import Sweeper
 
 log = logging.getLogger(__name__)
 
-CONNECTION_AGE_S = 15 * 60
-"""Streams are asked to reconnect about this often, so that they spread over the replicas again."""
+CONNECTION_AGE_S = 30 * 60
+"""Clients' connections end about this often, so that they spread over the replicas again. Workers are asked to go
+sooner, by their sessions (`Timing.stream_age_s`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

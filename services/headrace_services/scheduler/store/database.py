@@ -12,6 +12,8 @@ from headrace.errors import DatabaseUnavailableError, InvalidFieldError, Violati
 
 POOL_SIZE = 8
 STATEMENT_TIMEOUT_MS = 60_000
+IDLE_IN_TRANSACTION_MS = 10_000
+"""A replica that freezes in the middle of a step holds the study's lock; Postgres takes it away after this time."""
 _RETRYABLE_STATES = {
     "40001",  # serialization failure
     "40P01",  # deadlock detected
@@ -54,7 +56,8 @@ def open_engine(url: str, *, pool_size: int = POOL_SIZE) -> AsyncEngine:
         connect_args={
             "connect_timeout": 5,
             "application_name": "headrace scheduler",
-            "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c idle_in_transaction_session_timeout=60000",
+            "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} "
+            f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}",
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,

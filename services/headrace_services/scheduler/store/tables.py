@@ -110,6 +110,8 @@ worker = Table(
     Column("id", BigInteger, Identity(), primary_key=True),
     Column("name", Text, nullable=False, unique=True),
     Column("incarnation", Text, nullable=False),
+    # What keeps it from its work now, in its own words.
+    Column("trouble", Text, nullable=False, server_default=""),
     # Counts the streams; only the newest one speaks for the worker.
     Column("session", BigInteger, nullable=False, server_default="0"),
     Column("connected", Boolean, nullable=False, server_default="false"),

@@ -98,13 +98,15 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
     return int(worker_id), int(session)
 
 
-async def heartbeat(conn: AsyncConnection, worker_id: int, session: int, ttl_s: float) -> bool:
+async def heartbeat(
+    conn: AsyncConnection, worker_id: int, session: int, ttl_s: float, trouble: str = ""
+) -> bool:
     """Note that a worker lives, which extends its leases. False when a newer session speaks for it."""
     w = tables.worker
     query = (
         update(w)
         .where(w.c.id == worker_id, w.c.session == session)
-        .values(connected=True, last_seen=now, expires_at=now + _seconds(ttl_s))
+        .values(connected=True, last_seen=now, expires_at=now + _seconds(ttl_s), trouble=trouble)
     )
     return (await conn.execute(query)).rowcount == 1
 
