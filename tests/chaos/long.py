@@ -20,7 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import scenario_freeze_worker
 import scenario_kill_scheduler
+import scenario_kill_worker
+import scenario_postgres
+import scenario_replicas
 
 Run = Callable[..., dict[str, Any]]
 
@@ -36,6 +40,12 @@ class Scenario:
 
 SCENARIOS = {
     "kill-scheduler": Scenario(scenario_kill_scheduler.run, 20, "kill -9 of the scheduler under 64 workers"),
+    "replicas": Scenario(scenario_replicas.run, 6, "three schedulers on one study, one killed now and then"),
+    "freeze-worker": Scenario(
+        scenario_freeze_worker.run, 100, "SIGSTOP of workers past their lease, then SIGCONT"
+    ),
+    "kill-worker": Scenario(scenario_kill_worker.run, 500, "kill -9 of workers"),
+    "postgres": Scenario(scenario_postgres.run, 10, "immediate restarts of Postgres, and an outage of 30 s"),
 }
 
 
