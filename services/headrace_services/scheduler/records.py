@@ -133,6 +133,8 @@ class Trial:
     params: Params
     baseline: bool = False
     bracket: int = 0
+    generation: int | None = None
+    """The generation that an evolutionary sampler proposed it for."""
     epoch: int = 0
     step: int = 0
     milestone: int | None
