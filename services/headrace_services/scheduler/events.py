@@ -155,6 +155,7 @@ def trial_exploited(study: str, exploit: Exploit) -> Event:
         "donor": f"studies/{study}/trials/{exploit.donor}",
         "checkpoint": checkpoint_json(exploit.checkpoint),
         "parameters": {"values": params_json(exploit.params)},
+        "previous_parameters": {"values": params_json(exploit.previous_params)},
     }
     if exploit.donor_value is not None:
         detail["donor_value"] = json_number(exploit.donor_value)
@@ -162,10 +163,7 @@ def trial_exploited(study: str, exploit: Exploit) -> Event:
         number=exploit.number,
         kind="trial_exploited",
         message=f"trial {exploit.number} takes over trial {exploit.donor} at step {exploit.checkpoint.step}: {listed}",
-        detail={
-            "exploit": detail,
-            "previous_parameters": {"values": params_json(exploit.previous_params)},
-        },
+        detail={"exploit": detail},
     )
 
 

@@ -58,6 +58,19 @@ class Reserved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a study stands in the cluster: what other studies' steps read of it before they take a slot."""
+
+    usage: Usage = Usage()
+    speeds: Speeds = field(default_factory=dict)
+    reserved: Reserved | None = None
+    wants_slots: int = 0
+    """How many slots its next trial waits for; 0 while none waits."""
+    wants_count: int = 0
+    """How many such trials it could start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
     """Why a running trial is to leave its slots, and when."""
 
@@ -91,13 +104,7 @@ class Study:
     """How many trials failed before any trial reported anything."""
     create_time: datetime
     end_time: datetime | None
-    usage: Usage = Usage()
-    speeds: Speeds = field(default_factory=dict)
-    reserved: Reserved | None = None
-    wants_slots: int = 0
-    """How many slots its next trial waits for; 0 while none waits."""
-    wants_count: int = 0
-    """How many such trials it could start."""
+    standing: Standing = Standing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +133,8 @@ class Trial:
     params: Params
     baseline: bool = False
     bracket: int = 0
+    generation: int | None = None
+    """The generation that an evolutionary sampler proposed it for."""
     epoch: int = 0
     step: int = 0
     milestone: int | None
@@ -189,7 +198,6 @@ class Lease:
     """The memory budget on each slot; 0 for all of it."""
     model: str = ""
     """The device model, by which speed is learnt."""
-    leaving: Leaving | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

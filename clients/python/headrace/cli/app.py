@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import check, control, doctor, export, listings, logs, preview, report, run, show, why
+from headrace.cli import (
+    check,
+    control,
+    doctor,
+    export,
+    lineage,
+    listings,
+    logs,
+    preview,
+    report,
+    run,
+    show,
+    why,
+)
 from headrace.cli.failure import CommandError
 from headrace.cli.session import Session
 
@@ -83,6 +96,7 @@ PANELS: dict[str, dict[str, Callable[..., object]]] = {
     "Look": {
         "studies": listings.studies,
         "show": show.show,
+        "lineage": lineage.lineage,
         "trials": listings.trials,
         "why": why.why,
         "logs": logs.logs,

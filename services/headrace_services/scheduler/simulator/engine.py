@@ -13,7 +13,7 @@ Equal times: the last slot first. Any rule would do; this one is the seed's, who
 import heapq
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from headrace.spec import StudySpec
@@ -78,6 +78,8 @@ class StudySimulation:
     record: Record = field(default_factory=Record)
     runs: dict[str, _Run] = field(default_factory=dict)
     known: dict[int, Curve] = field(default_factory=dict)
+    idle: int = 0
+    """Slots that are free now although a trial waits for one."""
 
     @classmethod
     def of(
@@ -146,7 +148,10 @@ class Simulation:
         while not all(study.over for study in self.studies):
             if not self._waiting:
                 raise SimulationError(self._stuck())
-            self.now_s, _, _, happen = heapq.heappop(self._heap)
+            at_s, _, _, happen = heapq.heappop(self._heap)
+            for study in self.studies:
+                study.record.idle_pending_s += study.idle * (at_s - self.now_s)
+            self.now_s = at_s
             happen()
         for machine_id, since in self._down.items():
             self._count_down(machine_id, since)
@@ -171,7 +176,19 @@ class Simulation:
             self._obey(study, order)
         if study.over:
             study.record.end_s = self.now_s
+        study.idle = self._idle(study)
         return stepped
+
+    def _idle(self, study: StudySimulation) -> int:
+        """How many slots are free although a trial of the study waits for one."""
+        rows = study.rows
+        limit = study.spec.max_parallel or self._slots
+        free = min(len(self.cluster.free), limit - len(rows.leases))
+        if study.over or free <= 0:
+            return 0
+        more = rows.study.sampled < rows.cache.sampled_limit
+        waits = rows.pending or rows.cache.policy.next_promotion(more=more) is not None
+        return free if waits else 0
 
     def _obey(self, study: StudySimulation, order: Order) -> None:
         match order:
@@ -239,7 +256,6 @@ class Simulation:
             from_step=run.step,
             to_step=target,
             speed=run.speed,
-            slots=len(run.slots),
         )
         self._at(trained_s + run.study.costs.write_s, run.tie, lambda: self._report(run, target))
 
@@ -251,8 +267,8 @@ class Simulation:
         train_time_s = run.segment.trained_s - run.segment.start_s
         outcome: Outcome | None = None
         if at > run.step:
-            study.record.segments.append(run.segment)
             value = run.curve.value(at)
+            study.record.segments.append(replace(run.segment, value=value))
             checkpoint = Checkpoint(
                 uri=f"sim://{run.lease.number}/{at}",
                 step=at,

@@ -36,7 +36,8 @@ class Segment:
     from_step: int
     to_step: int
     speed: float
-    slots: int
+    value: float | None = None
+    """What was reported at `to_step`, noise included."""
 
 
 @dataclass(slots=True, kw_only=True)
