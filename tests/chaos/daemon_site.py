@@ -1,11 +1,12 @@
 """Real worker daemons, each a process of this one, and the means to stop, kill and count what they started."""
 
 import ctypes
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,12 +68,16 @@ class DaemonSite:
             send(process, signal.SIGSTOP)
         return family
 
+    def leave(self) -> None:
+        """Ask it to end in good order."""
+        if self.pid is not None and self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.terminate()
+
     def stop(self) -> None:
-        """End it in good order."""
+        """Wait for its end, which `leave` asked for."""
         if self._process is None:
             return
-        self._process.send_signal(signal.SIGCONT)
-        self._process.terminate()
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
@@ -103,8 +108,20 @@ def running(process: psutil.Process) -> bool:
 
 
 def zombies() -> list[int]:
-    """Children of this process that ended and that nobody has waited for."""
-    return [p.pid for p in psutil.Process().children(recursive=True) if p.status() == psutil.STATUS_ZOMBIE]
+    """Processes that ended, and whose parent, a daemon that lives, has not waited for them."""
+    ours = psutil.Process()
+    return [
+        p.pid
+        for p in ours.children(recursive=True)
+        if p.ppid() != ours.pid and p.status() == psutil.STATUS_ZOMBIE
+    ]
+
+
+def reap(orphans: Sequence[psutil.Process]) -> None:
+    """Do what process 1 does for the processes that a dead daemon left behind."""
+    for orphan in orphans:
+        with suppress(ChildProcessError):
+            os.waitpid(orphan.pid, os.WNOHANG)
 
 
 @contextmanager
@@ -127,5 +144,7 @@ def daemons(found: Sequence[DaemonSite]) -> Iterator[Sequence[DaemonSite]]:
             daemon.start()
         yield found
     finally:
+        for daemon in found:
+            daemon.leave()
         for daemon in found:
             daemon.stop()

@@ -9,6 +9,7 @@ hold did not. Real processes, real signals, a real Postgres; some minutes for ea
 
 import argparse
 import json
+import logging
 import platform
 import shutil
 import sys
@@ -25,6 +26,7 @@ import scenario_kill_scheduler
 import scenario_kill_worker
 import scenario_postgres
 import scenario_replicas
+import scenario_streams
 
 Run = Callable[..., dict[str, Any]]
 
@@ -46,6 +48,7 @@ SCENARIOS = {
     ),
     "kill-worker": Scenario(scenario_kill_worker.run, 500, "kill -9 of workers"),
     "postgres": Scenario(scenario_postgres.run, 10, "immediate restarts of Postgres, and an outage of 30 s"),
+    "streams": Scenario(scenario_streams.run, 10, "256 streams over a bad line, for so many minutes"),
 }
 
 
@@ -83,6 +86,7 @@ def strike(name: str, times: int | None, out: Path, options: dict[str, int]) -> 
 
 def main() -> None:
     """Run what was asked for."""
+    logging.getLogger("headrace_worker").setLevel(logging.CRITICAL)  # the fleet's lines break all the time
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -16,9 +16,9 @@ from typing import Any
 import ledger
 import psutil
 from cluster_site import Cluster, chain_spec, cluster
-from daemon_site import DaemonSite, daemons, orphans_come_here, running, zombies
+from daemon_site import DaemonSite, daemons, orphans_come_here, reap, running, zombies
 from fleet_study import waiting_for
-from scenario_freeze_worker import progressed
+from scenario_freeze_worker import RUNG, RUNGS, progressed
 
 from headrace import AsyncClient
 
@@ -27,7 +27,6 @@ SWEEP_S = LEASE_TTL_S / 4 * 1.2
 """The longest pause between two sweeps."""
 STEP_S = 0.5
 """For the step that requeues, on a machine with other things to do."""
-RUNG = 5
 WAYS = ("at once", "without memory", "after the lease")
 
 
@@ -54,7 +53,7 @@ class Executioner:
         if trial is None:
             return
         epoch = await progressed(self._study, trial, self._rng.randint(1, 2 * RUNG))
-        if await self._trial_of(name) != trial:
+        if epoch is None or await self._trial_of(name) != trial:
             return
         way = self._rng.choice(WAYS)
         moment = time.time()
@@ -82,8 +81,8 @@ class Executioner:
     async def _requeued(self, trial: int, epoch: int) -> None:
         async with asyncio.timeout(60):
             while True:
-                info = await self._study.trial(trial).status()
-                if info.epoch > epoch or info.state.value in ("pending", "paused"):
+                info = await self._study.trial(trial).info()
+                if info.epoch > epoch or info.state.value in ("pending", "paused", "terminated"):
                     return
                 await asyncio.sleep(0.1)
 
@@ -92,6 +91,7 @@ class Executioner:
             await waiting_for(lambda: not any(map(running, started)), "the orphans' end", 5)
         except AssertionError:
             self.survivors += sum(map(running, started))
+        reap(started)
 
 
 async def hurt(
@@ -102,9 +102,9 @@ async def hurt(
         folder / "journal",
         step_s=0.1,
         objective={"metric": "flat", "goal": "minimize"},
-        policy={"kind": "asha", "eta": 2, "rungs": list(range(RUNG, 100_001, RUNG)), "variant": "stopping"},
-        max_trials=len(found),
-        max_steps=100_000,
+        policy={"kind": "asha", "eta": 2, "rungs": RUNGS, "variant": "stopping"},
+        max_trials=2000,
+        max_steps=RUNGS[-1],
     )
     async with AsyncClient(site.address, timeout_s=60, connect_timeout_s=60) as client:
         study = await client.create_study("kill-worker", spec)
