@@ -8,6 +8,7 @@ scheduler's event loop never stood still for long; and at SIGTERM it was gone wi
 """
 
 import asyncio
+import itertools
 import random
 import re
 import signal
@@ -31,6 +32,12 @@ RESET_EVERY_S = 30.0
 HALF_OPEN_EVERY_S = 10.0
 STALL_S = 0.05
 GRACE_S = 15.0
+_SMALL_WINDOW = [
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.http2.lookahead_bytes", 1024),
+    ("grpc.http2.bdp_probe", 0),
+]
+"""So that what is not read piles up at the scheduler, not in this process."""
 
 
 async def hurt(
@@ -140,15 +147,16 @@ async def half_open(proxy: TcpProxy, rng: random.Random, counts: dict[str, Any])
 async def never_read(address: str, counts: dict[str, Any]) -> None:
     """Be a worker without slots that asks for answers and never reads one, until it is cut off."""
     began = time.monotonic()
-    async with grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+    async with grpc.aio.insecure_channel(address, options=_SMALL_WINDOW) as channel:
         call: Any = WorkerServiceStub(channel).Session()
         hello = worker_pb2.Hello(worker="deaf", incarnation="1", log_dir="/simulated")
         await call.write(worker_pb2.SessionRequest(hello=hello))
         with suppress(grpc.RpcError, asyncio.InvalidStateError):
-            for sequence in range(1, 10_000_000):
+            for sequence in itertools.count(1):
                 heartbeat = worker_pb2.Heartbeat(sequence=sequence)
                 await call.write(worker_pb2.SessionRequest(heartbeat=heartbeat))
-                await asyncio.sleep(0.002)
+                if sequence % 20 == 0:
+                    await asyncio.sleep(0.02)
         counts["cut_off_after_s"] = round(time.monotonic() - began, 1)
 
 

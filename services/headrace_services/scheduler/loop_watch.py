@@ -16,7 +16,6 @@ log = logging.getLogger(__name__)
 TICK_S = 0.02
 LONG_S = 0.05
 """What streams and steps should never wait for."""
-WORTH_A_WARNING_S = 0.5
 
 
 @dataclass(slots=True)
@@ -46,8 +45,12 @@ class LoopWatch:
         self.longest_computing_s = max(self.longest_computing_s, computing_s)
         self.long += late_s > LONG_S
         self.long_computing += computing_s > LONG_S
-        if computing_s > WORTH_A_WARNING_S:
-            log.warning("the event loop stood still for %.2f s, computing", late_s)
+        if computing_s > LONG_S:
+            log.info(
+                "the event loop stood still for %.0f ms, %.0f ms of it computing",
+                late_s * 1e3,
+                computing_s * 1e3,
+            )
 
     def __str__(self) -> str:
         return (
