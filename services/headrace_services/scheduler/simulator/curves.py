@@ -79,7 +79,9 @@ class SeedModel:
     START = 1.2
     EXPONENT = 1.6
 
-    def __init__(self, *, trials: int, full: int, seed: int, seconds_per_step: float = 1.0, sign: float = 1.0):
+    def __init__(
+        self, *, trials: int, full: int, seed: int, seconds_per_step: float = 1.0, sign: float = 1.0
+    ):
         self.full = full
         self.seconds_per_step = seconds_per_step
         self.sign = sign

@@ -17,7 +17,13 @@ from headrace_services.scheduler.simulator.costs import Costs, Failures
 from headrace_services.scheduler.simulator.curves import Curves, SeedModel
 from headrace_services.scheduler.simulator.engine import Simulation, StudySimulation
 from headrace_services.scheduler.simulator.recorded import CurveFile, RecordedCurves
-from headrace_services.scheduler.simulator.summary import TARGET_SHARE, Improvement, Summary, improvements, summarise
+from headrace_services.scheduler.simulator.summary import (
+    TARGET_SHARE,
+    Improvement,
+    Summary,
+    improvements,
+    summarise,
+)
 from headrace_services.scheduler.simulator.variants import Variant
 
 RUN_ALL = "run_all"
