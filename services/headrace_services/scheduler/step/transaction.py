@@ -68,6 +68,8 @@ class StepResult:
     """Whether slots that this step freed found no trial here and may serve another study."""
     again: bool
     """Whether there was more to place than one step places."""
+    proposals_wanted: int = 0
+    """How many further proposals the pool is to compute."""
 
 
 async def run_step(
@@ -117,6 +119,7 @@ async def run_step(
         cursor=state.study.cursor,
         slots_left=slots_left,
         again=again,
+        proposals_wanted=state.proposals_wanted,
     )
 
 
