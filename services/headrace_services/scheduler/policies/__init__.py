@@ -14,11 +14,13 @@ from headrace.spec import (
     StudySpec,
     SuccessiveHalvingPolicy,
 )
+from headrace.spec.rungs import GeometricPolicy
 from headrace_services.scheduler.policies.asha import make_asha
 from headrace_services.scheduler.policies.learning_curve import make_learning_curve
 from headrace_services.scheduler.policies.median import make_median
 from headrace_services.scheduler.policies.pasha import make_pasha
 from headrace_services.scheduler.policies.pbt import make_pbt
+from headrace_services.scheduler.policies.pricing import PricedPauses
 from headrace_services.scheduler.policies.protocol import (
     Action,
     Explanation,
@@ -46,6 +48,13 @@ __all__ = [
 
 def make_policy(spec: StudySpec) -> Policy:
     """The policy of a study, without any results yet."""
+    policy = _plain(spec)
+    if isinstance(spec.policy, GeometricPolicy) and spec.policy.price_pauses:
+        return PricedPauses(policy, eta=spec.policy.eta)
+    return policy
+
+
+def _plain(spec: StudySpec) -> Policy:
     match spec.policy:
         case RunAllPolicy():
             return RunAll(max_steps=spec.max_steps, maximize=spec.maximizes())

@@ -87,7 +87,8 @@ class _Asha(Policy):
 
     def joined(self, trial: int, bracket: int, params: Params) -> None:
         del bracket, params
-        self._in_training.add(trial)
+        if trial not in self._withdrawn and trial not in self._top:
+            self._in_training.add(trial)
 
     def record(self, result: RungResult) -> None:
         place = (result.bracket, result.rung)
@@ -105,7 +106,8 @@ class _Asha(Policy):
         self._ranking(bracket, rung).result(trial)
         if self._waits_at.get(trial) == (bracket, rung):
             place = self._rungs[bracket, rung].place(trial)
-            if place.rank > place.results // self._eta:
+            # While others train, a trial outside the best goes on for another reason: its pause has no worth.
+            if place.rank > place.results // self._eta and not self._in_training and not self._finished():
                 self._last = trial
             self._stop_waiting(trial)
             if trial not in self._withdrawn:

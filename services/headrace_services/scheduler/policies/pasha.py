@@ -6,7 +6,8 @@ rank trials alike, more training tells nothing new and the ceiling stays; when t
 the new pair is compared.
 
 A study whose rankings settle early completes without a trial at the full budget: the best trial is the best one at the
-highest rung that was reached.
+top rung. What ASHA does at the end of a study, so that one trial at least has had the full budget, ends at the top rung
+here.
 """
 
 from dataclasses import replace
@@ -59,6 +60,9 @@ class Pasha(AshaPromotion):
         )
         sentence = f"{explanation.sentence}; {settled}"
         return replace(verdict, explanation=replace(explanation, sentence=sentence))
+
+    def _finished(self) -> bool:
+        return self._rungs[0, self._ceiling].value_at(1) is not None
 
     def _raise_ceiling(self, rung: int, epsilon: float) -> None:
         """Let trials go up to a rung; once it is the full budget there is nothing to compare any more."""
