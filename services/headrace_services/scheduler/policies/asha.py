@@ -119,6 +119,13 @@ class _Asha(Policy):
         if trial in self._waits_at:
             self._rungs[self._waits_at[trial]].leave(trial)
 
+    def _finished(self) -> bool:
+        """Whether a trial has reached the last rung with a value."""
+        return any(
+            self._rungs[bracket, len(ladder) - 1].value_at(1) is not None
+            for bracket, ladder in enumerate(self._ladders)
+        )
+
     def _stop_waiting(self, trial: int) -> None:
         place = self._waits_at.pop(trial, None)
         if place is not None:
@@ -192,13 +199,6 @@ class AshaPromotion(_Asha):
                     trial, bracket, rung, len(self._rungs[bracket, rung]) // self._eta, why
                 )
         return None
-
-    def _finished(self) -> bool:
-        """Whether a trial has reached the last rung with a value."""
-        return any(
-            self._rungs[bracket, len(ladder) - 1].value_at(1) is not None
-            for bracket, ladder in enumerate(self._ladders)
-        )
 
     def _promotion(self, trial: int, bracket: int, rung: int, kept: int, why: str) -> Promotion:
         ranking = self._rungs[bracket, rung]
