@@ -175,6 +175,8 @@ class Hub:
             self._deliver(result.orders)
         for changed in self._watchers.get(study_id, ()):
             changed.set()
+        for other in result.kicks:
+            self.kick(other)
         if result.proposals_wanted and self._propose is not None:
             self._propose(study_id, result.proposals_wanted)
         if result.slots_left:
