@@ -70,7 +70,9 @@ class ResumableBatches:
 
         Raises `ValueError` where it was taken over other data, or in the middle of an epoch of other batches.
         """
-        same = ("size", "shuffle") if state["position"] == 0 else ("size", "shuffle", "batch_size", "drop_last")
+        same = (
+            ("size", "shuffle") if state["position"] == 0 else ("size", "shuffle", "batch_size", "drop_last")
+        )
         for name in same:
             if state[name] != getattr(self, name):
                 raise ValueError(
