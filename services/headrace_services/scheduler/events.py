@@ -11,6 +11,8 @@ from headrace_services.scheduler.records import (
     Exploit,
     Lease,
     Params,
+    Proposal,
+    ProposalFailure,
     RungEntry,
     Slot,
     Trial,
@@ -21,19 +23,36 @@ from headrace_services.scheduler.store.tables import json_number
 Json = dict[str, object]
 
 
-def trial_created(trial: Trial) -> Event:
+def trial_created(trial: Trial, proposal: Proposal | None = None) -> Event:
     """A trial was proposed."""
     listed = ", ".join(f"{name}={_short(value)}" for name, value in trial.params.items())
     what = "the baseline" if trial.baseline else "proposed"
+    detail: Json = {
+        "parameters": {"values": params_json(trial.params)},
+        "bracket": trial.bracket,
+        "baseline": trial.baseline,
+    }
+    if proposal is not None:
+        what = f"proposed by {proposal.sampler} from {_basis(proposal)}"
+        detail["proposal"] = proposal_json(proposal)
     return Event(
         number=trial.number,
         kind="trial_created",
         message=f"trial {trial.number} {what}: {listed}",
-        detail={
-            "parameters": {"values": params_json(trial.params)},
-            "bracket": trial.bracket,
-            "baseline": trial.baseline,
-        },
+        detail=detail,
+    )
+
+
+def proposal_failed(number: int, failure: ProposalFailure) -> Event:
+    """The sampler failed as often as it was tried; the trial of this number gets a random configuration."""
+    return Event(
+        number=number,
+        kind="proposal_failed",
+        message=(
+            f"the sampler failed {failure.attempts} times at proposal {failure.number}, "
+            f"so trial {number} is a random draw: {failure.error}"
+        ),
+        detail={"proposal": failure.number, "attempts": failure.attempts, "error": failure.error},
     )
 
 
@@ -167,6 +186,47 @@ def trial_exploited(study: str, exploit: Exploit) -> Event:
     )
 
 
+def slots_reserved(number: int, worker: str, slots: tuple[int, ...], ready_in_s: float | None) -> Event:
+    """A trial that fits nowhere has slots kept for it."""
+    detail: Json = {"worker": f"workers/{worker}", "slots": len(slots)}
+    when = ""
+    if ready_in_s is not None:
+        detail["ready_in_s"] = ready_in_s
+        when = f", free in {ready_in_s:.0f} s by measured times"
+    plural = "s" * (len(slots) != 1)
+    return Event(
+        number=number,
+        kind="slots_reserved",
+        message=f"trial {number} fits nowhere yet: {len(slots)} slot{plural} of {worker} are kept for it{when}",
+        detail=detail,
+    )
+
+
+def trial_preempted(number: int, study: str, why: str) -> Event:
+    """A trial gives its slots to another study, with its checkpoint."""
+    detail: Json = {"in_favour_of": f"studies/{study}" if study else "", "reason": why}
+    return Event(
+        number=number, kind="trial_preempted", message=f"trial {number} is preempted: {why}", detail=detail
+    )
+
+
+def trial_placed(number: int, slots: tuple[Slot, ...], milli: int, rule: str, sentence: str) -> Event:
+    """A trial got slots in a way that is worth telling."""
+    detail: Json = {
+        "rule": rule,
+        "worker": f"workers/{slots[0].worker_name}",
+        "slots": [slot.index for slot in slots],
+        "milli": milli,
+        "sentence": sentence,
+    }
+    return Event(
+        number=number,
+        kind="trial_placed",
+        message=f"trial {number} placed ({rule}): {sentence}",
+        detail=detail,
+    )
+
+
 def study_moved(before: StudyState, after: StudyState, detail: str) -> Event:
     """A study went from one state to another."""
     return Event(
@@ -186,6 +246,28 @@ def checkpoint_json(checkpoint: Checkpoint) -> Json:
         "manifest_sha256": checkpoint.manifest_sha256,
         "write_time": f"{checkpoint.write_time_s:.6f}s",
     }
+
+
+def proposal_json(proposal: Proposal) -> Json:
+    """Return a Proposal as JSON."""
+    found: Json = {
+        "sampler": proposal.sampler,
+        "milestone": proposal.level,
+        "results": proposal.results,
+        "warm_results": proposal.warm_results,
+        "pending": proposal.pending,
+    }
+    if proposal.generation is not None:
+        found["generation"] = proposal.generation
+    return found
+
+
+def _basis(proposal: Proposal) -> str:
+    """What a proposal was made from, in words."""
+    at = f" at step {proposal.level}" if proposal.level else ""
+    warm = f" and {proposal.warm_results} of an earlier study" if proposal.warm_results else ""
+    generation = f", generation {proposal.generation}" if proposal.generation is not None else ""
+    return f"{proposal.results} results{at}{warm}, {proposal.pending} pending{generation}"
 
 
 def params_json(params: Params) -> Json:

@@ -68,14 +68,15 @@ class Standing:
     """How many slots its next trial waits for; 0 while none waits."""
     wants_count: int = 0
     """How many such trials it could start."""
+    quantum_s: float = 30.0
+    """About how long a grant is held: its rung time, as far as that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
     """Why a running trial is to leave its slots, and when."""
 
-    study: str
-    """Whom they are for."""
+    for_study_id: int
     at_report: bool
     """At the next report with a checkpoint; else at the next rung."""
     why: str
@@ -105,6 +106,10 @@ class Study:
     create_time: datetime
     end_time: datetime | None
     standing: Standing = Standing()
+    now_s: float = 0.0
+    """The database's clock when the row was read, in seconds; only differences mean something."""
+    leaving: Mapping[str, Leaving] = field(default_factory=dict)
+    """Its leases that are to end for other studies, by lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +176,32 @@ class Trial:
     def leased(self) -> bool:
         """Whether it is on a worker."""
         return self.state in LEASED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What a configuration was proposed from, by a sampler of the pool."""
+
+    sampler: str
+    """The kind; `random` where the sampler failed."""
+    level: int = 0
+    """The step whose results the model saw; 0 for each trial's first result."""
+    results: int = 0
+    warm_results: int = 0
+    """Further results, of an earlier study."""
+    pending: int = 0
+    """Trials without a result that were taken into account."""
+    generation: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalFailure:
+    """A sampler failed at a proposal as often as it was tried."""
+
+    number: int
+    """Of the proposal, from 0."""
+    attempts: int
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ SERVICES = {
     "worker": ("worker", "Run trials on this machine's GPUs or CPU slots for a scheduler."),
     "planner": ("services", "Serve training plans over gRPC."),
     "plan": ("services", "Plan how to split a training job over a cluster."),
+    "simulate": ("services", "Run a study on a virtual cluster: what each policy would cost and find."),
 }
 """The commands that start services: the extra that brings each, and its line in the list of commands."""
 

@@ -35,6 +35,7 @@ __all__ = [
     "is_pooled",
     "make_learner",
     "make_sampler",
+    "pooled_from",
     "propose",
 ]
 
@@ -42,6 +43,18 @@ __all__ = [
 def is_pooled(spec: StudySpec) -> bool:
     """Whether the study's proposals cost too much for an event loop, so that a process of the pool makes them."""
     return isinstance(spec.sampler, ModelBased | SobolSampler)
+
+
+def pooled_from(spec: StudySpec) -> int | None:
+    """The number of the first proposal that the pool makes; None: all are made where they are needed.
+
+    The startup draws before it need no model. A study that begins with the results of another one has none.
+    """
+    if not is_pooled(spec):
+        return None
+    if isinstance(spec.sampler, TpeSampler | GpSampler) and spec.warm_start is None:
+        return spec.sampler.startup_trials
+    return 0
 
 
 def make_sampler(spec: StudySpec) -> Sampler:

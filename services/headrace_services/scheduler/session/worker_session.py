@@ -20,6 +20,7 @@ from headrace_services.scheduler.arrivals import (
     ReportArrived,
     RestoredArrived,
     Stale,
+    Vacation,
 )
 from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.records import Lease, Trial
@@ -71,6 +72,7 @@ class WorkerSession:
         self._incarnation = greeting.incarnation
         self._number = number
         self._held = Held()
+        self._told_to_leave: set[str] = set()
         self._studies: dict[int, StudyInfo] = {}
         self._study_ids: dict[str, int] = {}
         self._outgoing: asyncio.Queue[worker_pb2.SessionResponse | Order] = asyncio.Queue(MAX_OUTGOING)
@@ -93,6 +95,8 @@ class WorkerSession:
                 self._held.grant(order.lease.id)
             case Cancellation():
                 self._held.end(order.lease.id)
+            case Vacation():
+                self._told_to_leave.add(order.lease.id)
         self._put(order)
 
     def look_again(self) -> None:
@@ -252,7 +256,7 @@ class WorkerSession:
     async def _write(self, write: Callable[[worker_pb2.SessionResponse], object]) -> None:
         while True:
             message = await self._outgoing.get()
-            if isinstance(message, (Assignment, Cancellation)):
+            if isinstance(message, (Assignment, Cancellation, Vacation)):
                 response = await self._order_message(message)
             else:
                 response = message
@@ -287,6 +291,9 @@ class WorkerSession:
             case Cancellation():
                 lease = messages.lease_ref(order.lease, study.name)
                 return worker_pb2.SessionResponse(cancel=worker_pb2.Cancel(lease=lease, reason=order.reason))
+            case Vacation():
+                lease = messages.lease_ref(order.lease, study.name)
+                return worker_pb2.SessionResponse(vacate=worker_pb2.Vacate(lease=lease, reason=order.reason))
 
     async def _note_heartbeats(self) -> None:
         """Write heartbeats down, however many came as one, and read what the worker should hold.
@@ -303,11 +310,21 @@ class WorkerSession:
                         conn, self.worker_id, self._number, self._timing.lease_ttl_s, self._trouble
                     )
                     live = await workers.live_lease_ids(conn, self.worker_id)
+                    leaving = await workers.leases_to_leave(conn, self.worker_id)
             except DatabaseUnavailableError:
                 continue  # the next heartbeat tries again, and nothing expires meanwhile
             if not mine:
                 raise SupersededError(f"a newer session speaks for worker '{self._name}'")
             self._held.refresh(live)
+            self._tell_to_leave(live, leaving)
+
+    def _tell_to_leave(self, live: set[str], leaving: list[tuple[Lease, str]]) -> None:
+        """Send what was asked of the worker's trials by a step whose order did not come here; once a session."""
+        self._told_to_leave &= live
+        for lease, why in leaving:
+            if lease.id not in self._told_to_leave:
+                self._told_to_leave.add(lease.id)
+                self._put(Vacation(worker_id=self.worker_id, lease=lease, reason=why))
 
     async def _reconcile_when_asked(self) -> None:
         while True:

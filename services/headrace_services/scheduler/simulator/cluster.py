@@ -59,7 +59,9 @@ def parse_types(text: str) -> tuple[Machine, ...]:
     for part in text.split(","):
         match = _TYPE.fullmatch(part.strip())
         if match is None:
-            raise ValueError(f"'{part.strip()}' is not of the form NAME:WORKERS[xSLOTS][@SPEED], as in a100:4x8@1.5")
+            raise ValueError(
+                f"'{part.strip()}' is not of the form NAME:WORKERS[xSLOTS][@SPEED], as in a100:4x8@1.5"
+            )
         speed = float(match["speed"] or 1.0)
         workers, slots = int(match["workers"]), int(match["slots"] or 1)
         if not speed or not workers or not slots:

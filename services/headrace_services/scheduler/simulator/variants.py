@@ -16,7 +16,10 @@ from headrace.errors import HeadraceError
 from headrace.spec import StudySpec
 from headrace.spec.study import spec_problems
 
-ALIASES: Mapping[str, str] = {"asha-stopping": "asha:variant=stopping", "asha-promotion": "asha:variant=promotion"}
+ALIASES: Mapping[str, str] = {
+    "asha-stopping": "asha:variant=stopping",
+    "asha-promotion": "asha:variant=promotion",
+}
 OWN = "study"
 
 
@@ -48,7 +51,9 @@ def swept(spec: StudySpec, text: str) -> tuple[str, tuple[Variant, ...]]:
     name, _, listed = text.partition("=")
     values = [value.strip() for value in listed.split(",") if value.strip()]
     if not name.strip() or not values:
-        raise PolicyTextError(f"'{text}' is not a setting with values.", remedy="Write it as in --sweep eta=2,3,4,8.")
+        raise PolicyTextError(
+            f"'{text}' is not a setting with values.", remedy="Write it as in --sweep eta=2,3,4,8."
+        )
     name = name.strip()
     return name, tuple(_with(spec, f"{name}={value}", spec.policy.kind, {name: value}) for value in values)
 
@@ -105,7 +110,9 @@ def _has(spec: StudySpec, kind: str, setting: str) -> bool:
     try:
         StudySpec.model_validate(probe)
     except ValidationError as error:
-        return all("known" not in problem.message for problem in spec_problems(error) if setting in problem.loc)
+        return all(
+            "known" not in problem.message for problem in spec_problems(error) if setting in problem.loc
+        )
     return True
 
 

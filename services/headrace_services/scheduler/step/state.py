@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from headrace.errors import HeadraceError
 from headrace_services.scheduler import events
 from headrace_services.scheduler.arrivals import (
     Cancellation,
@@ -19,9 +20,20 @@ from headrace_services.scheduler.arrivals import (
 from headrace_services.scheduler.lifecycle import Action, Reason, StudyState, next_state
 from headrace_services.scheduler.policies import Action as Ruling
 from headrace_services.scheduler.policies import Explanation, Promotion
-from headrace_services.scheduler.records import Decision, Event, Exploit, Lease, Slot, Study, Trial
+from headrace_services.scheduler.records import (
+    Decision,
+    Event,
+    Exploit,
+    Lease,
+    Proposal,
+    Slot,
+    Study,
+    Trial,
+)
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.changes import Changes, PromotionChange, TrialChange
+from headrace_services.scheduler.step.placement.speeds import grant_kind, learn
+from headrace_services.scheduler.step.room import Room
 
 
 class StepState:
@@ -41,7 +53,7 @@ class StepState:
         """Runnable trials: interrupted ones first, then by number."""
         self.seats: list[tuple[int, Suggest]] = []
         """Clients that wait for a trial."""
-        self.suggested: dict[int, Suggested] = {}
+        self.suggested: dict[int, Suggested | HeadraceError] = {}
         self.answers: dict[tuple[int, int, int], Decision] = {}
         """What reports (number, epoch, sequence) were answered, in this step or before."""
         self.live = 0
@@ -50,6 +62,10 @@ class StepState:
         """Trials that were never placed; counted only where the policy lets them go first."""
         self.wants_placement = False
         """Whether something may be placed, or the study be complete, because of what this step did."""
+        self.proposals_wanted = 0
+        """How many further proposals the pool is to compute."""
+        self.room = Room()
+        """What is known of the cluster beyond the study."""
         self._vacancies: dict[tuple[int, int], int] = {}
 
     @property
@@ -114,14 +130,14 @@ class StepState:
             self._note(before, after, self.study.cursor)
         return after
 
-    def add(self, trial: Trial) -> None:
+    def add(self, trial: Trial, proposal: Proposal | None = None) -> None:
         """Add a new trial."""
         self.study = replace(self.study, next_number=trial.number + 1)
         self.trials[trial.number] = trial
         self.cache.joined(trial.number, trial.bracket, trial.params, baseline=trial.baseline)
         self.changes.created.append(trial)
         self.queue.append(trial.number)
-        self.emit(events.trial_created(trial))
+        self.emit(events.trial_created(trial, proposal))
 
     def mark_promoted(self, number: int, bracket: int, rung: int) -> None:
         """Note that a trial goes past a rung; the next event says why."""
@@ -166,8 +182,10 @@ class StepState:
         self.changes.granted[lease.id] = lease
         self.changes.occupy(slots, lease)
         self.live += 1
+        if slots:
+            self._use(slots[0], lease.milli * len(slots))
         for slot in slots:
-            self.free.remove(slot)
+            self._take(slot, lease)
             self._fill_vacancy(slot, lease.number)
 
     def release(self, lease: Lease) -> None:
@@ -176,7 +194,35 @@ class StepState:
         self.changes.vacate(lease)
         self.live -= 1
         self.wants_placement = True
-        self.free.extend(slot for slot in self.slots.get(lease.id, ()) if slot.placeable)
+        slots = self.slots.get(lease.id, ())
+        if slots:
+            self._use(slots[0], -lease.milli * len(slots))
+        self.offer(slot for slot in slots if slot.placeable)
+
+    def offer(self, slots: Iterable[Slot]) -> None:
+        """Add free slots; of a shared one that is there already, what is free of it grows."""
+        here = {(slot.worker_id, slot.index): place for place, slot in enumerate(self.free)}
+        for slot in slots:
+            place = here.get((slot.worker_id, slot.index))
+            if place is None:
+                self.free.append(slot)
+            else:
+                self.free[place] = self.free[place].less(-slot.free_milli, -slot.memory_left)
+
+    def _take(self, slot: Slot, lease: Lease) -> None:
+        for place, known in enumerate(self.free):
+            if (known.worker_id, known.index) == (slot.worker_id, slot.index):
+                rest = known.less(lease.milli, lease.memory_bytes)
+                if rest.free_milli:
+                    self.free[place] = rest
+                else:
+                    del self.free[place]
+                return
+        raise ValueError(f"slot {slot.index} of {slot.worker_name} is not free")
+
+    def _use(self, slot: Slot, milli: int) -> None:
+        usage = self.study.standing.usage.settled(self.study.now_s)
+        self.stand(usage=usage.hold(slot.kind == "GPU", milli))
 
     def update_lease(self, lease: Lease, **changes: Any) -> Lease:
         """Change a lease."""
@@ -195,6 +241,16 @@ class StepState:
             self.orders.append(Cancellation(worker_id=lease.worker_id, lease=lease, reason=why))
 
     # --- the study and its log -----------------------------------------------------------------------
+
+    def stand(self, **changes: Any) -> None:
+        """Change the study's standing in the cluster."""
+        self.study = replace(self.study, standing=replace(self.study.standing, **changes))
+
+    def learn_speed(self, lease: Lease, steps: int, seconds: float) -> None:
+        """Take in how long a trial trained on its grant."""
+        kind = grant_kind(lease.model, len(lease.slots), lease.milli)
+        self.stand(speeds=learn(self.study.standing.speeds, kind, steps, seconds))
+        self.update(lease.number, speeds=learn(self.trials[lease.number].speeds, kind, steps, seconds))
 
     def move_study(self, state: StudyState, detail: str) -> None:
         """Move the study; once it has ended it stays so."""

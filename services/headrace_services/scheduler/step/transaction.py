@@ -26,9 +26,8 @@ from headrace_services.scheduler.arrivals import (
     StopTrial,
 )
 from headrace_services.scheduler.records import Study
-from headrace_services.scheduler.step import core, placing
+from headrace_services.scheduler.step import cluster_rows, core, placing, sharing
 from headrace_services.scheduler.step.cache import StudyCache
-from headrace_services.scheduler.step.placement import place as slots_for
 from headrace_services.scheduler.step.state import StepState
 from headrace_services.scheduler.store import exploits, requests, rows, step_reads, step_writes
 
@@ -68,6 +67,10 @@ class StepResult:
     """Whether slots that this step freed found no trial here and may serve another study."""
     again: bool
     """Whether there was more to place than one step places."""
+    kicks: tuple[int, ...] = ()
+    """Other studies that free slots were left to."""
+    proposals_wanted: int = 0
+    """How many further proposals the pool is to compute."""
 
 
 async def run_step(
@@ -90,6 +93,7 @@ async def run_step(
     ]
     await _load(conn, state, [arrival for _, arrival in fresh])
     outcomes: dict[int, Outcome | HeadraceError | None] = {}
+    await cluster_rows.look_for_spare(conn, state)
     for seat, arrival in fresh:
         try:
             outcomes[seat] = core.apply(state, arrival, seat=seat)
@@ -109,6 +113,7 @@ async def run_step(
         core.finish(state)
         slots_left = True
     await step_writes.write(conn, study, state.study, state.changes)
+    await cluster_rows.write(conn, state)
     cache.cursor = state.study.cursor
     return StepResult(
         settled=await _settle(conn, submissions, outcomes, repeats),
@@ -117,6 +122,8 @@ async def run_step(
         cursor=state.study.cursor,
         slots_left=slots_left,
         again=again,
+        proposals_wanted=state.proposals_wanted,
+        kicks=tuple(sorted(state.room.kicks)),
     )
 
 
@@ -193,17 +200,25 @@ async def _place(conn: AsyncConnection, state: StepState, arrivals: int) -> tupl
     state.live += await step_reads.live_count(conn, state.study.id)
     freed = list(state.free)
     if state.study.spec.template is not None:
-        state.free += await step_reads.free_slots(conn, state.study.spec.resources, FREE_SLOTS_AT_ONCE)
+        await cluster_rows.free_slots(conn, state, FREE_SLOTS_AT_ONCE)
+        sharing.join(state)
     offered = len(state.free)
     limit = offered + len(state.seats) + placing.LOOKAHEAD + arrivals + 1
     state.load_queue(await step_reads.runnable_trials(conn, state.study.id, limit))
-    while (number := placing.place(state)) is not None:
-        state.load(trials=await step_reads.trials(conn, state.study.id, [number]))
+    await _place_all(conn, state)
+    if await cluster_rows.keep_slots(conn, state):
+        await _place_all(conn, state)
     if not state.live and not state.queue:  # it may be complete; the count visits all trials
         state.held += await step_reads.held_count(conn, state.study.id)
     placing.settle(state)
-    used_up = bool(state.changes.granted) and slots_for(state.free, state.study.spec.resources) is None
-    return any(slot in state.free for slot in freed), offered >= FREE_SLOTS_AT_ONCE and used_up
+    sharing.settle_standing(state)
+    used_up = bool(state.changes.granted) and not cluster_rows.more_fits(state)
+    return cluster_rows.left_over(state, freed), offered >= FREE_SLOTS_AT_ONCE and used_up
+
+
+async def _place_all(conn: AsyncConnection, state: StepState) -> None:
+    while (number := placing.place(state)) is not None:
+        state.load(trials=await step_reads.trials(conn, state.study.id, [number]))
 
 
 async def _settle(

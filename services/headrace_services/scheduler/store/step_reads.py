@@ -6,17 +6,28 @@ from typing import Any
 from sqlalchemy import Row, and_, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace.spec import Resources, StudySpec
+from headrace.spec import StudySpec
 from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.records import Decision, Lease, Slot, Study, Trial
 from headrace_services.scheduler.store import rows, tables
+from headrace_services.scheduler.store.placement import slots_query
 
 now = func.clock_timestamp()
 
 
 async def lock_study(conn: AsyncConnection, study_id: int, spec: StudySpec | None) -> Study | None:
     """Lock a study's row until the transaction ends; None when the study was deleted. `spec`, if it is known."""
-    query = select(tables.study).where(tables.study.c.id == study_id).with_for_update()
+    lv = tables.leave
+    asked = func.jsonb_object_agg(lv.c.lease_id, func.jsonb_build_array(lv.c.for_study_id, lv.c.at_report, lv.c.why))
+    query = (
+        select(
+            tables.study,
+            func.extract("epoch", now).label("now_s"),
+            select(asked).where(lv.c.study_id == study_id).scalar_subquery().label("leaving"),
+        )
+        .where(tables.study.c.id == study_id)
+        .with_for_update()
+    )
     row = (await conn.execute(query)).one_or_none()
     return rows.study(row, spec) if row else None
 
@@ -114,57 +125,17 @@ async def decisions(
     return {(row.number, row.epoch, row.sequence): rows.decision(row) for row in await conn.execute(query)}
 
 
-def _slots_query() -> Any:
-    s, w = tables.slot, tables.worker
-    return select(
-        s.c.worker_id,
-        s.c.index.label("slot_index"),
-        s.c.kind,
-        s.c.memory_bytes,
-        w.c.labels,
-        w.c.name.label("worker_name"),
-        w.c.incarnation,
-        w.c.log_dir,
-        s.c.lease_id,
-        and_(s.c.present, w.c.connected, w.c.expires_at > now).label("placeable"),
-    ).join_from(s, w, s.c.worker_id == w.c.id)
-
-
 async def slots_of(conn: AsyncConnection, lease_ids: Sequence[str]) -> dict[str, tuple[Slot, ...]]:
     """The slots that the named leases hold."""
     if not lease_ids:
         return {}
     held: dict[str, list[Slot]] = {}
-    query = _slots_query().where(tables.slot.c.lease_id.in_(lease_ids)).order_by(tables.slot.c.index)
-    for row in await conn.execute(query):
-        held.setdefault(row.lease_id, []).append(rows.slot(row))
+    s, le = tables.slot, tables.lease
+    holds = and_(s.c.worker_id == le.c.worker_id, s.c.index == func.any(le.c.slots))
+    query = slots_query(held_by=le).join(le, holds)
+    for row in await conn.execute(query.where(le.c.id.in_(lease_ids)).order_by(s.c.index)):
+        held.setdefault(row.held_by, []).append(rows.slot(row))
     return {lease_id: tuple(slots) for lease_id, slots in held.items()}
-
-
-async def free_slots(conn: AsyncConnection, request: Resources, limit: int) -> list[Slot]:
-    """Free slots that suit a request, CPU slots first; locked for this transaction, skipping what others are taking.
-
-    Unsuitable slots would use the limit up: a study that needs GPUs must not be blind behind many free CPUs, nor a
-    gang behind workers that have too few.
-    """
-    s, w = tables.slot, tables.worker
-    free = [s.c.lease_id.is_(None), s.c.present, w.c.connected, w.c.expires_at > now]
-    if request.labels:
-        free.append(w.c.labels.contains(request.labels))
-    if request.gpus:
-        free += [s.c.kind == "GPU", s.c.memory_bytes >= request.gpu_memory_bytes]
-    query = (
-        _slots_query()
-        .where(*free)
-        .order_by(s.c.kind, s.c.worker_id, s.c.index)
-        .limit(limit)
-        .with_for_update(of=s, skip_locked=True)
-    )
-    if request.gpus > 1:
-        enough = select(s.c.worker_id).join_from(s, w, s.c.worker_id == w.c.id).where(*free)
-        enough = enough.group_by(s.c.worker_id).having(func.count() >= request.gpus)
-        query = query.where(s.c.worker_id.in_(enough))
-    return [rows.slot(row) for row in await conn.execute(query)]
 
 
 async def rung_results_since(conn: AsyncConnection, study_id: int, cursor: int) -> Sequence[Row[Any]]:

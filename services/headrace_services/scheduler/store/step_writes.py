@@ -83,6 +83,9 @@ _LEASE_COLUMNS = (
     "last_sequence",
     "step",
     "resume",
+    "milli",
+    "memory_bytes",
+    "model",
 )
 
 
@@ -154,7 +157,22 @@ async def _move_slots(conn: AsyncConnection, changes: Changes) -> None:
     freed = update(s).where(*here, s.c.lease_id == bindparam("g_lease")).values(lease_id=None)
     for (worker, index), lease in changes.vacated.items():
         await conn.execute(freed, {"g_worker": worker, "g_index": index, "g_lease": lease})
-    taken = update(s).where(*here, s.c.lease_id.is_(None)).values(lease_id=bindparam("new_lease"))
+    shared = (
+        update(s)
+        .where(*here, s.c.lease_id.is_(None))
+        .values(
+            shared_milli=s.c.shared_milli + bindparam("milli"),
+            shared_memory_bytes=s.c.shared_memory_bytes + bindparam("memory"),
+        )
+    )
+    parts = [
+        {"g_worker": worker, "g_index": index, "milli": milli, "memory": memory}
+        for (worker, index), (milli, memory) in changes.shared.items()
+        if milli or memory
+    ]
+    await _guarded(conn, shared, parts)
+    free = (s.c.lease_id.is_(None), s.c.shared_milli == 0)
+    taken = update(s).where(*here, *free).values(lease_id=bindparam("new_lease"))
     occupied = [
         {"g_worker": worker, "g_index": index, "new_lease": lease}
         for (worker, index), lease in changes.occupied.items()
@@ -235,6 +253,7 @@ async def _update_study(conn: AsyncConnection, before: Study, after: Study) -> N
             reports=after.reports,
             metric_seen=after.metric_seen,
             early_failures=after.early_failures,
+            standing=rows.standing_columns(after.standing),
         )
     )
     if after.state.ended and not before.state.ended:
