@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 import scenario_freeze_worker
+import scenario_full_disk
 import scenario_kill_scheduler
 import scenario_kill_worker
 import scenario_postgres
@@ -48,6 +49,7 @@ SCENARIOS = {
     ),
     "kill-worker": Scenario(scenario_kill_worker.run, 500, "kill -9 of workers"),
     "postgres": Scenario(scenario_postgres.run, 10, "immediate restarts of Postgres, and an outage of 30 s"),
+    "full-disk": Scenario(scenario_full_disk.run, 5, "full disks of the checkpoint store and of the outbox"),
     "streams": Scenario(scenario_streams.run, 10, "256 streams over a bad line, for so many minutes"),
 }
 

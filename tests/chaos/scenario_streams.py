@@ -32,6 +32,7 @@ RESET_EVERY_S = 30.0
 HALF_OPEN_EVERY_S = 10.0
 STALL_S = 0.05
 GRACE_S = 15.0
+DEAF = "deaf"
 _SMALL_WINDOW = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.http2.lookahead_bytes", 1024),
@@ -70,7 +71,8 @@ async def hurt(
             trouble = [
                 tasks.create_task(reset(proxy, rng, counts)),
                 tasks.create_task(half_open(proxy, rng, counts)),
-                tasks.create_task(never_read(site.address, counts)),
+                tasks.create_task(never_read(site.address)),
+                tasks.create_task(watch_the_deaf_one(client, counts)),
             ]
             end = time.monotonic() + minutes * 60
             while (left := end - time.monotonic()) > 0:
@@ -144,12 +146,24 @@ async def half_open(proxy: TcpProxy, rng: random.Random, counts: dict[str, Any])
             counts["half_open"] += 1
 
 
-async def never_read(address: str, counts: dict[str, Any]) -> None:
-    """Be a worker without slots that asks for answers and never reads one, until it is cut off."""
+async def watch_the_deaf_one(client: AsyncClient, counts: dict[str, Any]) -> None:
+    """Wait until the scheduler has cut it off. (It cannot be told: the news waits behind what it does not read.)"""
     began = time.monotonic()
+    was_there = False
+    while True:
+        there = any(worker.connected for worker in await client.workers() if worker.name == DEAF)
+        if was_there and not there:
+            counts["cut_off_after_s"] = round(time.monotonic() - began, 1)
+            return
+        was_there |= there
+        await asyncio.sleep(0.2)
+
+
+async def never_read(address: str) -> None:
+    """Be a worker without slots that asks for answers and reads none."""
     async with grpc.aio.insecure_channel(address, options=_SMALL_WINDOW) as channel:
         call: Any = WorkerServiceStub(channel).Session()
-        hello = worker_pb2.Hello(worker="deaf", incarnation="1", log_dir="/simulated")
+        hello = worker_pb2.Hello(worker=DEAF, incarnation="1", log_dir="/simulated")
         await call.write(worker_pb2.SessionRequest(hello=hello))
         with suppress(grpc.RpcError, asyncio.InvalidStateError):
             for sequence in itertools.count(1):
@@ -157,7 +171,6 @@ async def never_read(address: str, counts: dict[str, Any]) -> None:
                 await call.write(worker_pb2.SessionRequest(heartbeat=heartbeat))
                 if sequence % 20 == 0:
                     await asyncio.sleep(0.02)
-        counts["cut_off_after_s"] = round(time.monotonic() - began, 1)
 
 
 def _stalls(log: Path) -> dict[str, Any]:
