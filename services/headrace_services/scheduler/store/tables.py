@@ -52,17 +52,21 @@ class Metrics(TypeDecorator[dict[str, float]]):
 
     def process_bind_param(self, value: dict[str, float] | None, dialect: Dialect) -> Any:  # noqa: ARG002
         """Spell out what JSON cannot hold."""
-        if value is None:
-            return None
-        return {
-            name: number if math.isfinite(number) else json_number(number) for name, number in value.items()
-        }
+        return None if value is None else finite_json(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, float] | None:  # noqa: ARG002
         """Undo it."""
-        if value is None:
-            return None
-        return {name: _NON_FINITE[n] if isinstance(n, str) else float(n) for name, n in value.items()}
+        return None if value is None else metrics_of_json(value)
+
+
+def finite_json(metrics: dict[str, float]) -> dict[str, float | str]:
+    """Return metrics as JSON can hold them."""
+    return {name: n if math.isfinite(n) else json_number(n) for name, n in metrics.items()}
+
+
+def metrics_of_json(value: dict[str, Any]) -> dict[str, float]:
+    """Return metrics as they were before `finite_json`."""
+    return {name: _NON_FINITE[n] if isinstance(n, str) else float(n) for name, n in value.items()}
 
 
 def json_number(number: float) -> float | str:
