@@ -151,7 +151,8 @@ class Daemon:
             case Decide():
                 if attempt := self._attempts.get(effect.lease_id):
                     attempt.decide(effect.report_sequence, effect.decision)
-                self._prune([self._retention.decided(effect.lease_id, effect.report_sequence)])
+                pinned = effect.decision.pinned
+                self._prune([self._retention.decided(effect.lease_id, effect.report_sequence, pinned)])
             case Acked():
                 self._retention.acked(effect.sequences)
                 self._courier.acknowledged()
@@ -214,7 +215,9 @@ class Daemon:
         try:
             names = await asyncio.to_thread(self._store.list, order.trial)
             for name in superseded(names, order):
-                await asyncio.to_thread(self._store.delete, self._store.uri(order.trial, name))
+                uri = self._store.uri(order.trial, name)
+                if uri not in order.spared:
+                    await asyncio.to_thread(self._store.delete, uri)
         except OSError as error:
             log.warning("%s: old checkpoints are not deleted yet: %s", order.trial, error)
 

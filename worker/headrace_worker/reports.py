@@ -142,8 +142,13 @@ class Reports:
             if awaits:
                 self._undecided[sequence] = decision
             if ref:
-                kept = max(self._assign.checkpoints_kept, 1)
-                self._saved(sequence, PruneOrder(trial=self._lease.trial, name=name, keep=kept))
+                order = PruneOrder(
+                    trial=self._lease.trial,
+                    name=name,
+                    keep=max(self._assign.checkpoints_kept, 1),
+                    shared=self._assign.checkpoints_shared,
+                )
+                self._saved(sequence, order)
             if folder:
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         if awaits:

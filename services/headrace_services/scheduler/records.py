@@ -147,6 +147,20 @@ class RungEntry:
     value: float | None
     arrival: int
     promoted: bool = False
+    checkpoint: Checkpoint | None = None
+    """What was saved with the report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exploit:
+    """A trial takes over the state of a donor as it was at a rung, and a configuration to go on with."""
+
+    number: int
+    rung: int
+    donor: int
+    checkpoint: Checkpoint
+    donor_value: float | None
+    params: Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

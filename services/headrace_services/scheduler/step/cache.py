@@ -12,6 +12,7 @@ from headrace_services.scheduler.brackets import bracket_for
 from headrace_services.scheduler.policies import Policy, RungResult, make_policy
 from headrace_services.scheduler.records import RungEntry
 from headrace_services.scheduler.samplers import Sampler, make_sampler
+from headrace_services.scheduler.step.live import LiveRows
 
 
 @dataclass(slots=True)
@@ -22,6 +23,7 @@ class StudyCache:
     policy: Policy
     sampler: Sampler
     cursor: int = 0
+    live: LiveRows = field(default_factory=LiveRows)
     _arrivals: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     @classmethod

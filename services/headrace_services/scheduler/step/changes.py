@@ -1,8 +1,8 @@
 """What a step changed, collected in order and written by the transaction in one go."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
-from headrace_services.scheduler.records import Event, Lease, Report, RungEntry, Slot, Trial
+from headrace_services.scheduler.records import Event, Exploit, Lease, Report, RungEntry, Slot, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,17 @@ class Changes:
     reports: list[Report] = field(default_factory=list)
     rungs: list[RungChange] = field(default_factory=list)
     promotions: list[PromotionChange] = field(default_factory=list)
+    exploits: list[tuple[Exploit, int]] = field(default_factory=list)
+    """Each with the event that tells of it."""
     granted: dict[str, Lease] = field(default_factory=dict)
     updated: dict[str, Lease] = field(default_factory=dict)
     occupied: dict[tuple[int, int], str] = field(default_factory=dict)
     vacated: dict[tuple[int, int], str] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        """Whether anything changed."""
+        return any(getattr(self, part.name) for part in fields(self))
 
     def occupy(self, slots: tuple[Slot, ...], lease: Lease) -> None:
         """Note that `lease` holds `slots` from now on."""

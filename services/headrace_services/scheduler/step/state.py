@@ -44,7 +44,10 @@ class StepState:
         self.suggested: dict[int, Suggested] = {}
         self.answers: dict[tuple[int, int, int], Decision] = {}
         """What reports (number, epoch, sequence) were answered, in this step or before."""
-        self.live = 0
+        known = cache.live.count
+        self.live = known or 0
+        self.live_is_counted = known is not None
+        """Else `live` is only what this step has added to the live leases so far, or taken away."""
         self.held = 0
         self.wants_placement = False
         """Whether something may be placed, or the study be complete, because of what this step did."""

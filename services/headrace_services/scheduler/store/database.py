@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import psycopg
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -17,6 +18,13 @@ _RETRYABLE_STATES = {
     "40P01",  # deadlock detected
     "55P03",  # lock not available
 }
+
+# A step runs its statements by psycopg itself, all others by SQLAlchemy, which wraps psycopg's errors.
+_AWAY = (
+    *(OperationalError, InterfaceError, PoolTimeoutError),
+    *(psycopg.OperationalError, psycopg.InterfaceError),
+    *(ConnectionError, TimeoutError),
+)
 
 
 def parse_url(url: str) -> URL:
@@ -66,14 +74,13 @@ def is_away(error: BaseException) -> bool:
     """Whether an error says that the database cannot be reached now, and not that a statement is wrong."""
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
-    return isinstance(
-        error, (OperationalError, InterfaceError, PoolTimeoutError, ConnectionError, TimeoutError)
-    )
+    return isinstance(error, _AWAY)
 
 
 def is_conflict(error: BaseException) -> bool:
     """Whether a transaction lost against another one and should be tried again."""
-    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _RETRYABLE_STATES
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return isinstance(cause, psycopg.Error) and cause.sqlstate in _RETRYABLE_STATES
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ the types of the table's columns: what is sent does not grow with the number of 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -17,25 +18,38 @@ from psycopg.rows import namedtuple_row
 from sqlalchemy import Column, TableValuedAlias, bindparam, column, func
 from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql import ClauseElement
+from sqlalchemy.sql.compiler import SQLCompiler
 
-_DIALECT = PGDialect_psycopg()
+_DIALECT: Dialect = PGDialect_psycopg()  # type: ignore[no-untyped-call]  # SQLAlchemy does not type it
 
 Cursor = psycopg.AsyncCursor[Any]
 Row = Mapping[str, object]
 
 
-def compiled(query: ClauseElement) -> str:
-    """The text of a statement, for `Pipeline.run`."""
-    return str(query.compile(dialect=_DIALECT))
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """The text of a statement, with the values of the constants in it."""
+
+    text: str
+    constants: Row
+
+
+def compiled(query: ClauseElement) -> Statement:
+    """Compile a statement once, for `Pipeline.run`."""
+    text = query.compile(dialect=_DIALECT)
+    assert isinstance(text, SQLCompiler)
+    constants = {name: bind.value for bind, name in text.bind_names.items() if not bind.required}
+    return Statement(str(text), constants)
 
 
 def given(columns: Mapping[str, Column[Any]]) -> TableValuedAlias:
     """The rows that a statement is run with: their names, each with the column whose type it has."""
     typed = [column(name, of.type) for name, of in columns.items()]
     spread = func.json_to_recordset(bindparam("rows", type_=JSON))
-    return spread.table_valued(*typed, name="given").render_derived(with_types=True)
+    return spread.table_valued(*typed).render_derived(name="given", with_types=True)
 
 
 class Pipeline:
@@ -44,12 +58,12 @@ class Pipeline:
     def __init__(self, driver: psycopg.AsyncConnection[Any]) -> None:
         self._driver = driver
 
-    async def run(self, statement: str, rows: Sequence[Row] | None = None, **values: object) -> Cursor:
+    async def run(self, statement: Statement, rows: Sequence[Row] | None = None, **values: object) -> Cursor:
         """Send a statement. What it returned can be read from the cursor when the pipeline's block is left."""
         if rows is not None:
             values["rows"] = json.dumps(rows, separators=(",", ":"), allow_nan=False)
         cursor: Cursor = self._driver.cursor(row_factory=namedtuple_row)
-        return await cursor.execute(statement, values, prepare=True)
+        return await cursor.execute(statement.text, {**statement.constants, **values}, prepare=True)
 
 
 @asynccontextmanager

@@ -106,9 +106,6 @@ def trial_columns(record: Trial) -> Columns:
     }
 
 
-TRIAL_COLUMNS = tuple(trial_columns(Trial(study_id=0, number=0, params={}, milestone=None)))
-
-
 def progress_columns(record: Trial) -> Columns:
     """The columns that a report changes while its trial stays where it is."""
     return {
@@ -123,10 +120,6 @@ def progress_columns(record: Trial) -> Columns:
         "losses_in_row": record.losses_in_row,
         "steps_spent": record.steps_spent,
     }
-
-
-PROGRESS_COLUMNS = tuple(progress_columns(Trial(study_id=0, number=0, params={}, milestone=None)))
-_standing = attrgetter(*(name for name in TRIAL_COLUMNS if name not in PROGRESS_COLUMNS))
 
 
 def is_progress(before: Trial, after: Trial) -> bool:
@@ -218,6 +211,7 @@ def rung_entry(row: AnyRow) -> RungEntry:
         value=row.value,
         arrival=row.arrival,
         promoted=row.promoted_cursor is not None,
+        checkpoint=checkpoint(row.checkpoint),
     )
 
 
@@ -237,11 +231,23 @@ def rung_columns(study_id: int, entry: RungEntry, cursor: int) -> Columns:
         "step": entry.step,
         "value": _number(entry.value),
         "arrival": entry.arrival,
+        "checkpoint": checkpoint_columns(entry.checkpoint),
         "cursor": cursor,
     }
 
 
-RUNG_COLUMNS = ("study_id", "number", "rung", "bracket", "milestone", "step", "value", "arrival", "cursor")
+RUNG_COLUMNS = (
+    "study_id",
+    "number",
+    "rung",
+    "bracket",
+    "milestone",
+    "step",
+    "value",
+    "arrival",
+    "checkpoint",
+    "cursor",
+)
 
 
 def event_columns(study_id: int, cursor: int, event: Event) -> Columns:
@@ -293,3 +299,9 @@ REPORT_COLUMNS = (
 
 def _number(value: float | None) -> float | str | None:
     return value if value is None or math.isfinite(value) else json_number(value)
+
+
+_any_trial = Trial(study_id=0, number=0, params={}, milestone=None)
+TRIAL_COLUMNS = tuple(trial_columns(_any_trial))
+PROGRESS_COLUMNS = tuple(progress_columns(_any_trial))
+_standing = attrgetter(*(name for name in TRIAL_COLUMNS if name not in PROGRESS_COLUMNS))

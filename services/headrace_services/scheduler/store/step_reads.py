@@ -1,24 +1,86 @@
 """What a step reads, under the study's lock."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Row, and_, func, or_, select, tuple_
+from sqlalchemy import ARRAY, BigInteger, Row, Text, and_, any_, bindparam, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec import Resources, StudySpec
 from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.records import Decision, Lease, Slot, Study, Trial
 from headrace_services.scheduler.store import rows, tables
+from headrace_services.scheduler.store.pipeline import Cursor, Pipeline, compiled, pipeline
 
 now = func.clock_timestamp()
 
 
 async def lock_study(conn: AsyncConnection, study_id: int, spec: StudySpec | None) -> Study | None:
     """Lock a study's row until the transaction ends; None when the study was deleted. `spec`, if it is known."""
-    query = select(tables.study).where(tables.study.c.id == study_id).with_for_update()
-    row = (await conn.execute(query)).one_or_none()
-    return rows.study(row, spec) if row else None
+    async with pipeline(conn) as sent:
+        ask = await ask_study(sent, study_id, spec)
+    return await ask.study()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedStudy:
+    """A study on its way."""
+
+    spec: StudySpec | None
+    cursor: Cursor
+
+    async def study(self) -> Study | None:
+        """The study; None when it was deleted."""
+        row = await self.cursor.fetchone()
+        return rows.study(row, self.spec) if row else None
+
+
+async def ask_study(sent: Pipeline, study_id: int, spec: StudySpec | None) -> AskedStudy:
+    """Lock a study's row; what is asked for next is read under the lock."""
+    cursor = await sent.run(_LOCK_STUDY if spec is None else _LOCK_KNOWN_STUDY, study=study_id)
+    return AskedStudy(spec=spec, cursor=cursor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedRows:
+    """Trials and leases on their way."""
+
+    leases: Cursor | None = None
+    slots: Cursor | None = None
+    trials: Cursor | None = None
+
+    async def found_leases(self) -> list[Lease]:
+        """Those of the named leases that the study has."""
+        return [rows.lease(row) for row in await self.leases.fetchall()] if self.leases else []
+
+    async def found_slots(self) -> dict[str, tuple[Slot, ...]]:
+        """The slots that the named leases hold."""
+        held: dict[str, list[Slot]] = {}
+        for row in await self.slots.fetchall() if self.slots else ():
+            held.setdefault(row.lease_id, []).append(rows.slot(row))
+        return {lease_id: tuple(slots) for lease_id, slots in held.items()}
+
+    async def found_trials(self) -> list[Trial]:
+        """Those of the named trials that exist."""
+        return [rows.trial(row) for row in await self.trials.fetchall()] if self.trials else []
+
+
+async def ask_rows(
+    sent: Pipeline, study_id: int, leases: Collection[str], numbers: Collection[int]
+) -> AskedRows:
+    """Ask for leases, with the slots that they hold, and for trials."""
+    asked = AskedRows()
+    if leases:
+        ids = sorted(leases)
+        asked = replace(
+            asked,
+            leases=await sent.run(_LEASES, study=study_id, ids=ids),
+            slots=await sent.run(_SLOTS_OF, ids=ids),
+        )
+    if numbers:
+        asked = replace(asked, trials=await sent.run(_TRIALS, study=study_id, numbers=sorted(numbers)))
+    return asked
 
 
 async def trials(conn: AsyncConnection, study_id: int, numbers: Iterable[int]) -> list[Trial]:
@@ -121,11 +183,9 @@ async def slots_of(conn: AsyncConnection, lease_ids: Sequence[str]) -> dict[str,
     """The slots that the named leases hold."""
     if not lease_ids:
         return {}
-    held: dict[str, list[Slot]] = {}
-    query = _slots_query().where(tables.slot.c.lease_id.in_(lease_ids)).order_by(tables.slot.c.index)
-    for row in await conn.execute(query):
-        held.setdefault(row.lease_id, []).append(rows.slot(row))
-    return {lease_id: tuple(slots) for lease_id, slots in held.items()}
+    async with pipeline(conn) as sent:
+        asked = AskedRows(slots=await sent.run(_SLOTS_OF, ids=sorted(lease_ids)))
+    return await asked.found_slots()
 
 
 async def free_slots(conn: AsyncConnection, request: Resources, limit: int) -> list[Slot]:
@@ -172,3 +232,22 @@ async def ended_since(conn: AsyncConnection, study_id: int, cursor: int) -> list
         select(t.c.number).where(t.c.study_id == study_id, t.c.end_cursor > cursor).order_by(t.c.end_cursor)
     )
     return [int(row.number) for row in await conn.execute(query)]
+
+
+_study = bindparam("study", type_=BigInteger)
+_ids = bindparam("ids", type_=ARRAY(Text))
+_locked = select(tables.study).where(tables.study.c.id == _study).with_for_update()
+_LOCK_STUDY = compiled(_locked)
+_LOCK_KNOWN_STUDY = compiled(
+    _locked.with_only_columns(*(column for column in tables.study.c if column.name != "spec"))
+)
+_LEASES = compiled(
+    select(tables.lease).where(tables.lease.c.id == any_(_ids), tables.lease.c.study_id == _study)
+)
+_TRIALS = compiled(
+    select(tables.trial).where(
+        tables.trial.c.study_id == _study,
+        tables.trial.c.number == any_(bindparam("numbers", type_=ARRAY(BigInteger))),
+    )
+)
+_SLOTS_OF = compiled(_slots_query().where(tables.slot.c.lease_id == any_(_ids)).order_by(tables.slot.c.index))

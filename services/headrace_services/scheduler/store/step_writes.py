@@ -12,7 +12,7 @@ from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.records import Lease, Study, Trial
 from headrace_services.scheduler.step.changes import Changes, TrialChange
 from headrace_services.scheduler.store import rows, tables
-from headrace_services.scheduler.store.pipeline import Cursor, Pipeline, compiled, given
+from headrace_services.scheduler.store.pipeline import Cursor, Pipeline, Statement, compiled, given
 from headrace_services.scheduler.store.rows import Columns
 
 now = func.clock_timestamp()
@@ -44,11 +44,11 @@ class Writes:
             if cursor.rowcount != count:
                 raise StaleCopyError(f"expected to change {count} rows and changed {cursor.rowcount}")
 
-    async def _insert(self, statement: str, values: Iterable[Columns]) -> None:
+    async def _insert(self, statement: Statement, values: Iterable[Columns]) -> None:
         if listed := list(values):
             await self._pipeline.run(statement, listed)
 
-    async def _guarded(self, statement: str, values: Iterable[Columns]) -> None:
+    async def _guarded(self, statement: Statement, values: Iterable[Columns]) -> None:
         """Run a guarded write for each of the rows; each must meet its own."""
         if listed := list(values):
             self._expected.append((await self._pipeline.run(statement, listed), len(listed)))
@@ -62,17 +62,18 @@ class Writes:
 
     async def _move_trials(self, changes: list[TrialChange]) -> None:
         for wave in _waves(changes):
-            parts: dict[str, list[Columns]] = {_PROGRESS_TRIALS: [], _MOVE_TRIALS: [], _END_TRIALS: []}
+            progress, moves, ends = list[Columns](), list[Columns](), list[Columns]()
             for change in wave:
                 if rows.is_progress(change.before, change.after):
-                    parts[_PROGRESS_TRIALS].append(_guards(change) | rows.progress_columns(change.after))
+                    progress.append(_guards(change) | rows.progress_columns(change.after))
                 elif change.after.state is State.TERMINATED:
                     columns = rows.trial_columns(change.after) | {"end_cursor": change.cursor}
-                    parts[_END_TRIALS].append(_guards(change) | columns)
+                    ends.append(_guards(change) | columns)
                 else:
-                    parts[_MOVE_TRIALS].append(_guards(change) | rows.trial_columns(change.after))
-            for statement, part in parts.items():
-                await self._guarded(statement, part)
+                    moves.append(_guards(change) | rows.trial_columns(change.after))
+            await self._guarded(_PROGRESS_TRIALS, progress)
+            await self._guarded(_MOVE_TRIALS, moves)
+            await self._guarded(_END_TRIALS, ends)
 
     async def _move_slots(self, changes: Changes) -> None:
         await self._insert(_VACATE_SLOTS, _placed(changes.vacated))
@@ -161,7 +162,7 @@ def _waves(changes: list[TrialChange]) -> list[list[TrialChange]]:
 # --- statements -------------------------------------------------------------------------------------
 
 
-def _inserting(table: Any, *names: str, **computed: Callable[[Any], ColumnElement[Any]]) -> str:
+def _inserting(table: Any, *names: str, **computed: Callable[[Any], ColumnElement[Any]]) -> Statement:
     """Insert the given rows; `computed` columns are expressions over a given row."""
     new = given({name: table.c[name] for name in names})
     values = [new.c[name] for name in names] + [of(new.c) for of in computed.values()]
@@ -190,15 +191,13 @@ _LEASE_COLUMNS = (
 _CREATE_TRIALS = _inserting(
     tables.trial, "study_id", "number", "state", "params", "baseline", "bracket", "milestone"
 )
-_GRANT_LEASES = _inserting(
-    tables.lease, *_LEASE_COLUMNS, expires_at=lambda new: now + _seconds(new.ttl_s)
-)
+_GRANT_LEASES = _inserting(tables.lease, *_LEASE_COLUMNS, expires_at=lambda new: now + _seconds(new.ttl_s))
 _REPORTS = _inserting(tables.report, *rows.REPORT_COLUMNS)
 _RUNGS = _inserting(tables.rung_result, *rows.RUNG_COLUMNS)
 _EVENTS = _inserting(tables.event, *rows.EVENT_COLUMNS)
 
 
-def _updating_leases(**values: Any) -> str:
+def _updating_leases(**values: Any) -> Statement:
     le = tables.lease
     new = given({"g_lease": le.c.id, "last_sequence": le.c.last_sequence, "step": le.c.step})
     query = update(le).where(le.c.id == new.c.g_lease, le.c.live)
@@ -210,7 +209,7 @@ _CONTINUE_LEASES = _updating_leases()
 _END_LEASES = _updating_leases(live=False, end_time=now)
 
 
-def _updating_trials(names: Iterable[str], *, ends: bool = False) -> str:
+def _updating_trials(names: Iterable[str], *, ends: bool = False) -> Statement:
     t = tables.trial
     guards = {"g_study": t.c.study_id, "g_number": t.c.number, "g_epoch": t.c.epoch, "g_state": t.c.state}
     changed = [*names, "end_cursor"] if ends else list(names)
@@ -229,7 +228,7 @@ _MOVE_TRIALS = _updating_trials(rows.TRIAL_COLUMNS)
 _END_TRIALS = _updating_trials(rows.TRIAL_COLUMNS, ends=True)
 
 
-def _updating_slots(*, vacate: bool) -> str:
+def _updating_slots(*, vacate: bool) -> Statement:
     s = tables.slot
     here = given({"g_worker": s.c.worker_id, "g_index": s.c.index, "lease": s.c.lease_id})
     query = update(s).where(s.c.worker_id == here.c.g_worker, s.c.index == here.c.g_index)
@@ -242,7 +241,7 @@ _VACATE_SLOTS = _updating_slots(vacate=True)
 _OCCUPY_SLOTS = _updating_slots(vacate=False)
 
 
-def _promoting() -> str:
+def _promoting() -> Statement:
     r = tables.rung_result
     new = given({"g_study": r.c.study_id, "g_number": r.c.number, "g_rung": r.c.rung, "at": r.c.cursor})
     query = update(r).where(
@@ -257,7 +256,7 @@ def _promoting() -> str:
 _PROMOTE = _promoting()
 
 
-def _updating_study(**values: Any) -> str:
+def _updating_study(**values: Any) -> Statement:
     s = tables.study
     query = update(s).where(
         s.c.id == bindparam("g_study", type_=s.c.id.type),

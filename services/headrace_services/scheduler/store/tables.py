@@ -278,6 +278,8 @@ rung_result = Table(
     # The events that recorded and promoted it, for caches that catch up.
     Column("cursor", BigInteger, nullable=False),
     Column("promoted_cursor", BigInteger),
+    # What was saved with the report: what another trial may be given (population-based training).
+    Column("checkpoint", JSONB(none_as_null=True)),
     _time("time", now=True),
     ForeignKeyConstraint(["study_id", "number"], ["trial.study_id", "trial.number"], ondelete="CASCADE"),
     # Arrivals at a rung are numbered without doubles.
@@ -291,6 +293,35 @@ rung_result = Table(
         "promoted_cursor",
         postgresql_where=text("promoted_cursor IS NOT NULL"),
     ),
+)
+
+exploit = Table(
+    "exploit",
+    metadata,
+    Column("study_id", BigInteger, primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    # A trial copies at most once at each rung.
+    Column("rung", Integer, primary_key=True),
+    Column("donor", BigInteger, nullable=False),
+    Column("checkpoint", JSONB, nullable=False),
+    Column("donor_value", Float),
+    Column("params", JSON, nullable=False),
+    # The event that tells of it, for caches that catch up.
+    Column("cursor", BigInteger, nullable=False),
+    _time("time", now=True),
+    # Both were recorded at the rung.
+    ForeignKeyConstraint(
+        ["study_id", "number", "rung"],
+        ["rung_result.study_id", "rung_result.number", "rung_result.rung"],
+        ondelete="CASCADE",
+    ),
+    ForeignKeyConstraint(
+        ["study_id", "donor", "rung"],
+        ["rung_result.study_id", "rung_result.number", "rung_result.rung"],
+        ondelete="CASCADE",
+    ),
+    CheckConstraint("donor <> number", name="itself"),
+    Index("exploit_cursor", "study_id", "cursor"),
 )
 
 event = Table(
