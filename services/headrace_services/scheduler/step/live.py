@@ -38,7 +38,7 @@ class LiveRows:
     ) -> None:
         """Take over what a step has touched, as it left it."""
         for lease in leases:
-            if lease.live:
+            if lease.live and lease.number in trials:
                 self.leases[lease.id] = lease
                 self.trials[lease.number] = trials[lease.number]
                 self.slots[lease.id] = slots.get(lease.id, ())

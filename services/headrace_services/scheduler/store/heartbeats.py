@@ -1,0 +1,67 @@
+"""The heartbeats of many workers, written down together: one commit, whatever their number."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import ARRAY, BigInteger, Float, any_, bindparam, func, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store.pipeline import compiled, given, pipeline
+
+now = func.clock_timestamp()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """A session that heard of its worker."""
+
+    worker_id: int
+    session: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """What the rows say to a heartbeat."""
+
+    mine: bool
+    """False when a newer session speaks for the worker."""
+    leases: frozenset[str]
+    """The worker's live leases."""
+
+
+async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> dict[Beat, Noted]:
+    """Note that workers live, which extends their leases."""
+    noted = sorted(set(beats), key=lambda beat: beat.worker_id)
+    ids = [beat.worker_id for beat in noted]
+    async with pipeline(conn) as sent:
+        said = [{"g_worker": beat.worker_id, "g_session": beat.session} for beat in noted]
+        heard = await sent.run(_NOTE, said, ttl_s=ttl_s)
+        held = await sent.run(_LEASES, ids=ids)
+    current = {(row.id, row.session) for row in await heard.fetchall()}
+    leases: dict[int, set[str]] = {}
+    for row in await held.fetchall():
+        leases.setdefault(row.worker_id, set()).add(row.id)
+    return {
+        beat: Noted(
+            mine=(beat.worker_id, beat.session) in current,
+            leases=frozenset(leases.get(beat.worker_id, ())),
+        )
+        for beat in noted
+    }
+
+
+_w, _le = tables.worker, tables.lease
+_said = given({"g_worker": _w.c.id, "g_session": _w.c.session})
+_until = now + func.make_interval(0, 0, 0, 0, 0, 0, bindparam("ttl_s", type_=Float))
+_NOTE = compiled(
+    update(_w)
+    .where(_w.c.id == _said.c.g_worker, _w.c.session == _said.c.g_session)
+    .values(connected=True, last_seen=now, expires_at=_until)
+    .returning(_w.c.id, _w.c.session)
+)
+_LEASES = compiled(
+    select(_le.c.id, _le.c.worker_id).where(
+        _le.c.worker_id == any_(bindparam("ids", type_=ARRAY(BigInteger))), _le.c.live
+    )
+)
