@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from headrace.spec.domains import CategoricalDomain, FloatDomain, IntDomain
-from headrace.spec.policy import AshaPolicy, GridSampler
-from headrace.spec.study import Objective, Resources, StudySpec
+from headrace.spec.objective import Constraint, Objective, WarmStart
+from headrace.spec.policy import AshaPolicy
+from headrace.spec.sampler import SAMPLERS
+from headrace.spec.study import Resources, StudySpec
 from headrace.spec.template import TrialTemplate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +29,9 @@ MODELS = {
     "objective": (Objective,),
     "trial": (TrialTemplate,),
     "space": (FloatDomain, IntDomain, CategoricalDomain),
-    "sampler": (GridSampler,),
+    "sampler": tuple(SAMPLERS.values()),
+    "constraints": (Constraint,),
+    "warm_start": (WarmStart,),
     "policy": (AshaPolicy,),
     "resources": (Resources,),
 }

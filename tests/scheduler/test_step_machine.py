@@ -205,6 +205,8 @@ class StepMachine(RuleBasedStateMachine):
         if self.site.cache is None:
             return
         fresh = StudyCache.empty(self.site.spec)
+        for row in self.query("SELECT * FROM trial WHERE study_id = :study ORDER BY number"):
+            fresh.joined(row.number, row.bracket, row.params, baseline=row.baseline)
         results = self.query("SELECT * FROM rung_result WHERE study_id = :study ORDER BY cursor")
         for row in results:
             fresh.record(rows.rung_entry(row))

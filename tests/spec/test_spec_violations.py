@@ -147,7 +147,7 @@ BAD = [
         "Join",
     ),
     # the policy
-    ({"policy__kind": "hyperband"}, "policy.kind", "not a known kind", "run_all, asha"),
+    ({"policy__kind": "hypeband"}, "policy.kind", "not a known kind", "run_all, asha"),
     ({"policy__kind": DELETE}, "policy.kind", "is required", "run_all, asha"),
     ({"policy__eta": 1}, "policy.eta", "at least 2", ""),
     ({"policy__eta": 0}, "policy.eta", "at least 2", ""),
@@ -171,7 +171,7 @@ BAD = [
     ({"policy__brackets": 0}, "policy.brackets", "at least 1", ""),
     ({"policy": {"kind": "run_all", "eta": 3}}, "policy.eta", "not a known key", "kind"),
     # the sampler
-    ({"sampler": {"kind": "tpe"}}, "sampler.kind", "not a known kind", "random, grid"),
+    ({"sampler": {"kind": "zzzz"}}, "sampler.kind", "not a known kind", "random, grid, sobol, tpe, gp"),
     ({"sampler": {"kind": "grid", "points": {"lr": 3}}}, "sampler.points.momentum", "continuous", "how many"),
     (
         {"sampler": {"kind": "grid", "points": {"lr": 0, "momentum": 1}}},

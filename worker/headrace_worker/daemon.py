@@ -56,6 +56,7 @@ log = logging.getLogger(__name__)
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PAGE = 256
 _LAST_ACKS_S = 5.0
+_TROUBLE_CHARACTERS = 500
 
 
 class AlreadyRunningError(Exception):
@@ -166,6 +167,11 @@ class Daemon:
     async def telemetry(self) -> Sequence[worker_pb2.DeviceTelemetry]:
         """Measures the devices."""
         return await asyncio.get_running_loop().run_in_executor(self._meter, self._devices.telemetry)
+
+    def trouble(self) -> str:
+        """Says which disk or store does not take what has to be written."""
+        found = [self._courier.outbox.trouble, *(a.reports.trouble for a in self._attempts.values())]
+        return "; ".join(dict.fromkeys(text for text in found if text))[:_TROUBLE_CHARACTERS]
 
     def beat(self) -> None:
         """Prunes what the last heartbeats have proven."""

@@ -16,10 +16,14 @@ When a message is lost, or comes twice:
 - A second Assign of a lease that is held or has ended changes nothing; nor does a second Cancel or Decision.
 - Where the two sides can only have missed a message (two running leases on one slot, a report that was acknowledged
   but never decided), `tick` asks for a reconnect after a few heartbeats, and Welcome settles it.
+- A scheduler that answers heartbeats and then falls silent is gone, though the connection does not say so (a
+  half-open one, a frozen process). `tick` asks for another session within half a lease time, so that the leases
+  live on. A scheduler of an earlier version never answers heartbeats; to it this does not apply.
 
 Calls take events and return effects, in the order in which they are to be carried out.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +33,8 @@ from headrace.v1 import event_pb2, worker_pb2
 
 _REMEMBERED = 4096
 _PATIENCE_TICKS = 3
+_SILENCE = 0.4
+"""For what part of a lease time a scheduler may be silent."""
 
 
 class SessionProtocolError(Exception):
@@ -150,6 +156,9 @@ class SessionCore:
         self._heartbeats = 0
         self._leaving_for_good = False
         self._patience_ticks = _PATIENCE_TICKS
+        self._answers_heartbeats = False
+        self._silent_ticks = 0
+        self._silence_ticks = 0
 
     # What the daemon tells it.
 
@@ -211,15 +220,22 @@ class SessionCore:
         """The stream is over; nothing that was sent on it counts as received."""
         self.phase = Phase.DISCONNECTED
 
-    def heartbeat(self, telemetry: Sequence[worker_pb2.DeviceTelemetry]) -> worker_pb2.Heartbeat:
+    def heartbeat(
+        self, telemetry: Sequence[worker_pb2.DeviceTelemetry], trouble: str = ""
+    ) -> worker_pb2.Heartbeat:
         """Makes the next heartbeat."""
         self._heartbeats += 1
-        return worker_pb2.Heartbeat(sequence=self._heartbeats, telemetry=telemetry, held=self._named())
+        return worker_pb2.Heartbeat(
+            sequence=self._heartbeats, telemetry=telemetry, held=self._named(), trouble=trouble
+        )
 
     def tick(self) -> str:
         """A heartbeat interval went by. Returns why the session has to be opened anew, or nothing."""
         if self.phase is not Phase.OPEN:
             return ""
+        self._silent_ticks += 1
+        if self._answers_heartbeats and self._silent_ticks > self._silence_ticks:
+            return f"the scheduler left {self._silent_ticks - 1} heartbeats unanswered"
         running: set[int] = set()
         worst = 0
         reason = ""
@@ -255,6 +271,7 @@ class SessionCore:
     def receive(self, response: worker_pb2.SessionResponse) -> list[Effect]:
         """Takes one message from the scheduler."""
         kind = response.WhichOneof("message")
+        self._silent_ticks = 0
         if self.phase is Phase.DISCONNECTED:
             raise SessionProtocolError(f"{kind} outside a session")
         if self.phase is Phase.GREETING and kind not in {"welcome", "drain"}:
@@ -272,6 +289,7 @@ class SessionCore:
                 self.phase = Phase.DRAINING
                 return [Finish(grace_s=response.drain.grace.ToTimedelta().total_seconds())]
             case "ack":
+                self._answers_heartbeats |= response.ack.heartbeat > 0
                 return self._ack(response.ack.sequences)
             case _:
                 return []  # a later version's message
@@ -283,11 +301,15 @@ class SessionCore:
             raise SessionProtocolError("a second Welcome")
         self.phase = Phase.OPEN
         self.sent_through = 0
+        interval_s = welcome.heartbeat_interval.ToTimedelta().total_seconds()
+        lease_ttl_s = welcome.lease_ttl.ToTimedelta().total_seconds()
+        self._answers_heartbeats = False
+        self._silence_ticks = max(2, math.ceil(_SILENCE * lease_ttl_s / interval_s)) if interval_s else 0
         still_ours = {ref.lease_id for ref in welcome.held}
         effects: list[Effect] = [
             Welcomed(
-                heartbeat_interval_s=welcome.heartbeat_interval.ToTimedelta().total_seconds(),
-                lease_ttl_s=welcome.lease_ttl.ToTimedelta().total_seconds(),
+                heartbeat_interval_s=interval_s,
+                lease_ttl_s=lease_ttl_s,
                 scheduler=welcome.scheduler,
             )
         ]

@@ -8,6 +8,7 @@ from headrace_services.scheduler.policies import Explanation
 from headrace_services.scheduler.records import (
     Checkpoint,
     Event,
+    Exploit,
     Lease,
     Params,
     RungEntry,
@@ -137,6 +138,34 @@ def with_slot_goes_to(event: Event, trial: str) -> Event:
         event,
         message=f"{event.message}; its slot goes to trial {number}",
         detail={**event.detail, "explanation": {**explanation, "slot_goes_to": trial}},
+    )
+
+
+def trial_exploited(study: str, exploit: Exploit) -> Event:
+    """A trial took over another's state, with a mutated configuration."""
+    before = {name: _short(value) for name, value in exploit.previous_params.items()}
+    listed = ", ".join(
+        f"{name}={before.get(name, 'none')} → {_short(value)}"
+        for name, value in exploit.params.items()
+        if exploit.previous_params.get(name) != value
+    )
+    detail: Json = {
+        "rung": exploit.rung,
+        "step": exploit.checkpoint.step,
+        "donor": f"studies/{study}/trials/{exploit.donor}",
+        "checkpoint": checkpoint_json(exploit.checkpoint),
+        "parameters": {"values": params_json(exploit.params)},
+    }
+    if exploit.donor_value is not None:
+        detail["donor_value"] = json_number(exploit.donor_value)
+    return Event(
+        number=exploit.number,
+        kind="trial_exploited",
+        message=f"trial {exploit.number} takes over trial {exploit.donor} at step {exploit.checkpoint.step}: {listed}",
+        detail={
+            "exploit": detail,
+            "previous_parameters": {"values": params_json(exploit.previous_params)},
+        },
     )
 
 

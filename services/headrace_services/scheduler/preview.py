@@ -11,7 +11,6 @@ import random
 from dataclasses import dataclass
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.brackets import bracket_for
 from headrace_services.scheduler.policies import Action, RungResult, make_policy
 from headrace_services.scheduler.samplers import Params, make_sampler
 
@@ -95,7 +94,7 @@ def _samples(spec: StudySpec) -> tuple[Params, ...]:
 def _rungs(spec: StudySpec, runs: list[_Run], scale: float) -> tuple[PreviewRung, ...]:
     policy = make_policy(spec)
     rungs: list[PreviewRung] = []
-    for bracket in range(getattr(spec.policy, "brackets", 1)):
+    for bracket in range(policy.brackets):
         before = 0
         for rung, milestone in enumerate(policy.ladder(bracket)):
             recorded = sum(run.recorded.get((bracket, rung), 0) for run in runs) / len(runs)
@@ -136,7 +135,7 @@ def _simulate(spec: StudySpec, trials: int, slots: int, seed: int) -> _Run:
     def fill() -> None:
         nonlocal new
         while len(arrivals) < slots:
-            promotion = policy.next_promotion()
+            promotion = policy.next_promotion(more=new < trials)
             if promotion is not None:
                 policy.promoted(promotion.trial, promotion.bracket, promotion.rung)
                 start(promotion.trial, promotion.bracket, promotion.rung + 1)
@@ -146,7 +145,9 @@ def _simulate(spec: StudySpec, trials: int, slots: int, seed: int) -> _Run:
             else:
                 return
 
-    brackets = [bracket_for(spec, first + trial) for trial in range(trials)]
+    brackets = [policy.bracket(first + trial) for trial in range(trials)]
+    for trial, bracket in enumerate(brackets):
+        policy.joined(trial, bracket, {})
     if first:
         arrivals.append((spec.max_steps, -1, -1, 0))
     fill()

@@ -122,6 +122,9 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
     session.output.table(
         ["WORKER", "LINK", "SEEN", "SLOT", "DEVICE", "MEMORY", "TRIAL", "LABELS"], rows, right=["SLOT"]
     )
+    for worker in found:
+        if worker.connected and worker.trouble:
+            session.output.note(f"{worker.name} waits: {worker.trouble}")
 
 
 def _study_row(study: StudyInfo, output: Output) -> list[Cell]:

@@ -157,6 +157,7 @@ def worker(info: Worker) -> Json:
         "last_seen": info.last_seen,
         "version": info.version,
         "labels": info.labels,
+        "trouble": info.trouble,
         "slots": [
             {
                 "index": s.index,

@@ -177,6 +177,7 @@ def worker(proto: study_pb2.WorkerStatus) -> model.Worker:
         labels=dict(sorted(proto.labels.items())),
         last_seen=_time(proto, "last_seen", proto.last_seen),
         version=proto.version,
+        trouble=proto.trouble,
     )
 
 

@@ -269,3 +269,5 @@ class Worker:
     labels: Mapping[str, str]
     last_seen: datetime | None
     version: str
+    trouble: str = ""
+    """What keeps it from its work now, such as a full disk; empty while nothing does."""

@@ -553,6 +553,10 @@ class Explanation(_message.Message):
     CUTOFF_VALUE_FIELD_NUMBER: _builtins.int
     SENTENCE_FIELD_NUMBER: _builtins.int
     SLOT_GOES_TO_FIELD_NUMBER: _builtins.int
+    PAUSE_PRICE_FIELD_NUMBER: _builtins.int
+    EXPECTED_VALUE_FIELD_NUMBER: _builtins.int
+    EXPECTED_SPREAD_FIELD_NUMBER: _builtins.int
+    PROBABILITY_FIELD_NUMBER: _builtins.int
     rule: _builtins.str
     """The rule's name, such as `asha_promotion`."""
     bracket: _builtins.int
@@ -570,6 +574,16 @@ class Explanation(_message.Message):
     """In one sentence, with the figures."""
     slot_goes_to: _builtins.str
     """The trial that got the slot (`studies/…/trials/…`), if one did."""
+    expected_value: _builtins.float
+    """Where a curve was extrapolated: the value expected at the full budget, its spread (one standard deviation), and
+    the probability that it beats the best value.
+    """
+    expected_spread: _builtins.float
+    probability: _builtins.float
+    @_builtins.property
+    def pause_price(self) -> Global___PausePrice:
+        """What the pause was priced at, where the policy prices pauses."""
+
     def __init__(
         self,
         *,
@@ -584,21 +598,87 @@ class Explanation(_message.Message):
         cutoff_value: _builtins.float | None = ...,
         sentence: _builtins.str = ...,
         slot_goes_to: _builtins.str = ...,
+        pause_price: Global___PausePrice | None = ...,
+        expected_value: _builtins.float | None = ...,
+        expected_spread: _builtins.float | None = ...,
+        probability: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cutoff_value", b"_cutoff_value", "_value", b"_value", "cutoff_value", b"cutoff_value", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cutoff_value", b"_cutoff_value", "_expected_spread", b"_expected_spread", "_expected_value", b"_expected_value", "_probability", b"_probability", "_value", b"_value", "cutoff_value", b"cutoff_value", "expected_spread", b"expected_spread", "expected_value", b"expected_value", "pause_price", b"pause_price", "probability", b"probability", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cutoff_value", b"_cutoff_value", "_value", b"_value", "bracket", b"bracket", "cutoff_value", b"cutoff_value", "kept", b"kept", "milestone", b"milestone", "rank", b"rank", "results", b"results", "rule", b"rule", "rung", b"rung", "sentence", b"sentence", "slot_goes_to", b"slot_goes_to", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cutoff_value", b"_cutoff_value", "_expected_spread", b"_expected_spread", "_expected_value", b"_expected_value", "_probability", b"_probability", "_value", b"_value", "bracket", b"bracket", "cutoff_value", b"cutoff_value", "expected_spread", b"expected_spread", "expected_value", b"expected_value", "kept", b"kept", "milestone", b"milestone", "pause_price", b"pause_price", "probability", b"probability", "rank", b"rank", "results", b"results", "rule", b"rule", "rung", b"rung", "sentence", b"sentence", "slot_goes_to", b"slot_goes_to", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cutoff_value: _TypeAlias = _typing.Literal["cutoff_value"]  # noqa: Y015
     _WhichOneofArgType__cutoff_value: _TypeAlias = _typing.Literal["_cutoff_value", b"_cutoff_value"]  # noqa: Y015
+    _WhichOneofReturnType__expected_spread: _TypeAlias = _typing.Literal["expected_spread"]  # noqa: Y015
+    _WhichOneofArgType__expected_spread: _TypeAlias = _typing.Literal["_expected_spread", b"_expected_spread"]  # noqa: Y015
+    _WhichOneofReturnType__expected_value: _TypeAlias = _typing.Literal["expected_value"]  # noqa: Y015
+    _WhichOneofArgType__expected_value: _TypeAlias = _typing.Literal["_expected_value", b"_expected_value"]  # noqa: Y015
+    _WhichOneofReturnType__probability: _TypeAlias = _typing.Literal["probability"]  # noqa: Y015
+    _WhichOneofArgType__probability: _TypeAlias = _typing.Literal["_probability", b"_probability"]  # noqa: Y015
     _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
     _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cutoff_value) -> _WhichOneofReturnType__cutoff_value | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_spread) -> _WhichOneofReturnType__expected_spread | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_value) -> _WhichOneofReturnType__expected_value | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__probability) -> _WhichOneofReturnType__probability | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
 
 Global___Explanation: _TypeAlias = Explanation  # noqa: Y015
+
+@_typing.final
+class PausePrice(_message.Message):
+    """Whether a pause pays: it costs a write and a read of the checkpoint, and frees the slot for as long as the trial would
+    train to its next rung. That is lost time only if the trial is not promoted anyway.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKPOINT_BYTES_FIELD_NUMBER: _builtins.int
+    WRITE_S_FIELD_NUMBER: _builtins.int
+    READ_S_FIELD_NUMBER: _builtins.int
+    PRICE_S_FIELD_NUMBER: _builtins.int
+    RUNG_S_FIELD_NUMBER: _builtins.int
+    PROMOTION_PROBABILITY_FIELD_NUMBER: _builtins.int
+    WORTH_S_FIELD_NUMBER: _builtins.int
+    PAYS_FIELD_NUMBER: _builtins.int
+    checkpoint_bytes: _builtins.int
+    write_s: _builtins.float
+    """Seconds, measured on this trial; reading counts as writing until it was measured."""
+    read_s: _builtins.float
+    price_s: _builtins.float
+    """The sum of the two."""
+    rung_s: _builtins.float
+    """Training time to the next rung."""
+    promotion_probability: _builtins.float
+    """The probability that the trial is promoted from this rung in the end."""
+    worth_s: _builtins.float
+    """What the slot's next best use is worth: (1 - promotion_probability)·rung_s, or 0 where nothing else is to run."""
+    pays: _builtins.bool
+    """Whether the worth exceeds the price, so that the trial is paused."""
+    def __init__(
+        self,
+        *,
+        checkpoint_bytes: _builtins.int = ...,
+        write_s: _builtins.float = ...,
+        read_s: _builtins.float = ...,
+        price_s: _builtins.float = ...,
+        rung_s: _builtins.float = ...,
+        promotion_probability: _builtins.float = ...,
+        worth_s: _builtins.float = ...,
+        pays: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_bytes", b"checkpoint_bytes", "pays", b"pays", "price_s", b"price_s", "promotion_probability", b"promotion_probability", "read_s", b"read_s", "rung_s", b"rung_s", "worth_s", b"worth_s", "write_s", b"write_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PausePrice: _TypeAlias = PausePrice  # noqa: Y015
 
 @_typing.final
 class Decision(_message.Message):

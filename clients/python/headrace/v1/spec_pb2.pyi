@@ -781,11 +781,34 @@ class Policy(_message.Message):
 
     RUN_ALL_FIELD_NUMBER: _builtins.int
     ASHA_FIELD_NUMBER: _builtins.int
+    SUCCESSIVE_HALVING_FIELD_NUMBER: _builtins.int
+    HYPERBAND_FIELD_NUMBER: _builtins.int
+    PASHA_FIELD_NUMBER: _builtins.int
+    MEDIAN_FIELD_NUMBER: _builtins.int
+    RUNG_MEDIAN_FIELD_NUMBER: _builtins.int
+    LEARNING_CURVE_FIELD_NUMBER: _builtins.int
     PBT_FIELD_NUMBER: _builtins.int
+    PRICE_PAUSES_FIELD_NUMBER: _builtins.int
+    price_pauses: _builtins.bool
+    """A trial that the policy would pause goes on instead where its slot has no better use for the time that writing
+    and reading the checkpoint takes. Only for policies that pause; measured, so that nothing is assumed of it.
+    """
     @_builtins.property
     def run_all(self) -> Global___RunAllPolicy: ...
     @_builtins.property
     def asha(self) -> Global___AshaPolicy: ...
+    @_builtins.property
+    def successive_halving(self) -> Global___SuccessiveHalvingPolicy: ...
+    @_builtins.property
+    def hyperband(self) -> Global___HyperbandPolicy: ...
+    @_builtins.property
+    def pasha(self) -> Global___PashaPolicy: ...
+    @_builtins.property
+    def median(self) -> Global___MedianPolicy: ...
+    @_builtins.property
+    def rung_median(self) -> Global___RungMedianPolicy: ...
+    @_builtins.property
+    def learning_curve(self) -> Global___LearningCurvePolicy: ...
     @_builtins.property
     def pbt(self) -> Global___PbtPolicy: ...
     def __init__(
@@ -793,13 +816,20 @@ class Policy(_message.Message):
         *,
         run_all: Global___RunAllPolicy | None = ...,
         asha: Global___AshaPolicy | None = ...,
+        successive_halving: Global___SuccessiveHalvingPolicy | None = ...,
+        hyperband: Global___HyperbandPolicy | None = ...,
+        pasha: Global___PashaPolicy | None = ...,
+        median: Global___MedianPolicy | None = ...,
+        rung_median: Global___RungMedianPolicy | None = ...,
+        learning_curve: Global___LearningCurvePolicy | None = ...,
         pbt: Global___PbtPolicy | None = ...,
+        price_pauses: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "kind", b"kind", "pbt", b"pbt", "run_all", b"run_all"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "hyperband", b"hyperband", "kind", b"kind", "learning_curve", b"learning_curve", "median", b"median", "pasha", b"pasha", "pbt", b"pbt", "run_all", b"run_all", "rung_median", b"rung_median", "successive_halving", b"successive_halving"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "kind", b"kind", "pbt", b"pbt", "run_all", b"run_all"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "hyperband", b"hyperband", "kind", b"kind", "learning_curve", b"learning_curve", "median", b"median", "pasha", b"pasha", "pbt", b"pbt", "price_pauses", b"price_pauses", "run_all", b"run_all", "rung_median", b"rung_median", "successive_halving", b"successive_halving"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["run_all", "asha", "pbt"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["run_all", "asha", "successive_halving", "hyperband", "pasha", "median", "rung_median", "learning_curve", "pbt"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -904,6 +934,230 @@ class PbtPolicy(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__resample_probability) -> _WhichOneofReturnType__resample_probability | None: ...
 
 Global___PbtPolicy: _TypeAlias = PbtPolicy  # noqa: Y015
+
+@_typing.final
+class SuccessiveHalvingPolicy(_message.Message):
+    """Synchronous successive halving: cohorts of trials that wait for each other at every rung (Jamieson and Talwalkar,
+    arXiv 1502.07943).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ETA_FIELD_NUMBER: _builtins.int
+    MIN_STEPS_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
+    COHORT_FIELD_NUMBER: _builtins.int
+    eta: _builtins.int
+    """The reduction factor η ≥ 2; 0 means 3."""
+    min_steps: _builtins.int
+    """The first rung, as in AshaPolicy; excludes `rungs`."""
+    cohort: _builtins.int
+    """How many trials compete with each other; 0 means as many as leave one at the top, η^(rungs-1)."""
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        eta: _builtins.int = ...,
+        min_steps: _builtins.int = ...,
+        rungs: _abc.Iterable[_builtins.int] | None = ...,
+        cohort: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cohort", b"cohort", "eta", b"eta", "min_steps", b"min_steps", "rungs", b"rungs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SuccessiveHalvingPolicy: _TypeAlias = SuccessiveHalvingPolicy  # noqa: Y015
+
+@_typing.final
+class HyperbandPolicy(_message.Message):
+    """Hyperband: successive halving in several brackets (Li et al., JMLR 18)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ETA_FIELD_NUMBER: _builtins.int
+    MIN_STEPS_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
+    eta: _builtins.int
+    """The reduction factor η ≥ 2; 0 means 3."""
+    min_steps: _builtins.int
+    """The least budget of a trial in the first bracket; the rungs are max_steps/η^k; excludes `rungs`."""
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        eta: _builtins.int = ...,
+        min_steps: _builtins.int = ...,
+        rungs: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "min_steps", b"min_steps", "rungs", b"rungs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HyperbandPolicy: _TypeAlias = HyperbandPolicy  # noqa: Y015
+
+@_typing.final
+class PashaPolicy(_message.Message):
+    """PASHA: ASHA with a top rung that grows only while the top two rungs rank trials differently (Bohdal et al.,
+    arXiv 2207.06940).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ETA_FIELD_NUMBER: _builtins.int
+    MIN_STEPS_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
+    EPSILON_FIELD_NUMBER: _builtins.int
+    eta: _builtins.int
+    """The reduction factor η ≥ 2; 0 means 3."""
+    min_steps: _builtins.int
+    """The first rung, as in AshaPolicy; excludes `rungs`."""
+    epsilon: _builtins.float
+    """Values that differ by no more count as equal when rungs are compared; absent: estimated as in the paper."""
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        eta: _builtins.int = ...,
+        min_steps: _builtins.int = ...,
+        rungs: _abc.Iterable[_builtins.int] | None = ...,
+        epsilon: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epsilon", b"_epsilon", "epsilon", b"epsilon"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epsilon", b"_epsilon", "epsilon", b"epsilon", "eta", b"eta", "min_steps", b"min_steps", "rungs", b"rungs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__epsilon: _TypeAlias = _typing.Literal["epsilon"]  # noqa: Y015
+    _WhichOneofArgType__epsilon: _TypeAlias = _typing.Literal["_epsilon", b"_epsilon"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epsilon) -> _WhichOneofReturnType__epsilon | None: ...
+
+Global___PashaPolicy: _TypeAlias = PashaPolicy  # noqa: Y015
+
+@_typing.final
+class MedianPolicy(_message.Message):
+    """Median stopping, as in Vizier: a trial whose best value so far is worse than the median of the others' running
+    averages is stopped.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
+    COMPLETED_ONLY_FIELD_NUMBER: _builtins.int
+    GRACE_STEPS_FIELD_NUMBER: _builtins.int
+    MIN_PEERS_FIELD_NUMBER: _builtins.int
+    interval: _builtins.int
+    """The rule is applied every so many steps; 0 means a hundredth of max_steps. Excludes `rungs`."""
+    completed_only: _builtins.bool
+    """Compare with completed trials only, instead of with all that came as far."""
+    grace_steps: _builtins.int
+    """No trial is stopped before so many steps."""
+    min_peers: _builtins.int
+    """No trial is stopped while there are fewer others to compare with; 0 means 3."""
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        interval: _builtins.int = ...,
+        rungs: _abc.Iterable[_builtins.int] | None = ...,
+        completed_only: _builtins.bool = ...,
+        grace_steps: _builtins.int = ...,
+        min_peers: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed_only", b"completed_only", "grace_steps", b"grace_steps", "interval", b"interval", "min_peers", b"min_peers", "rungs", b"rungs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MedianPolicy: _TypeAlias = MedianPolicy  # noqa: Y015
+
+@_typing.final
+class RungMedianPolicy(_message.Message):
+    """A trial whose value at a rung is worse, by more than a tolerance, than the median of the values there is stopped."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
+    TOLERANCE_FIELD_NUMBER: _builtins.int
+    GRACE_STEPS_FIELD_NUMBER: _builtins.int
+    MIN_RESULTS_FIELD_NUMBER: _builtins.int
+    interval: _builtins.int
+    """As in MedianPolicy."""
+    tolerance: _builtins.float
+    """As a share of the median; absent means 0.05."""
+    grace_steps: _builtins.int
+    """No trial is stopped before so many steps."""
+    min_results: _builtins.int
+    """No trial is stopped while there are fewer values at the rung, its own included; 0 means 3."""
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        interval: _builtins.int = ...,
+        rungs: _abc.Iterable[_builtins.int] | None = ...,
+        tolerance: _builtins.float | None = ...,
+        grace_steps: _builtins.int = ...,
+        min_results: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_tolerance", b"_tolerance", "tolerance", b"tolerance"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tolerance", b"_tolerance", "grace_steps", b"grace_steps", "interval", b"interval", "min_results", b"min_results", "rungs", b"rungs", "tolerance", b"tolerance"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__tolerance: _TypeAlias = _typing.Literal["tolerance"]  # noqa: Y015
+    _WhichOneofArgType__tolerance: _TypeAlias = _typing.Literal["_tolerance", b"_tolerance"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tolerance) -> _WhichOneofReturnType__tolerance | None: ...
+
+Global___RungMedianPolicy: _TypeAlias = RungMedianPolicy  # noqa: Y015
+
+@_typing.final
+class LearningCurvePolicy(_message.Message):
+    """A trial is stopped when its curve, extrapolated, is unlikely to beat the best value at the full budget."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
+    THRESHOLD_FIELD_NUMBER: _builtins.int
+    MIN_POINTS_FIELD_NUMBER: _builtins.int
+    GRACE_STEPS_FIELD_NUMBER: _builtins.int
+    interval: _builtins.int
+    """As in MedianPolicy."""
+    threshold: _builtins.float
+    """A trial whose probability to beat the best is below this is stopped; absent means 0.05."""
+    min_points: _builtins.int
+    """No trial is stopped with fewer points of its curve known; 0 means 4."""
+    grace_steps: _builtins.int
+    """No trial is stopped before so many steps."""
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        interval: _builtins.int = ...,
+        rungs: _abc.Iterable[_builtins.int] | None = ...,
+        threshold: _builtins.float | None = ...,
+        min_points: _builtins.int = ...,
+        grace_steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_threshold", b"_threshold", "threshold", b"threshold"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_threshold", b"_threshold", "grace_steps", b"grace_steps", "interval", b"interval", "min_points", b"min_points", "rungs", b"rungs", "threshold", b"threshold"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__threshold: _TypeAlias = _typing.Literal["threshold"]  # noqa: Y015
+    _WhichOneofArgType__threshold: _TypeAlias = _typing.Literal["_threshold", b"_threshold"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__threshold) -> _WhichOneofReturnType__threshold | None: ...
+
+Global___LearningCurvePolicy: _TypeAlias = LearningCurvePolicy  # noqa: Y015
 
 @_typing.final
 class Resources(_message.Message):

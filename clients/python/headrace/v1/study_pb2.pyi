@@ -1373,12 +1373,15 @@ class WorkerStatus(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     RESERVATION_FIELD_NUMBER: _builtins.int
     CPUS_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`workers/{worker}`."""
     connected: _builtins.bool
     version: _builtins.str
     cpus: _builtins.int
     """The machine's cores."""
+    trouble: _builtins.str
+    """What keeps the worker from its work now, such as a full disk, in its own words; empty while nothing does."""
     @_builtins.property
     def slots(self) -> _containers.RepeatedCompositeFieldContainer[Global___SlotStatus]: ...
     @_builtins.property
@@ -1400,10 +1403,11 @@ class WorkerStatus(_message.Message):
         version: _builtins.str = ...,
         reservation: Global___SlotReservation | None = ...,
         cpus: _builtins.int = ...,
+        trouble: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_seen", b"last_seen", "reservation", b"reservation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "cpus", b"cpus", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "reservation", b"reservation", "slots", b"slots", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "cpus", b"cpus", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "reservation", b"reservation", "slots", b"slots", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -309,14 +309,14 @@ class Exploit(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RUNG_FIELD_NUMBER: _builtins.int
-    MILESTONE_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
     DONOR_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     DONOR_VALUE_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
     rung: _builtins.int
-    """The rung at which the trial stopped and copied, and its level in steps."""
-    milestone: _builtins.int
+    """The rung at which the trial stopped and copied, and the step that the donor's state is from."""
+    step: _builtins.int
     donor: _builtins.str
     """`studies/{study}/trials/{number}`."""
     donor_value: _builtins.float
@@ -329,7 +329,7 @@ class Exploit(_message.Message):
         self,
         *,
         rung: _builtins.int = ...,
-        milestone: _builtins.int = ...,
+        step: _builtins.int = ...,
         donor: _builtins.str = ...,
         checkpoint: Global___CheckpointRef | None = ...,
         donor_value: _builtins.float | None = ...,
@@ -337,7 +337,7 @@ class Exploit(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_donor_value", b"_donor_value", "checkpoint", b"checkpoint", "donor_value", b"donor_value", "parameters", b"parameters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_donor_value", b"_donor_value", "checkpoint", b"checkpoint", "donor", b"donor", "donor_value", b"donor_value", "milestone", b"milestone", "parameters", b"parameters", "rung", b"rung"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_donor_value", b"_donor_value", "checkpoint", b"checkpoint", "donor", b"donor", "donor_value", b"donor_value", "parameters", b"parameters", "rung", b"rung", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__donor_value: _TypeAlias = _typing.Literal["donor_value"]  # noqa: Y015
     _WhichOneofArgType__donor_value: _TypeAlias = _typing.Literal["_donor_value", b"_donor_value"]  # noqa: Y015

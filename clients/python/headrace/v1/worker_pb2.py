@@ -28,7 +28,7 @@ from headrace.v1 import spec_pb2 as headrace_dot_v1_dot_spec__pb2
 from headrace.v1 import trial_pb2 as headrace_dot_v1_dot_trial__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18headrace/v1/worker.proto\x12\x0bheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17headrace/v1/event.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\"\xe6\x01\n\x0eSessionRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.headrace.v1.HelloH\x00\x12+\n\theartbeat\x18\x02 \x01(\x0b\x32\x16.headrace.v1.HeartbeatH\x00\x12%\n\x06report\x18\x03 \x01(\x0b\x32\x13.headrace.v1.ReportH\x00\x12)\n\x08restored\x18\x04 \x01(\x0b\x32\x15.headrace.v1.RestoredH\x00\x12%\n\x06\x65xited\x18\x05 \x01(\x0b\x32\x13.headrace.v1.ExitedH\x00\x42\t\n\x07message\"\xb0\x02\n\x0fSessionResponse\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.headrace.v1.WelcomeH\x00\x12%\n\x06\x61ssign\x18\x02 \x01(\x0b\x32\x13.headrace.v1.AssignH\x00\x12.\n\x08\x64\x65\x63ision\x18\x03 \x01(\x0b\x32\x1a.headrace.v1.LeaseDecisionH\x00\x12%\n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32\x13.headrace.v1.CancelH\x00\x12#\n\x05\x64rain\x18\x05 \x01(\x0b\x32\x12.headrace.v1.DrainH\x00\x12\x1f\n\x03\x61\x63k\x18\x06 \x01(\x0b\x32\x10.headrace.v1.AckH\x00\x12%\n\x06vacate\x18\x07 \x01(\x0b\x32\x13.headrace.v1.VacateH\x00\x42\t\n\x07message\"\x86\x02\n\x05Hello\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12$\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x13.headrace.v1.Device\x12.\n\x06labels\x18\x04 \x03(\x0b\x32\x1e.headrace.v1.Hello.LabelsEntry\x12#\n\x04held\x18\x05 \x03(\x0b\x32\x15.headrace.v1.LeaseRef\x12\x0f\n\x07version\x18\x06 \x01(\t\x12\x0f\n\x07log_dir\x18\x07 \x01(\t\x12\x0c\n\x04\x63pus\x18\x08 \x01(\x05\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"q\n\x06\x44\x65vice\x12\r\n\x05index\x18\x01 \x01(\x05\x12%\n\x04kind\x18\x02 \x01(\x0e\x32\x17.headrace.v1.DeviceKind\x12\r\n\x05model\x18\x03 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x03\x12\x0c\n\x04uuid\x18\x05 \x01(\t\"s\n\tHeartbeat\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12/\n\ttelemetry\x18\x02 \x03(\x0b\x32\x1c.headrace.v1.DeviceTelemetry\x12#\n\x04held\x18\x03 \x03(\x0b\x32\x15.headrace.v1.LeaseRef\"P\n\x0f\x44\x65viceTelemetry\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x13\n\x0butilization\x18\x02 \x01(\x01\x12\x19\n\x11memory_used_bytes\x18\x03 \x01(\x03\"\x90\x02\n\x06Report\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12$\n\x05lease\x18\x02 \x01(\x0b\x32\x15.headrace.v1.LeaseRef\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x31\n\x07metrics\x18\x04 \x03(\x0b\x32 .headrace.v1.Report.MetricsEntry\x12.\n\ncheckpoint\x18\x05 \x01(\x0b\x32\x1a.headrace.v1.CheckpointRef\x12-\n\ntrain_time\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"p\n\x08Restored\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12$\n\x05lease\x18\x02 \x01(\x0b\x32\x15.headrace.v1.LeaseRef\x12,\n\tread_time\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x9f\x01\n\x06\x45xited\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12$\n\x05lease\x18\x02 \x01(\x0b\x32\x15.headrace.v1.LeaseRef\x12)\n\x07outcome\x18\x03 \x01(\x0e\x32\x18.headrace.v1.ExitOutcome\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x10\n\x08log_tail\x18\x05 \x01(\t\x12\x11\n\texit_code\x18\x06 \x01(\x05\"\xa6\x01\n\x07Welcome\x12\x35\n\x12heartbeat_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tlease_ttl\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12#\n\x04held\x18\x03 \x03(\x0b\x32\x15.headrace.v1.LeaseRef\x12\x11\n\tscheduler\x18\x04 \x01(\t\"\xf9\x02\n\x06\x41ssign\x12$\n\x05lease\x18\x01 \x01(\x0b\x32\x15.headrace.v1.LeaseRef\x12\x34\n\nparameters\x18\x02 \x01(\x0b\x32 .headrace.v1.ParameterAssignment\x12,\n\x08template\x18\x03 \x01(\x0b\x32\x1a.headrace.v1.TrialTemplate\x12.\n\ncheckpoint\x18\x04 \x01(\x0b\x32\x1a.headrace.v1.CheckpointRef\x12\x16\n\x0enext_milestone\x18\x05 \x01(\x03\x12\x11\n\tmax_steps\x18\x06 \x01(\x03\x12!\n\x05grant\x18\x07 \x01(\x0b\x32\x12.headrace.v1.Grant\x12\x0c\n\x04seed\x18\x08 \x01(\x03\x12\x0e\n\x06metric\x18\t \x01(\t\x12\x18\n\x10\x63heckpoints_kept\x18\n \x01(\x05\x12\x13\n\x0bresume_step\x18\x0b \x01(\x03\x12\x1a\n\x12\x63heckpoints_shared\x18\x14 \x01(\x08\"f\n\x05Grant\x12\r\n\x05slots\x18\x01 \x03(\x05\x12\r\n\x05milli\x18\x02 \x01(\x05\x12\x14\n\x0cmemory_bytes\x18\x03 \x01(\x03\x12)\n\tprocesses\x18\x04 \x01(\x0e\x32\x16.headrace.v1.Processes\"w\n\rLeaseDecision\x12$\n\x05lease\x18\x01 \x01(\x0b\x32\x15.headrace.v1.LeaseRef\x12\x17\n\x0freport_sequence\x18\x02 \x01(\x03\x12\'\n\x08\x64\x65\x63ision\x18\x03 \x01(\x0b\x32\x15.headrace.v1.Decision\">\n\x06\x43\x61ncel\x12$\n\x05lease\x18\x01 \x01(\x0b\x32\x15.headrace.v1.LeaseRef\x12\x0e\n\x06reason\x18\x02 \x01(\t\">\n\x06Vacate\x12$\n\x05lease\x18\x01 \x01(\x0b\x32\x15.headrace.v1.LeaseRef\x12\x0e\n\x06reason\x18\x02 \x01(\t\"1\n\x05\x44rain\x12(\n\x05grace\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x18\n\x03\x41\x63k\x12\x11\n\tsequences\x18\x01 \x03(\x03*S\n\nDeviceKind\x12\x1b\n\x17\x44\x45VICE_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44\x45VICE_KIND_CPU\x10\x01\x12\x13\n\x0f\x44\x45VICE_KIND_GPU\x10\x02*\x91\x01\n\x0b\x45xitOutcome\x12\x1c\n\x18\x45XIT_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45XIT_OUTCOME_FINISHED\x10\x01\x12\x19\n\x15\x45XIT_OUTCOME_RELEASED\x10\x02\x12\x17\n\x13\x45XIT_OUTCOME_FAILED\x10\x03\x12\x15\n\x11\x45XIT_OUTCOME_LOST\x10\x04\x32Y\n\rWorkerService\x12H\n\x07Session\x12\x1b.headrace.v1.SessionRequest\x1a\x1c.headrace.v1.SessionResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18headrace/v1/worker.proto\x12\x0bheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17headrace/v1/event.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\"\xe6\x01\n\x0eSessionRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.headrace.v1.HelloH\x00\x12+\n\theartbeat\x18\x02 \x01(\x0b\x32\x16.headrace.v1.HeartbeatH\x00\x12%\n\x06report\x18\x03 \x01(\x0b\x32\x13.headrace.v1.ReportH\x00\x12)\n\x08restored\x18\x04 \x01(\x0b\x32\x15.headrace.v1.RestoredH\x00\x12%\n\x06\x65xited\x18\x05 \x01(\x0b\x32\x13.headrace.v1.ExitedH\x00\x42\t\n\x07message\"\xb0\x02\n\x0fSessionResponse\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.headrace.v1.WelcomeH\x00\x12%\n\x06\x61ssign\x18\x02 \x01(\x0b\x32\x13.headrace.v1.AssignH\x00\x12.\n\x08\x64\x65\x63ision\x18\x03 \x01(\x0b\x32\x1a.headrace.v1.LeaseDecisionH\x00\x12%\n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32\x13.headrace.v1.CancelH\x00\x12#\n\x05\x64rain\x18\x05 \x01(\x0b\x32\x12.headrace.v1.DrainH\x00\x12\x1f\n\x03\x61\x63k\x18\x06 \x01(\x0b\x32\x10.headrace.v1.AckH\x00\x12%\n\x06vacate\x18\x07 \x01(\x0b\x32\x13.headrace.v1.VacateH\x00\x42\t\n\x07message\"\x86\x02\n\x05Hello\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12$\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x13.headrace.v1.Device\x12.\n\x06labels\x18\x04 \x03(\x0b\x32\x1e.headrace.v1.Hello.LabelsEntry\x12#\n\x04held\x18\x05 \x03(\x0b\x32\x15.headrace.v1.LeaseRef\x12\x0f\n\x07version\x18\x06 \x01(\t\x12\x0f\n\x07log_dir\x18\x07 \x01(\t\x12\x0c\n\x04\x63pus\x18\x08 \x01(\x05\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"q\n\x06\x44\x65vice\x12\r\n\x05index\x18\x01 \x01(\x05\x12%\n\x04kind\x18\x02 \x01(\x0e\x32\x17.headrace.v1.DeviceKind\x12\r\n\x05model\x18\x03 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x03\x12\x0c\n\x04uuid\x18\x05 \x01(\t\"\x84\x01\n\tHeartbeat\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12/\n\ttelemetry\x18\x02 \x03(\x0b\x32\x1c.headrace.v1.DeviceTelemetry\x12#\n\x04held\x18\x03 \x03(\x0b\x32\x15.headrace.v1.LeaseRef\x12\x0f\n\x07trouble\x18( \x01(\t\"P\n\x0f\x44\x65viceTelemetry\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x13\n\x0butilization\x18\x02 \x01(\x01\x12\x19\n\x11memory_used_bytes\x18\x03 \x01(\x03\"\x90\x02\n\x06Report\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12$\n\x05lease\x18\x02 \x01(\x0b\x32\x15.headrace.v1.LeaseRef\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x31\n\x07metrics\x18\x04 \x03(\x0b\x32 .headrace.v1.Report.MetricsEntry\x12.\n\ncheckpoint\x18\x05 \x01(\x0b\x32\x1a.headrace.v1.CheckpointRef\x12-\n\ntrain_time\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"p\n\x08Restored\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12$\n\x05lease\x18\x02 \x01(\x0b\x32\x15.headrace.v1.LeaseRef\x12,\n\tread_time\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x9f\x01\n\x06\x45xited\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12$\n\x05lease\x18\x02 \x01(\x0b\x32\x15.headrace.v1.LeaseRef\x12)\n\x07outcome\x18\x03 \x01(\x0e\x32\x18.headrace.v1.ExitOutcome\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x10\n\x08log_tail\x18\x05 \x01(\t\x12\x11\n\texit_code\x18\x06 \x01(\x05\"\xa6\x01\n\x07Welcome\x12\x35\n\x12heartbeat_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tlease_ttl\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12#\n\x04held\x18\x03 \x03(\x0b\x32\x15.headrace.v1.LeaseRef\x12\x11\n\tscheduler\x18\x04 \x01(\t\"\xf9\x02\n\x06\x41ssign\x12$\n\x05lease\x18\x01 \x01(\x0b\x32\x15.headrace.v1.LeaseRef\x12\x34\n\nparameters\x18\x02 \x01(\x0b\x32 .headrace.v1.ParameterAssignment\x12,\n\x08template\x18\x03 \x01(\x0b\x32\x1a.headrace.v1.TrialTemplate\x12.\n\ncheckpoint\x18\x04 \x01(\x0b\x32\x1a.headrace.v1.CheckpointRef\x12\x16\n\x0enext_milestone\x18\x05 \x01(\x03\x12\x11\n\tmax_steps\x18\x06 \x01(\x03\x12!\n\x05grant\x18\x07 \x01(\x0b\x32\x12.headrace.v1.Grant\x12\x0c\n\x04seed\x18\x08 \x01(\x03\x12\x0e\n\x06metric\x18\t \x01(\t\x12\x18\n\x10\x63heckpoints_kept\x18\n \x01(\x05\x12\x13\n\x0bresume_step\x18\x0b \x01(\x03\x12\x1a\n\x12\x63heckpoints_shared\x18\x14 \x01(\x08\"f\n\x05Grant\x12\r\n\x05slots\x18\x01 \x03(\x05\x12\r\n\x05milli\x18\x02 \x01(\x05\x12\x14\n\x0cmemory_bytes\x18\x03 \x01(\x03\x12)\n\tprocesses\x18\x04 \x01(\x0e\x32\x16.headrace.v1.Processes\"w\n\rLeaseDecision\x12$\n\x05lease\x18\x01 \x01(\x0b\x32\x15.headrace.v1.LeaseRef\x12\x17\n\x0freport_sequence\x18\x02 \x01(\x03\x12\'\n\x08\x64\x65\x63ision\x18\x03 \x01(\x0b\x32\x15.headrace.v1.Decision\">\n\x06\x43\x61ncel\x12$\n\x05lease\x18\x01 \x01(\x0b\x32\x15.headrace.v1.LeaseRef\x12\x0e\n\x06reason\x18\x02 \x01(\t\">\n\x06Vacate\x12$\n\x05lease\x18\x01 \x01(\x0b\x32\x15.headrace.v1.LeaseRef\x12\x0e\n\x06reason\x18\x02 \x01(\t\"1\n\x05\x44rain\x12(\n\x05grace\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"+\n\x03\x41\x63k\x12\x11\n\tsequences\x18\x01 \x03(\x03\x12\x11\n\theartbeat\x18( \x01(\x03*S\n\nDeviceKind\x12\x1b\n\x17\x44\x45VICE_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44\x45VICE_KIND_CPU\x10\x01\x12\x13\n\x0f\x44\x45VICE_KIND_GPU\x10\x02*\x91\x01\n\x0b\x45xitOutcome\x12\x1c\n\x18\x45XIT_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45XIT_OUTCOME_FINISHED\x10\x01\x12\x19\n\x15\x45XIT_OUTCOME_RELEASED\x10\x02\x12\x17\n\x13\x45XIT_OUTCOME_FAILED\x10\x03\x12\x15\n\x11\x45XIT_OUTCOME_LOST\x10\x04\x32Y\n\rWorkerService\x12H\n\x07Session\x12\x1b.headrace.v1.SessionRequest\x1a\x1c.headrace.v1.SessionResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,10 +39,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELLO_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_REPORT_METRICSENTRY']._loaded_options = None
   _globals['_REPORT_METRICSENTRY']._serialized_options = b'8\001'
-  _globals['_DEVICEKIND']._serialized_start=2796
-  _globals['_DEVICEKIND']._serialized_end=2879
-  _globals['_EXITOUTCOME']._serialized_start=2882
-  _globals['_EXITOUTCOME']._serialized_end=3027
+  _globals['_DEVICEKIND']._serialized_start=2833
+  _globals['_DEVICEKIND']._serialized_end=2916
+  _globals['_EXITOUTCOME']._serialized_start=2919
+  _globals['_EXITOUTCOME']._serialized_end=3064
   _globals['_SESSIONREQUEST']._serialized_start=148
   _globals['_SESSIONREQUEST']._serialized_end=378
   _globals['_SESSIONRESPONSE']._serialized_start=381
@@ -53,34 +53,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELLO_LABELSENTRY']._serialized_end=950
   _globals['_DEVICE']._serialized_start=952
   _globals['_DEVICE']._serialized_end=1065
-  _globals['_HEARTBEAT']._serialized_start=1067
-  _globals['_HEARTBEAT']._serialized_end=1182
-  _globals['_DEVICETELEMETRY']._serialized_start=1184
-  _globals['_DEVICETELEMETRY']._serialized_end=1264
-  _globals['_REPORT']._serialized_start=1267
-  _globals['_REPORT']._serialized_end=1539
-  _globals['_REPORT_METRICSENTRY']._serialized_start=1493
-  _globals['_REPORT_METRICSENTRY']._serialized_end=1539
-  _globals['_RESTORED']._serialized_start=1541
-  _globals['_RESTORED']._serialized_end=1653
-  _globals['_EXITED']._serialized_start=1656
-  _globals['_EXITED']._serialized_end=1815
-  _globals['_WELCOME']._serialized_start=1818
-  _globals['_WELCOME']._serialized_end=1984
-  _globals['_ASSIGN']._serialized_start=1987
-  _globals['_ASSIGN']._serialized_end=2364
-  _globals['_GRANT']._serialized_start=2366
-  _globals['_GRANT']._serialized_end=2468
-  _globals['_LEASEDECISION']._serialized_start=2470
-  _globals['_LEASEDECISION']._serialized_end=2589
-  _globals['_CANCEL']._serialized_start=2591
-  _globals['_CANCEL']._serialized_end=2653
-  _globals['_VACATE']._serialized_start=2655
-  _globals['_VACATE']._serialized_end=2717
-  _globals['_DRAIN']._serialized_start=2719
-  _globals['_DRAIN']._serialized_end=2768
-  _globals['_ACK']._serialized_start=2770
-  _globals['_ACK']._serialized_end=2794
-  _globals['_WORKERSERVICE']._serialized_start=3029
-  _globals['_WORKERSERVICE']._serialized_end=3118
+  _globals['_HEARTBEAT']._serialized_start=1068
+  _globals['_HEARTBEAT']._serialized_end=1200
+  _globals['_DEVICETELEMETRY']._serialized_start=1202
+  _globals['_DEVICETELEMETRY']._serialized_end=1282
+  _globals['_REPORT']._serialized_start=1285
+  _globals['_REPORT']._serialized_end=1557
+  _globals['_REPORT_METRICSENTRY']._serialized_start=1511
+  _globals['_REPORT_METRICSENTRY']._serialized_end=1557
+  _globals['_RESTORED']._serialized_start=1559
+  _globals['_RESTORED']._serialized_end=1671
+  _globals['_EXITED']._serialized_start=1674
+  _globals['_EXITED']._serialized_end=1833
+  _globals['_WELCOME']._serialized_start=1836
+  _globals['_WELCOME']._serialized_end=2002
+  _globals['_ASSIGN']._serialized_start=2005
+  _globals['_ASSIGN']._serialized_end=2382
+  _globals['_GRANT']._serialized_start=2384
+  _globals['_GRANT']._serialized_end=2486
+  _globals['_LEASEDECISION']._serialized_start=2488
+  _globals['_LEASEDECISION']._serialized_end=2607
+  _globals['_CANCEL']._serialized_start=2609
+  _globals['_CANCEL']._serialized_end=2671
+  _globals['_VACATE']._serialized_start=2673
+  _globals['_VACATE']._serialized_end=2735
+  _globals['_DRAIN']._serialized_start=2737
+  _globals['_DRAIN']._serialized_end=2786
+  _globals['_ACK']._serialized_start=2788
+  _globals['_ACK']._serialized_end=2831
+  _globals['_WORKERSERVICE']._serialized_start=3066
+  _globals['_WORKERSERVICE']._serialized_end=3155
 # @@protoc_insertion_point(module_scope)

@@ -279,7 +279,10 @@ class Heartbeat(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     TELEMETRY_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
+    trouble: _builtins.str
+    """For people: what keeps the worker from its work now (a full disk), empty while nothing does. It goes on trying."""
     @_builtins.property
     def telemetry(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceTelemetry]: ...
     @_builtins.property
@@ -292,10 +295,11 @@ class Heartbeat(_message.Message):
         sequence: _builtins.int = ...,
         telemetry: _abc.Iterable[Global___DeviceTelemetry] | None = ...,
         held: _abc.Iterable[_event_pb2.LeaseRef] | None = ...,
+        trouble: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["held", b"held", "sequence", b"sequence", "telemetry", b"telemetry"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held", b"held", "sequence", b"sequence", "telemetry", b"telemetry", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -715,16 +719,22 @@ class Ack(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SEQUENCES_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
+    heartbeat: _builtins.int
+    """Answers the heartbeat of this sequence as soon as it is read, so that a worker whose scheduler is gone without a
+    word (a half-open connection, a frozen process) notices well before its leases end. 0 in answers to messages.
+    """
     @_builtins.property
     def sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
         sequences: _abc.Iterable[_builtins.int] | None = ...,
+        heartbeat: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["sequences", b"sequences"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "sequences", b"sequences"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

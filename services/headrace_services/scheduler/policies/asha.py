@@ -16,6 +16,7 @@ A trial past a rung, because a report crossed several milestones, counts as prom
 """
 
 from headrace.spec import AshaPolicy, AshaVariant, StudySpec
+from headrace_services.scheduler.brackets import draw_bracket
 from headrace_services.scheduler.policies.protocol import (
     Action,
     Explanation,
@@ -33,16 +34,19 @@ def make_asha(spec: StudySpec, policy: AshaPolicy) -> Policy:
     levels = policy.ladder(spec.max_steps)
     ladders = tuple(levels[bracket:] for bracket in range(policy.brackets))
     variant = AshaPromotion if policy.variant is AshaVariant.PROMOTION else AshaStopping
-    return variant(ladders=ladders, eta=policy.eta, maximize=spec.maximizes())
+    return variant(ladders=ladders, eta=policy.eta, maximize=spec.maximizes(), seed=spec.seed)
 
 
-class _Asha:
+class _Asha(Policy):
     """What the variants share: a ranking per rung, and where each trial stands."""
 
     rule = "asha"
 
-    def __init__(self, *, ladders: tuple[tuple[int, ...], ...], eta: int, maximize: bool) -> None:
+    def __init__(
+        self, *, ladders: tuple[tuple[int, ...], ...], eta: int, maximize: bool, seed: int = 0
+    ) -> None:
         self._ladders = ladders
+        self._seed = seed
         self._eta = eta
         self._rungs = {
             (bracket, rung): Ranking(maximize=maximize)
@@ -57,6 +61,16 @@ class _Asha:
         self._top: dict[int, tuple[int, int]] = {}
         self._waits_at: dict[int, tuple[int, int]] = {}
         self._withdrawn: set[int] = set()
+
+    @property
+    def brackets(self) -> int:
+        return len(self._ladders)
+
+    def bracket(self, number: int) -> int:
+        if self.brackets == 1:
+            return 0
+        levels = len(self._ladders[0])
+        return draw_bracket(self._seed, number, self.brackets, levels=levels, eta=self._eta)
 
     def ladder(self, bracket: int) -> tuple[int, ...]:
         return self._ladders[bracket]
@@ -113,7 +127,8 @@ class AshaPromotion(_Asha):
 
     rule = "asha_promotion"
 
-    def verdict(self, trial: int, bracket: int, rung: int) -> Verdict:
+    def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
+        del more
         ranking = self._ranking(bracket, rung)
         result = ranking.result(trial)
         place = ranking.place(trial)
@@ -132,7 +147,8 @@ class AshaPromotion(_Asha):
             action = Action.PAUSE
         return Verdict(action=action, explanation=self._explain(result, place, place.rank, kept, sentence))
 
-    def next_promotion(self) -> Promotion | None:
+    def next_promotion(self, *, more: bool = True) -> Promotion | None:
+        del more
         for bracket, rung in self._promotable_from:
             ranking = self._rungs[bracket, rung]
             kept = len(ranking) // self._eta
@@ -161,7 +177,8 @@ class AshaStopping(_Asha):
 
     rule = "asha_stopping"
 
-    def verdict(self, trial: int, bracket: int, rung: int) -> Verdict:
+    def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
+        del more
         ranking = self._ranking(bracket, rung)
         result = ranking.result(trial)
         place = ranking.place(trial)
@@ -177,5 +194,6 @@ class AshaStopping(_Asha):
             sentence = f"{head}; {compared}: {outcome}"
         return Verdict(action=action, explanation=self._explain(result, place, place.level, kept, sentence))
 
-    def next_promotion(self) -> Promotion | None:
+    def next_promotion(self, *, more: bool = True) -> Promotion | None:
+        del more
         return None

@@ -5,6 +5,7 @@ come last, in order of arrival. A second list holds the results whose trials wai
 rank among all are found without a scan.
 """
 
+import math
 from dataclasses import dataclass
 
 from sortedcontainers import SortedList
@@ -78,6 +79,14 @@ class Ranking:
             level=self._all.bisect_left((tier, signed)) + 1,
             results=len(self._all),
         )
+
+    def best(self, count: int) -> list[int]:
+        """The trials of the best results, at most so many, best first."""
+        return [entry[3] for entry in self._all[:count]]
+
+    def count_within(self, signed: float) -> int:
+        """How many finite results are no worse than a signed value (greater is worse)."""
+        return int(self._all.bisect_right((0, signed, math.inf, math.inf)))
 
     def best_waiting(self) -> int | None:
         """The trial of the best result that waits."""

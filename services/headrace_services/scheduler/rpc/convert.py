@@ -190,6 +190,7 @@ def worker(view: WorkerView) -> study_pb2.WorkerStatus:
         labels=view.labels,
         last_seen=_time(view.last_seen),
         version=view.version,
+        trouble=view.trouble,
     )
 
 

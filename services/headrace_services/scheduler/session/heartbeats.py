@@ -19,15 +19,14 @@ class Heartbeats:
     def __init__(self, engine: AsyncEngine, lease_ttl_s: float) -> None:
         self._engine = engine
         self._ttl_s = lease_ttl_s
-        self._waiting: dict[Beat, asyncio.Future[Noted]] = {}
+        self._waiting: dict[tuple[int, int], tuple[Beat, asyncio.Future[Noted]]] = {}
         self._has_some = asyncio.Event()
 
-    async def note(self, worker_id: int, session: int) -> Noted:
+    async def note(self, beat: Beat) -> Noted:
         """Write a heartbeat down and say what the rows hold. Raises DatabaseUnavailableError."""
-        beat = Beat(worker_id=worker_id, session=session)
-        answer = self._waiting.get(beat)
-        if answer is None:
-            answer = self._waiting[beat] = asyncio.get_running_loop().create_future()
+        session = (beat.worker_id, beat.session)
+        _, answer = self._waiting.get(session) or (beat, asyncio.get_running_loop().create_future())
+        self._waiting[session] = (beat, answer)
         self._has_some.set()
         return await asyncio.shield(answer)
 
@@ -36,14 +35,14 @@ class Heartbeats:
         while True:
             await self._has_some.wait()
             self._has_some.clear()
-            waiting, self._waiting = self._waiting, {}
+            waiting, self._waiting = list(self._waiting.values()), {}
             try:
                 async with transaction(self._engine) as conn:
-                    noted = await heartbeats.note(conn, waiting, self._ttl_s)
+                    noted = await heartbeats.note(conn, [beat for beat, _ in waiting], self._ttl_s)
             except Exception as error:  # noqa: BLE001  # the sessions decide; the next heartbeats are tried again
-                for answer in waiting.values():
+                for _, answer in waiting:
                     answer.set_exception(error)
                     answer.exception()  # it may be that nobody waits any more
             else:
-                for beat, answer in waiting.items():
+                for beat, answer in waiting:
                     answer.set_result(noted[beat])

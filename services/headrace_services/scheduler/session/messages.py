@@ -151,6 +151,7 @@ def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
         seed=trial_seed(study.spec.seed, trial.number),
         metric=study.spec.objective.metric,
         checkpoints_kept=study.spec.checkpoints_kept,
+        checkpoints_shared=study.spec.shares_checkpoints,
         resume_step=lease.resume.step if lease.resume else 0,
     )
 
@@ -171,7 +172,10 @@ _ACTIONS = {
 def decision(record: Decision) -> event_pb2.Decision:
     """Convert a decision."""
     return event_pb2.Decision(
-        action=_ACTIONS[record.action], next_milestone=record.next_milestone, reason=record.reason
+        action=_ACTIONS[record.action],
+        next_milestone=record.next_milestone,
+        reason=record.reason,
+        pinned=record.pinned,
     )
 
 

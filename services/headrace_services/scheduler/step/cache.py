@@ -8,9 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.brackets import bracket_for
 from headrace_services.scheduler.policies import Policy, RungResult, make_policy
-from headrace_services.scheduler.records import RungEntry
+from headrace_services.scheduler.records import Params, RungEntry
 from headrace_services.scheduler.samplers import Sampler, make_sampler
 from headrace_services.scheduler.step.live import LiveRows
 
@@ -24,6 +23,8 @@ class StudyCache:
     sampler: Sampler
     cursor: int = 0
     live: LiveRows = field(default_factory=LiveRows)
+    next_number: int = 0
+    """The number after the last trial that the policy has heard of."""
     _arrivals: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     @classmethod
@@ -41,12 +42,18 @@ class StudyCache:
 
     def bracket(self, number: int) -> int:
         """Return the bracket of trial `number`: a function of the study's seed and the number."""
-        return bracket_for(self.spec, number)
+        return self.policy.bracket(number)
 
     def next_arrival(self, bracket: int, rung: int) -> int:
         """Return the position that the next result at a rung gets, and count it."""
         self._arrivals[bracket, rung] += 1
         return self._arrivals[bracket, rung]
+
+    def joined(self, number: int, bracket: int, params: Params, *, baseline: bool) -> None:
+        """Fold in that a trial was created; the baseline runs outside the policy."""
+        self.next_number = number + 1
+        if not baseline:
+            self.policy.joined(number, bracket, params)
 
     def record(self, entry: RungEntry) -> None:
         """Fold in a rung result."""
@@ -60,6 +67,7 @@ class StudyCache:
                 step=entry.step,
                 value=entry.value,
                 arrival=entry.arrival,
+                checkpoint=entry.checkpoint,
             )
         )
 

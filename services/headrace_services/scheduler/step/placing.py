@@ -82,7 +82,8 @@ def _next_job(state: StepState) -> tuple[int, Promotion | None] | None:
     """What to run next: what was interrupted, then promotions, then new configurations."""
     if state.queue and state.trials[state.queue[0]].epoch:
         return state.queue[0], None
-    promotion = state.cache.policy.next_promotion()
+    new_first = state.cache.policy.new_trials_first and (state.queue or _create_next(state))
+    promotion = None if new_first else state.next_promotion()
     if promotion is not None:
         return promotion.trial, promotion
     if not state.queue and _create_next(state) is None:
@@ -93,6 +94,8 @@ def _next_job(state: StepState) -> tuple[int, Promotion | None] | None:
 def _promote(state: StepState, promotion: Promotion) -> None:
     state.mark_promoted(promotion.trial, promotion.bracket, promotion.rung)
     state.explain(promotion.trial, Ruling.CONTINUE, promotion.explanation)
+    if promotion.exploit is not None:
+        state.exploit(promotion.exploit)
     state.update(promotion.trial, milestone=promotion.to_milestone)
 
 
@@ -128,7 +131,7 @@ def _launch(state: StepState, trial: Trial, slots: tuple[Slot, ...]) -> None:
 
 def _is_complete(state: StepState) -> bool:
     idle = state.live == 0 and state.held == 0 and not state.queue
-    return idle and state.cache.policy.next_promotion() is None and not _more_to_create(state)
+    return idle and state.next_promotion() is None and not _more_to_create(state)
 
 
 def _baseline_is_due(state: StepState) -> bool:
@@ -136,7 +139,7 @@ def _baseline_is_due(state: StepState) -> bool:
 
 
 def _more_to_create(state: StepState) -> bool:
-    return _baseline_is_due(state) or state.study.sampled < state.cache.sampled_limit
+    return _baseline_is_due(state) or state.more
 
 
 def _create_next(state: StepState) -> Trial | None:

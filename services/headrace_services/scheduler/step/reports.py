@@ -26,7 +26,7 @@ def report(state: StepState, arrival: ReportArrived) -> Outcome:
     sequence = arrival.sequence if arrival.sequence is not None else lease.last_sequence + 1
     if sequence <= lease.last_sequence:
         known = state.answers.get((lease.number, lease.epoch, sequence))
-        return Accepted(decision=known) if known else Stale()
+        return Accepted(decision=_pinning(state, lease.number, known)) if known else Stale()
     if not lease.live:
         return Stale()
     if state.trials[lease.number].state is State.RESUMED:
@@ -54,7 +54,14 @@ def report(state: StepState, arrival: ReportArrived) -> Outcome:
             decision=decision,
         )
     )
-    return Accepted(decision=decision)
+    return Accepted(decision=_pinning(state, lease.number, decision))
+
+
+def _pinning(state: StepState, number: int, decision: Decision) -> Decision:
+    """The decision with the trial's checkpoints that are not to be deleted: others stand on them, or may come to."""
+    if not state.study.spec.shares_checkpoints:
+        return decision
+    return replace(decision, pinned=tuple(sorted(state.cache.policy.pinned(number))))
 
 
 def _note_metrics(state: StepState, arrival: ReportArrived, progress: int) -> Trial:
@@ -119,6 +126,7 @@ def _record_rungs(
             step=arrival.step,
             value=arrival.metrics.get(state.study.spec.objective.metric),
             arrival=state.cache.next_arrival(trial.bracket, rung),
+            checkpoint=arrival.checkpoint if state.study.spec.shares_checkpoints else None,
         )
         for rung in range(trial.rungs, len(ladder))
         if ladder[rung] <= arrival.step
@@ -136,21 +144,25 @@ def _record_rungs(
 def _judge(state: StepState, entry: RungEntry, lease: Lease) -> Decision:
     """Ask the policy. A trial that has to wait goes on all the same if it is the one to be promoted now."""
     policy = state.cache.policy
-    verdict = policy.verdict(entry.number, entry.bracket, entry.rung)
+    verdict = policy.verdict(entry.number, entry.bracket, entry.rung, more=state.more)
     if verdict.action is Ruling.STOP:
         why = verdict.explanation.sentence
         state.explain(entry.number, Ruling.STOP, verdict.explanation, frees=lease)
         state.terminate(entry.number, Reason.STOPPED_EARLY, why)
         return Decision(action="STOP", next_milestone=0, reason=why)
-    explanation = verdict.explanation
+    explanation, exploit = verdict.explanation, None
     if verdict.action is Ruling.PAUSE:
-        promotion = policy.next_promotion()
-        if promotion is None or promotion.trial != entry.number:
+        promotion = state.next_promotion()
+        if promotion is None or promotion.trial != entry.number or state.unstarted:
             state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease)
             return _leave(state, entry.number, explanation.sentence, milestone=None)
-        explanation = promotion.explanation
+        explanation, exploit = promotion.explanation, promotion.exploit
     target = policy.ladder(entry.bracket)[entry.rung + 1]
     state.mark_promoted(entry.number, entry.bracket, entry.rung)
+    if exploit is not None:  # it starts again from the other's state, on a slot of this very step
+        state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease)
+        state.exploit(exploit)
+        return _leave(state, entry.number, explanation.sentence, milestone=target)
     if state.trials[entry.number].held or not state.active:
         state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease)
         why = f"{explanation.sentence}; paused by a user"

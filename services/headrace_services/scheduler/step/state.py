@@ -18,8 +18,8 @@ from headrace_services.scheduler.arrivals import (
 )
 from headrace_services.scheduler.lifecycle import Action, Reason, StudyState, next_state
 from headrace_services.scheduler.policies import Action as Ruling
-from headrace_services.scheduler.policies import Explanation
-from headrace_services.scheduler.records import Decision, Event, Lease, Slot, Study, Trial
+from headrace_services.scheduler.policies import Explanation, Promotion
+from headrace_services.scheduler.records import Decision, Event, Exploit, Lease, Slot, Study, Trial
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.changes import Changes, PromotionChange, TrialChange
 
@@ -49,6 +49,8 @@ class StepState:
         self.live_is_counted = known is not None
         """Else `live` is only what this step has added to the live leases so far, or taken away."""
         self.held = 0
+        self.unstarted = 0
+        """Trials that were never placed; counted only where the policy lets them go first."""
         self.wants_placement = False
         """Whether something may be placed, or the study be complete, because of what this step did."""
         self._vacancies: dict[tuple[int, int], int] = {}
@@ -71,6 +73,15 @@ class StepState:
         runnable = [trial for trial in self.trials.values() if trial.runnable]
         runnable.sort(key=lambda trial: (trial.epoch == 0, trial.number))
         self.queue = [trial.number for trial in runnable]
+
+    @property
+    def more(self) -> bool:
+        """Whether there are configurations that the sampler was not asked for yet."""
+        return self.study.sampled < self.cache.sampled_limit
+
+    def next_promotion(self) -> Promotion | None:
+        """What the policy would promote now."""
+        return self.cache.policy.next_promotion(more=self.more)
 
     # --- trials --------------------------------------------------------------------------------------
 
@@ -110,6 +121,7 @@ class StepState:
         """Add a new trial."""
         self.study = replace(self.study, next_number=trial.number + 1)
         self.trials[trial.number] = trial
+        self.cache.joined(trial.number, trial.bracket, trial.params, baseline=trial.baseline)
         self.changes.created.append(trial)
         self.queue.append(trial.number)
         self.emit(events.trial_created(trial))
@@ -119,6 +131,14 @@ class StepState:
         self.cache.promoted(number, bracket, rung)
         change = PromotionChange(number=number, rung=rung, cursor=self.study.cursor + 1)
         self.changes.promotions.append(change)
+
+    def exploit(self, exploit: Exploit) -> None:
+        """Give a trial that is about to go on another's state and a mutated configuration."""
+        self.cache.policy.exploited(exploit)
+        cursor = self.emit(events.trial_exploited(self.study.name, exploit))
+        self.changes.exploits.append((exploit, cursor))
+        donor = {"best_value": exploit.donor_value, "best_step": exploit.checkpoint.step}
+        self.update(exploit.number, params=exploit.params, checkpoint=exploit.checkpoint, **donor)
 
     def _note(self, before: Trial, after: Trial, cursor: int) -> None:
         self.trials[after.number] = after

@@ -6,6 +6,8 @@ orders it with the steps of other replicas.
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -132,15 +134,23 @@ async def run_step(
 
 async def _catch_up(conn: AsyncConnection, study: Study, cache: StudyCache) -> None:
     """Fold in what other replicas did since the cache was last used."""
-    results = await step_reads.rung_results_since(conn, study.id, cache.cursor)
-    for row in results:
+    for row in await step_reads.trials_created_since(conn, study.id, cache.next_number):
+        cache.joined(row.number, row.bracket, row.params, baseline=row.baseline)
+    folds: list[tuple[int, int, Callable[[], None]]] = []
+    for row in await step_reads.rung_results_since(conn, study.id, cache.cursor):
+        entry = rows.rung_entry(row)
         if row.cursor > cache.cursor:
-            cache.record(rows.rung_entry(row))
-    for row in results:
+            folds.append((row.cursor, 0, partial(cache.record, entry)))
         if row.promoted_cursor is not None and row.promoted_cursor > cache.cursor:
-            cache.promoted(row.number, row.bracket, row.rung)
-    for number in await step_reads.ended_since(conn, study.id, cache.cursor):
-        cache.policy.withdraw(number)
+            past = partial(cache.promoted, entry.number, entry.bracket, entry.rung)
+            folds.append((row.promoted_cursor, 1, past))
+    if cache.spec.shares_checkpoints:
+        for exploit, cursor in await exploits.since(conn, study.id, cache.cursor):
+            folds.append((cursor, 1, partial(cache.policy.exploited, exploit)))
+    for number, cursor in await step_reads.ended_since(conn, study.id, cache.cursor):
+        folds.append((cursor, 2, partial(cache.policy.withdraw, number)))
+    for _, _, fold in sorted(folds, key=itemgetter(0, 1)):
+        fold()
     cache.cursor = study.cursor
 
 
@@ -176,6 +186,8 @@ async def _load(
     state.load(leases=[live.leases[lease_id] for lease_id in held - missing])
     state.slots.update({i: live.slots[i] for i in state.leases.keys() & live.slots.keys()})
     await _load_slots(conn, state)
+    if state.cache.policy.new_trials_first:
+        state.unstarted = await step_reads.unstarted_count(conn, state.study.id)
 
 
 async def _load_answers(conn: AsyncConnection, state: StepState, arrivals: Sequence[Arrival]) -> None:

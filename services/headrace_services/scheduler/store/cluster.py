@@ -31,6 +31,7 @@ class WorkerView:
     labels: dict[str, str]
     version: str
     last_seen: datetime
+    trouble: str
     slots: list[SlotView] = field(default_factory=list)
 
 
@@ -45,6 +46,7 @@ async def workers_after(conn: AsyncConnection, *, name: str, limit: int) -> list
             labels=row.labels,
             version=row.version,
             last_seen=row.last_seen,
+            trouble=row.trouble,
         )
         for row in await conn.execute(query)
     }

@@ -11,8 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from headrace.errors import DatabaseUnavailableError, InvalidFieldError, Violation
 
-POOL_SIZE = 8
+POOL_SIZE = 16
 STATEMENT_TIMEOUT_MS = 60_000
+IDLE_IN_TRANSACTION_MS = 10_000
+"""A replica that freezes in the middle of a step holds the study's lock; Postgres takes it away after this time."""
 _RETRYABLE_STATES = {
     "40001",  # serialization failure
     "40P01",  # deadlock detected
@@ -56,13 +58,15 @@ def open_engine(url: str, *, pool_size: int = POOL_SIZE) -> AsyncEngine:
     return create_async_engine(
         parse_url(url),
         pool_size=pool_size,
-        max_overflow=pool_size,
+        max_overflow=0,  # a connection made for one transaction costs more than to wait for one
+        pool_use_lifo=True,  # so that a quiet replica works on one connection, whose statements are prepared
         pool_timeout=30,
         pool_recycle=1800,
         connect_args={
             "connect_timeout": 5,
             "application_name": "headrace scheduler",
-            "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c idle_in_transaction_session_timeout=60000",
+            "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} "
+            f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}",
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,

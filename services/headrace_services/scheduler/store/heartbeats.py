@@ -18,6 +18,8 @@ class Beat:
 
     worker_id: int
     session: int
+    trouble: str = ""
+    """What the worker says of its own trouble; empty where all is well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +33,11 @@ class Noted:
 
 
 async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> dict[Beat, Noted]:
-    """Note that workers live, which extends their leases."""
-    noted = sorted(set(beats), key=lambda beat: beat.worker_id)
+    """Note that workers live, which extends their leases. At most one heartbeat a session."""
+    noted = sorted(beats, key=lambda beat: beat.worker_id)
     ids = [beat.worker_id for beat in noted]
     async with pipeline(conn) as sent:
-        said = [{"g_worker": beat.worker_id, "g_session": beat.session} for beat in noted]
+        said = [{"g_worker": b.worker_id, "g_session": b.session, "trouble": b.trouble} for b in noted]
         heard = await sent.run(_NOTE, said, ttl_s=ttl_s)
         held = await sent.run(_LEASES, ids=ids)
     current = {(row.id, row.session) for row in await heard.fetchall()}
@@ -52,12 +54,12 @@ async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> di
 
 
 _w, _le = tables.worker, tables.lease
-_said = given({"g_worker": _w.c.id, "g_session": _w.c.session})
+_said = given({"g_worker": _w.c.id, "g_session": _w.c.session, "trouble": _w.c.trouble})
 _until = now + func.make_interval(0, 0, 0, 0, 0, 0, bindparam("ttl_s", type_=Float))
 _NOTE = compiled(
     update(_w)
     .where(_w.c.id == _said.c.g_worker, _w.c.session == _said.c.g_session)
-    .values(connected=True, last_seen=now, expires_at=_until)
+    .values(connected=True, last_seen=now, expires_at=_until, trouble=_said.c.trouble)
     .returning(_w.c.id, _w.c.session)
 )
 _LEASES = compiled(

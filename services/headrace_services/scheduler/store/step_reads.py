@@ -119,6 +119,19 @@ async def runnable_trials(conn: AsyncConnection, study_id: int, limit: int) -> l
     return [rows.trial(row) for row in await conn.execute(query)]
 
 
+async def unstarted_count(conn: AsyncConnection, study_id: int) -> int:
+    """How many trials were never placed."""
+    t = tables.trial
+    query = select(func.count()).where(
+        t.c.study_id == study_id,
+        t.c.state == State.PENDING.value,
+        t.c.epoch == 0,
+        t.c.milestone.is_not(None),
+        ~t.c.held,
+    )
+    return int((await conn.execute(query)).scalar_one())
+
+
 async def held_count(conn: AsyncConnection, study_id: int) -> int:
     """How many unfinished trials a user holds."""
     t = tables.trial
@@ -225,13 +238,22 @@ async def rung_results_since(conn: AsyncConnection, study_id: int, cursor: int) 
     return (await conn.execute(query)).all()
 
 
-async def ended_since(conn: AsyncConnection, study_id: int, cursor: int) -> list[int]:
-    """Trials that ended after an event."""
+async def trials_created_since(conn: AsyncConnection, study_id: int, number: int) -> Sequence[Row[Any]]:
+    """What a policy is told of the trials from a number on, in order."""
     t = tables.trial
     query = (
-        select(t.c.number).where(t.c.study_id == study_id, t.c.end_cursor > cursor).order_by(t.c.end_cursor)
+        select(t.c.number, t.c.bracket, t.c.params, t.c.baseline)
+        .where(t.c.study_id == study_id, t.c.number >= number)
+        .order_by(t.c.number)
     )
-    return [int(row.number) for row in await conn.execute(query)]
+    return list(await conn.execute(query))
+
+
+async def ended_since(conn: AsyncConnection, study_id: int, cursor: int) -> list[tuple[int, int]]:
+    """Trials that ended after an event, each with the event that ended it."""
+    t = tables.trial
+    query = select(t.c.number, t.c.end_cursor).where(t.c.study_id == study_id, t.c.end_cursor > cursor)
+    return [(int(row.number), int(row.end_cursor)) for row in await conn.execute(query)]
 
 
 _study = bindparam("study", type_=BigInteger)

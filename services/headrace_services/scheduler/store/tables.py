@@ -100,12 +100,18 @@ study = Table(
     Column("reports", BigInteger, nullable=False, server_default="0"),
     Column("metric_seen", Boolean, nullable=False, server_default="false"),
     Column("early_failures", BigInteger, nullable=False, server_default="0"),
+    # Of the spec, for other studies' steps to read; and what changes of the study's place in the cluster.
+    Column("weight", Float, nullable=False, server_default="1"),
+    Column("priority", Integer, nullable=False, server_default="0"),
+    Column("standing", JSONB, nullable=False, server_default="{}"),
     _time("create_time", now=True),
     _time("end_time"),
     # A study is in one of its five states.
     CheckConstraint("state IN ('ACTIVE', 'PAUSED', 'COMPLETED', 'STOPPED', 'FAILED')", name="state"),
     # A study has an end if and only if it ended.
     CheckConstraint("(state IN ('COMPLETED', 'STOPPED', 'FAILED')) = (end_time IS NOT NULL)", name="end"),
+    CheckConstraint("weight > 0", name="weight"),
+    Index("study_active", "id", postgresql_where=text("state = 'ACTIVE'")),
 )
 
 worker = Table(
@@ -114,12 +120,16 @@ worker = Table(
     Column("id", BigInteger, Identity(), primary_key=True),
     Column("name", Text, nullable=False, unique=True),
     Column("incarnation", Text, nullable=False),
+    # What keeps it from its work now, in its own words.
+    Column("trouble", Text, nullable=False, server_default=""),
     # Counts the streams; only the newest one speaks for the worker.
     Column("session", BigInteger, nullable=False, server_default="0"),
     Column("connected", Boolean, nullable=False, server_default="false"),
     Column("labels", JSONB, nullable=False, server_default="{}"),
     Column("version", Text, nullable=False, server_default=""),
     Column("log_dir", Text, nullable=False, server_default=""),
+    # The machine's cores; 0 where it did not say.
+    Column("cpus", Integer, nullable=False, server_default="0"),
     _time("session_time", now=True),
     _time("last_seen", now=True),
     # The worker's leases live until then, by the database's clock.
@@ -142,6 +152,11 @@ lease = Table(
     Column("last_sequence", BigInteger, nullable=False, server_default="0"),
     Column("step", BigInteger, nullable=False, server_default="0"),
     Column("resume", JSONB(none_as_null=True)),
+    # Thousandths of each slot, and its memory budget where that is not the whole slot.
+    Column("milli", Integer, nullable=False, server_default="1000"),
+    Column("memory_bytes", BigInteger, nullable=False, server_default="0"),
+    # The device model, by which speed is learnt.
+    Column("model", Text, nullable=False, server_default=""),
     _time("grant_time", now=True),
     _time("expires_at"),
     _time("end_time"),
@@ -156,6 +171,8 @@ lease = Table(
     CheckConstraint("(worker_id IS NULL) = (cardinality(slots) = 0)", name="slots"),
     CheckConstraint("epoch >= 1", name="epoch"),
     CheckConstraint("live = (end_time IS NULL)", name="end"),
+    # A grant of several slots has them whole.
+    CheckConstraint("milli = 1000 OR (milli BETWEEN 1 AND 999 AND cardinality(slots) <= 1)", name="milli"),
     # A trial has at most one live lease.
     Index("lease_live_trial", "study_id", "number", unique=True, postgresql_where=text("live")),
     Index("lease_live_worker", "worker_id", postgresql_where=text("live")),
@@ -173,10 +190,34 @@ slot = Table(
     Column("uuid", Text, nullable=False),
     # The lease that occupies the device: one at most, by the shape of the table.
     Column("lease_id", Text, ForeignKey("lease.id", deferrable=True, initially="DEFERRED")),
+    # What leases that share the device hold of it: thousandths, and the sum of their memory budgets.
+    Column("shared_milli", Integer, nullable=False, server_default="0"),
+    Column("shared_memory_bytes", BigInteger, nullable=False, server_default="0"),
+    # The device's share of its machine's cores.
+    Column("cores", Float, nullable=False, server_default="0"),
     # Withdrawn devices stay until their lease ends.
     Column("present", Boolean, nullable=False, server_default="true"),
     CheckConstraint("kind IN ('CPU', 'GPU')", name="kind"),
+    # A device is given out once, and not twice: whole to one lease, or in parts that fit.
+    CheckConstraint("shared_milli BETWEEN 0 AND 1000 AND shared_memory_bytes >= 0", name="parts"),
+    CheckConstraint("lease_id IS NULL OR shared_milli = 0", name="whole"),
     Index("slot_free", "worker_id", postgresql_where=text("lease_id IS NULL AND present")),
+)
+
+# Running trials that are to leave their slots to others. Written by the steps of other studies, without the lock
+# of the trial's own, which reads it with its row: a message between studies that share a cluster.
+leave = Table(
+    "leave",
+    metadata,
+    Column("lease_id", Text, ForeignKey("lease.id", ondelete="CASCADE"), primary_key=True),
+    # The study whose trial is to leave, and the one that asks.
+    Column("study_id", BigInteger, nullable=False),
+    Column("for_study_id", BigInteger, ForeignKey("study.id", ondelete="CASCADE"), nullable=False),
+    # At the next report with a checkpoint; else at the next rung.
+    Column("at_report", Boolean, nullable=False),
+    Column("why", Text, nullable=False),
+    Index("leave_study", "study_id"),
+    Index("leave_for_study", "for_study_id"),
 )
 
 trial = Table(
@@ -207,6 +248,8 @@ trial = Table(
     Column("steps_spent", BigInteger, nullable=False, server_default="0"),
     Column("log_path", Text, nullable=False, server_default=""),
     Column("log_tail", Text, nullable=False, server_default=""),
+    # Steps and seconds of training by kind of grant.
+    Column("speeds", JSONB, nullable=False, server_default="{}"),
     # The event that ended the trial, for caches that catch up.
     Column("end_cursor", BigInteger),
     _time("create_time", now=True),
@@ -305,6 +348,7 @@ exploit = Table(
     Column("donor", BigInteger, nullable=False),
     Column("checkpoint", JSONB, nullable=False),
     Column("donor_value", Float),
+    Column("previous_params", JSON, nullable=False),
     Column("params", JSON, nullable=False),
     # The event that tells of it, for caches that catch up.
     Column("cursor", BigInteger, nullable=False),

@@ -1,0 +1,156 @@
+"""Reservations: how a trial that fits nowhere now comes to run within a bounded time.
+
+A gang of eight on a cluster of busy single GPUs would wait for ever: no eight slots are ever free at once. So slots
+of one worker are kept for it: those that are free and those that will be soonest, by measured rung times. From then
+on others get them only for work that ends before the gang can start (backfill), and whoever runs there leaves at its
+next rung, or, where it has less priority, at its next report, with its checkpoint in both cases. So the wait is
+bounded by the longest rung that runs there.
+
+No reservation is made where the end of one running trial makes room: then nothing is in pieces, and who is next is
+a question of shares, not of packing.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from headrace_services.scheduler.records import Slot
+from headrace_services.scheduler.step.placement.fit import binds, has_room, memory_of, suits
+from headrace_services.scheduler.step.placement.values import (
+    Ask,
+    Cluster,
+    Place,
+    Reservation,
+    Running,
+    Waiting,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opening:
+    """When a slot could have room, and who would have to leave it."""
+
+    slot: Slot
+    ready_in_s: float
+    leaving: tuple[Running, ...]
+
+
+def reserve(cluster: Cluster, waiting: Waiting) -> tuple[Reservation, tuple[Ask, ...]] | None:
+    """Choose the slots to keep for a trial that fits nowhere now, and say who is to leave them.
+
+    Returns None where no worker could ever serve it, or where it need only wait for its turn.
+    """
+    openings = _openings(cluster, waiting)
+    candidates = {
+        worker_id: _soonest(found, waiting.request.slots)
+        for worker_id, found in openings.items()
+        if len(found) >= waiting.request.slots
+    }
+    if not candidates or _only_waits_its_turn(candidates, cluster, waiting):
+        return None
+    chosen = min(candidates.values(), key=lambda openings: _rank(openings, waiting))
+    ready = max(opening.ready_in_s for opening in chosen)
+    reservation = Reservation(
+        key=waiting.key,
+        worker_id=chosen[0].slot.worker_id,
+        slots=tuple(sorted(opening.slot.index for opening in chosen)),
+        since_s=cluster.now_s,
+        priority=waiting.priority,
+        ready_in_s=None if ready == inf else ready,
+        group=waiting.group,
+    )
+    return reservation, _asks(chosen, waiting)
+
+
+def holds(reservation: Reservation, waiting: Waiting, devices: Sequence[Slot]) -> bool:
+    """Whether a reservation still can be met: its slots are there and would suit the trial."""
+    there = [slot for slot in devices if reservation.covers(slot) and suits(slot, waiting.request)]
+    return len(there) == len(reservation.slots) == waiting.request.slots
+
+
+def _openings(cluster: Cluster, waiting: Waiting) -> dict[int, list[_Opening]]:
+    on_slot: dict[Place, list[Running]] = defaultdict(list)
+    for running in cluster.running:
+        for index in running.slots:
+            on_slot[running.worker_id, index].append(running)
+    older = [r for r in cluster.reservations if binds(r, waiting, cluster.reservations)]
+    found: dict[int, list[_Opening]] = defaultdict(list)
+    for slot in cluster.devices:
+        if not suits(slot, waiting.request) or any(reservation.covers(slot) for reservation in older):
+            continue
+        opening = _opening(slot, on_slot[slot.worker_id, slot.index], waiting)
+        if opening is not None:
+            found[slot.worker_id].append(opening)
+    return found
+
+
+def _opening(slot: Slot, runs: list[Running], waiting: Waiting) -> _Opening | None:
+    """The fewest that must leave the slot, the soonest first; None where those who may be asked do not suffice."""
+    request = waiting.request
+    if has_room(slot, request):
+        return _Opening(slot=slot, ready_in_s=0.0, leaving=())
+    missing = request.milli - slot.free_milli
+    leaving: list[Running] = []
+    for run in sorted((r for r in runs if r.priority <= waiting.priority), key=_leaving_rank):
+        leaving.append(run)
+        missing -= run.milli
+        if missing <= 0 and memory_of(request, slot) <= slot.memory_bytes:
+            return _Opening(
+                slot=slot,
+                ready_in_s=max(_leaves_in_s(run) for run in leaving),
+                leaving=tuple(leaving),
+            )
+    return None
+
+
+def _leaves_in_s(run: Running) -> float:
+    return inf if run.leaves_in_s is None else max(0.0, run.leaves_in_s)
+
+
+def _leaving_rank(run: Running) -> tuple[object, ...]:
+    return (
+        run.priority,
+        not run.asked,
+        -run.over_share,
+        inf if run.leaves_in_s is None else run.leaves_in_s,
+        run.lease_id,
+    )
+
+
+def _soonest(openings: list[_Opening], count: int) -> list[_Opening]:
+    ranked = sorted(openings, key=lambda opening: (opening.ready_in_s, opening.slot.index))
+    return ranked[:count]
+
+
+def _only_waits_its_turn(candidates: dict[int, list[_Opening]], cluster: Cluster, waiting: Waiting) -> bool:
+    """Whether one running trial's end makes room, and nobody has less priority, who would have to go first."""
+    if any(run.priority < waiting.priority for run in cluster.running if run.worker_id in candidates):
+        return False
+    request = waiting.request
+    return any(
+        run.worker_id in candidates and len(run.slots) >= request.slots and run.milli >= request.milli
+        for run in cluster.running
+    )
+
+
+def _rank(openings: list[_Opening], waiting: Waiting) -> tuple[object, ...]:
+    """Preempt those of less priority, the least first; then what is ready soonest; then what moves the fewest."""
+    leaving = {run.lease_id: run for opening in openings for run in opening.leaving}
+    return (
+        sum(run.priority >= waiting.priority for run in leaving.values()),
+        sum(run.priority for run in leaving.values()),
+        max(opening.ready_in_s for opening in openings),
+        -sum(run.over_share for run in leaving.values()),
+        len(leaving),
+        min(waiting.preference.get(opening.slot.model, 1.0) for opening in openings),
+        openings[0].slot.worker_name,
+    )
+
+
+def _asks(openings: list[_Opening], waiting: Waiting) -> tuple[Ask, ...]:
+    leaving = {run.lease_id: run for opening in openings for run in opening.leaving}
+    return tuple(
+        Ask(lease_id=lease_id, at_report=run.priority < waiting.priority, in_favour_of=waiting.key)
+        for lease_id, run in sorted(leaving.items())
+    )
