@@ -144,7 +144,7 @@ _scenario: Scenario | None = None
 
 
 def _begin(scenario: Scenario) -> None:
-    global _scenario
+    global _scenario  # noqa: PLW0603  (set once, when the process begins)
     _scenario = scenario
 
 
