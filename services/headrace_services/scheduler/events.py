@@ -11,6 +11,8 @@ from headrace_services.scheduler.records import (
     Exploit,
     Lease,
     Params,
+    Proposal,
+    ProposalFailure,
     RungEntry,
     Slot,
     Trial,
@@ -21,19 +23,36 @@ from headrace_services.scheduler.store.tables import json_number
 Json = dict[str, object]
 
 
-def trial_created(trial: Trial) -> Event:
+def trial_created(trial: Trial, proposal: Proposal | None = None) -> Event:
     """A trial was proposed."""
     listed = ", ".join(f"{name}={_short(value)}" for name, value in trial.params.items())
     what = "the baseline" if trial.baseline else "proposed"
+    detail: Json = {
+        "parameters": {"values": params_json(trial.params)},
+        "bracket": trial.bracket,
+        "baseline": trial.baseline,
+    }
+    if proposal is not None:
+        what = f"proposed by {proposal.sampler} from {_basis(proposal)}"
+        detail["proposal"] = proposal_json(proposal)
     return Event(
         number=trial.number,
         kind="trial_created",
         message=f"trial {trial.number} {what}: {listed}",
-        detail={
-            "parameters": {"values": params_json(trial.params)},
-            "bracket": trial.bracket,
-            "baseline": trial.baseline,
-        },
+        detail=detail,
+    )
+
+
+def proposal_failed(number: int, failure: ProposalFailure) -> Event:
+    """The sampler failed as often as it was tried; the trial of this number gets a random configuration."""
+    return Event(
+        number=number,
+        kind="proposal_failed",
+        message=(
+            f"the sampler failed {failure.attempts} times at proposal {failure.number}, "
+            f"so trial {number} is a random draw: {failure.error}"
+        ),
+        detail={"proposal": failure.number, "attempts": failure.attempts, "error": failure.error},
     )
 
 
@@ -155,6 +174,7 @@ def trial_exploited(study: str, exploit: Exploit) -> Event:
         "donor": f"studies/{study}/trials/{exploit.donor}",
         "checkpoint": checkpoint_json(exploit.checkpoint),
         "parameters": {"values": params_json(exploit.params)},
+        "previous_parameters": {"values": params_json(exploit.previous_params)},
     }
     if exploit.donor_value is not None:
         detail["donor_value"] = json_number(exploit.donor_value)
@@ -162,10 +182,7 @@ def trial_exploited(study: str, exploit: Exploit) -> Event:
         number=exploit.number,
         kind="trial_exploited",
         message=f"trial {exploit.number} takes over trial {exploit.donor} at step {exploit.checkpoint.step}: {listed}",
-        detail={
-            "exploit": detail,
-            "previous_parameters": {"values": params_json(exploit.previous_params)},
-        },
+        detail={"exploit": detail},
     )
 
 
@@ -188,6 +205,28 @@ def checkpoint_json(checkpoint: Checkpoint) -> Json:
         "manifest_sha256": checkpoint.manifest_sha256,
         "write_time": f"{checkpoint.write_time_s:.6f}s",
     }
+
+
+def proposal_json(proposal: Proposal) -> Json:
+    """Return a Proposal as JSON."""
+    found: Json = {
+        "sampler": proposal.sampler,
+        "milestone": proposal.level,
+        "results": proposal.results,
+        "warm_results": proposal.warm_results,
+        "pending": proposal.pending,
+    }
+    if proposal.generation is not None:
+        found["generation"] = proposal.generation
+    return found
+
+
+def _basis(proposal: Proposal) -> str:
+    """What a proposal was made from, in words."""
+    at = f" at step {proposal.level}" if proposal.level else ""
+    warm = f" and {proposal.warm_results} of an earlier study" if proposal.warm_results else ""
+    generation = f", generation {proposal.generation}" if proposal.generation is not None else ""
+    return f"{proposal.results} results{at}{warm}, {proposal.pending} pending{generation}"
 
 
 def params_json(params: Params) -> Json:

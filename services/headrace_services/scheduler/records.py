@@ -133,6 +133,8 @@ class Trial:
     params: Params
     baseline: bool = False
     bracket: int = 0
+    generation: int | None = None
+    """The generation that an evolutionary sampler proposed it for."""
     epoch: int = 0
     step: int = 0
     milestone: int | None
@@ -169,6 +171,32 @@ class Trial:
     def leased(self) -> bool:
         """Whether it is on a worker."""
         return self.state in LEASED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What a configuration was proposed from, by a sampler of the pool."""
+
+    sampler: str
+    """The kind; `random` where the sampler failed."""
+    level: int = 0
+    """The step whose results the model saw; 0 for each trial's first result."""
+    results: int = 0
+    warm_results: int = 0
+    """Further results, of an earlier study."""
+    pending: int = 0
+    """Trials without a result that were taken into account."""
+    generation: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalFailure:
+    """A sampler failed at a proposal as often as it was tried."""
+
+    number: int
+    """Of the proposal, from 0."""
+    attempts: int
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from headrace.cli import wording
 from headrace.cli.output import clean
-from headrace.client.events import DecisionMade, Event, StudyMoved, TrialMoved, Update
+from headrace.client.events import DecisionMade, Event, StudyMoved, TrialExploited, TrialMoved, Update
 from headrace.client.model import RungStatus, StudyInfo, TerminationReason, TrialInfo, TrialState
 from headrace.errors import HeadraceError
 
@@ -161,7 +161,7 @@ def rung_bar(rung: RungStatus, full: int, width: int = BAR_WIDTH) -> Text:
 def noteworthy(event: Event) -> bool:
     """True for what a person wants to see go by: decisions, failures, the study's own moves."""
     match event.detail:
-        case DecisionMade() | StudyMoved():
+        case DecisionMade() | TrialExploited() | StudyMoved():
             return True
         case TrialMoved(to_state=to_state, action=action, reason=reason):
             # Stopped early: its decision was told before, or the study's end says it of all that waited.

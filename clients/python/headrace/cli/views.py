@@ -7,7 +7,7 @@ Keys are only ever added. A value that does not exist is null; a number that JSO
 from typing import Any
 
 from headrace.client import events as ev
-from headrace.client.model import Preview, RungResult, StudyInfo, TrialInfo, Worker
+from headrace.client.model import Exploit, Preview, RungResult, StudyInfo, TrialInfo, Worker
 
 Json = dict[str, Any]
 
@@ -71,6 +71,7 @@ def trial(info: TrialInfo) -> Json:
         "best_step": info.best_step,
         "metrics": info.metrics,
         "rungs": [rung_result(r) for r in info.rungs],
+        "lineage": [exploit(copied) for copied in info.lineage],
         "steps_spent": info.steps_spent,
         "failures": info.failures,
         "interruptions": info.interruptions,
@@ -93,6 +94,18 @@ def rung_result(result: RungResult) -> Json:
         "value": result.value,
         "arrival": result.arrival,
         "promoted": result.promoted,
+    }
+
+
+def exploit(copied: Exploit) -> Json:
+    """What a trial took over from another."""
+    return {
+        "rung": copied.rung,
+        "step": copied.step,
+        "donor": copied.donor,
+        "donor_value": copied.donor_value,
+        "params": copied.params,
+        "previous_params": copied.previous_params,
     }
 
 
@@ -204,6 +217,8 @@ def _detail(detail: ev.EventDetail | None) -> tuple[str, Json | None]:
                 "action": detail.action.value,
                 "explanation": explanation(detail.explanation),
             }
+        case ev.TrialExploited():
+            return "trial_exploited", exploit(detail.exploit)
         case ev.StudyMoved():
             return "study_moved", {
                 "from": detail.from_state,

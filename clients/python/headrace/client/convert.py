@@ -119,6 +119,20 @@ def trial(proto: trial_pb2.Trial, *, order: Iterable[str] = ()) -> model.TrialIn
         metrics=dict(sorted(proto.metrics.items())),
         log_path=proto.log_path or None,
         log_tail=proto.log_tail,
+        lineage=tuple(exploit(e, order=order) for e in proto.lineage),
+    )
+
+
+def exploit(proto: trial_pb2.Exploit, *, order: Iterable[str] = ()) -> model.Exploit:
+    """One exploit."""
+    donor = trial_ref(proto.donor)
+    return model.Exploit(
+        rung=proto.rung,
+        step=proto.step,
+        donor=donor.number if donor else -1,
+        donor_value=proto.donor_value if proto.HasField("donor_value") else None,
+        params=params(proto.parameters, order=order),
+        previous_params=params(proto.previous_parameters, order=order),
     )
 
 
@@ -287,6 +301,8 @@ def _detail(proto: event_pb2.Event, order: Iterable[str]) -> ev.EventDetail | No
             return ev.DecisionMade(
                 action=ACTIONS.get(made.action, ev.Action.UNKNOWN), explanation=explanation(made.explanation)
             )
+        case "trial_exploited":
+            return ev.TrialExploited(exploit=exploit(proto.trial_exploited.exploit, order=order))
         case "study_moved":
             moved = proto.study_moved
             return ev.StudyMoved(from_state=moved.from_state, to_state=moved.to_state, detail=moved.detail)

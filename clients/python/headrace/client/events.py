@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from headrace.client.model import (
     Checkpoint,
+    Exploit,
     RungResult,
     StudyInfo,
     TerminationReason,
@@ -112,6 +113,13 @@ class DecisionMade:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrialExploited:
+    """A trial took over the state of another, with a mutated configuration."""
+
+    exploit: Exploit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyMoved:
     """A study went from one state to another."""
 
@@ -120,7 +128,9 @@ class StudyMoved:
     detail: str
 
 
-EventDetail = TrialCreated | TrialMoved | ReportRecorded | RungRecorded | DecisionMade | StudyMoved
+EventDetail = (
+    TrialCreated | TrialMoved | ReportRecorded | RungRecorded | DecisionMade | TrialExploited | StudyMoved
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

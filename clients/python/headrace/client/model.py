@@ -116,6 +116,18 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exploit:
+    """What a trial copied (population-based training): the state of `donor` at `step`, and `params` to go on with."""
+
+    rung: int
+    step: int
+    donor: int
+    donor_value: float | None
+    params: Mapping[str, Value]
+    previous_params: Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialInfo:
     """One configuration and all that is known of it, as of one moment."""
 
@@ -146,6 +158,7 @@ class TrialInfo:
     metrics: Mapping[str, float]
     log_path: str | None
     log_tail: str
+    lineage: tuple[Exploit, ...] = ()
 
     @property
     def outcome(self) -> str:

@@ -14,6 +14,7 @@ from headrace.report import style
 from headrace.report.curves import learning_curves
 from headrace.report.data import StudyData
 from headrace.report.gantt import gantt
+from headrace.report.lineage import lineage
 from headrace.report.parallel import parallel_coordinates
 from headrace.report.rungs import rung_occupancy
 from headrace.report.table import trial_table
@@ -76,6 +77,7 @@ def render(data: StudyData) -> str:
             "One line a trial; dotted vertical lines are the rungs. Point at a line to see the trial and why it ended.",
             _figure(learning_curves(data), "curves"),
         ),
+        *_lineage(data),
         _section(
             "Parameters and values",
             "One line a trial, darker for a better value (the trial's best so far; trials that were stopped early had "
@@ -104,6 +106,17 @@ def render(data: StudyData) -> str:
         f"<style>{CSS}</style>\n<script>{get_plotlyjs()}</script>\n</head>\n<body>\n<main>\n"
         f"{_header(data)}\n{''.join(sections)}\n</main>\n<script>{SORT_SCRIPT}</script>\n</body>\n</html>\n"
     )
+
+
+def _lineage(data: StudyData) -> list[str]:
+    figure = lineage(data)
+    if figure is None:
+        return []
+    what = (
+        "Who copied whom, and what it was changed to. The thick line is the schedule that the best trial's state was "
+        "trained with, from the first step to the last, by whichever trials it came from."
+    )
+    return [_section("Lineage", what, _figure(figure, "lineage", zoom=False))]
 
 
 def _header(data: StudyData) -> str:

@@ -396,22 +396,16 @@ class TrialExploited(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EXPLOIT_FIELD_NUMBER: _builtins.int
-    PREVIOUS_PARAMETERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def exploit(self) -> _trial_pb2.Exploit: ...
-    @_builtins.property
-    def previous_parameters(self) -> _spec_pb2.ParameterAssignment:
-        """The configuration that it had before."""
-
     def __init__(
         self,
         *,
         exploit: _trial_pb2.Exploit | None = ...,
-        previous_parameters: _spec_pb2.ParameterAssignment | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["exploit", b"exploit", "previous_parameters", b"previous_parameters"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["exploit", b"exploit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exploit", b"exploit", "previous_parameters", b"previous_parameters"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exploit", b"exploit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -314,6 +314,7 @@ class Exploit(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     DONOR_VALUE_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
+    PREVIOUS_PARAMETERS_FIELD_NUMBER: _builtins.int
     rung: _builtins.int
     """The rung at which the trial stopped and copied, and the step that the donor's state is from."""
     step: _builtins.int
@@ -325,6 +326,10 @@ class Exploit(_message.Message):
     def checkpoint(self) -> Global___CheckpointRef: ...
     @_builtins.property
     def parameters(self) -> _spec_pb2.ParameterAssignment: ...
+    @_builtins.property
+    def previous_parameters(self) -> _spec_pb2.ParameterAssignment:
+        """The configuration that the trial had before."""
+
     def __init__(
         self,
         *,
@@ -334,10 +339,11 @@ class Exploit(_message.Message):
         checkpoint: Global___CheckpointRef | None = ...,
         donor_value: _builtins.float | None = ...,
         parameters: _spec_pb2.ParameterAssignment | None = ...,
+        previous_parameters: _spec_pb2.ParameterAssignment | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_donor_value", b"_donor_value", "checkpoint", b"checkpoint", "donor_value", b"donor_value", "parameters", b"parameters"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_donor_value", b"_donor_value", "checkpoint", b"checkpoint", "donor_value", b"donor_value", "parameters", b"parameters", "previous_parameters", b"previous_parameters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_donor_value", b"_donor_value", "checkpoint", b"checkpoint", "donor", b"donor", "donor_value", b"donor_value", "parameters", b"parameters", "rung", b"rung", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_donor_value", b"_donor_value", "checkpoint", b"checkpoint", "donor", b"donor", "donor_value", b"donor_value", "parameters", b"parameters", "previous_parameters", b"previous_parameters", "rung", b"rung", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__donor_value: _TypeAlias = _typing.Literal["donor_value"]  # noqa: Y015
     _WhichOneofArgType__donor_value: _TypeAlias = _typing.Literal["_donor_value", b"_donor_value"]  # noqa: Y015

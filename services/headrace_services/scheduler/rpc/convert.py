@@ -12,7 +12,7 @@ from headrace.spec import params_to_proto, to_proto
 from headrace.v1 import event_pb2, study_pb2, trial_pb2
 from headrace_services.scheduler.lifecycle import Reason, State
 from headrace_services.scheduler.preview import Preview, expected_trials
-from headrace_services.scheduler.records import Checkpoint, Decision, Lease, Study
+from headrace_services.scheduler.records import Checkpoint, Decision, Exploit, Lease, Study
 from headrace_services.scheduler.rpc import names
 from headrace_services.scheduler.store.cluster import SlotView, WorkerView
 from headrace_services.scheduler.store.history import StoredEvent, StoredReport
@@ -110,10 +110,23 @@ def trial(study_id: str, view: TrialView) -> trial_pb2.Trial:
         metrics=record.metrics,
         log_path=record.log_path,
         log_tail=record.log_tail,
+        lineage=[_exploit(study_id, exploit) for exploit in view.lineage],
     )
     if record.reason:
         message.termination_reason = trial_pb2.TerminationReason.Value(f"TERMINATION_REASON_{record.reason}")
     return message
+
+
+def _exploit(study_id: str, record: Exploit) -> trial_pb2.Exploit:
+    return trial_pb2.Exploit(
+        rung=record.rung,
+        step=record.checkpoint.step,
+        donor=names.trial_name(study_id, record.donor),
+        checkpoint=checkpoint(record.checkpoint),
+        donor_value=record.donor_value,
+        parameters=params_to_proto(record.params),
+        previous_parameters=params_to_proto(record.previous_params),
+    )
 
 
 def _rung_result(view: RungView) -> trial_pb2.RungResult:

@@ -27,7 +27,7 @@ class RandomSampler:
     def size(self) -> int | None:
         return None
 
-    def suggest(self, number: int) -> Params | None:
+    def suggest(self, number: int) -> Params:
         def choose(name: str, domain: Domain) -> bool | int | float | str:
             seeds = np.random.SeedSequence(self._seed, spawn_key=(number, self._places[name]))
             return draw_value(domain, np.random.Generator(np.random.PCG64(seeds)))

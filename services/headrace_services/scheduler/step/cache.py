@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from headrace.spec import StudySpec
 from headrace_services.scheduler.policies import Policy, RungResult, make_policy
 from headrace_services.scheduler.records import Params, RungEntry
-from headrace_services.scheduler.samplers import Sampler, make_sampler
+from headrace_services.scheduler.samplers import Sampler, make_sampler, pooled_from
 from headrace_services.scheduler.step.live import LiveRows
 
 
@@ -21,6 +21,8 @@ class StudyCache:
     spec: StudySpec
     policy: Policy
     sampler: Sampler
+    pooled_from: int | None = None
+    """The sampler's proposals from this number on come from the pool; None: all are made in the step."""
     cursor: int = 0
     live: LiveRows = field(default_factory=LiveRows)
     next_number: int = 0
@@ -30,7 +32,12 @@ class StudyCache:
     @classmethod
     def empty(cls, spec: StudySpec) -> "StudyCache":
         """Return the cache of a study in which nothing has happened yet."""
-        return cls(spec=spec, policy=make_policy(spec), sampler=make_sampler(spec))
+        return cls(
+            spec=spec,
+            policy=make_policy(spec),
+            sampler=make_sampler(spec),
+            pooled_from=pooled_from(spec),
+        )
 
     @property
     def sampled_limit(self) -> int:

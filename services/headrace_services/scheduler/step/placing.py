@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
-from headrace_services.scheduler.arrivals import Assignment, Suggested
+from headrace.spec import StudySpec
+from headrace_services.scheduler.arrivals import Assignment, ProposalComingError, Suggested
 from headrace_services.scheduler.lifecycle import Action, State, StudyState
 from headrace_services.scheduler.policies import Action as Ruling
 from headrace_services.scheduler.policies import Promotion
-from headrace_services.scheduler.records import Lease, Params, Slot, Trial
+from headrace_services.scheduler.records import Lease, Params, Proposal, Slot, Trial
+from headrace_services.scheduler.samplers import is_pooled
 from headrace_services.scheduler.step.placement import place as slots_for
 from headrace_services.scheduler.step.state import StepState
 
@@ -47,16 +49,36 @@ def settle(state: StepState) -> None:
             state.move_study(StudyState.FAILED, f"no trial reported '{metric}'")
     while state.active and len(state.queue) < LOOKAHEAD and _create_next(state) is not None:
         pass
+    if state.active and next_is_pooled(state):
+        ready = lookahead(state.study.spec, state.live) + len(state.seats)
+        state.proposals_wanted = max(0, ready - len(state.queue))
 
 
 def answer_seats(state: StepState) -> None:
-    """Tell the clients that got no trial so."""
+    """Tell the clients that got no trial so, or that one is coming."""
+    coming = state.active and next_is_pooled(state)
     for seat, _ in state.seats:
-        state.suggested[seat] = Suggested(trial=None, lease=None, done=state.study.state.ended)
+        state.suggested[seat] = ProposalComingError() if coming else Suggested(trial=None, lease=None, done=state.study.state.ended)
     state.seats.clear()
 
 
-def create(state: StepState, params: Params, *, baseline: bool = False) -> Trial:
+def lookahead(spec: StudySpec, live: int) -> int:
+    """How many configurations to have ready: few of those that a model proposes, as each was proposed without knowing
+    the results that came in since; more where many trials run, and one may end at any moment."""
+    return min(LOOKAHEAD, 1 + live // 4) if is_pooled(spec) else LOOKAHEAD
+
+
+def next_is_pooled(state: StepState) -> bool:
+    """Whether the next configuration is one that the pool computes."""
+    index, pooled = state.study.sampled, state.cache.pooled_from
+    if pooled is None or _baseline_is_due(state) or index >= state.cache.sampled_limit:
+        return False
+    return index >= len(state.study.spec.enqueued) + pooled
+
+
+def create(
+    state: StepState, params: Params, *, baseline: bool = False, proposal: Proposal | None = None
+) -> Trial:
     """Add a trial with a configuration."""
     number = state.study.next_number
     bracket = 0 if baseline else state.cache.bracket(number)
@@ -66,9 +88,10 @@ def create(state: StepState, params: Params, *, baseline: bool = False) -> Trial
         params=dict(params),
         baseline=baseline,
         bracket=bracket,
+        generation=proposal.generation if proposal else None,
         milestone=state.cache.policy.ladder(bracket)[0],
     )
-    state.add(trial)
+    state.add(trial, proposal)
     return trial
 
 
@@ -148,7 +171,7 @@ def _create_next(state: StepState) -> Trial | None:
     if spec.baseline is not None and _baseline_is_due(state):
         return create(state, spec.baseline, baseline=True)
     index = state.study.sampled
-    if index >= state.cache.sampled_limit:
+    if index >= state.cache.sampled_limit or next_is_pooled(state):
         return None
     if index < len(spec.enqueued):
         params: Params | None = spec.enqueued[index]

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from headrace.errors import HeadraceError
 from headrace_services.scheduler import events
 from headrace_services.scheduler.arrivals import (
     Cancellation,
@@ -19,7 +20,16 @@ from headrace_services.scheduler.arrivals import (
 from headrace_services.scheduler.lifecycle import Action, Reason, StudyState, next_state
 from headrace_services.scheduler.policies import Action as Ruling
 from headrace_services.scheduler.policies import Explanation, Promotion
-from headrace_services.scheduler.records import Decision, Event, Exploit, Lease, Slot, Study, Trial
+from headrace_services.scheduler.records import (
+    Decision,
+    Event,
+    Exploit,
+    Lease,
+    Proposal,
+    Slot,
+    Study,
+    Trial,
+)
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.changes import Changes, PromotionChange, TrialChange
 
@@ -41,7 +51,7 @@ class StepState:
         """Runnable trials: interrupted ones first, then by number."""
         self.seats: list[tuple[int, Suggest]] = []
         """Clients that wait for a trial."""
-        self.suggested: dict[int, Suggested] = {}
+        self.suggested: dict[int, Suggested | HeadraceError] = {}
         self.answers: dict[tuple[int, int, int], Decision] = {}
         """What reports (number, epoch, sequence) were answered, in this step or before."""
         known = cache.live.count
@@ -53,6 +63,8 @@ class StepState:
         """Trials that were never placed; counted only where the policy lets them go first."""
         self.wants_placement = False
         """Whether something may be placed, or the study be complete, because of what this step did."""
+        self.proposals_wanted = 0
+        """How many further proposals the pool is to compute."""
         self._vacancies: dict[tuple[int, int], int] = {}
 
     @property
@@ -117,14 +129,14 @@ class StepState:
             self._note(before, after, self.study.cursor)
         return after
 
-    def add(self, trial: Trial) -> None:
+    def add(self, trial: Trial, proposal: Proposal | None = None) -> None:
         """Add a new trial."""
         self.study = replace(self.study, next_number=trial.number + 1)
         self.trials[trial.number] = trial
         self.cache.joined(trial.number, trial.bracket, trial.params, baseline=trial.baseline)
         self.changes.created.append(trial)
         self.queue.append(trial.number)
-        self.emit(events.trial_created(trial))
+        self.emit(events.trial_created(trial, proposal))
 
     def mark_promoted(self, number: int, bracket: int, rung: int) -> None:
         """Note that a trial goes past a rung; the next event says why."""

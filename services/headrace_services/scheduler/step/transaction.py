@@ -69,6 +69,8 @@ class StepResult:
     """Whether slots that this step freed found no trial here and may serve another study."""
     again: bool
     """Whether there was more to place than one step places."""
+    proposals_wanted: int = 0
+    """How many further proposals the pool is to compute."""
 
 
 async def run_step(
@@ -129,6 +131,7 @@ async def run_step(
         cursor=state.study.cursor,
         slots_left=slots_left,
         again=again,
+        proposals_wanted=state.proposals_wanted,
     )
 
 

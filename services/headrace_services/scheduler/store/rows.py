@@ -55,6 +55,7 @@ def trial(row: AnyRow) -> Trial:
         params=row.params,
         baseline=row.baseline,
         bracket=row.bracket,
+        generation=row.generation,
         epoch=row.epoch,
         step=row.step,
         milestone=row.milestone,

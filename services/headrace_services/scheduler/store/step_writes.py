@@ -114,6 +114,7 @@ def _created(trial: Trial) -> Columns:
         "params": trial.params,
         "baseline": trial.baseline,
         "bracket": trial.bracket,
+        "generation": trial.generation,
         "milestone": trial.milestone,
     }
 

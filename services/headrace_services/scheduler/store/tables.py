@@ -229,6 +229,8 @@ trial = Table(
     Column("params", JSON, nullable=False),
     Column("baseline", Boolean, nullable=False, server_default="false"),
     Column("bracket", Integer, nullable=False, server_default="0"),
+    # Of the trials that an evolutionary sampler proposed.
+    Column("generation", Integer),
     Column("epoch", BigInteger, nullable=False, server_default="0"),
     Column("step", BigInteger, nullable=False, server_default="0"),
     Column("milestone", BigInteger),
@@ -273,6 +275,8 @@ trial = Table(
     # Only the first trial is a baseline.
     CheckConstraint("NOT baseline OR number = 0", name="baseline"),
     CheckConstraint("step >= 0 AND rungs >= 0 AND failures >= 0 AND steps_spent >= 0", name="counts"),
+    # Generations count from 0.
+    CheckConstraint("generation >= 0", name="generation"),
     Index(
         "trial_runnable",
         "study_id",

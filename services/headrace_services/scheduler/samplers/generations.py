@@ -1,0 +1,67 @@
+"""What evolutionary samplers keep between proposals, made to follow from the results alone.
+
+Optuna keeps the optimizer of CMA-ES with the trial that was asked for when a generation was over, and the parents of
+NSGA's generations with the study. Here a trial that was asked for may never come to be (another replica's proposal is
+taken instead), so the optimizer is kept with the result that completed the generation, and the table, which holds the
+results in the order of arrival, gives the same optimizer in whatever process it is filled.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from optuna.samplers import BaseGASampler, BaseSampler, CmaEsSampler, NSGAIIISampler, NSGAIISampler
+from optuna.trial import FrozenTrial
+
+from headrace.spec import CmaEsSampler as CmaEs
+from headrace.spec import ModelBased, Nsga2Sampler, Nsga3Sampler
+
+_CMA_GENERATION = "cma:generation"
+_CMA_OPTIMIZER = "cma:optimizer"
+_GENETIC: dict[type[ModelBased], type[BaseGASampler]] = {
+    Nsga2Sampler: NSGAIISampler,
+    Nsga3Sampler: NSGAIIISampler,
+}
+
+
+def attrs_of(sampler: ModelBased, generation: int | None) -> dict[str, object]:
+    """What Optuna's sampler wrote into a trial that it proposed for a generation."""
+    if generation is None:
+        return {}
+    if isinstance(sampler, CmaEs):
+        return {_CMA_GENERATION: generation}
+    genetic = _GENETIC.get(type(sampler))
+    return {genetic._get_generation_key(): generation} if genetic else {}
+
+
+def generation_of(sampler: BaseSampler, trial: FrozenTrial) -> int | None:
+    """The generation that a sampler has just proposed a trial for."""
+    if isinstance(sampler, CmaEsSampler):
+        generation = trial.system_attrs.get(_CMA_GENERATION)
+        return None if generation is None else int(generation)
+    if isinstance(sampler, BaseGASampler):
+        return int(trial.system_attrs[sampler._get_generation_key()])
+    return None
+
+
+def keep_optimizer(finished: Sequence[FrozenTrial], asked: FrozenTrial, population: int) -> bool:
+    """Keep the optimizer that was just told a generation with the result that completed it.
+
+    Returns False where no generation was told. The proposal that was asked for came from the optimizer after that
+    generation; there may be a further one whose results are all there.
+    """
+    optimizer = {key: value for key, value in asked.system_attrs.items() if key.startswith(_CMA_OPTIMIZER)}
+    if not optimizer:
+        return False
+    told = int(asked.system_attrs[_CMA_GENERATION]) - 1
+    of_generation = [trial for trial in finished if trial.system_attrs.get(_CMA_GENERATION) == told]
+    of_generation[population - 1].system_attrs.update(optimizer)
+    return True
+
+
+def forget_parents(attrs: dict[str, Any], generation: int | None) -> None:
+    """Forget the parents of all generations after one that got a late result."""
+    if generation is None:
+        return
+    for key in [key for key in attrs if ":parent:" in key]:
+        if int(key.rpartition(":")[2]) > generation:
+            del attrs[key]
