@@ -1,4 +1,5 @@
-"""Group commit for heartbeats: those of all sessions here that came while the last ones were written go together.
+"""Group commit for heartbeats: those of all sessions here that came while the last ones were written go together,
+and so do the ends of streams.
 
 One transaction a heartbeat would be one commit a worker and interval, and a crowd of workers would take the
 connections from the steps.
@@ -24,11 +25,18 @@ class Heartbeats:
 
     async def note(self, beat: Beat) -> Noted:
         """Write a heartbeat down and say what the rows hold. Raises DatabaseUnavailableError."""
+        return await asyncio.shield(self._put(beat))
+
+    def ended(self, worker_id: int, session: int) -> None:
+        """Write down, soon, that a stream ended. Where that fails the lease time will tell."""
+        self._put(Beat(worker_id=worker_id, session=session, connected=False))
+
+    def _put(self, beat: Beat) -> asyncio.Future[Noted]:
         session = (beat.worker_id, beat.session)
         _, answer = self._waiting.get(session) or (beat, asyncio.get_running_loop().create_future())
         self._waiting[session] = (beat, answer)
         self._has_some.set()
-        return await asyncio.shield(answer)
+        return answer
 
     async def run(self) -> None:
         """Write until cancelled."""

@@ -70,7 +70,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         finally:
             self._registry.remove(worker_id, session)
             log.info("worker '%s' disconnected", greeting.name)
-            await asyncio.shield(self._disconnect(worker_id, number))
+            self._heartbeats.ended(worker_id, number)
 
     async def _hello(self, requests: AsyncIterator[worker_pb2.SessionRequest]) -> worker_pb2.Hello:
         try:
@@ -83,10 +83,3 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 [Violation(field="hello", message="was not the first message", remedy="Say Hello first.")]
             )
         return first.hello
-
-    async def _disconnect(self, worker_id: int, number: int) -> None:
-        try:
-            async with transaction(self._hub.engine) as conn:
-                await workers.disconnect(conn, worker_id, number)
-        except Exception:
-            log.debug("could not note that a worker disconnected; its lease time will tell", exc_info=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import ARRAY, BigInteger, Float, any_, bindparam, func, select, update
+from sqlalchemy import ARRAY, BigInteger, Float, any_, bindparam, case, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.store import tables
@@ -14,10 +14,12 @@ now = func.clock_timestamp()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """A session that heard of its worker."""
+    """What a session heard of its worker."""
 
     worker_id: int
     session: int
+    connected: bool = True
+    """False when the stream has ended; the worker's leases go on until they expire."""
     trouble: str = ""
     """What the worker says of its own trouble; empty where all is well."""
 
@@ -33,11 +35,14 @@ class Noted:
 
 
 async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> dict[Beat, Noted]:
-    """Note that workers live, which extends their leases. At most one heartbeat a session."""
+    """Note that workers live, which extends their leases, or are gone. At most one heartbeat a session."""
     noted = sorted(beats, key=lambda beat: beat.worker_id)
     ids = [beat.worker_id for beat in noted]
     async with pipeline(conn) as sent:
-        said = [{"g_worker": b.worker_id, "g_session": b.session, "trouble": b.trouble} for b in noted]
+        said = [
+            {"g_worker": b.worker_id, "g_session": b.session, "connected": b.connected, "trouble": b.trouble}
+            for b in noted
+        ]
         heard = await sent.run(_NOTE, said, ttl_s=ttl_s)
         held = await sent.run(_LEASES, ids=ids)
     current = {(row.id, row.session) for row in await heard.fetchall()}
@@ -54,12 +59,24 @@ async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> di
 
 
 _w, _le = tables.worker, tables.lease
-_said = given({"g_worker": _w.c.id, "g_session": _w.c.session, "trouble": _w.c.trouble})
+_said = given(
+    {
+        "g_worker": _w.c.id,
+        "g_session": _w.c.session,
+        "connected": _w.c.connected,
+        "trouble": _w.c.trouble,
+    }
+)
 _until = now + func.make_interval(0, 0, 0, 0, 0, 0, bindparam("ttl_s", type_=Float))
 _NOTE = compiled(
     update(_w)
     .where(_w.c.id == _said.c.g_worker, _w.c.session == _said.c.g_session)
-    .values(connected=True, last_seen=now, expires_at=_until, trouble=_said.c.trouble)
+    .values(
+        connected=_said.c.connected,
+        trouble=_said.c.trouble,
+        last_seen=case((_said.c.connected, now), else_=_w.c.last_seen),
+        expires_at=case((_said.c.connected, _until), else_=_w.c.expires_at),
+    )
     .returning(_w.c.id, _w.c.session)
 )
 _LEASES = compiled(

@@ -98,12 +98,6 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
     return int(worker_id), int(session)
 
 
-async def disconnect(conn: AsyncConnection, worker_id: int, session: int) -> None:
-    """Note that a session's stream ended. The worker's leases go on until they expire."""
-    w = tables.worker
-    await conn.execute(update(w).where(w.c.id == worker_id, w.c.session == session).values(connected=False))
-
-
 async def held_leases(conn: AsyncConnection, worker_id: int) -> list[HeldLease]:
     """The worker's live leases with their trials, in the order of their placement."""
     le, t = tables.lease, tables.trial
