@@ -27,6 +27,7 @@ TRIAL_KEYS = {
     "best_step",
     "metrics",
     "rungs",
+    "lineage",
     "steps_spent",
     "failures",
     "interruptions",

@@ -191,4 +191,13 @@ class Cancellation:
     reason: str
 
 
-Order = Assignment | Cancellation
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacation:
+    """Tell the worker that a trial, of any study, is to save at its next report and ask whether it may go on."""
+
+    worker_id: int
+    lease: Lease
+    reason: str
+
+
+Order = Assignment | Cancellation | Vacation

@@ -34,6 +34,9 @@ def scheduler(
             min=1, help="Seconds after which a worker is asked to connect anew, to spread over the replicas."
         ),
     ] = 900.0,
+    sampler_processes: Annotated[
+        int, typer.Option(min=1, max=64, help="Processes that fit models and propose configurations.")
+    ] = 2,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Run a scheduler replica over Postgres.
@@ -63,6 +66,7 @@ def scheduler(
             drain_grace_s=drain_grace,
         ),
         drain_grace_s=drain_grace,
+        sampler_processes=sampler_processes,
     )
     try:
         asyncio.run(serve(settings))

@@ -186,6 +186,47 @@ def trial_exploited(study: str, exploit: Exploit) -> Event:
     )
 
 
+def slots_reserved(number: int, worker: str, slots: tuple[int, ...], ready_in_s: float | None) -> Event:
+    """A trial that fits nowhere has slots kept for it."""
+    detail: Json = {"worker": f"workers/{worker}", "slots": len(slots)}
+    when = ""
+    if ready_in_s is not None:
+        detail["ready_in_s"] = ready_in_s
+        when = f", free in {ready_in_s:.0f} s by measured times"
+    plural = "s" * (len(slots) != 1)
+    return Event(
+        number=number,
+        kind="slots_reserved",
+        message=f"trial {number} fits nowhere yet: {len(slots)} slot{plural} of {worker} are kept for it{when}",
+        detail=detail,
+    )
+
+
+def trial_preempted(number: int, study: str, why: str) -> Event:
+    """A trial gives its slots to another study, with its checkpoint."""
+    detail: Json = {"in_favour_of": f"studies/{study}" if study else "", "reason": why}
+    return Event(
+        number=number, kind="trial_preempted", message=f"trial {number} is preempted: {why}", detail=detail
+    )
+
+
+def trial_placed(number: int, slots: tuple[Slot, ...], milli: int, rule: str, sentence: str) -> Event:
+    """A trial got slots in a way that is worth telling."""
+    detail: Json = {
+        "rule": rule,
+        "worker": f"workers/{slots[0].worker_name}",
+        "slots": [slot.index for slot in slots],
+        "milli": milli,
+        "sentence": sentence,
+    }
+    return Event(
+        number=number,
+        kind="trial_placed",
+        message=f"trial {number} placed ({rule}): {sentence}",
+        detail=detail,
+    )
+
+
 def study_moved(before: StudyState, after: StudyState, detail: str) -> Event:
     """A study went from one state to another."""
     return Event(

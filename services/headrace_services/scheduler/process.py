@@ -33,6 +33,8 @@ from headrace_services.scheduler.session.servicer import WorkerServicer
 from headrace_services.scheduler.session.worker_session import Timing
 from headrace_services.scheduler.store.database import is_away, open_engine
 from headrace_services.scheduler.store.migrate import migrate
+from headrace_services.scheduler.suggesting.pool import Pool
+from headrace_services.scheduler.suggesting.suggester import Suggester
 from headrace_services.scheduler.sweeper import Sweeper
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,10 @@ class Settings:
     tls_key: Path | None = None
     timing: Timing = field(default_factory=Timing)
     drain_grace_s: float = 10.0
+    sampler_processes: int = 2
+    """How many processes make proposals; they start when a study first asks for one."""
+    proposal_limit_s: float = 60.0
+    """How long one attempt at a proposal may take."""
 
 
 def check(settings: Settings) -> None:
@@ -140,6 +146,9 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         registry = Registry(engine)
         heartbeats = Heartbeats(engine, settings.timing.lease_ttl_s)
         hub.deliver_with(registry.deliver)
+        pool = Pool(settings.sampler_processes, limit_s=settings.proposal_limit_s)
+        suggester = Suggester(hub, pool, tasks)
+        hub.propose_with(suggester.want)
         health = health_aio.HealthServicer()
         _add_services(server, settings, hub, heartbeats, registry, health)
         await server.start()
@@ -149,6 +158,7 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
             tasks.create_task(registry.run_notifying()),
             tasks.create_task(registry.run_listening()),
             tasks.create_task(Sweeper(hub, settings.timing.lease_ttl_s).run()),
+            tasks.create_task(suggester.run()),
         ]
         host = settings.listen.rpartition(":")[0]
         print(f"headrace scheduler: serving on {host}:{port}", flush=True)  # what starters wait for
@@ -158,6 +168,7 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         await _drain(server, hub, registry, health, settings.drain_grace_s)
         for task in background:
             task.cancel()
+        suggester.close()
 
 
 async def _drain(

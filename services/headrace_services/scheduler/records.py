@@ -68,14 +68,15 @@ class Standing:
     """How many slots its next trial waits for; 0 while none waits."""
     wants_count: int = 0
     """How many such trials it could start."""
+    quantum_s: float = 30.0
+    """About how long a grant is held: its rung time, as far as that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
     """Why a running trial is to leave its slots, and when."""
 
-    study: str
-    """Whom they are for."""
+    for_study_id: int
     at_report: bool
     """At the next report with a checkpoint; else at the next rung."""
     why: str
@@ -105,6 +106,10 @@ class Study:
     create_time: datetime
     end_time: datetime | None
     standing: Standing = Standing()
+    now_s: float = 0.0
+    """The database's clock when the row was read, in seconds; only differences mean something."""
+    leaving: Mapping[str, Leaving] = field(default_factory=dict)
+    """Its leases that are to end for other studies, by lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,13 @@ from headrace.spec.convert import (
 )
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain
 from headrace.spec.file import StudyFile, load_study_file
-from headrace.spec.halving import AshaPolicy, AshaVariant
+from headrace.spec.halving import (
+    AshaPolicy,
+    AshaVariant,
+    HyperbandPolicy,
+    PashaPolicy,
+    SuccessiveHalvingPolicy,
+)
 from headrace.spec.objective import Constraint, Goal, Objective, WarmStart
 from headrace.spec.pbt import PbtPolicy
 from headrace.spec.policy import POLICIES, Policy, RunAllPolicy
@@ -33,7 +39,7 @@ from headrace.spec.sampler import (
     TpeSampler,
 )
 from headrace.spec.scalars import Value
-from headrace.spec.stopping import RungMedianPolicy
+from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, RungMedianPolicy
 from headrace.spec.study import (
     Resources,
     StudySpec,
@@ -58,11 +64,15 @@ __all__ = [
     "Goal",
     "GpSampler",
     "GridSampler",
+    "HyperbandPolicy",
     "IntDomain",
+    "LearningCurvePolicy",
+    "MedianPolicy",
     "ModelBased",
     "Nsga2Sampler",
     "Nsga3Sampler",
     "Objective",
+    "PashaPolicy",
     "PbtPolicy",
     "Policy",
     "RandomSampler",
@@ -73,6 +83,7 @@ __all__ = [
     "SobolSampler",
     "StudyFile",
     "StudySpec",
+    "SuccessiveHalvingPolicy",
     "TpeSampler",
     "TrialTemplate",
     "Value",

@@ -5,10 +5,10 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import Field
 
 from headrace.spec.domains import SpecModel
-from headrace.spec.halving import AshaPolicy
+from headrace.spec.halving import AshaPolicy, HyperbandPolicy, PashaPolicy, SuccessiveHalvingPolicy
 from headrace.spec.pbt import PbtPolicy, pbt_problems
 from headrace.spec.problems import Problem
-from headrace.spec.stopping import RungMedianPolicy
+from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, RungMedianPolicy
 
 
 class RunAllPolicy(SpecModel):
@@ -26,7 +26,17 @@ class RunAllPolicy(SpecModel):
         return []
 
 
-_Kinds = RunAllPolicy | AshaPolicy | RungMedianPolicy | PbtPolicy
+_Kinds = (
+    RunAllPolicy
+    | AshaPolicy
+    | SuccessiveHalvingPolicy
+    | HyperbandPolicy
+    | PashaPolicy
+    | MedianPolicy
+    | RungMedianPolicy
+    | LearningCurvePolicy
+    | PbtPolicy
+)
 Policy = Annotated[_Kinds, Field(discriminator="kind")]
 POLICIES: Final[dict[str, type[SpecModel]]] = {
     model.model_fields["kind"].default: model for model in get_args(_Kinds)

@@ -20,6 +20,7 @@ from headrace_services.scheduler.arrivals import (
     ReportArrived,
     RestoredArrived,
     Stale,
+    Vacation,
 )
 from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.records import Lease, Trial
@@ -29,7 +30,7 @@ from headrace_services.scheduler.session.held import Held
 from headrace_services.scheduler.step.transaction import Submission
 from headrace_services.scheduler.store import workers
 from headrace_services.scheduler.store.database import transaction
-from headrace_services.scheduler.store.heartbeats import Beat
+from headrace_services.scheduler.store.heartbeats import Beat, Noted
 from headrace_services.scheduler.store.workers import StudyInfo
 
 log = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ class WorkerSession:
         self._number = number
         self._began = asyncio.get_running_loop().time()
         self._held = Held()
+        self._told_to_leave: set[str] = set()
         self._studies: dict[int, StudyInfo] = {}
         self._study_ids: dict[str, int] = {}
         self._outgoing: asyncio.Queue[worker_pb2.SessionResponse | Order] = asyncio.Queue(MAX_OUTGOING)
@@ -103,6 +105,8 @@ class WorkerSession:
                 self._held.grant(order.lease.id)
             case Cancellation():
                 self._held.end(order.lease.id)
+            case Vacation():
+                self._told_to_leave.add(order.lease.id)
         self._put(order)
 
     def look_again(self) -> None:
@@ -262,7 +266,7 @@ class WorkerSession:
     async def _write(self, write: Callable[[worker_pb2.SessionResponse], object]) -> None:
         while True:
             message = await self._outgoing.get()
-            if isinstance(message, (Assignment, Cancellation)):
+            if isinstance(message, (Assignment, Cancellation, Vacation)):
                 response = await self._order_message(message)
             else:
                 response = message
@@ -297,6 +301,9 @@ class WorkerSession:
             case Cancellation():
                 lease = messages.lease_ref(order.lease, study.name)
                 return worker_pb2.SessionResponse(cancel=worker_pb2.Cancel(lease=lease, reason=order.reason))
+            case Vacation():
+                lease = messages.lease_ref(order.lease, study.name)
+                return worker_pb2.SessionResponse(vacate=worker_pb2.Vacate(lease=lease, reason=order.reason))
 
     async def _note_heartbeats(self) -> None:
         """Write heartbeats down, however many came as one, and read what the worker should hold.
@@ -315,6 +322,15 @@ class WorkerSession:
             if not noted.mine:
                 raise SupersededError(f"a newer session speaks for worker '{self._name}'")
             self._held.refresh(set(noted.leases))
+            self._tell_to_leave(noted)
+
+    def _tell_to_leave(self, noted: Noted) -> None:
+        """Send what was asked of the worker's trials by a step whose order did not come here; once a session."""
+        self._told_to_leave &= noted.leases
+        for lease, why in noted.leaving:
+            if lease.id not in self._told_to_leave:
+                self._told_to_leave.add(lease.id)
+                self._put(Vacation(worker_id=self.worker_id, lease=lease, reason=why))
 
     async def _reconcile_when_asked(self) -> None:
         while True:

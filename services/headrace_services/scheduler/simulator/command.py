@@ -180,6 +180,7 @@ def simulate(
     variants = _variants(loaded.spec, compare, sweep)
     scenario = _scenario(
         variants,
+        loaded.spec.rungs(),
         workers,
         types,
         recorded,
@@ -268,6 +269,7 @@ def _variants(spec: StudySpec, compare: str | None, sweep: str | None) -> "tuple
 
 def _scenario(
     variants: "tuple[Variant, ...]",
+    reports_at: tuple[int, ...],
     workers: int,
     types: str | None,
     recorded: "CurveFile | None",
@@ -293,6 +295,7 @@ def _scenario(
         machines=cluster,
         file=recorded,
         shuffled=shuffled,
+        reports_at=reports_at,
         seconds_per_step=seconds_per_step or 1.0,
         costs=Costs.of_size(size * 1e9, bandwidth * 1e9, start_s=start_s),
         failures=Failures(mean_time_s=mttf, detect_s=detect, repair_s=repair),

@@ -9,6 +9,8 @@ are noisy, as in the seed's model.
 """
 
 import random
+from bisect import bisect_right
+from copy import copy
 from typing import Protocol
 
 from headrace.spec import Goal, StudySpec
@@ -24,7 +26,11 @@ class Curve(Protocol):
         ...
 
     def report_step(self, after: int, milestone: int) -> int:
-        """The step of the first report at or past the milestone of a trial that has trained up to `after`."""
+        """The step of the next report of a trial that has trained up to `after`.
+
+        The first one at or past the milestone; before it only where the reports on the way are noisy, so that each has
+        to be drawn in its turn.
+        """
         ...
 
     def value(self, step: int) -> float | None:
@@ -80,9 +86,17 @@ class SeedModel:
     EXPONENT = 1.6
 
     def __init__(
-        self, *, trials: int, full: int, seed: int, seconds_per_step: float = 1.0, sign: float = 1.0
-    ):
+        self,
+        *,
+        trials: int,
+        full: int,
+        seed: int,
+        reports_at: tuple[int, ...] = (),
+        seconds_per_step: float = 1.0,
+        sign: float = 1.0,
+    ) -> None:
         self.full = full
+        self.reports_at = reports_at
         self.seconds_per_step = seconds_per_step
         self.sign = sign
         self._random = random.Random(seed)  # noqa: S311  (no secret)
@@ -91,11 +105,23 @@ class SeedModel:
         ]
 
     @classmethod
-    def of(cls, spec: StudySpec, *, seed: int, trials: int, seconds_per_step: float = 1.0) -> "SeedModel":
+    def of(
+        cls,
+        spec: StudySpec,
+        *,
+        seed: int,
+        trials: int,
+        reports_at: tuple[int, ...] = (),
+        seconds_per_step: float = 1.0,
+    ) -> "SeedModel":
         """The model for a study. `trials` counts the baseline, where there is one."""
-        sign = -1.0 if spec.objective.goal is Goal.MAXIMIZE else 1.0
         return cls(
-            trials=trials, full=spec.max_steps, seed=seed, seconds_per_step=seconds_per_step, sign=sign
+            trials=trials,
+            full=spec.max_steps,
+            seed=seed,
+            reports_at=reports_at,
+            seconds_per_step=seconds_per_step,
+            sign=-1.0 if spec.objective.goal is Goal.MAXIMIZE else 1.0,
         )
 
     @property
@@ -109,12 +135,10 @@ class SeedModel:
         return None
 
     def fork(self) -> "SeedModel":
-        copy = SeedModel(
-            trials=0, full=self.full, seed=0, seconds_per_step=self.seconds_per_step, sign=self.sign
-        )
-        copy._drawn = self._drawn
-        copy._random.setstate(self._random.getstate())
-        return copy
+        other = copy(self)
+        other._random = random.Random()  # noqa: S311  (no secret)
+        other._random.setstate(self._random.getstate())
+        return other
 
     def noise(self, amplitude: float) -> float:
         """The next draw of the stream."""
@@ -134,7 +158,10 @@ class _SeedCurve:
         return None
 
     def report_step(self, after: int, milestone: int) -> int:
-        return max(milestone, after + 1)
+        wanted = max(milestone, after + 1)
+        own = self._model.reports_at
+        place = bisect_right(own, after)
+        return min(wanted, own[place]) if place < len(own) else wanted
 
     def value(self, step: int) -> float | None:
         return self._model.sign * (self._loss(step) + self._model.noise(self._amplitude))

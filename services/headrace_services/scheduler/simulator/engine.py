@@ -257,9 +257,11 @@ class Simulation:
             to_step=target,
             speed=run.speed,
         )
-        self._at(trained_s + run.study.costs.write_s, run.tie, lambda: self._report(run, target))
+        saves = milestone is None or target >= milestone or target == last
+        wait_s = run.study.costs.write_s if saves else 0.0
+        self._at(trained_s + wait_s, run.tie, lambda: self._report(run, target, saves=saves))
 
-    def _report(self, run: _Run, at: int) -> None:
+    def _report(self, run: _Run, at: int, *, saves: bool) -> None:
         if not run.alive:
             return
         assert run.segment is not None
@@ -269,7 +271,7 @@ class Simulation:
         if at > run.step:
             value = run.curve.value(at)
             study.record.segments.append(replace(run.segment, value=value))
-            checkpoint = Checkpoint(
+            saved = Checkpoint(
                 uri=f"sim://{run.lease.number}/{at}",
                 step=at,
                 size_bytes=costs.size_bytes,
@@ -286,7 +288,7 @@ class Simulation:
                     sequence=run.next_sequence(),
                     step=at,
                     metrics={} if value is None else {study.spec.objective.metric: value},
-                    checkpoint=checkpoint,
+                    checkpoint=saved if saves else None,
                     train_time_s=train_time_s,
                 ),
             )

@@ -39,6 +39,8 @@ class Scenario:
     machines: tuple[Machine, ...]
     file: CurveFile | None = None
     shuffled: bool = True
+    reports_at: tuple[int, ...] = ()
+    """Where a program with synthetic curves reports, whatever the policy."""
     seconds_per_step: float = 1.0
     costs: Costs = field(default_factory=Costs)
     failures: Failures = field(default_factory=Failures)
@@ -54,7 +56,13 @@ class Scenario:
         trials = expected_trials(self.spec) + (self.spec.baseline is not None)
         if self.file is not None:
             return RecordedCurves.shuffled(self.file, seed=seed if self.shuffled else None, trials=trials)
-        return SeedModel.of(self.spec, seed=seed, trials=trials, seconds_per_step=self.seconds_per_step)
+        return SeedModel.of(
+            self.spec,
+            seed=seed,
+            trials=trials,
+            reports_at=self.reports_at,
+            seconds_per_step=self.seconds_per_step,
+        )
 
     def simulate(
         self, variant: Variant, curves: Curves, seed: int, progress: Callable[[int], None] | None = None
@@ -144,7 +152,7 @@ _scenario: Scenario | None = None
 
 
 def _begin(scenario: Scenario) -> None:
-    global _scenario  # noqa: PLW0603  (set once, when the process begins)
+    global _scenario
     _scenario = scenario
 
 

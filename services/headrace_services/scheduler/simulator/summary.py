@@ -1,8 +1,8 @@
 """What a simulation came to: cost, time, winner, regret.
 
-The winner is the trial with the best value that was ever reported, as in the service. Regret is how far its value, without
-the noise of the report, falls short of the best that any of the study's trials has at the full budget (0 where it
-does not): run-all has a regret of 0 unless noise misled it.
+The winner is the trial with the best value that was ever reported, as in the service. Regret is how far its value,
+without the noise of the report, falls short of the best that any of the study's trials has at the full budget (0
+where it does not): run-all has a regret of 0 unless noise misled it.
 
 "To target" is what it took until some report was within a share of that best value: virtual time, and slot-seconds.
 """
@@ -78,8 +78,7 @@ def summarise(simulation: Simulation, study: StudySimulation, *, within: float =
     winner = found[-1].trial if found else None
     winner_value = found[-1].value if found else None
     winner_truth = found[-1].truth if found else None
-    target = None if best_value is None else _within(best_value, within, study)
-    reached = next((point for point in found if _meets(point.truth, target, study)), None)
+    reached_s = None if best_value is None else _reached(study, best_value, within)
     return Summary(
         trials=len(rows.trials),
         slots=slots,
@@ -100,8 +99,8 @@ def summarise(simulation: Simulation, study: StudySimulation, *, within: float =
         best_value=best_value,
         survived=best is not None and rows.trials[best].reason is Reason.COMPLETED,
         regret=_regret(winner_truth, best_value, study),
-        to_target_s=None if reached is None else reached.at_s,
-        to_target_slot_s=None if reached is None else reached.slot_s,
+        to_target_s=reached_s,
+        to_target_slot_s=None if reached_s is None else _spent(study, [reached_s])[0],
         decisions=record.events,
     )
 
@@ -169,12 +168,15 @@ def _sign(study: StudySimulation) -> float:
     return -1.0 if study.spec.objective.goal is Goal.MAXIMIZE else 1.0
 
 
-def _within(value: float, share: float, study: StudySimulation) -> float:
-    return value + _sign(study) * share * abs(value)
-
-
-def _meets(value: float | None, target: float | None, study: StudySimulation) -> bool:
-    return value is not None and target is not None and _sign(study) * value <= _sign(study) * target
+def _reached(study: StudySimulation, best: float, within: float) -> float | None:
+    """When a trial first reported with a true value within a share of the best."""
+    sign = _sign(study)
+    target = sign * best + within * abs(best)
+    for at_s, trial, step, _ in _reports(study):
+        truth = study.curve(trial).truth(step)
+        if truth is not None and sign * truth <= target:
+            return at_s
+    return None
 
 
 def _regret(winner: float | None, best: float | None, study: StudySimulation) -> float | None:

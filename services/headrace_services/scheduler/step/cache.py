@@ -25,6 +25,8 @@ class StudyCache:
     """The sampler's proposals from this number on come from the pool; None: all are made in the step."""
     cursor: int = 0
     live: LiveRows = field(default_factory=LiveRows)
+    kept_s: float = 0.0
+    """When it was last looked whether slots are to be kept for a trial; by the database's clock."""
     next_number: int = 0
     """The number after the last trial that the policy has heard of."""
     _arrivals: Counter[tuple[int, int]] = field(default_factory=Counter)

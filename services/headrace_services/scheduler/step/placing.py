@@ -1,15 +1,19 @@
 """Repack and relaunch: what runs next, on which slots, and when nothing is left to run."""
 
+from collections.abc import Container
 from dataclasses import replace
 
 from headrace.spec import StudySpec
+from headrace.spec.resources import WHOLE
+from headrace_services.scheduler import events
 from headrace_services.scheduler.arrivals import Assignment, ProposalComingError, Suggested
 from headrace_services.scheduler.lifecycle import Action, State, StudyState
 from headrace_services.scheduler.policies import Action as Ruling
 from headrace_services.scheduler.policies import Promotion
-from headrace_services.scheduler.records import Lease, Params, Proposal, Slot, Trial
+from headrace_services.scheduler.records import Lease, Params, Proposal, Trial
 from headrace_services.scheduler.samplers import is_pooled
-from headrace_services.scheduler.step.placement import place as slots_for
+from headrace_services.scheduler.step import sharing
+from headrace_services.scheduler.step.placement import Placement, request_at
 from headrace_services.scheduler.step.state import StepState
 
 LOOKAHEAD = 4
@@ -19,24 +23,48 @@ LOOKAHEAD = 4
 def place(state: StepState) -> int | None:
     """Give free slots, or waiting clients, their next trials.
 
-    Returns the number of a trial whose copy must be loaded before it can go on, or None when it is done.
+    Returns the number of a trial whose copy must be loaded before it can go on, or None when it is done. May be
+    called again when `state.room` has changed.
     """
-    while state.active:
-        limit = state.study.spec.max_parallel
-        if limit and state.live >= limit:
+    passed_over: set[int] = set()
+    state.room.blocked = None
+    while state.active and not _is_full(state):
+        if state.study.spec.template is None and not state.seats:
             break
-        slots = _next_slots(state)
-        job = _next_job(state) if slots is not None else None
-        if slots is None or job is None:
+        job = _next_job(state, passed_over)
+        if job is None:
             break
         number, promotion = job
         if number not in state.trials:
             return number
+        trial = state.trials[number]
+        placement = None
+        if state.study.spec.template is not None:
+            milestone = promotion.to_milestone if promotion else trial.milestone or state.study.spec.max_steps
+            placement = sharing.find(state, trial, milestone)
+            if placement is None:
+                if not _may_pass_over(state, trial):
+                    break
+                passed_over.add(number)
+                continue
         if promotion is not None:
             _promote(state, promotion)
         if not state.trials[number].held:
-            _launch(state, state.trials[number], slots)
+            _launch(state, state.trials[number], placement)
     return None
+
+
+def _is_full(state: StepState) -> bool:
+    limit = state.study.spec.max_parallel
+    return bool(limit) and state.live >= limit
+
+
+def _may_pass_over(state: StepState, trial: Trial) -> bool:
+    """Whether a smaller trial behind one that does not fit might: only where trials differ in size."""
+    spec = state.study.spec
+    if spec.elastic is None or not state.free:
+        return False
+    return request_at(spec, trial.step).slots > spec.resources.slots
 
 
 def settle(state: StepState) -> None:
@@ -58,7 +86,11 @@ def answer_seats(state: StepState) -> None:
     """Tell the clients that got no trial so, or that one is coming."""
     coming = state.active and next_is_pooled(state)
     for seat, _ in state.seats:
-        state.suggested[seat] = ProposalComingError() if coming else Suggested(trial=None, lease=None, done=state.study.state.ended)
+        state.suggested[seat] = (
+            ProposalComingError()
+            if coming
+            else Suggested(trial=None, lease=None, done=state.study.state.ended)
+        )
     state.seats.clear()
 
 
@@ -95,23 +127,19 @@ def create(
     return trial
 
 
-def _next_slots(state: StepState) -> tuple[Slot, ...] | None:
-    if state.study.spec.template is None:
-        return () if state.seats else None
-    return slots_for(state.free, state.study.spec.resources)
-
-
-def _next_job(state: StepState) -> tuple[int, Promotion | None] | None:
+def _next_job(state: StepState, passed_over: Container[int] = ()) -> tuple[int, Promotion | None] | None:
     """What to run next: what was interrupted, then promotions, then new configurations."""
-    if state.queue and state.trials[state.queue[0]].epoch:
-        return state.queue[0], None
-    new_first = state.cache.policy.new_trials_first and (state.queue or _create_next(state))
+    queue = [number for number in state.queue if number not in passed_over]
+    if queue and state.trials[queue[0]].epoch:
+        return queue[0], None
+    new_first = state.cache.policy.new_trials_first and (queue or _create_next(state))
     promotion = None if new_first else state.next_promotion()
-    if promotion is not None:
+    if promotion is not None and promotion.trial not in passed_over:
         return promotion.trial, promotion
-    if not state.queue and _create_next(state) is None:
-        return None
-    return state.queue[0], None
+    if queue:
+        return queue[0], None
+    created = _create_next(state)
+    return (created.number, None) if created is not None else None
 
 
 def _promote(state: StepState, promotion: Promotion) -> None:
@@ -122,7 +150,8 @@ def _promote(state: StepState, promotion: Promotion) -> None:
     state.update(promotion.trial, milestone=promotion.to_milestone)
 
 
-def _launch(state: StepState, trial: Trial, slots: tuple[Slot, ...]) -> None:
+def _launch(state: StepState, trial: Trial, placement: Placement | None) -> None:
+    slots = placement.slots if placement else ()
     if trial.number in state.queue:
         state.queue.remove(trial.number)
     epoch = trial.epoch + 1
@@ -140,7 +169,12 @@ def _launch(state: StepState, trial: Trial, slots: tuple[Slot, ...]) -> None:
         slots=tuple(slot.index for slot in slots),
         step=resume.step if resume else 0,
         resume=resume,
+        milli=placement.milli if placement else WHOLE,
+        memory_bytes=placement.memory_bytes if placement else 0,
+        model=slots[0].model if slots else "",
     )
+    if placement is not None and placement.rule != "best_fit":
+        state.emit(events.trial_placed(trial.number, slots, lease.milli, placement.rule, _told(placement)))
     state.grant(lease, slots)
     log_path = f"{slots[0].log_dir}/{state.study.name}/{trial.number}.log" if slots else trial.log_path
     action = Action.RESUME if trial.state is State.PAUSED else Action.LAUNCH
@@ -150,6 +184,12 @@ def _launch(state: StepState, trial: Trial, slots: tuple[Slot, ...]) -> None:
         state.suggested[client[0]] = Suggested(trial=moved, lease=lease, done=False)
     else:
         state.orders.append(Assignment(worker_id=slots[0].worker_id, trial=moved, lease=lease))
+
+
+def _told(placement: Placement) -> str:
+    if placement.rule == "spare":
+        return f"{len(placement.slots)} slots, for nothing else waits"
+    return "on slots that are kept for another trial, for it will be done before that one can start"
 
 
 def _is_complete(state: StepState) -> bool:

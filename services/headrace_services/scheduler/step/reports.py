@@ -14,6 +14,7 @@ from headrace_services.scheduler.arrivals import Accepted, Outcome, ReportArrive
 from headrace_services.scheduler.lifecycle import Action, Reason, State, StudyState
 from headrace_services.scheduler.policies import Action as Ruling
 from headrace_services.scheduler.records import Decision, Lease, Report, RungEntry, Trial
+from headrace_services.scheduler.step import sharing
 from headrace_services.scheduler.step.changes import RungChange
 from headrace_services.scheduler.step.state import StepState
 
@@ -34,9 +35,12 @@ def report(state: StepState, arrival: ReportArrived) -> Outcome:
     progress = max(0, arrival.step - lease.step)
     lease = state.update_lease(lease, last_sequence=sequence, step=lease.step + progress)
     trial = _note_metrics(state, arrival, progress)
+    if progress and lease.model and arrival.train_time_s > 0:
+        state.learn_speed(lease, progress, arrival.train_time_s)
+        trial = state.trials[lease.number]
     state.emit(events.report_recorded(lease, sequence, arrival))
     if not progress or trial.milestone is None or arrival.step < trial.milestone:
-        decision = _go_on(trial.milestone or arrival.step, "before the next rung")
+        decision = _before_milestone(state, trial, lease, arrival)
     elif state.study.metric_seen:
         decision = _at_milestone(state, trial, lease, arrival)
     else:
@@ -62,6 +66,14 @@ def _pinning(state: StepState, number: int, decision: Decision) -> Decision:
     if not state.study.spec.shares_checkpoints:
         return decision
     return replace(decision, pinned=tuple(sorted(state.cache.policy.pinned(number))))
+
+
+def _before_milestone(state: StepState, trial: Trial, lease: Lease, arrival: ReportArrived) -> Decision:
+    """Go on, unless others of more priority need the slots and this report has a checkpoint to go on from."""
+    why = sharing.leaves_at_report(state, lease, arrival) if trial.milestone is not None else None
+    if why is not None:
+        return _leave(state, trial.number, why, milestone=trial.milestone)
+    return _go_on(trial.milestone or arrival.step, "before the next rung")
 
 
 def _note_metrics(state: StepState, arrival: ReportArrived, progress: int) -> Trial:
@@ -110,6 +122,9 @@ def _at_milestone(state: StepState, trial: Trial, lease: Lease, arrival: ReportA
     target = next(level for level in ladder if level > arrival.step)
     if trial.held or not state.active:
         return _leave(state, trial.number, "paused by a user", milestone=target)
+    leaves = sharing.leaves_at_rung(state, lease, state.trials[trial.number], target)
+    if leaves is not None:
+        return _leave(state, trial.number, leaves, milestone=target)
     state.update(trial.number, milestone=target)
     return _go_on(target, why)
 
@@ -167,6 +182,10 @@ def _judge(state: StepState, entry: RungEntry, lease: Lease) -> Decision:
         state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease)
         why = f"{explanation.sentence}; paused by a user"
         return _leave(state, entry.number, why, milestone=target)
+    leaves = sharing.leaves_at_rung(state, lease, state.trials[entry.number], target)
+    if leaves is not None:
+        state.explain(entry.number, Ruling.CONTINUE, explanation, frees=lease)
+        return _leave(state, entry.number, f"{explanation.sentence}; {leaves}", milestone=target)
     state.explain(entry.number, Ruling.CONTINUE, explanation)
     state.update(entry.number, milestone=target)
     return _go_on(target, explanation.sentence)

@@ -32,6 +32,8 @@ from headrace_services.scheduler.records import (
 )
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.changes import Changes, PromotionChange, TrialChange
+from headrace_services.scheduler.step.placement.speeds import grant_kind, learn
+from headrace_services.scheduler.step.room import Room
 
 
 class StepState:
@@ -65,6 +67,8 @@ class StepState:
         """Whether something may be placed, or the study be complete, because of what this step did."""
         self.proposals_wanted = 0
         """How many further proposals the pool is to compute."""
+        self.room = Room()
+        """What is known of the cluster beyond the study."""
         self._vacancies: dict[tuple[int, int], int] = {}
 
     @property
@@ -181,8 +185,10 @@ class StepState:
         self.changes.granted[lease.id] = lease
         self.changes.occupy(slots, lease)
         self.live += 1
+        if slots:
+            self._use(slots[0], lease.milli * len(slots))
         for slot in slots:
-            self.free.remove(slot)
+            self._take(slot, lease)
             self._fill_vacancy(slot, lease.number)
 
     def release(self, lease: Lease) -> None:
@@ -191,7 +197,35 @@ class StepState:
         self.changes.vacate(lease)
         self.live -= 1
         self.wants_placement = True
-        self.free.extend(slot for slot in self.slots.get(lease.id, ()) if slot.placeable)
+        slots = self.slots.get(lease.id, ())
+        if slots:
+            self._use(slots[0], -lease.milli * len(slots))
+        self.offer(slot for slot in slots if slot.placeable)
+
+    def offer(self, slots: Iterable[Slot]) -> None:
+        """Add free slots; of a shared one that is there already, what is free of it grows."""
+        here = {(slot.worker_id, slot.index): place for place, slot in enumerate(self.free)}
+        for slot in slots:
+            place = here.get((slot.worker_id, slot.index))
+            if place is None:
+                self.free.append(slot)
+            else:
+                self.free[place] = self.free[place].less(-slot.free_milli, -slot.memory_left)
+
+    def _take(self, slot: Slot, lease: Lease) -> None:
+        for place, known in enumerate(self.free):
+            if (known.worker_id, known.index) == (slot.worker_id, slot.index):
+                rest = known.less(lease.milli, lease.memory_bytes)
+                if rest.free_milli:
+                    self.free[place] = rest
+                else:
+                    del self.free[place]
+                return
+        raise ValueError(f"slot {slot.index} of {slot.worker_name} is not free")
+
+    def _use(self, slot: Slot, milli: int) -> None:
+        usage = self.study.standing.usage.settled(self.study.now_s)
+        self.stand(usage=usage.hold(slot.kind == "GPU", milli))
 
     def update_lease(self, lease: Lease, **changes: Any) -> Lease:
         """Change a lease."""
@@ -210,6 +244,16 @@ class StepState:
             self.orders.append(Cancellation(worker_id=lease.worker_id, lease=lease, reason=why))
 
     # --- the study and its log -----------------------------------------------------------------------
+
+    def stand(self, **changes: Any) -> None:
+        """Change the study's standing in the cluster."""
+        self.study = replace(self.study, standing=replace(self.study.standing, **changes))
+
+    def learn_speed(self, lease: Lease, steps: int, seconds: float) -> None:
+        """Take in how long a trial trained on its grant."""
+        kind = grant_kind(lease.model, len(lease.slots), lease.milli)
+        self.stand(speeds=learn(self.study.standing.speeds, kind, steps, seconds))
+        self.update(lease.number, speeds=learn(self.trials[lease.number].speeds, kind, steps, seconds))
 
     def move_study(self, state: StudyState, detail: str) -> None:
         """Move the study; once it has ended it stays so."""

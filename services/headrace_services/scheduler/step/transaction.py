@@ -24,10 +24,9 @@ from headrace_services.scheduler.arrivals import (
     StopTrial,
 )
 from headrace_services.scheduler.records import Study
-from headrace_services.scheduler.step import core, placing
+from headrace_services.scheduler.step import cluster_rows, core, placing, sharing
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.live import LiveRows
-from headrace_services.scheduler.step.placement import place as slots_for
 from headrace_services.scheduler.step.state import StepState
 from headrace_services.scheduler.store import exploits, requests, rows, step_reads
 from headrace_services.scheduler.store.pipeline import pipeline
@@ -69,6 +68,8 @@ class StepResult:
     """Whether slots that this step freed found no trial here and may serve another study."""
     again: bool
     """Whether there was more to place than one step places."""
+    kicks: tuple[int, ...] = ()
+    """Other studies that free slots were left to."""
     proposals_wanted: int = 0
     """How many further proposals the pool is to compute."""
 
@@ -105,6 +106,7 @@ async def run_step(
     ]
     await _load_answers(conn, state, [arrival for _, arrival in fresh])
     outcomes: dict[int, Outcome | HeadraceError | None] = {}
+    await cluster_rows.look_for_spare(conn, state)
     for seat, arrival in fresh:
         try:
             outcomes[seat] = core.apply(state, arrival, seat=seat)
@@ -124,6 +126,7 @@ async def run_step(
         core.finish(state)
         slots_left = True
     await _write(conn, study, state)
+    await cluster_rows.write(conn, state)
     return StepResult(
         settled=await _settle(conn, submissions, outcomes, repeats),
         orders=tuple(state.orders),
@@ -132,6 +135,7 @@ async def run_step(
         slots_left=slots_left,
         again=again,
         proposals_wanted=state.proposals_wanted,
+        kicks=tuple(sorted(state.room.kicks)),
     )
 
 
@@ -220,17 +224,25 @@ async def _place(conn: AsyncConnection, state: StepState, arrivals: int) -> tupl
     await _count_and_reclaim(conn, state)
     freed = list(state.free)
     if state.study.spec.template is not None:
-        state.free += await step_reads.free_slots(conn, state.study.spec.resources, FREE_SLOTS_AT_ONCE)
+        await cluster_rows.free_slots(conn, state, FREE_SLOTS_AT_ONCE)
+        sharing.join(state)
     offered = len(state.free)
     limit = offered + len(state.seats) + placing.LOOKAHEAD + arrivals + 1
     state.load_queue(await step_reads.runnable_trials(conn, state.study.id, limit))
-    while (number := placing.place(state)) is not None:
-        state.load(trials=await step_reads.trials(conn, state.study.id, [number]))
+    await _place_all(conn, state)
+    if await cluster_rows.keep_slots(conn, state):
+        await _place_all(conn, state)
     if not state.live and not state.queue:  # it may be complete; the count visits all trials
         state.held += await step_reads.held_count(conn, state.study.id)
     placing.settle(state)
-    used_up = bool(state.changes.granted) and slots_for(state.free, state.study.spec.resources) is None
-    return any(slot in state.free for slot in freed), offered >= FREE_SLOTS_AT_ONCE and used_up
+    sharing.settle_standing(state)
+    used_up = bool(state.changes.granted) and not cluster_rows.more_fits(state)
+    return cluster_rows.left_over(state, freed), offered >= FREE_SLOTS_AT_ONCE and used_up
+
+
+async def _place_all(conn: AsyncConnection, state: StepState) -> None:
+    while (number := placing.place(state)) is not None:
+        state.load(trials=await step_reads.trials(conn, state.study.id, [number]))
 
 
 async def _count_and_reclaim(conn: AsyncConnection, state: StepState) -> None:
@@ -240,21 +252,20 @@ async def _count_and_reclaim(conn: AsyncConnection, state: StepState) -> None:
         state.live_is_counted = True
     ended = [lease.id for lease in state.changes.updated.values() if not lease.live and lease.slots]
     freed = await step_reads.slots_of(conn, ended)
-    state.free = [slot for slots in freed.values() for slot in slots if slot.placeable]
+    state.free = []
+    state.offer(slot for slots in freed.values() for slot in slots if slot.placeable)
 
 
 async def _write(conn: AsyncConnection, before: Study, state: StepState) -> None:
     """Write what changed, and keep the copies that the next step may need."""
     changes, after, cache = state.changes, state.study, state.cache
-    if changes or after != before:
+    if changes.has_rows or after != before:
         async with pipeline(conn) as sent:
             writes = Writes(sent)
             await writes.write(before, after, changes)
         writes.check()
         await exploits.append(conn, after.id, changes.exploits)
-    assert not changes or after.cursor > before.cursor, (
-        "a change without an event would be lost on other replicas"
-    )
+    assert not changes.has_rows or after.cursor > before.cursor, "other replicas would not see the change"
     cache.cursor = after.cursor
     count = state.live if state.live_is_counted else None
     cache.live.keep(state.leases.values(), state.trials, state.slots, count)

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import ARRAY, BigInteger, Float, any_, bindparam, case, func, select, update
+from sqlalchemy import ARRAY, BigInteger, Float, and_, any_, bindparam, case, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.records import Lease
+from headrace_services.scheduler.store import rows, tables
 from headrace_services.scheduler.store.pipeline import compiled, given, pipeline
 
 now = func.clock_timestamp()
@@ -32,6 +33,8 @@ class Noted:
     """False when a newer session speaks for the worker."""
     leases: frozenset[str]
     """The worker's live leases."""
+    leaving: tuple[tuple[Lease, str], ...]
+    """Those whose trials are to leave at their next report, with the reason."""
 
 
 async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> dict[Beat, Noted]:
@@ -45,20 +48,26 @@ async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> di
         ]
         heard = await sent.run(_NOTE, said, ttl_s=ttl_s)
         held = await sent.run(_LEASES, ids=ids)
+        asked = await sent.run(_LEAVING, ids=ids)
     current = {(row.id, row.session) for row in await heard.fetchall()}
     leases: dict[int, set[str]] = {}
     for row in await held.fetchall():
         leases.setdefault(row.worker_id, set()).add(row.id)
+    leaving: dict[int, list[tuple[Lease, str]]] = {}
+    for row in await asked.fetchall():
+        leaving.setdefault(row.worker_id, []).append((rows.lease(row), row.why))
     return {
         beat: Noted(
             mine=(beat.worker_id, beat.session) in current,
             leases=frozenset(leases.get(beat.worker_id, ())),
+            leaving=tuple(leaving.get(beat.worker_id, ())),
         )
         for beat in noted
     }
 
 
-_w, _le = tables.worker, tables.lease
+_w, _le, _lv = tables.worker, tables.lease, tables.leave
+_theirs = and_(_le.c.worker_id == any_(bindparam("ids", type_=ARRAY(BigInteger))), _le.c.live)
 _said = given(
     {
         "g_worker": _w.c.id,
@@ -79,8 +88,7 @@ _NOTE = compiled(
     )
     .returning(_w.c.id, _w.c.session)
 )
-_LEASES = compiled(
-    select(_le.c.id, _le.c.worker_id).where(
-        _le.c.worker_id == any_(bindparam("ids", type_=ARRAY(BigInteger))), _le.c.live
-    )
+_LEASES = compiled(select(_le.c.id, _le.c.worker_id).where(_theirs))
+_LEAVING = compiled(
+    select(_le, _lv.c.why).join_from(_lv, _le, _lv.c.lease_id == _le.c.id).where(_theirs, _lv.c.at_report)
 )

@@ -1,7 +1,7 @@
 """Rows to records and back. The one place that knows how a record is spelled in the tables."""
 
 import math
-from dataclasses import fields
+from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any
 
@@ -14,11 +14,16 @@ from headrace_services.scheduler.records import (
     Decision,
     Event,
     Lease,
+    Leaving,
     Report,
+    Reserved,
     RungEntry,
     Slot,
+    Speeds,
+    Standing,
     Study,
     Trial,
+    Usage,
 )
 from headrace_services.scheduler.store.tables import finite_json, json_number, metrics_of_json
 
@@ -43,7 +48,45 @@ def study(row: AnyRow, spec: StudySpec | None = None) -> Study:
         early_failures=row.early_failures,
         create_time=row.create_time,
         end_time=row.end_time,
+        standing=standing(row.standing),
+        now_s=float(getattr(row, "now_s", 0.0)),
+        leaving={
+            lease_id: Leaving(for_study_id=asker, at_report=at_report, why=why)
+            for lease_id, (asker, at_report, why) in (getattr(row, "leaving", None) or {}).items()
+        },
     )
+
+
+def standing(columns: Columns) -> Standing:
+    """A study's standing, as it lies in its JSON column."""
+    if not columns:
+        return Standing()
+    reserved = columns["reserved"]
+    return Standing(
+        usage=Usage(**columns["usage"]),
+        speeds=speeds(columns["speeds"]),
+        reserved=Reserved(**{**reserved, "slots": tuple(reserved["slots"])}) if reserved else None,
+        wants_slots=columns["wants_slots"],
+        wants_count=columns["wants_count"],
+        quantum_s=columns["quantum_s"],
+    )
+
+
+def standing_columns(record: Standing) -> Columns:
+    """The JSON of a standing."""
+    return {
+        "usage": asdict(record.usage),
+        "speeds": dict(record.speeds),
+        "reserved": asdict(record.reserved) if record.reserved else None,
+        "wants_slots": record.wants_slots,
+        "wants_count": record.wants_count,
+        "quantum_s": record.quantum_s,
+    }
+
+
+def speeds(columns: Columns) -> Speeds:
+    """Steps and seconds by kind of grant."""
+    return {kind: (steps, seconds) for kind, (steps, seconds) in columns.items()}
 
 
 def trial(row: AnyRow) -> Trial:
@@ -75,6 +118,7 @@ def trial(row: AnyRow) -> Trial:
         steps_spent=row.steps_spent,
         log_path=row.log_path,
         log_tail=row.log_tail,
+        speeds=speeds(row.speeds),
         create_time=row.create_time,
         start_time=row.start_time,
         end_time=row.end_time,
@@ -104,6 +148,7 @@ def trial_columns(record: Trial) -> Columns:
         "steps_spent": record.steps_spent,
         "log_path": record.log_path,
         "log_tail": record.log_tail,
+        "speeds": dict(record.speeds),
     }
 
 
@@ -120,6 +165,7 @@ def progress_columns(record: Trial) -> Columns:
         "checkpoint": checkpoint_columns(record.checkpoint),
         "losses_in_row": record.losses_in_row,
         "steps_spent": record.steps_spent,
+        "speeds": dict(record.speeds),
     }
 
 
@@ -139,6 +185,7 @@ def study_columns(record: Study) -> Columns:
         "reports": record.reports,
         "metric_seen": record.metric_seen,
         "early_failures": record.early_failures,
+        "standing": standing_columns(record.standing),
     }
 
 
@@ -151,6 +198,7 @@ STUDY_COLUMNS = (
     "reports",
     "metric_seen",
     "early_failures",
+    "standing",
 )
 
 
@@ -183,6 +231,9 @@ def lease(row: AnyRow) -> Lease:
         last_sequence=row.last_sequence,
         step=row.step,
         resume=checkpoint(row.resume),
+        milli=row.milli,
+        memory_bytes=row.memory_bytes,
+        model=row.model,
     )
 
 
@@ -198,6 +249,10 @@ def slot(row: AnyRow) -> Slot:
         incarnation=row.incarnation,
         log_dir=row.log_dir,
         placeable=row.placeable,
+        model=row.model,
+        cores=row.cores,
+        free_milli=row.free_milli,
+        used_memory_bytes=row.used_memory_bytes,
     )
 
 

@@ -7,11 +7,12 @@ from typing import Any
 from sqlalchemy import ARRAY, BigInteger, Row, Text, and_, any_, bindparam, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace.spec import Resources, StudySpec
+from headrace.spec import StudySpec
 from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.records import Decision, Lease, Slot, Study, Trial
 from headrace_services.scheduler.store import rows, tables
-from headrace_services.scheduler.store.pipeline import Cursor, Pipeline, compiled, pipeline
+from headrace_services.scheduler.store.pipeline import Cursor, Pipeline, Statement, compiled, pipeline
+from headrace_services.scheduler.store.placement import slots_query
 
 now = func.clock_timestamp()
 
@@ -58,7 +59,7 @@ class AskedRows:
         """The slots that the named leases hold."""
         held: dict[str, list[Slot]] = {}
         for row in await self.slots.fetchall() if self.slots else ():
-            held.setdefault(row.lease_id, []).append(rows.slot(row))
+            held.setdefault(row.held_by, []).append(rows.slot(row))
         return {lease_id: tuple(slots) for lease_id, slots in held.items()}
 
     async def found_trials(self) -> list[Trial]:
@@ -176,22 +177,6 @@ async def decisions(
     return {(row.number, row.epoch, row.sequence): rows.decision(row) for row in await conn.execute(query)}
 
 
-def _slots_query() -> Any:
-    s, w = tables.slot, tables.worker
-    return select(
-        s.c.worker_id,
-        s.c.index.label("slot_index"),
-        s.c.kind,
-        s.c.memory_bytes,
-        w.c.labels,
-        w.c.name.label("worker_name"),
-        w.c.incarnation,
-        w.c.log_dir,
-        s.c.lease_id,
-        and_(s.c.present, w.c.connected, w.c.expires_at > now).label("placeable"),
-    ).join_from(s, w, s.c.worker_id == w.c.id)
-
-
 async def slots_of(conn: AsyncConnection, lease_ids: Sequence[str]) -> dict[str, tuple[Slot, ...]]:
     """The slots that the named leases hold."""
     if not lease_ids:
@@ -199,32 +184,6 @@ async def slots_of(conn: AsyncConnection, lease_ids: Sequence[str]) -> dict[str,
     async with pipeline(conn) as sent:
         asked = AskedRows(slots=await sent.run(_SLOTS_OF, ids=sorted(lease_ids)))
     return await asked.found_slots()
-
-
-async def free_slots(conn: AsyncConnection, request: Resources, limit: int) -> list[Slot]:
-    """Free slots that suit a request, CPU slots first; locked for this transaction, skipping what others are taking.
-
-    Unsuitable slots would use the limit up: a study that needs GPUs must not be blind behind many free CPUs, nor a
-    gang behind workers that have too few.
-    """
-    s, w = tables.slot, tables.worker
-    free = [s.c.lease_id.is_(None), s.c.present, w.c.connected, w.c.expires_at > now]
-    if request.labels:
-        free.append(w.c.labels.contains(request.labels))
-    if request.gpus:
-        free += [s.c.kind == "GPU", s.c.memory_bytes >= request.gpu_memory_bytes]
-    query = (
-        _slots_query()
-        .where(*free)
-        .order_by(s.c.kind, s.c.worker_id, s.c.index)
-        .limit(limit)
-        .with_for_update(of=s, skip_locked=True)
-    )
-    if request.gpus > 1:
-        enough = select(s.c.worker_id).join_from(s, w, s.c.worker_id == w.c.id).where(*free)
-        enough = enough.group_by(s.c.worker_id).having(func.count() >= request.gpus)
-        query = query.where(s.c.worker_id.in_(enough))
-    return [rows.slot(row) for row in await conn.execute(query)]
 
 
 async def rung_results_since(conn: AsyncConnection, study_id: int, cursor: int) -> Sequence[Row[Any]]:
@@ -258,11 +217,24 @@ async def ended_since(conn: AsyncConnection, study_id: int, cursor: int) -> list
 
 _study = bindparam("study", type_=BigInteger)
 _ids = bindparam("ids", type_=ARRAY(Text))
-_locked = select(tables.study).where(tables.study.c.id == _study).with_for_update()
-_LOCK_STUDY = compiled(_locked)
-_LOCK_KNOWN_STUDY = compiled(
-    _locked.with_only_columns(*(column for column in tables.study.c if column.name != "spec"))
-)
+
+
+def _locking(*columns: Any) -> Statement:
+    """A study's row, with what others ask of its leases: for [study, at the next report?, why] by lease."""
+    lv = tables.leave
+    asked = func.jsonb_object_agg(
+        lv.c.lease_id, func.jsonb_build_array(lv.c.for_study_id, lv.c.at_report, lv.c.why)
+    )
+    query = select(
+        *columns,
+        func.extract("epoch", now).label("now_s"),
+        select(asked).where(lv.c.study_id == _study).scalar_subquery().label("leaving"),
+    )
+    return compiled(query.where(tables.study.c.id == _study).with_for_update(of=tables.study))
+
+
+_LOCK_STUDY = _locking(*tables.study.c)
+_LOCK_KNOWN_STUDY = _locking(*(column for column in tables.study.c if column.name != "spec"))
 _LEASES = compiled(
     select(tables.lease).where(tables.lease.c.id == any_(_ids), tables.lease.c.study_id == _study)
 )
@@ -272,4 +244,15 @@ _TRIALS = compiled(
         tables.trial.c.number == any_(bindparam("numbers", type_=ARRAY(BigInteger))),
     )
 )
-_SLOTS_OF = compiled(_slots_query().where(tables.slot.c.lease_id == any_(_ids)).order_by(tables.slot.c.index))
+_SLOTS_OF = compiled(
+    slots_query(held_by=tables.lease)
+    .join(
+        tables.lease,
+        and_(
+            tables.slot.c.worker_id == tables.lease.c.worker_id,
+            tables.slot.c.index == func.any(tables.lease.c.slots),
+        ),
+    )
+    .where(tables.lease.c.id == any_(_ids))
+    .order_by(tables.slot.c.index)
+)

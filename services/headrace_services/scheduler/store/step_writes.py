@@ -3,6 +3,7 @@ copy was stale, and the whole transaction is given up.
 
 One statement a table, whatever the number of rows, and all of them in one pipeline."""
 
+import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -77,6 +78,7 @@ class Writes:
 
     async def _move_slots(self, changes: Changes) -> None:
         await self._insert(_VACATE_SLOTS, _placed(changes.vacated))
+        await self._guarded(_SHARE_SLOTS, _parts(changes.shared))
         await self._guarded(_OCCUPY_SLOTS, _placed(changes.occupied))
 
     async def _append_history(self, study_id: int, cursor: int, changes: Changes) -> None:
@@ -99,6 +101,7 @@ class Writes:
             return
         ends = after.state.ended and not before.state.ended
         values = rows.study_columns(after) | {"g_study": after.id, "g_cursor": before.cursor}
+        values["standing"] = json.dumps(values["standing"], allow_nan=False)
         cursor = await self._pipeline.run(_END_STUDY if ends else _UPDATE_STUDY, **values)
         self._expected.append((cursor, 1))
 
@@ -131,6 +134,12 @@ def _progress(lease: Lease) -> Columns:
 def _placed(slots: dict[tuple[int, int], str]) -> Iterable[Columns]:
     for (worker, index), lease in slots.items():
         yield {"g_worker": worker, "g_index": index, "lease": lease}
+
+
+def _parts(slots: dict[tuple[int, int], tuple[int, int]]) -> Iterable[Columns]:
+    for (worker, index), (milli, memory) in slots.items():
+        if milli or memory:
+            yield {"g_worker": worker, "g_index": index, "milli": milli, "memory": memory}
 
 
 def _guards(change: TrialChange) -> Columns:
@@ -188,6 +197,9 @@ _LEASE_COLUMNS = (
     "last_sequence",
     "step",
     "resume",
+    "milli",
+    "memory_bytes",
+    "model",
 )
 _CREATE_TRIALS = _inserting(
     tables.trial, "study_id", "number", "state", "params", "baseline", "bracket", "milestone"
@@ -235,11 +247,32 @@ def _updating_slots(*, vacate: bool) -> Statement:
     query = update(s).where(s.c.worker_id == here.c.g_worker, s.c.index == here.c.g_index)
     if vacate:
         return compiled(query.where(s.c.lease_id == here.c.lease).values(lease_id=None))
-    return compiled(query.where(s.c.lease_id.is_(None)).values(lease_id=here.c.lease))
+    return compiled(query.where(s.c.lease_id.is_(None), s.c.shared_milli == 0).values(lease_id=here.c.lease))
 
 
 _VACATE_SLOTS = _updating_slots(vacate=True)
 _OCCUPY_SLOTS = _updating_slots(vacate=False)
+
+
+def _sharing_slots() -> Statement:
+    s = tables.slot
+    part = given(
+        {
+            "g_worker": s.c.worker_id,
+            "g_index": s.c.index,
+            "milli": s.c.shared_milli,
+            "memory": s.c.shared_memory_bytes,
+        }
+    )
+    here = (s.c.worker_id == part.c.g_worker, s.c.index == part.c.g_index, s.c.lease_id.is_(None))
+    more = {
+        "shared_milli": s.c.shared_milli + part.c.milli,
+        "shared_memory_bytes": s.c.shared_memory_bytes + part.c.memory,
+    }
+    return compiled(update(s).where(*here).values(**more))
+
+
+_SHARE_SLOTS = _sharing_slots()
 
 
 def _promoting() -> Statement:

@@ -88,6 +88,8 @@ async def create(conn: AsyncConnection, *, name: str, uid: str, spec: StudySpec,
         "spec": spec.model_dump(mode="json"),
         "state": StudyState.ACTIVE.value,
         "cursor": 1,
+        "weight": spec.weight,
+        "priority": spec.priority,
     }
     study = rows.study((await conn.execute(insert(s).values(values).returning(s))).one())
     first = {

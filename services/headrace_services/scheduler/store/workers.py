@@ -40,6 +40,7 @@ class Greeting:
     labels: dict[str, str]
     version: str
     log_dir: str
+    cpus: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,7 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
         "labels": greeting.labels,
         "version": greeting.version,
         "log_dir": greeting.log_dir,
+        "cpus": greeting.cpus,
         "session_time": now,
         "last_seen": now,
         "expires_at": now + _seconds(ttl_s),
@@ -82,19 +84,22 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
     )
     worker_id, session = (await conn.execute(query.returning(w.c.id, w.c.session))).one()
     await conn.execute(update(s).where(s.c.worker_id == worker_id).values(present=False))
+    cores = greeting.cpus / len(greeting.devices) if greeting.devices else 0.0
     for device in greeting.devices:
         described: dict[str, Any] = {
             "kind": device.kind,
             "model": device.model,
             "memory_bytes": device.memory_bytes,
             "uuid": device.uuid,
+            "cores": cores,
             "present": True,
         }
         slot = insert(s).values(worker_id=worker_id, index=device.index, **described)
         await conn.execute(
             slot.on_conflict_do_update(index_elements=[s.c.worker_id, s.c.index], set_=described)
         )
-    await conn.execute(delete(s).where(s.c.worker_id == worker_id, ~s.c.present, s.c.lease_id.is_(None)))
+    unused = (s.c.lease_id.is_(None), s.c.shared_milli == 0)
+    await conn.execute(delete(s).where(s.c.worker_id == worker_id, ~s.c.present, *unused))
     return int(worker_id), int(session)
 
 
@@ -152,7 +157,12 @@ async def studies_waiting_for_slots(conn: AsyncConnection) -> list[int]:
     """
     st, t, s, w = tables.study, tables.trial, tables.slot, tables.worker
     free = exists().where(
-        s.c.worker_id == w.c.id, s.c.lease_id.is_(None), s.c.present, w.c.connected, w.c.expires_at > now
+        s.c.worker_id == w.c.id,
+        s.c.lease_id.is_(None),
+        s.c.shared_milli < 1000,
+        s.c.present,
+        w.c.connected,
+        w.c.expires_at > now,
     )
     waiting = exists().where(
         t.c.study_id == st.c.id, t.c.state.in_([State.PENDING.value, State.PAUSED.value]), ~t.c.held

@@ -13,7 +13,7 @@ that were there (start-time fair queueing). So nobody can save up and then take 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from headrace_services.scheduler.records import Usage
+from headrace_services.scheduler.records import Reserved, Usage
 from headrace_services.scheduler.step.placement.values import Request, Reservation
 
 QUANTUM_S = 30.0
@@ -40,13 +40,28 @@ class Share:
     """What its next trial takes, while one waits for slots."""
     wanted: int = 0
     """How many such trials it could start."""
-    reservation: Reservation | None = None
+    reserved: Reserved | None = None
     quantum_s: float = QUANTUM_S
 
     @property
     def idle(self) -> bool:
         """Whether it neither holds slots nor waits for any."""
         return self.wants is None and not self.usage.gpu_milli and not self.usage.cpu_slots
+
+    def reservation(self, now_s: float) -> Reservation | None:
+        """The slots that are kept for a trial of it, as a placer reads them."""
+        kept = self.reserved
+        if kept is None:
+            return None
+        return Reservation(
+            key=(self.study_id, kept.number),
+            worker_id=kept.worker_id,
+            slots=kept.slots,
+            since_s=kept.since_s,
+            priority=self.priority,
+            ready_in_s=None if kept.ready_s is None else max(0.0, kept.ready_s - now_s),
+            group=self.study_id,
+        )
 
     def holding(self, request: Request) -> "Share":
         """The same after one more grant of the request."""
