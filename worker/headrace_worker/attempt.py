@@ -132,6 +132,8 @@ class Attempt:
             checkpoint_dir=str(self._scratch / "checkpoints"),
             slots=assign.grant.slots,
             template=assign.template,
+            slot_milli=assign.grant.milli,
+            gpu_memory_bytes=assign.grant.memory_bytes,
         )
 
     async def restored(self, request: runtime_pb2.RestoredRequest) -> None:

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import IO, assert_never
 
+from headrace.spec.resources import WHOLE
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
 from headrace_worker.attempt import Attempt, Place
 from headrace_worker.checkpoints import CheckpointError, CheckpointStore, store_from_url
@@ -45,6 +46,7 @@ from headrace_worker.session_core import (
     Forget,
     Identity,
     Kill,
+    Leave,
     SessionCore,
     Start,
     Welcomed,
@@ -154,6 +156,10 @@ class Daemon:
                     attempt.decide(effect.report_sequence, effect.decision)
                 pinned = effect.decision.pinned
                 self._prune([self._retention.decided(effect.lease_id, effect.report_sequence, pinned)])
+            case Leave():
+                if attempt := self._attempts.get(effect.lease_id):
+                    log.info("%s: is to leave at its next report: %s", attempt.lease.trial, effect.reason)
+                    attempt.reports.leave_soon()
             case Acked():
                 self._retention.acked(effect.sequences)
                 self._courier.acknowledged()
@@ -182,7 +188,7 @@ class Daemon:
     def _start(self, assign: worker_pb2.Assign) -> None:
         try:
             study_and_number(assign.lease.trial)
-            turn = self._slots.join(assign.grant.slots)
+            turn = self._slots.join(assign.grant.slots, assign.grant.milli or WHOLE)
         except ValueError as error:
             self._tasks.create_task(self._refuse(assign.lease, str(error)))
             return
@@ -300,6 +306,7 @@ def _identity(settings: WorkerSettings, devices: Sequence[worker_pb2.Device]) ->
         worker=settings.name,
         incarnation=uuid.uuid4().hex,
         devices=tuple(devices),
+        cpus=len(os.sched_getaffinity(0)),
         labels=settings.labels,
         version=ours,
         log_dir=str(settings.log_dir.absolute()),

@@ -24,11 +24,12 @@ Calls take events and return effects, in the order in which they are to be carri
 """
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from headrace.spec.resources import WHOLE
 from headrace.v1 import event_pb2, worker_pb2
 
 _REMEMBERED = 4096
@@ -76,6 +77,14 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """The trial is to save at its next report, and to ask whether it may go on."""
+
+    lease_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decide:
     """Pass the scheduler's decision on to the trial."""
 
@@ -105,7 +114,7 @@ class Finish:
     grace_s: float
 
 
-Effect = Welcomed | Start | Kill | Decide | Acked | Forget | Finish
+Effect = Welcomed | Start | Kill | Leave | Decide | Acked | Forget | Finish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,12 +127,14 @@ class Identity:
     labels: Mapping[str, str]
     version: str
     log_dir: str
+    cpus: int = 0
 
 
 @dataclass(slots=True)
 class _Held:
     ref: event_pb2.LeaseRef
     slots: frozenset[int]
+    milli: int = WHOLE
     releasing: bool = False
     conflict_ticks: int = 0
 
@@ -214,6 +225,7 @@ class SessionCore:
             held=self._named(),
             version=self._identity.version,
             log_dir=self._identity.log_dir,
+            cpus=self._identity.cpus,
         )
 
     def disconnect(self) -> None:
@@ -236,19 +248,20 @@ class SessionCore:
         self._silent_ticks += 1
         if self._answers_heartbeats and self._silent_ticks > self._silence_ticks:
             return f"the scheduler left {self._silent_ticks - 1} heartbeats unanswered"
-        running: set[int] = set()
+        running: Counter[int] = Counter()
         worst = 0
         reason = ""
         for lease_id, held in self._held.items():
             if held.releasing:
                 continue
-            held.conflict_ticks = held.conflict_ticks + 1 if held.slots & running else 0
+            crowded = any(running[slot] + held.milli > WHOLE for slot in held.slots)
+            held.conflict_ticks = held.conflict_ticks + 1 if crowded else 0
             if held.conflict_ticks > worst:
                 worst, reason = (
                     held.conflict_ticks,
                     f"lease {lease_id} waits for a slot that another lease holds",
                 )
-            running |= held.slots
+            running.update(dict.fromkeys(held.slots, held.milli))
         for sequence, message in self._messages.items():
             if message.acked and message.awaits_decision:
                 message.undecided_ticks += 1
@@ -285,6 +298,8 @@ class SessionCore:
                 return self._decide(response.decision)
             case "cancel":
                 return self._cancel(response.cancel)
+            case "vacate":
+                return self._vacate(response.vacate)
             case "drain":
                 self.phase = Phase.DRAINING
                 return [Finish(grace_s=response.drain.grace.ToTimedelta().total_seconds())]
@@ -326,7 +341,8 @@ class SessionCore:
         lease_id = assign.lease.lease_id
         if lease_id in self._held or lease_id in self._leaving or lease_id in self._ended:
             return []
-        self._held[lease_id] = _Held(assign.lease, frozenset(assign.grant.slots))
+        milli = assign.grant.milli or WHOLE
+        self._held[lease_id] = _Held(assign.lease, frozenset(assign.grant.slots), milli)
         return [Start(assign=assign)]
 
     def _decide(self, said: worker_pb2.LeaseDecision) -> list[Effect]:
@@ -354,6 +370,12 @@ class SessionCore:
             return settled  # on its way out already, with the grace that it was given
         held.releasing = True
         return [Kill(lease_id=lease_id, reason=cancel.reason or "cancelled", fenced=True), *settled]
+
+    def _vacate(self, vacate: worker_pb2.Vacate) -> list[Effect]:
+        held = self._held.get(vacate.lease.lease_id)
+        if held is None or held.releasing:
+            return []
+        return [Leave(lease_id=vacate.lease.lease_id, reason=vacate.reason)]
 
     def _ack(self, sequences: Iterable[int]) -> list[Effect]:
         acked = [s for s in sequences if s in self._messages]
