@@ -33,7 +33,8 @@ def restored(state: StepState, arrival: RestoredArrived) -> Outcome:
     if lease is None or not lease.live:
         return Stale()
     if state.is_fresh(lease, arrival.sequence) and state.trials[lease.number].state is State.RESUMED:
-        state.move(lease.number, Action.RESTORED)
+        read_s = arrival.read_time_s or state.trials[lease.number].read_s
+        state.move(lease.number, Action.RESTORED, read_s=read_s)
     return Accepted()
 
 

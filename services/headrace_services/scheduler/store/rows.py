@@ -14,6 +14,7 @@ from headrace_services.scheduler.records import (
     Leaving,
     Report,
     Reserved,
+    RungCost,
     RungEntry,
     Slot,
     Speeds,
@@ -115,6 +116,7 @@ def trial(row: AnyRow) -> Trial:
         log_path=row.log_path,
         log_tail=row.log_tail,
         speeds=speeds(row.speeds),
+        read_s=row.read_s,
         create_time=row.create_time,
         start_time=row.start_time,
         end_time=row.end_time,
@@ -145,6 +147,7 @@ def trial_columns(record: Trial) -> Columns:
         "log_path": record.log_path,
         "log_tail": record.log_tail,
         "speeds": dict(record.speeds),
+        "read_s": record.read_s,
     }
 
 
@@ -211,6 +214,7 @@ def rung_entry(row: AnyRow) -> RungEntry:
         arrival=row.arrival,
         promoted=row.promoted_cursor is not None,
         checkpoint=checkpoint(row.checkpoint),
+        cost=RungCost(**row.cost) if row.cost else None,
     )
 
 

@@ -1,6 +1,7 @@
 """What a step writes. Every write is guarded by what the step loaded; a guard that meets no row means that the
 copy was stale, and the whole transaction is given up."""
 
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import CursorResult, bindparam, case, func, insert, update
@@ -199,6 +200,7 @@ async def _append_history(conn: AsyncConnection, study_id: int, cursor: int, cha
                     "value": change.entry.value,
                     "arrival": change.entry.arrival,
                     "checkpoint": rows.checkpoint_columns(change.entry.checkpoint),
+                    "cost": asdict(change.entry.cost) if change.entry.cost else None,
                     "cursor": change.cursor,
                 }
                 for change in changes.rungs
