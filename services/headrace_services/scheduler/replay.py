@@ -15,15 +15,25 @@ The log is the only input: no table, no cache, no clock.
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 
 from headrace.client import Client
-from headrace.client.events import Action, DecisionMade, Event, RungRecorded, TrialMoved
+from headrace.client.events import (
+    Action,
+    DecisionMade,
+    Event,
+    PausePrice,
+    ProposalsEnded,
+    RungRecorded,
+    TrialCreated,
+    TrialMoved,
+)
 from headrace.client.events import Explanation as Logged
 from headrace.client.model import TerminationReason, TrialState
 from headrace.spec import StudySpec
 from headrace_services.scheduler.policies import Action as Ruling
-from headrace_services.scheduler.policies import Explanation, Promotion, RungResult, make_policy
+from headrace_services.scheduler.policies import Explanation, Promotion, RungCost, RungResult, make_policy
+from headrace_services.scheduler.policies import PausePrice as Price
 
 _BY_USER = "paused by a user"
 _COMPARED = tuple(field.name for field in fields(Explanation))
@@ -77,6 +87,8 @@ class Replay:
         self._stayed: dict[int, tuple[int, _Answer]] = {}
         """Trials that may go on by the policy and were paused: a user must have asked for it."""
         self._differences: list[Difference] = []
+        self._more = True
+        """Whether the sampler had configurations left."""
         self._cursor = 0
         self._decisions = 0
         self._starts = 0
@@ -86,9 +98,14 @@ class Replay:
         if event.cursor != self._cursor + 1:
             raise ValueError(f"event {event.cursor} follows event {self._cursor}: the log has a gap")
         self._cursor = event.cursor
+        if isinstance(event.detail, ProposalsEnded):
+            self._more = False
         if event.trial is None:
             return
         match event.detail:
+            case TrialCreated() as created:
+                if not created.baseline:
+                    self._policy.joined(event.trial, created.bracket, dict(created.params))
             case RungRecorded() as recorded:
                 self._record(event.trial, recorded)
             case DecisionMade() as made:
@@ -121,6 +138,7 @@ class Replay:
             step=result.step,
             value=result.value,
             arrival=result.arrival,
+            cost=RungCost(**asdict(result.cost)) if result.cost else None,
         )
         self._policy.record(entry)
         self._unjudged.setdefault(trial, []).append(entry)
@@ -151,7 +169,7 @@ class Replay:
             self._policy.withdraw(trial)
         elif moved.action == "launch" and moved.epoch == 1:
             self._starts += 1
-            promotion = self._policy.next_promotion()
+            promotion = self._policy.next_promotion(more=self._more)
             if promotion is not None:
                 self._differ(trial, f"trial {trial} was started", str(_promoted(promotion)))
 
@@ -163,15 +181,15 @@ class Replay:
         return entries
 
     def _judge(self, entry: RungResult) -> _Answer:
-        verdict = self._policy.verdict(entry.trial, entry.bracket, entry.rung)
+        verdict = self._policy.verdict(entry.trial, entry.bracket, entry.rung, more=self._more)
         if verdict.action is Ruling.PAUSE:
-            promotion = self._policy.next_promotion()
+            promotion = self._policy.next_promotion(more=self._more)
             if promotion is not None and promotion.trial == entry.trial:
                 return _promoted(promotion)
         return _Answer(entry.trial, Action(verdict.action.value), verdict.explanation)
 
     def _promotion(self) -> _Answer | None:
-        promotion = self._policy.next_promotion()
+        promotion = self._policy.next_promotion(more=self._more)
         return _promoted(promotion) if promotion else None
 
     def _differ(self, trial: int, logged: str, replayed: str) -> None:
@@ -212,6 +230,8 @@ def _same(logged: Logged, made: Explanation) -> bool:
 
 
 def _equal(one: object, other: object) -> bool:
+    if isinstance(one, PausePrice) and isinstance(other, Price):
+        return asdict(one) == {**asdict(other), "price_s": other.price_s, "pays": other.pays}
     if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
         return math.isnan(other)
     return one == other

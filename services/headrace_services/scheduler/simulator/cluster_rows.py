@@ -1,7 +1,7 @@
 """The table of slots in memory, shared by all studies of a simulation, and what they tell each other through it.
 
-The counterpart of `store/placement`: which devices have room, who runs where, how other studies stand, and who was asked
-to leave. A device's row is guarded here as by the database: a grant that it cannot hold is an error.
+The counterpart of `store/placement`: which devices have room, who runs where, how other studies stand, and who was
+asked to leave. A device's row is guarded here as by the database: a grant that it cannot hold is an error.
 """
 
 from collections.abc import Iterable

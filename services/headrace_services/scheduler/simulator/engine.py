@@ -45,7 +45,6 @@ from headrace_services.scheduler.simulator.rows import StudyRows
 from headrace_services.scheduler.simulator.steps import Stepped, runs_on_slots, step
 from headrace_services.scheduler.step.cache import StudyCache
 
-
 MOST_TURNS = 16
 """How often a study is asked again at one moment while others leave slots to it."""
 
@@ -290,7 +289,7 @@ class Simulation:
         if last is not None:
             target = max(min(target, last), run.step)
         trained_s = start_s + run.curve.train_s(run.step, target) / run.speed
-        run.segment = Segment(
+        segment = Segment(
             trial=run.lease.number,
             start_s=start_s,
             trained_s=trained_s,
@@ -298,14 +297,10 @@ class Simulation:
             to_step=target,
             speed=run.speed,
         )
-        run.plan += 1
-        plan = run.plan
-        saves = milestone is None or target >= milestone or target == last
-        wait_s = run.study.costs.write_s if saves else 0.0
-        self._at(trained_s + wait_s, run.tie, lambda: self._report(run, target, plan, saves=saves))
+        self._report_at(run, segment, saves=milestone is None or target >= milestone or target == last)
 
     def _leave_soon(self, run: _Run) -> None:
-        """It was asked to leave at its next report: the first one on the way that is still to come, and it saves there."""
+        """It was asked to leave at its next report: the first one on the way that is still to come. It saves there."""
         segment = run.segment
         if not run.alive or segment is None or segment.trained_s <= self.now_s:
             return
@@ -313,12 +308,17 @@ class Simulation:
         for target in on_the_way or range(run.step + 1, segment.to_step):
             trained_s = segment.start_s + run.curve.train_s(run.step, target) / run.speed
             if trained_s > self.now_s:
-                run.segment = replace(segment, to_step=target, trained_s=trained_s)
-                run.plan += 1
-                plan = run.plan
-                when_s = trained_s + run.study.costs.write_s
-                self._at(when_s, run.tie, lambda: self._report(run, target, plan, saves=True))
+                self._report_at(run, replace(segment, to_step=target, trained_s=trained_s), saves=True)
                 return
+
+    def _report_at(self, run: _Run, segment: Segment, *, saves: bool) -> None:
+        """Train a segment and report at its end; what the run was about to do before is dropped."""
+        run.segment = segment
+        run.plan += 1
+        plan = run.plan
+        wait_s = run.study.costs.write_s if saves else 0.0
+        when_s = segment.trained_s + wait_s
+        self._at(when_s, run.tie, lambda: self._report(run, segment.to_step, plan, saves=saves))
 
     def _report(self, run: _Run, at: int, plan: int, *, saves: bool) -> None:
         if not run.alive or plan != run.plan:

@@ -1,8 +1,8 @@
 """A study's rows in memory: what the database would hold of it, for the production step to work on.
 
 A step gets copies and hands back what changed, exactly as over Postgres, where `store/step_reads` and
-`store/step_writes` do the same. Rows that no later step can ask for (leases that are over, stored reports) are not kept,
-so memory grows with the number of trials alone.
+`store/step_writes` do the same. Rows that no later step can ask for (leases that are over, stored reports) are not
+kept, so memory grows with the number of trials alone.
 """
 
 from dataclasses import replace

@@ -77,6 +77,7 @@ class StudyCache:
                 value=entry.value,
                 arrival=entry.arrival,
                 checkpoint=entry.checkpoint,
+                cost=entry.cost,
             )
         )
 

@@ -34,7 +34,8 @@ def restored(state: StepState, arrival: RestoredArrived) -> Outcome:
         return Stale()
     # Nothing is noted where nothing moves: a change without an event would be hidden from other replicas.
     if state.trials[lease.number].state is State.RESUMED and state.is_fresh(lease, arrival.sequence):
-        state.move(lease.number, Action.RESTORED)
+        read_s = arrival.read_time_s or state.trials[lease.number].read_s
+        state.move(lease.number, Action.RESTORED, read_s=read_s)
     return Accepted()
 
 

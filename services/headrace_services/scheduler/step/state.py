@@ -95,6 +95,12 @@ class StepState:
         """Whether there are configurations that the sampler was not asked for yet."""
         return self.study.sampled < self.cache.sampled_limit
 
+    def count_proposal(self) -> None:
+        """Note that a configuration was proposed; the log says when it was the last one."""
+        self.study = replace(self.study, sampled=self.study.sampled + 1)
+        if not self.more:
+            self.emit(events.proposals_ended(self.study.sampled))
+
     def next_promotion(self) -> Promotion | None:
         """What the policy would promote now."""
         return self.cache.policy.next_promotion(more=self.more)

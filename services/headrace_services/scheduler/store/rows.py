@@ -17,6 +17,7 @@ from headrace_services.scheduler.records import (
     Leaving,
     Report,
     Reserved,
+    RungCost,
     RungEntry,
     Slot,
     Speeds,
@@ -119,6 +120,7 @@ def trial(row: AnyRow) -> Trial:
         log_path=row.log_path,
         log_tail=row.log_tail,
         speeds=speeds(row.speeds),
+        read_s=row.read_s,
         create_time=row.create_time,
         start_time=row.start_time,
         end_time=row.end_time,
@@ -149,6 +151,7 @@ def trial_columns(record: Trial) -> Columns:
         "log_path": record.log_path,
         "log_tail": record.log_tail,
         "speeds": dict(record.speeds),
+        "read_s": record.read_s,
     }
 
 
@@ -268,6 +271,7 @@ def rung_entry(row: AnyRow) -> RungEntry:
         arrival=row.arrival,
         promoted=row.promoted_cursor is not None,
         checkpoint=checkpoint(row.checkpoint),
+        cost=RungCost(**row.cost) if row.cost else None,
     )
 
 
@@ -288,6 +292,7 @@ def rung_columns(study_id: int, entry: RungEntry, cursor: int) -> Columns:
         "value": _number(entry.value),
         "arrival": entry.arrival,
         "checkpoint": checkpoint_columns(entry.checkpoint),
+        "cost": asdict(entry.cost) if entry.cost else None,
         "cursor": cursor,
     }
 
@@ -302,6 +307,7 @@ RUNG_COLUMNS = (
     "value",
     "arrival",
     "checkpoint",
+    "cost",
     "cursor",
 )
 

@@ -252,6 +252,8 @@ trial = Table(
     Column("log_tail", Text, nullable=False, server_default=""),
     # Steps and seconds of training by kind of grant.
     Column("speeds", JSONB, nullable=False, server_default="{}"),
+    # How long its last restore took, in seconds.
+    Column("read_s", Float),
     # The event that ended the trial, for caches that catch up.
     Column("end_cursor", BigInteger),
     _time("create_time", now=True),
@@ -327,6 +329,8 @@ rung_result = Table(
     Column("promoted_cursor", BigInteger),
     # What was saved with the report: what another trial may be given (population-based training).
     Column("checkpoint", JSONB(none_as_null=True)),
+    # What was measured on the way; only where the policy prices pauses.
+    Column("cost", JSONB(none_as_null=True)),
     _time("time", now=True),
     ForeignKeyConstraint(["study_id", "number"], ["trial.study_id", "trial.number"], ondelete="CASCADE"),
     # Arrivals at a rung are numbered without doubles.
