@@ -43,6 +43,9 @@ class ReportArrived(Leased):
 class RestoredArrived(Leased):
     """A resumed trial has loaded its checkpoint."""
 
+    read_time_s: float = 0.0
+    """How long that took; 0 where it was not measured."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitedArrived(Leased):

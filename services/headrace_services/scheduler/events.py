@@ -1,10 +1,10 @@
 """The event log's entries, one function a kind. Details are the JSON forms of the messages in event.proto."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from headrace_services.scheduler.arrivals import ReportArrived
 from headrace_services.scheduler.lifecycle import Action, StudyState
-from headrace_services.scheduler.policies import Explanation
+from headrace_services.scheduler.policies import Explanation, PausePrice
 from headrace_services.scheduler.records import (
     Checkpoint,
     Event,
@@ -116,11 +116,23 @@ def rung_recorded(entry: RungEntry) -> Event:
     }
     if entry.value is not None:
         result["value"] = json_number(entry.value)
+    if entry.cost is not None:
+        result["cost"] = {name: value for name, value in asdict(entry.cost).items() if value is not None}
     return Event(
         number=entry.number,
         kind="rung_recorded",
         message=f"trial {entry.number} at rung {entry.rung} (step {entry.milestone}): {value}",
         detail={"bracket": entry.bracket, "result": result},
+    )
+
+
+def proposals_ended(proposals: int) -> Event:
+    """The sampler has proposed all that there will be."""
+    return Event(
+        number=None,
+        kind="proposals_ended",
+        message=f"all {proposals} configurations are proposed",
+        detail={"proposals": proposals},
     )
 
 
@@ -140,6 +152,12 @@ def decision_made(number: int, action: str, explanation: Explanation) -> Event:
         detail["value"] = json_number(explanation.value)
     if explanation.cutoff_value is not None:
         detail["cutoff_value"] = json_number(explanation.cutoff_value)
+    for name in ("expected_value", "expected_spread", "probability"):
+        figure = getattr(explanation, name)
+        if figure is not None:
+            detail[name] = json_number(figure)
+    if explanation.pause_price is not None:
+        detail["pause_price"] = _price_json(explanation.pause_price)
     return Event(
         number=number,
         kind="decision_made",
@@ -273,6 +291,10 @@ def _basis(proposal: Proposal) -> str:
 def params_json(params: Params) -> Json:
     """Return the values of a ParameterAssignment as JSON."""
     return {name: _value_json(value) for name, value in params.items()}
+
+
+def _price_json(price: PausePrice) -> Json:
+    return {**asdict(price), "price_s": price.price_s, "pays": price.pays}
 
 
 def _value_json(value: Value) -> Json:

@@ -29,6 +29,7 @@ from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.loop_watch import LoopWatch
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 from headrace_services.scheduler.rpc.study_service import StudyServicer
+from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.servicer import WorkerServicer
 from headrace_services.scheduler.session.worker_session import Timing
@@ -145,17 +146,19 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
     async with asyncio.TaskGroup() as tasks:
         hub = Hub(engine, tasks)
         registry = Registry(engine)
+        heartbeats = Heartbeats(engine, settings.timing.lease_ttl_s)
         hub.deliver_with(registry.deliver)
         pool = Pool(settings.sampler_processes, limit_s=settings.proposal_limit_s)
         suggester = Suggester(hub, pool, tasks)
         hub.propose_with(suggester.want)
         health = health_aio.HealthServicer()
-        _add_services(server, settings, hub, registry, health)
+        _add_services(server, settings, hub, heartbeats, registry, health)
         await server.start()
         watch = LoopWatch()
         background = [
             tasks.create_task(watch.run()),
             tasks.create_task(hub.run_spreading()),
+            tasks.create_task(heartbeats.run()),
             tasks.create_task(registry.run_notifying()),
             tasks.create_task(registry.run_listening()),
             tasks.create_task(Sweeper(hub, settings.timing.lease_ttl_s).run()),
@@ -214,12 +217,13 @@ def _add_services(
     server: grpc.aio.Server,
     settings: Settings,
     hub: Hub,
+    heartbeats: Heartbeats,
     registry: Registry,
     health: health_aio.HealthServicer,
 ) -> None:
     study_pb2_grpc.add_StudyServiceServicer_to_server(StudyServicer(hub), server)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(
-        WorkerServicer(hub, registry, settings.timing), server
+        WorkerServicer(hub, heartbeats, registry, settings.timing), server
     )
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     names = [

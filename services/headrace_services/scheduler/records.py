@@ -162,6 +162,8 @@ class Trial:
     log_path: str = ""
     log_tail: str = ""
     speeds: Speeds = field(default_factory=dict)
+    read_s: float | None = None
+    """How long its last restore took."""
     create_time: datetime | None = None
     start_time: datetime | None = None
     end_time: datetime | None = None
@@ -268,6 +270,19 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RungCost:
+    """What was measured on the way to a rung, in seconds and bytes; None where nothing was."""
+
+    step_s: float | None = None
+    """Training time a step."""
+    checkpoint_bytes: int | None = None
+    write_s: float | None = None
+    """How long the checkpoint at this rung took to write."""
+    read_s: float | None = None
+    """How long the trial's last restore took."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RungEntry:
     """A trial's entry at a rung."""
 
@@ -281,6 +296,8 @@ class RungEntry:
     promoted: bool = False
     checkpoint: Checkpoint | None = None
     """What was saved with the report."""
+    cost: RungCost | None = None
+    """Only where the policy prices pauses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

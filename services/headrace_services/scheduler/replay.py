@@ -14,13 +14,15 @@ The log is the only input: no table, no cache, no clock.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 
 from headrace.client import Client
 from headrace.client.events import (
     Action,
     DecisionMade,
     Event,
+    PausePrice,
+    ProposalsEnded,
     ReportRecorded,
     RungRecorded,
     TrialCreated,
@@ -33,7 +35,8 @@ from headrace.client.model import Exploit as LoggedExploit
 from headrace.client.model import TerminationReason, TrialState
 from headrace.spec import StudySpec
 from headrace_services.scheduler.policies import Action as Ruling
-from headrace_services.scheduler.policies import Explanation, Promotion
+from headrace_services.scheduler.policies import Explanation, Promotion, RungCost
+from headrace_services.scheduler.policies import PausePrice as Price
 from headrace_services.scheduler.records import Checkpoint, Exploit, RungEntry
 from headrace_services.scheduler.step.cache import StudyCache
 
@@ -87,7 +90,8 @@ class Replay:
         self._spec = spec
         self._study = StudyCache.empty(spec)
         self._policy = self._study.policy
-        self._proposed = 0
+        self._more = True
+        """Whether the sampler had configurations left."""
         self._unstarted: set[int] = set()
         self._saved: dict[int, LoggedCheckpoint | None] = {}
         """The checkpoint of each trial's last report."""
@@ -107,6 +111,8 @@ class Replay:
         if event.cursor != self._cursor + 1:
             raise ValueError(f"event {event.cursor} follows event {self._cursor}: the log has a gap")
         self._cursor = event.cursor
+        if isinstance(event.detail, ProposalsEnded):
+            self._more = False
         if event.trial is None:
             return
         match event.detail:
@@ -137,7 +143,6 @@ class Replay:
     # The log's events.
 
     def _created(self, trial: int, created: TrialCreated) -> None:
-        self._proposed += not created.baseline
         self._unstarted.add(trial)
         self._study.joined(trial, created.bracket, dict(created.params), baseline=created.baseline)
 
@@ -156,6 +161,7 @@ class Replay:
             value=result.value,
             arrival=result.arrival,
             checkpoint=None if saved is None else _checkpoint(saved),
+            cost=RungCost(**asdict(result.cost)) if result.cost else None,
         )
         self._study.record(entry)
         self._unjudged.setdefault(trial, []).append(entry)
@@ -209,11 +215,6 @@ class Replay:
                 self._differ(trial, f"trial {trial} was started", str(promotion))
 
     # The policy's answers.
-
-    @property
-    def _more(self) -> bool:
-        """Whether the sampler still had configurations to propose."""
-        return self._proposed < self._study.sampled_limit
 
     def _crossed(self, trial: int) -> list[RungEntry]:
         """Take what was recorded since the trial's last decision; it is past all of these rungs but the highest."""
@@ -281,6 +282,8 @@ def _same(logged: Logged, made: Explanation) -> bool:
 
 
 def _equal(one: object, other: object) -> bool:
+    if isinstance(one, PausePrice) and isinstance(other, Price):
+        return asdict(one) == {**asdict(other), "price_s": other.price_s, "pays": other.pays}
     if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
         return math.isnan(other)
     return one == other

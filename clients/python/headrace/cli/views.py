@@ -4,6 +4,7 @@ Keys are only ever added. A value that does not exist is null; a number that JSO
 `"Infinity"` or `"-Infinity"`; a time is ISO 8601 in UTC. Names are bare: `"digits"`, trial `3`, worker `"node-1"`.
 """
 
+from dataclasses import asdict
 from typing import Any
 
 from headrace.client import events as ev
@@ -136,6 +137,10 @@ def explanation(why: ev.Explanation) -> Json:
         "cutoff_value": why.cutoff_value,
         "sentence": why.sentence,
         "slot_goes_to": str(why.slot_goes_to) if why.slot_goes_to else None,
+        "pause_price": asdict(why.pause_price) if why.pause_price else None,
+        "expected_value": why.expected_value,
+        "expected_spread": why.expected_spread,
+        "probability": why.probability,
     }
 
 
@@ -219,6 +224,8 @@ def _detail(detail: ev.EventDetail | None) -> tuple[str, Json | None]:
             }
         case ev.TrialExploited():
             return "trial_exploited", exploit(detail.exploit)
+        case ev.ProposalsEnded():
+            return "proposals_ended", {"proposals": detail.proposals}
         case ev.StudyMoved():
             return "study_moved", {
                 "from": detail.from_state,

@@ -153,6 +153,16 @@ def rung_result(proto: trial_pb2.RungResult) -> model.RungResult:
         arrival=proto.arrival,
         promoted=proto.promoted,
         time=_time(proto, "time", proto.time),
+        cost=_cost(proto.cost) if proto.HasField("cost") else None,
+    )
+
+
+def _cost(proto: trial_pb2.RungCost) -> model.RungCost:
+    return model.RungCost(
+        step_s=proto.step_s if proto.HasField("step_s") else None,
+        checkpoint_bytes=proto.checkpoint_bytes if proto.HasField("checkpoint_bytes") else None,
+        write_s=proto.write_s if proto.HasField("write_s") else None,
+        read_s=proto.read_s if proto.HasField("read_s") else None,
     )
 
 
@@ -259,6 +269,23 @@ def explanation(proto: event_pb2.Explanation) -> ev.Explanation:
         cutoff_value=proto.cutoff_value if proto.HasField("cutoff_value") else None,
         sentence=proto.sentence,
         slot_goes_to=trial_ref(proto.slot_goes_to),
+        pause_price=_pause_price(proto.pause_price) if proto.HasField("pause_price") else None,
+        expected_value=proto.expected_value if proto.HasField("expected_value") else None,
+        expected_spread=proto.expected_spread if proto.HasField("expected_spread") else None,
+        probability=proto.probability if proto.HasField("probability") else None,
+    )
+
+
+def _pause_price(proto: event_pb2.PausePrice) -> ev.PausePrice:
+    return ev.PausePrice(
+        checkpoint_bytes=proto.checkpoint_bytes,
+        write_s=proto.write_s,
+        read_s=proto.read_s,
+        price_s=proto.price_s,
+        rung_s=proto.rung_s,
+        promotion_probability=proto.promotion_probability,
+        worth_s=proto.worth_s,
+        pays=proto.pays,
     )
 
 
@@ -303,6 +330,8 @@ def _detail(proto: event_pb2.Event, order: Iterable[str]) -> ev.EventDetail | No
             )
         case "trial_exploited":
             return ev.TrialExploited(exploit=exploit(proto.trial_exploited.exploit, order=order))
+        case "proposals_ended":
+            return ev.ProposalsEnded(proposals=proto.proposals_ended.proposals)
         case "study_moved":
             moved = proto.study_moved
             return ev.StudyMoved(from_state=moved.from_state, to_state=moved.to_state, detail=moved.detail)

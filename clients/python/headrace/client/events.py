@@ -46,6 +46,21 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PausePrice:
+    """What a pause costs, a write and a read, and what it is worth; in seconds."""
+
+    checkpoint_bytes: int
+    write_s: float
+    read_s: float
+    price_s: float
+    rung_s: float
+    """Training time to the next rung."""
+    promotion_probability: float
+    worth_s: float
+    pays: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Why a decision was taken: the rule, the values compared and what became of the slot."""
 
@@ -60,6 +75,12 @@ class Explanation:
     cutoff_value: float | None
     sentence: str
     slot_goes_to: TrialRef | None
+    pause_price: PausePrice | None = None
+    """What the pause was priced at, where the policy prices pauses."""
+    expected_value: float | None = None
+    """Where a curve was extrapolated: its end, one standard deviation, and the probability that it is the best."""
+    expected_spread: float | None = None
+    probability: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +141,13 @@ class TrialExploited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalsEnded:
+    """The sampler has proposed all the configurations that there will be."""
+
+    proposals: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyMoved:
     """A study went from one state to another."""
 
@@ -129,7 +157,14 @@ class StudyMoved:
 
 
 EventDetail = (
-    TrialCreated | TrialMoved | ReportRecorded | RungRecorded | DecisionMade | TrialExploited | StudyMoved
+    TrialCreated
+    | TrialMoved
+    | ReportRecorded
+    | RungRecorded
+    | DecisionMade
+    | TrialExploited
+    | ProposalsEnded
+    | StudyMoved
 )
 
 

@@ -92,6 +92,16 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RungCost:
+    """What was measured on the way to a rung, in seconds and bytes; None where nothing was."""
+
+    step_s: float | None
+    checkpoint_bytes: int | None
+    write_s: float | None
+    read_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RungResult:
     """A trial's entry at a rung; `arrival` counts from 1 and breaks ties."""
 
@@ -102,6 +112,8 @@ class RungResult:
     arrival: int
     promoted: bool
     time: datetime | None
+    cost: RungCost | None = None
+    """Only where the policy prices pauses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from headrace.spec.halving import (
 from headrace.spec.objective import Constraint, Goal, Objective, WarmStart
 from headrace.spec.pbt import PbtPolicy
 from headrace.spec.policy import POLICIES, Policy, RunAllPolicy
+from headrace.spec.resources import Resources
 from headrace.spec.sampler import (
     CmaEsSampler,
     GpSampler,
@@ -41,7 +42,6 @@ from headrace.spec.sampler import (
 from headrace.spec.scalars import Value
 from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, RungMedianPolicy
 from headrace.spec.study import (
-    Resources,
     StudySpec,
     check_assignment,
     check_study_id,

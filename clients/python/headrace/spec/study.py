@@ -40,6 +40,7 @@ from headrace.spec.pbt import PbtPolicy, mutable_problems, population_problems
 from headrace.spec.policy import POLICIES, Policy, RunAllPolicy, ladder_problems
 from headrace.spec.problems import Loc, Problem, joined, path_of, problems_of
 from headrace.spec.resources import Elastic, ElasticGrant, Priority, Resources, Weight, elastic_problems
+from headrace.spec.rungs import GeometricPolicy
 from headrace.spec.sampler import SAMPLERS, RandomSampler, Sampler, grid_problems, sampler_problems
 from headrace.spec.scalars import Count, CountOrZero, Seed, Steps, Text, Value
 from headrace.spec.template import CommandLine, TrialTemplate, placeholder_problems
@@ -110,6 +111,11 @@ class StudySpec(SpecModel):
     def shares_checkpoints(self) -> bool:
         """Whether a trial may be given another's checkpoint."""
         return isinstance(self.policy, PbtPolicy)
+
+    @property
+    def prices_pauses(self) -> bool:
+        """Whether a trial is paused only where that is worth its price."""
+        return isinstance(self.policy, GeometricPolicy) and self.policy.price_pauses
 
     def rungs(self) -> tuple[int, ...]:
         """The rung levels of bracket 0 in steps; the last one is max_steps."""

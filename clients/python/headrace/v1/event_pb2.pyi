@@ -67,6 +67,7 @@ class Event(_message.Message):
     TRIAL_PLACED_FIELD_NUMBER: _builtins.int
     TRIAL_EXPLOITED_FIELD_NUMBER: _builtins.int
     PROPOSAL_FAILED_FIELD_NUMBER: _builtins.int
+    PROPOSALS_ENDED_FIELD_NUMBER: _builtins.int
     cursor: _builtins.int
     """Counts from 1 within the study without gaps; assigned under the study's lock."""
     trial_number: _builtins.int
@@ -97,6 +98,8 @@ class Event(_message.Message):
     def trial_exploited(self) -> Global___TrialExploited: ...
     @_builtins.property
     def proposal_failed(self) -> Global___ProposalFailed: ...
+    @_builtins.property
+    def proposals_ended(self) -> Global___ProposalsEnded: ...
     def __init__(
         self,
         *,
@@ -115,14 +118,15 @@ class Event(_message.Message):
         trial_placed: Global___TrialPlaced | None = ...,
         trial_exploited: Global___TrialExploited | None = ...,
         proposal_failed: Global___ProposalFailed | None = ...,
+        proposals_ended: Global___ProposalsEnded | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "decision_made", b"decision_made", "detail", b"detail", "proposal_failed", b"proposal_failed", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "decision_made", b"decision_made", "detail", b"detail", "proposal_failed", b"proposal_failed", "proposals_ended", b"proposals_ended", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "cursor", b"cursor", "decision_made", b"decision_made", "detail", b"detail", "message", b"message", "proposal_failed", b"proposal_failed", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "cursor", b"cursor", "decision_made", b"decision_made", "detail", b"detail", "message", b"message", "proposal_failed", b"proposal_failed", "proposals_ended", b"proposals_ended", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__trial_number: _TypeAlias = _typing.Literal["trial_number"]  # noqa: Y015
     _WhichOneofArgType__trial_number: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number"]  # noqa: Y015
-    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["trial_created", "trial_moved", "report_recorded", "rung_recorded", "decision_made", "study_moved", "slots_reserved", "trial_preempted", "trial_placed", "trial_exploited", "proposal_failed"]  # noqa: Y015
+    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["trial_created", "trial_moved", "report_recorded", "rung_recorded", "decision_made", "study_moved", "slots_reserved", "trial_preempted", "trial_placed", "trial_exploited", "proposal_failed", "proposals_ended"]  # noqa: Y015
     _WhichOneofArgType_detail: _TypeAlias = _typing.Literal["detail", b"detail"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trial_number) -> _WhichOneofReturnType__trial_number | None: ...
@@ -239,6 +243,27 @@ class ProposalFailed(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ProposalFailed: _TypeAlias = ProposalFailed  # noqa: Y015
+
+@_typing.final
+class ProposalsEnded(_message.Message):
+    """The sampler has proposed all the configurations that there will be; only a user can add trials now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROPOSALS_FIELD_NUMBER: _builtins.int
+    proposals: _builtins.int
+    def __init__(
+        self,
+        *,
+        proposals: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["proposals", b"proposals"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProposalsEnded: _TypeAlias = ProposalsEnded  # noqa: Y015
 
 @_typing.final
 class TrialMoved(_message.Message):

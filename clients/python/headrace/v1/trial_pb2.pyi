@@ -364,6 +364,7 @@ class RungResult(_message.Message):
     ARRIVAL_FIELD_NUMBER: _builtins.int
     PROMOTED_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
     rung: _builtins.int
     milestone: _builtins.int
     """The rung's level, in steps."""
@@ -376,6 +377,10 @@ class RungResult(_message.Message):
     promoted: _builtins.bool
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def cost(self) -> Global___RungCost:
+        """What was measured on the way to the rung; only where the policy prices pauses."""
+
     def __init__(
         self,
         *,
@@ -386,16 +391,64 @@ class RungResult(_message.Message):
         arrival: _builtins.int = ...,
         promoted: _builtins.bool = ...,
         time: _timestamp_pb2.Timestamp | None = ...,
+        cost: Global___RungCost | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "time", b"time", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "cost", b"cost", "time", b"time", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "arrival", b"arrival", "milestone", b"milestone", "promoted", b"promoted", "rung", b"rung", "step", b"step", "time", b"time", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "arrival", b"arrival", "cost", b"cost", "milestone", b"milestone", "promoted", b"promoted", "rung", b"rung", "step", b"step", "time", b"time", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
     _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
 
 Global___RungResult: _TypeAlias = RungResult  # noqa: Y015
+
+@_typing.final
+class RungCost(_message.Message):
+    """What was measured on the way to a rung; absent where nothing was."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_S_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_BYTES_FIELD_NUMBER: _builtins.int
+    WRITE_S_FIELD_NUMBER: _builtins.int
+    READ_S_FIELD_NUMBER: _builtins.int
+    step_s: _builtins.float
+    """Training time a step, in seconds."""
+    checkpoint_bytes: _builtins.int
+    write_s: _builtins.float
+    """How long the checkpoint took to write, and the last restore to read."""
+    read_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        step_s: _builtins.float | None = ...,
+        checkpoint_bytes: _builtins.int | None = ...,
+        write_s: _builtins.float | None = ...,
+        read_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes", "_read_s", b"_read_s", "_step_s", b"_step_s", "_write_s", b"_write_s", "checkpoint_bytes", b"checkpoint_bytes", "read_s", b"read_s", "step_s", b"step_s", "write_s", b"write_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes", "_read_s", b"_read_s", "_step_s", b"_step_s", "_write_s", b"_write_s", "checkpoint_bytes", b"checkpoint_bytes", "read_s", b"read_s", "step_s", b"step_s", "write_s", b"write_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__checkpoint_bytes: _TypeAlias = _typing.Literal["checkpoint_bytes"]  # noqa: Y015
+    _WhichOneofArgType__checkpoint_bytes: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__read_s: _TypeAlias = _typing.Literal["read_s"]  # noqa: Y015
+    _WhichOneofArgType__read_s: _TypeAlias = _typing.Literal["_read_s", b"_read_s"]  # noqa: Y015
+    _WhichOneofReturnType__step_s: _TypeAlias = _typing.Literal["step_s"]  # noqa: Y015
+    _WhichOneofArgType__step_s: _TypeAlias = _typing.Literal["_step_s", b"_step_s"]  # noqa: Y015
+    _WhichOneofReturnType__write_s: _TypeAlias = _typing.Literal["write_s"]  # noqa: Y015
+    _WhichOneofArgType__write_s: _TypeAlias = _typing.Literal["_write_s", b"_write_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__checkpoint_bytes) -> _WhichOneofReturnType__checkpoint_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__read_s) -> _WhichOneofReturnType__read_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step_s) -> _WhichOneofReturnType__step_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__write_s) -> _WhichOneofReturnType__write_s | None: ...
+
+Global___RungCost: _TypeAlias = RungCost  # noqa: Y015
 
 @_typing.final
 class CheckpointRef(_message.Message):

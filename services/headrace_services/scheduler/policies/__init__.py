@@ -24,19 +24,21 @@ from headrace_services.scheduler.policies.pricing import PricedPauses
 from headrace_services.scheduler.policies.protocol import (
     Action,
     Explanation,
+    PausePrice,
     Policy,
     Promotion,
-    RungCost,
     RungResult,
     Verdict,
 )
 from headrace_services.scheduler.policies.run_all import RunAll
 from headrace_services.scheduler.policies.rung_median import make_rung_median
 from headrace_services.scheduler.policies.synchronous import make_hyperband, make_successive_halving
+from headrace_services.scheduler.records import RungCost
 
 __all__ = [
     "Action",
     "Explanation",
+    "PausePrice",
     "Policy",
     "Promotion",
     "RungCost",
@@ -49,7 +51,7 @@ __all__ = [
 def make_policy(spec: StudySpec) -> Policy:
     """The policy of a study, without any results yet."""
     policy = _plain(spec)
-    if isinstance(spec.policy, GeometricPolicy) and spec.policy.price_pauses:
+    if isinstance(spec.policy, GeometricPolicy) and spec.prices_pauses:
         return PricedPauses(policy, eta=spec.policy.eta)
     return policy
 

@@ -106,8 +106,7 @@ class _Asha(Policy):
         self._ranking(bracket, rung).result(trial)
         if self._waits_at.get(trial) == (bracket, rung):
             place = self._rungs[bracket, rung].place(trial)
-            # While others train, a trial outside the best goes on for another reason: its pause has no worth.
-            if place.rank > place.results // self._eta and not self._in_training and not self._finished():
+            if place.rank > place.results // self._eta:
                 self._last = trial
             self._stop_waiting(trial)
             if trial not in self._withdrawn:

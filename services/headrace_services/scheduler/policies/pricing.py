@@ -26,12 +26,11 @@ from headrace_services.scheduler.policies.protocol import (
     PausePrice,
     Policy,
     Promotion,
-    RungCost,
     RungResult,
     Verdict,
 )
 from headrace_services.scheduler.policies.sentences import figure
-from headrace_services.scheduler.records import Exploit, Params
+from headrace_services.scheduler.records import Exploit, Params, RungCost
 
 
 class PricedPauses(Policy):

@@ -23,20 +23,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from headrace_services.scheduler.records import Checkpoint, Exploit, Params
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RungCost:
-    """What was measured on the way to a rung, in seconds and bytes; None where nothing was."""
-
-    step_s: float | None = None
-    """Training time a step."""
-    checkpoint_bytes: int | None = None
-    write_s: float | None = None
-    """How long the checkpoint at this rung took to write."""
-    read_s: float | None = None
-    """How long the trial's last restore took."""
+from headrace_services.scheduler.records import Checkpoint, Exploit, Params, RungCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

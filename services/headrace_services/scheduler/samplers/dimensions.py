@@ -5,7 +5,8 @@ Optuna sees every domain in a form that none of its samplers stumbles over, and 
 - a categorical parameter is the choice of a place in its list of values, so that 1, 1.0 and true stay apart;
 - a float with a step is the integer place on its grid;
 - an integer or a float is itself (log included), unless its bounds are so large that a difference of floats would lose
-  the ends or overflow: then it is a share in [0, 1], of the interval or of its logarithm.
+  the ends or overflow: then it is a share in [0, 1], of the interval or of its logarithm;
+- so is a domain with a step and more values than anybody counts.
 """
 
 import math
@@ -24,6 +25,8 @@ from headrace.spec import CategoricalDomain, Domain, FloatDomain, IntDomain, Stu
 Scalar = bool | int | float | str
 _EXACT = 2**50
 """Integers up to here, and their sums, are exact as floats."""
+_COUNTABLE = 10_000
+"""With more values than this a domain is as good as continuous. (Optuna's GP lists the values of a discrete one.)"""
 _MODERATE = 1e100
 """Reals up to here can be subtracted, squared and averaged as floats."""
 
@@ -53,11 +56,13 @@ class Dimension:
         share = float(inside)
         real = _at_share(self.domain.low, self.domain.high, share, log=self.domain.log)
         if isinstance(self.domain, FloatDomain):
-            return min(max(real, self.domain.low), self.domain.high)
-        # In integers, so that a whole number beyond the floats does not become its neighbour outside the domain.
-        place = round(
-            (min(max(int(real), self.domain.low), self.domain.high) - self.domain.low) / self.domain.step
-        )
+            if self.domain.count is None:
+                return min(max(real, self.domain.low), self.domain.high)
+            place = round((real - self.domain.low) / (self.domain.step or 1.0))
+            return self.domain.value_at(min(max(place, 0), self.domain.count - 1))
+        # In integers, as the bounds may be beyond the whole numbers that a float can tell apart.
+        whole = min(max(round(real), self.domain.low), self.domain.high)
+        place = (whole - self.domain.low + self.domain.step // 2) // self.domain.step
         return self.domain.value_at(min(place, self.domain.count - 1))
 
     def inside(self, outside: object) -> float | int:
@@ -94,10 +99,10 @@ def _dimension(name: str, domain: Domain) -> Dimension:
         case CategoricalDomain():
             by_place = True
             distribution = CategoricalDistribution(tuple(range(domain.count)))
-        case IntDomain() if max(abs(domain.low), abs(domain.high)) <= _EXACT:
+        case IntDomain() if max(abs(domain.low), abs(domain.high)) <= _EXACT and domain.count <= _COUNTABLE:
             high = domain.value_at(domain.count - 1)
             distribution = IntDistribution(domain.low, high, log=domain.log, step=domain.step)
-        case FloatDomain() if domain.count is not None and domain.count <= _EXACT:
+        case FloatDomain() if domain.count is not None and domain.count <= _COUNTABLE:
             by_place = True
             distribution = IntDistribution(0, domain.count - 1)
         case FloatDomain() if _is_moderate(domain):

@@ -9,7 +9,9 @@ results in the order of arrival, gives the same optimizer in whatever process it
 from collections.abc import Sequence
 from typing import Any
 
+from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseGASampler, BaseSampler, CmaEsSampler, NSGAIIISampler, NSGAIISampler
+from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from headrace.spec import CmaEsSampler as CmaEs
@@ -21,6 +23,18 @@ _GENETIC: dict[type[ModelBased], type[BaseGASampler]] = {
     Nsga2Sampler: NSGAIISampler,
     Nsga3Sampler: NSGAIIISampler,
 }
+
+
+class FixedSpaceCmaEs(CmaEsSampler):
+    """CMA-ES that knows its space before the first result, so that the results of an earlier study serve at once."""
+
+    def __init__(self, space: dict[str, BaseDistribution], **options: Any) -> None:
+        super().__init__(**options)
+        self._fixed = space
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002
+        """The numeric parameters that always exist and have more than one value."""
+        return self._fixed
 
 
 def attrs_of(sampler: ModelBased, generation: int | None) -> dict[str, object]:
@@ -39,7 +53,10 @@ def generation_of(sampler: BaseSampler, trial: FrozenTrial) -> int | None:
         generation = trial.system_attrs.get(_CMA_GENERATION)
         return None if generation is None else int(generation)
     if isinstance(sampler, BaseGASampler):
-        return int(trial.system_attrs[sampler._get_generation_key()])
+        generation = trial.system_attrs.get(
+            sampler._get_generation_key()
+        )  # absent where there is nothing to choose
+        return None if generation is None else int(generation)
     return None
 
 

@@ -21,7 +21,7 @@ from typing import assert_never
 import numpy as np
 import optuna
 from optuna.distributions import IntDistribution
-from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIIISampler, NSGAIISampler, TPESampler
+from optuna.samplers import BaseSampler, GPSampler, NSGAIIISampler, NSGAIISampler, TPESampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -44,6 +44,8 @@ from headrace_services.scheduler.samplers.protocol import Params, Suggestion
 from headrace_services.scheduler.samplers.random import RandomSampler
 from headrace_services.scheduler.samplers.trial_table import TrialTable
 
+_LARGEST = 1e100
+"""Values are cut off here: models square them."""
 _WARM_ENOUGH = 10
 """Warm-starting CMA-ES takes the best tenth of an earlier study's results, so it needs ten."""
 
@@ -66,13 +68,15 @@ class OptunaLearner:
             StudyDirection.MAXIMIZE if sign < 0 else StudyDirection.MINIMIZE for sign in self._signs
         ]
         self._table = TrialTable(directions)
-        numeric = sum(
-            not isinstance(dimension.domain, CategoricalDomain) and not dimension.distribution.single()
+        self._numeric = {
+            name: dimension.distribution
             for name, dimension in self._dimensions.items()
             if name in self._seen
-        )
+            and not isinstance(dimension.domain, CategoricalDomain)
+            and not dimension.distribution.single()
+        }
         given = sampler.population if isinstance(sampler, CmaEs) else None
-        self._population = given or 4 + int(3 * math.log(max(numeric, 1)))
+        self._population = given or 4 + int(3 * math.log(max(len(self._numeric), 1)))
         self._results: list[Result] = []
         self._warm = len(warm)
         self._sources: list[FrozenTrial] = []
@@ -91,7 +95,7 @@ class OptunaLearner:
         """Take in further results, in the order of their arrival."""
         self._take(results)
 
-    def suggest(self, number: int, pending: Sequence[Params]) -> Suggestion:
+    def suggest(self, number: int, pending: Sequence[Params], *, attempt: int = 0) -> Suggestion:
         """Proposal `number`. Raises what Optuna raises."""
         sampler = self._sampler
         startup = 0 if isinstance(sampler, Nsga2Sampler | Nsga3Sampler) else sampler.startup_trials
@@ -107,10 +111,11 @@ class OptunaLearner:
             warnings.simplefilter(
                 "ignore"
             )  # options that Optuna calls experimental, or defaults in the future
-            return self._ask(number)
+            return self._ask(number, attempt)
 
-    def _ask(self, number: int) -> Suggestion:
-        state = np.random.SeedSequence(self._spec.seed, spawn_key=(number,)).generate_state(1)
+    def _ask(self, number: int, attempt: int) -> Suggestion:
+        key = (number, attempt) if attempt else (number,)
+        state = np.random.SeedSequence(self._spec.seed, spawn_key=key).generate_state(1)
         for _ in range(len(self._results) + 1):
             sampler = self._optuna_sampler(int(state[0]))
             study = optuna.load_study(
@@ -158,7 +163,8 @@ class OptunaLearner:
             case GpSampler(startup_trials=startup):
                 return GPSampler(n_startup_trials=startup, seed=seed, warn_independent_sampling=False)
             case CmaEs(startup_trials=startup):
-                return CmaEsSampler(
+                return generations.FixedSpaceCmaEs(
+                    self._numeric,
                     n_startup_trials=0 if self._sources else startup,
                     popsize=self._population,
                     seed=seed,
@@ -185,7 +191,7 @@ class OptunaLearner:
         # TPE ranks a pruned trial without values behind all others; the other samplers know complete trials only.
         pruned = diverged and isinstance(self._sampler, TpeSampler)
         values = [
-            sign * math.inf if diverged else value
+            sign * math.inf if diverged else min(max(value, -_LARGEST), _LARGEST)
             for sign, value in zip(self._signs, result.values, strict=True)
         ]
         attrs = {f"constraints:{place}": excess for place, excess in enumerate(result.excesses)}

@@ -51,8 +51,11 @@ class Learner(Protocol):
         """Take in further results, in the order of their arrival."""
         ...
 
-    def suggest(self, number: int, pending: Sequence[Params]) -> Suggestion:
-        """Proposal `number`, counted from 0, while the results of the pending configurations are to come."""
+    def suggest(self, number: int, pending: Sequence[Params], *, attempt: int = 0) -> Suggestion:
+        """Proposal `number`, counted from 0, while the results of the pending configurations are to come.
+
+        Another `attempt` at it, after a failure, is seeded otherwise.
+        """
         ...
 
 
@@ -70,7 +73,7 @@ class ByNumber:
     def learn(self, results: "Sequence[Result]") -> None:
         self._learnt += len(results)
 
-    def suggest(self, number: int, pending: Sequence[Params]) -> Suggestion:  # noqa: ARG002  (a learner's shape)
+    def suggest(self, number: int, pending: Sequence[Params], *, attempt: int = 0) -> Suggestion:  # noqa: ARG002
         params = self._sampler.suggest(number)
         if params is None:
             raise IndexError(f"there is no proposal {number}")

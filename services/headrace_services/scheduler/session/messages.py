@@ -90,7 +90,11 @@ def report(message: worker_pb2.Report, number: int) -> ReportArrived:
 def restored(message: worker_pb2.Restored, number: int) -> RestoredArrived:
     """Convert a Restored."""
     return RestoredArrived(
-        lease_id=message.lease.lease_id, number=number, epoch=message.lease.epoch, sequence=message.sequence
+        lease_id=message.lease.lease_id,
+        number=number,
+        epoch=message.lease.epoch,
+        sequence=message.sequence,
+        read_time_s=message.read_time.ToTimedelta().total_seconds(),
     )
 
 

@@ -25,10 +25,12 @@ from headrace_services.scheduler.arrivals import (
 from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.records import Lease, Trial
 from headrace_services.scheduler.session import messages
+from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.held import Held
 from headrace_services.scheduler.step.transaction import Submission
 from headrace_services.scheduler.store import workers
 from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.heartbeats import Beat, Noted
 from headrace_services.scheduler.store.workers import StudyInfo
 
 log = logging.getLogger(__name__)
@@ -63,10 +65,17 @@ class WorkerSession:
     """Speaks with one worker. Made after its Hello was written down."""
 
     def __init__(
-        self, hub: Hub, timing: Timing, greeting: workers.Greeting, worker_id: int, number: int
+        self,
+        hub: Hub,
+        heartbeats: Heartbeats,
+        timing: Timing,
+        greeting: workers.Greeting,
+        worker_id: int,
+        number: int,
     ) -> None:
         self.worker_id = worker_id
         self._hub = hub
+        self._heartbeats = heartbeats
         self._timing = timing
         self._name = greeting.name
         self._incarnation = greeting.incarnation
@@ -304,24 +313,20 @@ class WorkerSession:
         while True:
             await self._beat.wait()
             self._beat.clear()
+            beat = Beat(worker_id=self.worker_id, session=self._number, trouble=self._trouble)
             try:
-                async with transaction(self._hub.engine) as conn:
-                    mine = await workers.heartbeat(
-                        conn, self.worker_id, self._number, self._timing.lease_ttl_s, self._trouble
-                    )
-                    live = await workers.live_lease_ids(conn, self.worker_id)
-                    leaving = await workers.leases_to_leave(conn, self.worker_id)
+                noted = await self._heartbeats.note(beat)
             except DatabaseUnavailableError:
                 continue  # the next heartbeat tries again, and nothing expires meanwhile
-            if not mine:
+            if not noted.mine:
                 raise SupersededError(f"a newer session speaks for worker '{self._name}'")
-            self._held.refresh(live)
-            self._tell_to_leave(live, leaving)
+            self._held.refresh(set(noted.leases))
+            self._tell_to_leave(noted)
 
-    def _tell_to_leave(self, live: set[str], leaving: list[tuple[Lease, str]]) -> None:
+    def _tell_to_leave(self, noted: Noted) -> None:
         """Send what was asked of the worker's trials by a step whose order did not come here; once a session."""
-        self._told_to_leave &= live
-        for lease, why in leaving:
+        self._told_to_leave &= noted.leases
+        for lease, why in noted.leaving:
             if lease.id not in self._told_to_leave:
                 self._told_to_leave.add(lease.id)
                 self._put(Vacation(worker_id=self.worker_id, lease=lease, reason=why))

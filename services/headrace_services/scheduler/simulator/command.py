@@ -101,7 +101,7 @@ def simulate(
         str | None,
         typer.Option(
             metavar="SETTING=VALUE,…",
-            help="The policy (the only one of --compare, else the study's) with other values of a setting: eta=2,3,4,8.",
+            help="The policy (the one of --compare, else the study's) with other values of a setting: eta=2,3,4,8.",
             rich_help_panel=SEVERAL,
             show_default=False,
         ),
@@ -238,7 +238,7 @@ def _recorded(path: Path | None, steps: str, spec: StudySpec) -> "CurveFile | No
         )
     if found.longest < spec.rungs()[0]:
         raise CommandError(
-            f"{path}: the longest run has {found.longest} steps and never comes to the first rung, step {spec.rungs()[0]}.",
+            f"{path}: the longest run has {found.longest} steps and never reaches the first rung, {spec.rungs()[0]}.",
             remedy="Choose a smaller budget and lower rungs, or --curve-steps column.",
             code=USAGE,
         )
@@ -260,7 +260,7 @@ def _variants(spec: StudySpec, compare: str | None, sweep: str | None) -> "tuple
     for one in variants:
         if one.spec.policy.kind == "pbt":
             raise CommandError(
-                "population-based training changes configurations while they train, which no recorded or drawn curve can follow.",
+                "population-based training changes configurations on the way; no recorded or drawn curve can follow.",
                 remedy="Simulate another policy: --compare asha.",
                 code=USAGE,
             )
@@ -404,8 +404,9 @@ def _write(path: Path, svg: str, title: str) -> None:
 
     page = svg
     if path.suffix.lower() == ".html":
-        head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
-        page = f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body style="margin:24px">\n{svg}</body></html>\n'
+        head = f'<meta charset="utf-8"><title>{escape(title)}</title>'
+        body = f'<body style="margin:24px">\n{svg}</body>'
+        page = f'<!doctype html>\n<html lang="en"><head>{head}</head>\n{body}</html>\n'
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:

@@ -8,6 +8,7 @@ A curve tells the truth to the summary (`truth`) and reports to the scheduler (`
 are noisy, as in the seed's model.
 """
 
+import math
 import random
 from bisect import bisect_right
 from copy import copy
@@ -132,6 +133,7 @@ class SeedModel:
         return _SeedCurve(self, *self._drawn[number])
 
     def params(self, number: int) -> Params | None:
+        del number
         return None
 
     def fork(self) -> "SeedModel":
@@ -170,11 +172,12 @@ class _SeedCurve:
         return (end - start) * self._model.seconds_per_step
 
     def points(self, start: int, end: int) -> tuple[tuple[int, float], ...]:
+        del start, end
         return ()
 
     def truth(self, step: int) -> float:
         return self._model.sign * self._loss(step)
 
     def _loss(self, step: int) -> float:
-        fraction = min(1.0, step / self._model.full)
-        return self._floor + (SeedModel.START - self._floor) * (1.0 - fraction) ** SeedModel.EXPONENT
+        left = 1.0 - min(1.0, step / self._model.full)
+        return self._floor + (SeedModel.START - self._floor) * math.pow(left, SeedModel.EXPONENT)

@@ -12,6 +12,7 @@ Equal times: the last slot first. Any rule would do; this one is the seed's, who
 
 import heapq
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -21,6 +22,7 @@ from headrace_services.scheduler.arrivals import (
     Accepted,
     Arrival,
     Assignment,
+    Cancellation,
     ExitedArrived,
     Kick,
     LeaseExpired,
@@ -28,18 +30,23 @@ from headrace_services.scheduler.arrivals import (
     Outcome,
     ReportArrived,
     RestoredArrived,
+    Vacation,
 )
 from headrace_services.scheduler.lifecycle import Reason, State
 from headrace_services.scheduler.policies import make_policy
-from headrace_services.scheduler.records import Checkpoint, Lease, Slot, Trial
+from headrace_services.scheduler.records import Checkpoint, Lease, Trial
 from headrace_services.scheduler.simulator.cluster import Machine
+from headrace_services.scheduler.simulator.cluster_rows import ClusterRows
 from headrace_services.scheduler.simulator.costs import Costs, Failures
 from headrace_services.scheduler.simulator.curves import Curve, Curves
 from headrace_services.scheduler.simulator.proposals import Proposals
 from headrace_services.scheduler.simulator.record import Record, Segment, Stay
-from headrace_services.scheduler.simulator.rows import ClusterRows, StudyRows
+from headrace_services.scheduler.simulator.rows import StudyRows
 from headrace_services.scheduler.simulator.steps import Stepped, runs_on_slots, step
 from headrace_services.scheduler.step.cache import StudyCache
+
+MOST_TURNS = 16
+"""How often a study is asked again at one moment while others leave slots to it."""
 
 
 class SimulationError(Exception):
@@ -52,7 +59,6 @@ class _Run:
 
     study: "StudySimulation"
     lease: Lease
-    slots: tuple[Slot, ...]
     curve: Curve
     speed: float
     start_s: float
@@ -61,9 +67,18 @@ class _Run:
     alive: bool = True
     sequence: int = 0
     tie: tuple[int, int] = (0, 0)
+    plan: int = 0
+    """Counts what it was about to do; a plan that was changed is dropped from the heap."""
     segment: Segment | None = None
 
+    @property
+    def worker_id(self) -> int:
+        """The machine that it is on."""
+        assert self.lease.worker_id is not None
+        return self.lease.worker_id
+
     def next_sequence(self) -> int:
+        """The number of its next message."""
         self.sequence += 1
         return self.sequence
 
@@ -78,7 +93,7 @@ class StudySimulation:
     record: Record = field(default_factory=Record)
     runs: dict[str, _Run] = field(default_factory=dict)
     known: dict[int, Curve] = field(default_factory=dict)
-    idle: int = 0
+    idle: float = 0.0
     """Slots that are free now although a trial waits for one."""
 
     @classmethod
@@ -105,6 +120,11 @@ class StudySimulation:
         return self.rows.study.spec
 
     @property
+    def width(self) -> float:
+        """How many slots one of its trials takes."""
+        return self.spec.resources.slots * self.spec.resources.milli / 1000
+
+    @property
     def over(self) -> bool:
         """Whether the study has ended."""
         return self.rows.study.state.ended
@@ -129,6 +149,7 @@ class Simulation:
     ) -> None:
         self.cluster = ClusterRows(machines)
         self.studies = tuple(studies)
+        self._rows = {study.rows.study.id: study.rows for study in self.studies}
         self.now_s = 0.0
         self._failures = failures or Failures()
         self._progress = progress
@@ -137,7 +158,6 @@ class Simulation:
         self._waiting = 0
         """Events in the heap that can move a study on; machines that fail do not."""
         self._down: dict[int, float] = {}
-        self._slots = sum(machine.slots for machine in machines)
 
     def run(self) -> None:
         """Run to the end. Raises SimulationError where a study can never end on this cluster."""
@@ -159,16 +179,30 @@ class Simulation:
     # --- the scheduler's side ------------------------------------------------------------------------
 
     def _step(self, study: StudySimulation, arrival: Arrival) -> Outcome | None:
-        """One production step, and what it orders. Slots that are left go to the other studies, in turn."""
-        stepped = self._step_alone(study, arrival)
-        if stepped.slots_left:
-            for other in self.studies:
-                if other is not study and not other.over and self.cluster.free:
-                    self._step_alone(other, Kick())
-        return stepped.outcomes[0]
+        """One production step, and those of the studies that it left slots to, in turn."""
+        first = self._step_alone(study, arrival)
+        self._spread(study, first)
+        return first.outcomes[0]
+
+    def _spread(self, study: StudySimulation, stepped: Stepped) -> None:
+        todo = deque(self._kicked(study, stepped))
+        turns = MOST_TURNS * len(self.studies)
+        while todo and turns:
+            turns -= 1
+            other = todo.popleft()
+            if not other.over and self.cluster.anything_free:
+                following = self._kicked(other, self._step_alone(other, Kick()))
+                todo.extend(one for one in following if one not in todo)
+
+    def _kicked(self, study: StudySimulation, stepped: Stepped) -> list[StudySimulation]:
+        """Who is to look for slots after a step of a study."""
+        named = [other for other in self.studies if other.rows.study.id in stepped.kicks]
+        again = [study] if stepped.again else []
+        left = [other for other in self.studies if other is not study] if stepped.slots_left else []
+        return [*again, *named, *(other for other in left if other not in named)]
 
     def _step_alone(self, study: StudySimulation, arrival: Arrival) -> Stepped:
-        stepped = step(study.rows, self.cluster, [arrival])
+        stepped = step(study.rows, self._rows, self.cluster, [arrival], self.now_s)
         study.record.events += 1
         if self._progress is not None and study.record.events % 64 == 0:
             self._progress(study.record.events)
@@ -179,50 +213,56 @@ class Simulation:
         study.idle = self._idle(study)
         return stepped
 
-    def _idle(self, study: StudySimulation) -> int:
+    def _idle(self, study: StudySimulation) -> float:
         """How many slots are free although a trial of the study waits for one."""
         rows = study.rows
-        limit = study.spec.max_parallel or self._slots
-        free = min(len(self.cluster.free), limit - len(rows.leases))
-        if study.over or free <= 0:
-            return 0
+        if study.over or not self.cluster.anything_free:
+            return 0.0
+        free = self.cluster.free_milli() / 1000
+        if study.spec.max_parallel:
+            free = min(free, (study.spec.max_parallel - len(rows.leases)) * study.width)
         more = rows.study.sampled < rows.cache.sampled_limit
-        waits = rows.pending or rows.cache.policy.next_promotion(more=more) is not None
-        return free if waits else 0
+        waits = free > 0 and (rows.pending or rows.cache.policy.next_promotion(more=more) is not None)
+        return free if waits else 0.0
 
     def _obey(self, study: StudySimulation, order: Order) -> None:
         match order:
             case Assignment():
                 self._start(study, order.trial, order.lease)
-            case _:
+            case Cancellation():
                 run = study.runs.get(order.lease.id)
                 if run is not None:
                     self._end(run, "cancelled")
+            case Vacation():
+                for other in self.studies:
+                    run = other.runs.get(order.lease.id)
+                    if run is not None:
+                        self._leave_soon(run)
+            case _:
+                raise SimulationError(f"{type(order).__name__} has no counterpart in a simulation")
 
     # --- the workers' side ---------------------------------------------------------------------------
 
     def _start(self, study: StudySimulation, trial: Trial, lease: Lease) -> None:
-        slots = study.rows.slots[lease.id]
-        machine = self.cluster.machines[slots[0].worker_id]
-        first = min(slot.index for slot in slots)
-        resumed = lease.resume
+        assert lease.worker_id is not None
+        machine = self.cluster.machines[lease.worker_id]
+        wider = len(lease.slots) / study.spec.resources.slots
         run = _Run(
             study=study,
             lease=lease,
-            slots=slots,
             curve=study.curve(trial.number),
-            speed=machine.speed,
+            speed=machine.speed * wider**study.costs.scaling,
             start_s=self.now_s,
             from_step=lease.step,
             step=lease.step,
-            tie=(-machine.id, -first),
+            tie=(-machine.id, -min(lease.slots)),
         )
         study.runs[lease.id] = run
         wait_s = study.costs.start_s
-        if resumed is not None:
+        if lease.resume is not None:
             study.record.resumes += 1
             wait_s += study.costs.read_s
-        if resumed is not None and wait_s:
+        if lease.resume is not None and wait_s:
             self._at(self.now_s + wait_s, run.tie, lambda: self._restored(run))
         else:
             self._train(run, trial.milestone, self.now_s + wait_s)
@@ -249,7 +289,7 @@ class Simulation:
         if last is not None:
             target = max(min(target, last), run.step)
         trained_s = start_s + run.curve.train_s(run.step, target) / run.speed
-        run.segment = Segment(
+        segment = Segment(
             trial=run.lease.number,
             start_s=start_s,
             trained_s=trained_s,
@@ -257,12 +297,31 @@ class Simulation:
             to_step=target,
             speed=run.speed,
         )
-        saves = milestone is None or target >= milestone or target == last
-        wait_s = run.study.costs.write_s if saves else 0.0
-        self._at(trained_s + wait_s, run.tie, lambda: self._report(run, target, saves=saves))
+        self._report_at(run, segment, saves=milestone is None or target >= milestone or target == last)
 
-    def _report(self, run: _Run, at: int, *, saves: bool) -> None:
-        if not run.alive:
+    def _leave_soon(self, run: _Run) -> None:
+        """It was asked to leave at its next report: the first one on the way that is still to come. It saves there."""
+        segment = run.segment
+        if not run.alive or segment is None or segment.trained_s <= self.now_s:
+            return
+        on_the_way = [step for step, _ in run.curve.points(run.step, segment.to_step - 1)]
+        for target in on_the_way or range(run.step + 1, segment.to_step):
+            trained_s = segment.start_s + run.curve.train_s(run.step, target) / run.speed
+            if trained_s > self.now_s:
+                self._report_at(run, replace(segment, to_step=target, trained_s=trained_s), saves=True)
+                return
+
+    def _report_at(self, run: _Run, segment: Segment, *, saves: bool) -> None:
+        """Train a segment and report at its end; what the run was about to do before is dropped."""
+        run.segment = segment
+        run.plan += 1
+        plan = run.plan
+        wait_s = run.study.costs.write_s if saves else 0.0
+        when_s = segment.trained_s + wait_s
+        self._at(when_s, run.tie, lambda: self._report(run, segment.to_step, plan, saves=saves))
+
+    def _report(self, run: _Run, at: int, plan: int, *, saves: bool) -> None:
+        if not run.alive or plan != run.plan:
             return
         assert run.segment is not None
         study, costs = run.study, run.study.costs
@@ -338,8 +397,9 @@ class Simulation:
         record.stays.append(
             Stay(
                 trial=run.lease.number,
-                worker=run.slots[0].worker_id,
-                slots=tuple(slot.index for slot in run.slots),
+                worker=run.worker_id,
+                slots=run.lease.slots,
+                milli=run.lease.milli,
                 start_s=run.start_s,
                 end_s=self.now_s,
                 from_step=run.from_step,
@@ -359,7 +419,7 @@ class Simulation:
         self.cluster.fail(machine_id)
         self._down[machine_id] = self.now_s
         for study in self.studies:
-            for run in [run for run in study.runs.values() if run.slots[0].worker_id == machine_id]:
+            for run in [run for run in study.runs.values() if run.worker_id == machine_id]:
                 self._end(run, "interrupted")
                 self._at(self.now_s + self._failures.detect_s, run.tie, self._expire(run))
         repaired_s = self.now_s + max(self._failures.repair_s, self._failures.detect_s)
@@ -371,7 +431,7 @@ class Simulation:
             number=run.lease.number,
             epoch=run.lease.epoch,
             sequence=None,
-            why=f"{run.slots[0].worker_name} is gone",
+            why=f"{self.cluster.machines[run.worker_id].name} is gone",
         )
 
         def expire() -> None:
@@ -384,8 +444,8 @@ class Simulation:
         self._count_down(machine_id, self._down.pop(machine_id))
         self.cluster.repair(machine_id)
         for study in self.studies:
-            if not study.over and self.cluster.free:
-                self._step_alone(study, Kick())
+            if not study.over and self.cluster.anything_free:
+                self._step(study, Kick())
         self._break_later(machine_id, clock)
 
     def _count_down(self, machine_id: int, since_s: float) -> None:

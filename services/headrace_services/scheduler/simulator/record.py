@@ -14,13 +14,20 @@ class Stay:
     end_s: float
     from_step: int
     to_step: int
+    milli: int = 1000
+    """Thousandths that it had of each slot."""
     ending: str
     """completed, stopped_early, paused, interrupted, failed or cancelled."""
 
     @property
     def slot_s(self) -> float:
         """The slot-seconds it took."""
-        return (self.end_s - self.start_s) * max(1, len(self.slots))
+        return (self.end_s - self.start_s) * self.width
+
+    @property
+    def width(self) -> float:
+        """How many slots it took."""
+        return len(self.slots) * self.milli / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

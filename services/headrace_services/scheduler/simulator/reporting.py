@@ -115,8 +115,9 @@ def show_runs(output: Output, runs: Sequence[tuple[str, Summary]], times: Times)
     for label, one in runs[1:] or runs:
         output.line(_told(label, base, one, times))
         if one.interruptions:
+            lost = wording.plural(one.interruptions, "run")
             output.line(
-                f"{label}: machines failed under {wording.plural(one.interruptions, 'run')}; each went on from its last checkpoint."
+                f"{label}: machines failed under {lost}; each trial went on from its last checkpoint."
             )
 
 
@@ -139,7 +140,8 @@ def show_target(output: Output, runs: Sequence[tuple[str, Summary]], times: Time
     for label, one in runs:
         if one.best_value is None:
             continue
-        goal = f"within {within:.3g} of the best value at the full budget ({wording.number(one.best_value)}, trial {one.best})"
+        best = f"{wording.number(one.best_value)}, trial {one.best}"
+        goal = f"within {within:.3g} of the best value at the full budget ({best})"
         if one.to_target_s is None:
             output.line(f"{label}: never came {goal}.")
         else:
@@ -246,9 +248,9 @@ def show_rows(output: Output, rows: Sequence[Row], times: Times, *, within: floa
     output.table(columns, body, right=columns[1:])
     output.line()
     output.line(
-        f"Means over {rows[0].slot_s.seeds} seeds with 95% intervals. TO TARGET: the expected slot time until a report is within "
-        f"{within:.3g} of the best value at the full budget, what missed seeds spent included. BEST FOUND: the winner is the "
-        "trial with that value; BEST TRAINED: it was trained to the end."
+        f"Means over {rows[0].slot_s.seeds} seeds with 95% intervals. TO TARGET: expected slot time until a report is "
+        f"within {within:.3g} of the best value at the full budget, what missed seeds spent included. BEST FOUND: the "
+        "winner is the trial with that value; BEST TRAINED: it was trained to the end."
     )
 
 

@@ -1,9 +1,9 @@
 """Means and shares over seeds with their 95% confidence intervals, and the expected cost of reaching a target.
 
-A seed that never reached the target has no cost of reaching it, so means over the others flatter a policy that gives up.
-The expected running time counts what such seeds spent in vain: all cost up to the target, or to the end where it was
-missed, divided by the number of seeds that reached it. It is what a user pays who starts again after a miss (Price
-1997, "Differential evolution vs. the functions of the second ICEO"; the ERT of the COCO benchmarks).
+A seed that never reached the target has no cost of reaching it, so means over the others flatter a policy that gives
+up. The expected running time counts what such seeds spent in vain: all cost up to the target, or to the end where it
+was missed, divided by the number of seeds that reached it. It is what a user pays who starts again after a miss
+(Price 1997, "Differential evolution vs. the functions of the second ICEO"; the ERT of the COCO benchmarks).
 """
 
 import math

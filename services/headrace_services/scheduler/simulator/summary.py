@@ -148,13 +148,12 @@ def _reports(study: StudySimulation) -> list[tuple[float, int, int, float]]:
 
 def _spent(study: StudySimulation, moments: list[float]) -> list[float]:
     """Slot-seconds spent up to each of the moments, which are in order. Linear in stays and moments."""
-    changes: list[tuple[float, int]] = []
+    changes: list[tuple[float, float]] = []
     for stay in study.record.stays:
-        width = max(1, len(stay.slots))
-        changes += [(stay.start_s, width), (stay.end_s, -width)]
+        changes += [(stay.start_s, stay.width), (stay.end_s, -stay.width)]
     changes.sort()
     spent: list[float] = []
-    busy, total, since, place = 0, 0.0, 0.0, 0
+    busy, total, since, place = 0.0, 0.0, 0.0, 0
     for moment in moments:
         while place < len(changes) and changes[place][0] <= moment:
             at_s, change = changes[place]

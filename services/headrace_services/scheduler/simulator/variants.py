@@ -83,7 +83,7 @@ def _with(spec: StudySpec, label: str, kind: str, changes: Mapping[str, str]) ->
         settings: dict[str, Any] = own
     else:
         settings = {"kind": kind}
-        shared = {key: own[key] for key in ("eta", "price_pauses") if key in own}
+        shared: dict[str, Any] = {key: own[key] for key in ("eta", "price_pauses") if key in own}
         if len(spec.rungs()) > 1:
             shared["rungs"] = list(spec.rungs())
         settings |= {key: value for key, value in shared.items() if _has(spec, kind, key)}

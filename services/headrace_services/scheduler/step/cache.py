@@ -11,6 +11,7 @@ from headrace.spec import StudySpec
 from headrace_services.scheduler.policies import Policy, RungResult, make_policy
 from headrace_services.scheduler.records import Params, RungEntry
 from headrace_services.scheduler.samplers import Sampler, make_sampler, pooled_from
+from headrace_services.scheduler.step.live import LiveRows
 
 
 @dataclass(slots=True)
@@ -23,6 +24,7 @@ class StudyCache:
     pooled_from: int | None = None
     """The sampler's proposals from this number on come from the pool; None: all are made in the step."""
     cursor: int = 0
+    live: LiveRows = field(default_factory=LiveRows)
     kept_s: float = 0.0
     """When it was last looked whether slots are to be kept for a trial; by the database's clock."""
     next_number: int = 0
@@ -75,6 +77,7 @@ class StudyCache:
                 value=entry.value,
                 arrival=entry.arrival,
                 checkpoint=entry.checkpoint,
+                cost=entry.cost,
             )
         )
 

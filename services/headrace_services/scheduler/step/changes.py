@@ -56,6 +56,13 @@ class Changes:
     """Whether what this study asked of others before is void."""
     events: list[Event] = field(default_factory=list)
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether any row of the study's trials changed."""
+        return bool(
+            self.created or self.trials or self.granted or self.updated or self.reports or self.events
+        )
+
     def occupy(self, slots: tuple[Slot, ...], lease: Lease) -> None:
         """Note that `lease` holds `slots` from now on."""
         for slot in slots:

@@ -1,7 +1,6 @@
 """Repack and relaunch: what runs next, on which slots, and when nothing is left to run."""
 
 from collections.abc import Container
-from dataclasses import replace
 
 from headrace.spec import StudySpec
 from headrace.spec.resources import WHOLE
@@ -217,5 +216,5 @@ def _create_next(state: StepState) -> Trial | None:
         params: Params | None = spec.enqueued[index]
     else:
         params = state.cache.sampler.suggest(index - len(spec.enqueued))
-    state.study = replace(state.study, sampled=index + 1)
+    state.count_proposal()
     return create(state, params) if params is not None else None

@@ -6,8 +6,6 @@ configurations is the sequence number: of two replicas that computed the same pr
 proposal that comes twice, or late, changes nothing.
 """
 
-from dataclasses import replace
-
 from headrace_services.scheduler import events
 from headrace_services.scheduler.arrivals import Accepted, Outcome, Proposed
 from headrace_services.scheduler.step import placing
@@ -20,7 +18,7 @@ def take(state: StepState, arrival: Proposed) -> Outcome:
         return Accepted()
     if arrival.failure is not None:
         state.emit(events.proposal_failed(state.study.next_number, arrival.failure))
-    state.study = replace(state.study, sampled=arrival.index + 1)
+    state.count_proposal()
     placing.create(state, arrival.params, proposal=arrival.proposal)
     state.wants_placement = True
     return Accepted()

@@ -13,7 +13,7 @@ from headrace_services.scheduler import events
 from headrace_services.scheduler.arrivals import Accepted, Outcome, ReportArrived, Stale
 from headrace_services.scheduler.lifecycle import Action, Reason, State, StudyState
 from headrace_services.scheduler.policies import Action as Ruling
-from headrace_services.scheduler.records import Decision, Lease, Report, RungEntry, Trial
+from headrace_services.scheduler.records import Decision, Lease, Report, RungCost, RungEntry, Trial
 from headrace_services.scheduler.step import sharing
 from headrace_services.scheduler.step.changes import RungChange
 from headrace_services.scheduler.step.state import StepState
@@ -42,7 +42,7 @@ def report(state: StepState, arrival: ReportArrived) -> Outcome:
     if not progress or trial.milestone is None or arrival.step < trial.milestone:
         decision = _before_milestone(state, trial, lease, arrival)
     elif state.study.metric_seen:
-        decision = _at_milestone(state, trial, lease, arrival)
+        decision = _at_milestone(state, trial, lease, arrival, progress)
     else:
         decision = _metric_unknown(state, arrival)
     state.answers[lease.number, lease.epoch, sequence] = decision
@@ -109,9 +109,11 @@ def _better(value: float, than: float | None, goal: Goal) -> bool:
     return value > than if goal is Goal.MAXIMIZE else value < than
 
 
-def _at_milestone(state: StepState, trial: Trial, lease: Lease, arrival: ReportArrived) -> Decision:
+def _at_milestone(
+    state: StepState, trial: Trial, lease: Lease, arrival: ReportArrived, progress: int
+) -> Decision:
     ladder = state.cache.policy.ladder(trial.bracket)
-    entries = [] if trial.baseline else _record_rungs(state, trial, ladder, arrival)
+    entries = [] if trial.baseline else _record_rungs(state, trial, ladder, arrival, progress)
     if arrival.step >= ladder[-1]:
         why = f"reached the full budget of {state.study.spec.max_steps} steps"
         state.terminate(trial.number, Reason.COMPLETED, why)
@@ -130,8 +132,9 @@ def _at_milestone(state: StepState, trial: Trial, lease: Lease, arrival: ReportA
 
 
 def _record_rungs(
-    state: StepState, trial: Trial, ladder: tuple[int, ...], arrival: ReportArrived
+    state: StepState, trial: Trial, ladder: tuple[int, ...], arrival: ReportArrived, progress: int
 ) -> list[RungEntry]:
+    cost = _cost(trial, arrival, progress) if state.study.spec.prices_pauses else None
     entries = [
         RungEntry(
             number=trial.number,
@@ -142,6 +145,7 @@ def _record_rungs(
             value=arrival.metrics.get(state.study.spec.objective.metric),
             arrival=state.cache.next_arrival(trial.bracket, rung),
             checkpoint=arrival.checkpoint if state.study.spec.shares_checkpoints else None,
+            cost=cost,
         )
         for rung in range(trial.rungs, len(ladder))
         if ladder[rung] <= arrival.step
@@ -154,6 +158,17 @@ def _record_rungs(
     for entry in entries[:-1]:
         state.mark_promoted(entry.number, entry.bracket, entry.rung)
     return entries
+
+
+def _cost(trial: Trial, arrival: ReportArrived, progress: int) -> RungCost:
+    """What a pause of this trial would cost, as far as it was measured."""
+    saved = arrival.checkpoint
+    return RungCost(
+        step_s=arrival.train_time_s / progress if arrival.train_time_s > 0 else None,
+        checkpoint_bytes=saved.size_bytes if saved else None,
+        write_s=saved.write_time_s if saved and saved.write_time_s > 0 else None,
+        read_s=trial.read_s,
+    )
 
 
 def _judge(state: StepState, entry: RungEntry, lease: Lease) -> Decision:

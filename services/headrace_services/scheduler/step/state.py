@@ -56,7 +56,10 @@ class StepState:
         self.suggested: dict[int, Suggested | HeadraceError] = {}
         self.answers: dict[tuple[int, int, int], Decision] = {}
         """What reports (number, epoch, sequence) were answered, in this step or before."""
-        self.live = 0
+        known = cache.live.count
+        self.live = known or 0
+        self.live_is_counted = known is not None
+        """Else `live` is only what this step has added to the live leases so far, or taken away."""
         self.held = 0
         self.unstarted = 0
         """Trials that were never placed; counted only where the policy lets them go first."""
@@ -91,6 +94,12 @@ class StepState:
     def more(self) -> bool:
         """Whether there are configurations that the sampler was not asked for yet."""
         return self.study.sampled < self.cache.sampled_limit
+
+    def count_proposal(self) -> None:
+        """Note that a configuration was proposed; the log says when it was the last one."""
+        self.study = replace(self.study, sampled=self.study.sampled + 1)
+        if not self.more:
+            self.emit(events.proposals_ended(self.study.sampled))
 
     def next_promotion(self) -> Promotion | None:
         """What the policy would promote now."""

@@ -1,15 +1,17 @@
 """What a step reads, under the study's lock."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Row, and_, func, or_, select, tuple_
+from sqlalchemy import ARRAY, BigInteger, Row, Text, and_, any_, bindparam, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec import StudySpec
 from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.records import Decision, Lease, Slot, Study, Trial
 from headrace_services.scheduler.store import rows, tables
+from headrace_services.scheduler.store.pipeline import Cursor, Pipeline, Statement, compiled, pipeline
 from headrace_services.scheduler.store.placement import slots_query
 
 now = func.clock_timestamp()
@@ -17,19 +19,69 @@ now = func.clock_timestamp()
 
 async def lock_study(conn: AsyncConnection, study_id: int, spec: StudySpec | None) -> Study | None:
     """Lock a study's row until the transaction ends; None when the study was deleted. `spec`, if it is known."""
-    lv = tables.leave
-    asked = func.jsonb_object_agg(lv.c.lease_id, func.jsonb_build_array(lv.c.for_study_id, lv.c.at_report, lv.c.why))
-    query = (
-        select(
-            tables.study,
-            func.extract("epoch", now).label("now_s"),
-            select(asked).where(lv.c.study_id == study_id).scalar_subquery().label("leaving"),
+    async with pipeline(conn) as sent:
+        ask = await ask_study(sent, study_id, spec)
+    return await ask.study()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedStudy:
+    """A study on its way."""
+
+    spec: StudySpec | None
+    cursor: Cursor
+
+    async def study(self) -> Study | None:
+        """The study; None when it was deleted."""
+        row = await self.cursor.fetchone()
+        return rows.study(row, self.spec) if row else None
+
+
+async def ask_study(sent: Pipeline, study_id: int, spec: StudySpec | None) -> AskedStudy:
+    """Lock a study's row; what is asked for next is read under the lock."""
+    cursor = await sent.run(_LOCK_STUDY if spec is None else _LOCK_KNOWN_STUDY, study=study_id)
+    return AskedStudy(spec=spec, cursor=cursor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedRows:
+    """Trials and leases on their way."""
+
+    leases: Cursor | None = None
+    slots: Cursor | None = None
+    trials: Cursor | None = None
+
+    async def found_leases(self) -> list[Lease]:
+        """Those of the named leases that the study has."""
+        return [rows.lease(row) for row in await self.leases.fetchall()] if self.leases else []
+
+    async def found_slots(self) -> dict[str, tuple[Slot, ...]]:
+        """The slots that the named leases hold."""
+        held: dict[str, list[Slot]] = {}
+        for row in await self.slots.fetchall() if self.slots else ():
+            held.setdefault(row.held_by, []).append(rows.slot(row))
+        return {lease_id: tuple(slots) for lease_id, slots in held.items()}
+
+    async def found_trials(self) -> list[Trial]:
+        """Those of the named trials that exist."""
+        return [rows.trial(row) for row in await self.trials.fetchall()] if self.trials else []
+
+
+async def ask_rows(
+    sent: Pipeline, study_id: int, leases: Collection[str], numbers: Collection[int]
+) -> AskedRows:
+    """Ask for leases, with the slots that they hold, and for trials."""
+    asked = AskedRows()
+    if leases:
+        ids = sorted(leases)
+        asked = replace(
+            asked,
+            leases=await sent.run(_LEASES, study=study_id, ids=ids),
+            slots=await sent.run(_SLOTS_OF, ids=ids),
         )
-        .where(tables.study.c.id == study_id)
-        .with_for_update()
-    )
-    row = (await conn.execute(query)).one_or_none()
-    return rows.study(row, spec) if row else None
+    if numbers:
+        asked = replace(asked, trials=await sent.run(_TRIALS, study=study_id, numbers=sorted(numbers)))
+    return asked
 
 
 async def trials(conn: AsyncConnection, study_id: int, numbers: Iterable[int]) -> list[Trial]:
@@ -129,13 +181,9 @@ async def slots_of(conn: AsyncConnection, lease_ids: Sequence[str]) -> dict[str,
     """The slots that the named leases hold."""
     if not lease_ids:
         return {}
-    held: dict[str, list[Slot]] = {}
-    s, le = tables.slot, tables.lease
-    holds = and_(s.c.worker_id == le.c.worker_id, s.c.index == func.any(le.c.slots))
-    query = slots_query(held_by=le).join(le, holds)
-    for row in await conn.execute(query.where(le.c.id.in_(lease_ids)).order_by(s.c.index)):
-        held.setdefault(row.held_by, []).append(rows.slot(row))
-    return {lease_id: tuple(slots) for lease_id, slots in held.items()}
+    async with pipeline(conn) as sent:
+        asked = AskedRows(slots=await sent.run(_SLOTS_OF, ids=sorted(lease_ids)))
+    return await asked.found_slots()
 
 
 async def rung_results_since(conn: AsyncConnection, study_id: int, cursor: int) -> Sequence[Row[Any]]:
@@ -165,3 +213,46 @@ async def ended_since(conn: AsyncConnection, study_id: int, cursor: int) -> list
     t = tables.trial
     query = select(t.c.number, t.c.end_cursor).where(t.c.study_id == study_id, t.c.end_cursor > cursor)
     return [(int(row.number), int(row.end_cursor)) for row in await conn.execute(query)]
+
+
+_study = bindparam("study", type_=BigInteger)
+_ids = bindparam("ids", type_=ARRAY(Text))
+
+
+def _locking(*columns: Any) -> Statement:
+    """A study's row, with what others ask of its leases: for [study, at the next report?, why] by lease."""
+    lv = tables.leave
+    asked = func.jsonb_object_agg(
+        lv.c.lease_id, func.jsonb_build_array(lv.c.for_study_id, lv.c.at_report, lv.c.why)
+    )
+    query = select(
+        *columns,
+        func.extract("epoch", now).label("now_s"),
+        select(asked).where(lv.c.study_id == _study).scalar_subquery().label("leaving"),
+    )
+    return compiled(query.where(tables.study.c.id == _study).with_for_update(of=tables.study))
+
+
+_LOCK_STUDY = _locking(*tables.study.c)
+_LOCK_KNOWN_STUDY = _locking(*(column for column in tables.study.c if column.name != "spec"))
+_LEASES = compiled(
+    select(tables.lease).where(tables.lease.c.id == any_(_ids), tables.lease.c.study_id == _study)
+)
+_TRIALS = compiled(
+    select(tables.trial).where(
+        tables.trial.c.study_id == _study,
+        tables.trial.c.number == any_(bindparam("numbers", type_=ARRAY(BigInteger))),
+    )
+)
+_SLOTS_OF = compiled(
+    slots_query(held_by=tables.lease)
+    .join(
+        tables.lease,
+        and_(
+            tables.slot.c.worker_id == tables.lease.c.worker_id,
+            tables.slot.c.index == func.any(tables.lease.c.slots),
+        ),
+    )
+    .where(tables.lease.c.id == any_(_ids))
+    .order_by(tables.slot.c.index)
+)

@@ -52,17 +52,21 @@ class Metrics(TypeDecorator[dict[str, float]]):
 
     def process_bind_param(self, value: dict[str, float] | None, dialect: Dialect) -> Any:  # noqa: ARG002
         """Spell out what JSON cannot hold."""
-        if value is None:
-            return None
-        return {
-            name: number if math.isfinite(number) else json_number(number) for name, number in value.items()
-        }
+        return None if value is None else finite_json(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, float] | None:  # noqa: ARG002
         """Undo it."""
-        if value is None:
-            return None
-        return {name: _NON_FINITE[n] if isinstance(n, str) else float(n) for name, n in value.items()}
+        return None if value is None else metrics_of_json(value)
+
+
+def finite_json(metrics: dict[str, float]) -> dict[str, float | str]:
+    """Return metrics as JSON can hold them."""
+    return {name: n if math.isfinite(n) else json_number(n) for name, n in metrics.items()}
+
+
+def metrics_of_json(value: dict[str, Any]) -> dict[str, float]:
+    """Return metrics as they were before `finite_json`."""
+    return {name: _NON_FINITE[n] if isinstance(n, str) else float(n) for name, n in value.items()}
 
 
 def json_number(number: float) -> float | str:
@@ -248,6 +252,8 @@ trial = Table(
     Column("log_tail", Text, nullable=False, server_default=""),
     # Steps and seconds of training by kind of grant.
     Column("speeds", JSONB, nullable=False, server_default="{}"),
+    # How long its last restore took, in seconds.
+    Column("read_s", Float),
     # The event that ended the trial, for caches that catch up.
     Column("end_cursor", BigInteger),
     _time("create_time", now=True),
@@ -323,6 +329,8 @@ rung_result = Table(
     Column("promoted_cursor", BigInteger),
     # What was saved with the report: what another trial may be given (population-based training).
     Column("checkpoint", JSONB(none_as_null=True)),
+    # What was measured on the way; only where the policy prices pauses.
+    Column("cost", JSONB(none_as_null=True)),
     _time("time", now=True),
     ForeignKeyConstraint(["study_id", "number"], ["trial.study_id", "trial.number"], ondelete="CASCADE"),
     # Arrivals at a rung are numbered without doubles.

@@ -103,25 +103,6 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
     return int(worker_id), int(session)
 
 
-async def heartbeat(
-    conn: AsyncConnection, worker_id: int, session: int, ttl_s: float, trouble: str = ""
-) -> bool:
-    """Note that a worker lives, which extends its leases. False when a newer session speaks for it."""
-    w = tables.worker
-    query = (
-        update(w)
-        .where(w.c.id == worker_id, w.c.session == session)
-        .values(connected=True, last_seen=now, expires_at=now + _seconds(ttl_s), trouble=trouble)
-    )
-    return (await conn.execute(query)).rowcount == 1
-
-
-async def disconnect(conn: AsyncConnection, worker_id: int, session: int) -> None:
-    """Note that a session's stream ended. The worker's leases go on until they expire."""
-    w = tables.worker
-    await conn.execute(update(w).where(w.c.id == worker_id, w.c.session == session).values(connected=False))
-
-
 async def held_leases(conn: AsyncConnection, worker_id: int) -> list[HeldLease]:
     """The worker's live leases with their trials, in the order of their placement."""
     le, t = tables.lease, tables.trial
@@ -134,24 +115,6 @@ async def held_leases(conn: AsyncConnection, worker_id: int) -> list[HeldLease]:
         ).one()
         found.append(HeldLease(lease=lease, trial=rows.trial(trial)))
     return found
-
-
-async def live_lease_ids(conn: AsyncConnection, worker_id: int) -> set[str]:
-    """The ids of the worker's live leases."""
-    le = tables.lease
-    query = select(le.c.id).where(le.c.worker_id == worker_id, le.c.live)
-    return {row.id for row in await conn.execute(query)}
-
-
-async def leases_to_leave(conn: AsyncConnection, worker_id: int) -> list[tuple[Lease, str]]:
-    """The worker's live leases whose trials are to leave at their next report, with the reason."""
-    le, lv = tables.lease, tables.leave
-    query = (
-        select(le, lv.c.why)
-        .join_from(lv, le, lv.c.lease_id == le.c.id)
-        .where(le.c.worker_id == worker_id, le.c.live, lv.c.at_report)
-    )
-    return [(rows.lease(row), row.why) for row in await conn.execute(query)]
 
 
 async def study_by_name(conn: AsyncConnection, name: str) -> StudyInfo | None:

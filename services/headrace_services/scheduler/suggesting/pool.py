@@ -10,7 +10,7 @@ import pickle
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -77,14 +77,7 @@ class Pool:
             forget = next(iter(seat.learnt)) if len(seat.learnt) >= MODELS_KEPT else None
             if forget not in (None, question.study):
                 del seat.learnt[forget]
-                question = Question(
-                    study=question.study,
-                    begin=question.begin,
-                    fresh=question.fresh,
-                    pending=question.pending,
-                    number=question.number,
-                    forget=forget,
-                )
+                question = replace(question, forget=forget)
             async with asyncio.timeout(self._limit_s):
                 reply = await self._exchange(seat, question)
             done = True

@@ -36,6 +36,7 @@ class Question:
     fresh: "Sequence[Result]"
     pending: "Sequence[Params]"
     number: int
+    attempt: int = 0
     forget: str | None = None
 
 
@@ -83,7 +84,7 @@ def answer(models: "dict[str, Learner]", question: Question) -> "Suggestion | Fa
             models[question.study] = make_learner(question.begin.spec, question.begin.warm)
         model = models[question.study]
         model.learn(question.fresh)
-        return model.suggest(question.number, question.pending)
+        return model.suggest(question.number, question.pending, attempt=question.attempt)
     except Exception as error:  # noqa: BLE001  (any defect of a sampler becomes a failed attempt)
         models.pop(question.study, None)
         return Failed(error=f"{type(error).__name__}: {error}"[:1000])

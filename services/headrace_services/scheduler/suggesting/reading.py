@@ -50,8 +50,11 @@ class Reading:
         )
 
 
-async def read(conn: AsyncConnection, study: Study, levels: Levels, known: Learnt | None) -> Reading:
-    """Read a question; `levels` is brought up to date, `known` is what the study's process was told."""
+async def read(
+    conn: AsyncConnection, study: Study, levels: Levels, known: Learnt | None, attempt: int
+) -> Reading:
+    """Read a question; `levels` is brought up to date, `known` is what the study's process was told. `attempt` counts
+    the failures before."""
     spec, upto = study.spec, study.cursor
     for level, count in (await proposals.levels_since(conn, study.id, levels.cursor, upto)).items():
         levels.counts[level] += count
@@ -79,6 +82,7 @@ async def read(conn: AsyncConnection, study: Study, levels: Levels, known: Learn
             fresh=[_result(spec, one, one.params) for one in measured],
             pending=await proposals.pending(conn, study.id, level),
             number=study.sampled - len(spec.enqueued),
+            attempt=attempt,
         ),
         learnt=Learnt(
             level=level,

@@ -115,7 +115,7 @@ class Suggester:
                             del self._studies[study_id]
                         return False
                     known = self._pool.learnt(study_id, standing.study.uid)
-                    reading = await read(conn, standing.study, study.levels, known)
+                    reading = await read(conn, standing.study, study.levels, known, len(failures))
                 try:
                     params, proposal = await self._ask(reading)
                 except AttemptFailedError as error:

@@ -1,4 +1,4 @@
-"""One simulation: a lane for each slot with the trials' stays, and below it how many trials were on their way to each rung."""
+"""One simulation: a lane for each slot with the trials' stays, and how many trials were on their way to each rung."""
 
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How the best value comes closer to the best that there is while slot time is spent, for several policies over seeds."""
+"""How the best value comes closer to the best that there is while slot time is spent: policies over seeds."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""What a policy saves against what it risks: one point a policy, or one a value of a setting, with intervals over seeds."""
+"""What a policy saves against what it risks: a point for each, or for each value of a setting, with intervals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -49,15 +49,16 @@ def fit(
 ) -> Placement | None:
     """Return the slots for a trial, or None where it fits nowhere now. Linear in the devices."""
     request = waiting.request
-    foreign = [reservation for reservation in reservations if binds(reservation, waiting, reservations)]
+    others = [reservation for reservation in reservations if reservation.key != waiting.key]
+    foreign = [reservation for reservation in others if binds(reservation, waiting, reservations)]
     open_slots: dict[int, list[Slot]] = defaultdict(list)
     kept_slots: dict[int, list[Slot]] = defaultdict(list)
     for slot in devices:
-        if not (suits(slot, request) and has_room(slot, request)):
+        if slot.free_milli < request.milli or not (suits(slot, request) and has_room(slot, request)):
             continue
-        keepers = [reservation for reservation in foreign if reservation.covers(slot)]
-        if not keepers:
+        if not any(reservation.covers(slot) for reservation in others):
             open_slots[slot.worker_id].append(slot)
+        keepers = [reservation for reservation in foreign if reservation.covers(slot)]
         if all(_ends_before(waiting, slot.model, reservation) for reservation in keepers):
             kept_slots[slot.worker_id].append(slot)
     for rule, by_worker in (("best_fit", open_slots), ("backfill", kept_slots)):

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from headrace_services.scheduler.records import Slot
 from headrace_services.scheduler.step.placement.fit import fit, take
-from headrace_services.scheduler.step.placement.reserving import holds, reserve
+from headrace_services.scheduler.step.placement.reserving import Occupants, holds, reserve
 from headrace_services.scheduler.step.placement.values import (
     Ask,
     Cluster,
@@ -44,18 +44,24 @@ class BestFit:
         placements: list[Placement] = []
         asks: list[Ask] = []
         hopeless: set[tuple[object, ...]] = set()
+        in_turn: set[tuple[object, ...]] = set()
+        occupants = Occupants.of(cluster) if self.reserve else None
         for job in waiting:
             own = next((r for r in reservations if r.key == job.key), None)
             shape = _shape(job)
-            placement = None if own is None and shape in hopeless else fit(devices, job, reservations)
+            placement = None if shape in hopeless else fit(devices, job, reservations)
             if placement is not None:
                 placements.append(placement)
                 devices = take(devices, placement)
                 reservations = [r for r in reservations if r.key != job.key]
                 continue
-            hopeless.add(shape)
-            if self.reserve:
-                asks += self._keep(cluster, devices, reservations, own, job)
+            if shape not in hopeless and fit(devices, job) is None:
+                hopeless.add(shape)  # nothing is free for the like of it, whatever is kept for whom
+            if self.reserve and (own is not None or (job.group, shape) not in in_turn):
+                found = self._keep(cluster, devices, reservations, own, job, occupants)
+                asks += found
+                if not found:
+                    in_turn.add((job.group, shape))
             if not self.backfill:
                 break
         return Plan(placements=tuple(placements), reservations=tuple(reservations), asks=tuple(asks))
@@ -67,6 +73,7 @@ class BestFit:
         reservations: list[Reservation],
         own: Reservation | None,
         job: Waiting,
+        occupants: Occupants | None,
     ) -> Sequence[Ask]:
         if own is not None and holds(own, job, devices):
             return ()
@@ -82,6 +89,7 @@ class BestFit:
                 now_s=cluster.now_s,
             ),
             job,
+            occupants,
         )
         if found is None:
             return ()
@@ -90,7 +98,7 @@ class BestFit:
 
 
 def _shape(job: Waiting) -> tuple[object, ...]:
-    """What decides whether a trial without a reservation fits."""
+    """What decides whether a trial fits into what is free."""
     request = job.request
     return (
         request.slots,
@@ -101,5 +109,4 @@ def _shape(job: Waiting) -> tuple[object, ...]:
         tuple(sorted(request.labels.items())),
         request.cores,
         job.priority,
-        tuple(sorted(job.run_s.items())),
     )

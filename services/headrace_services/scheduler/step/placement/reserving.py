@@ -36,20 +36,48 @@ class _Opening:
     leaving: tuple[Running, ...]
 
 
-def reserve(cluster: Cluster, waiting: Waiting) -> tuple[Reservation, tuple[Ask, ...]] | None:
+@dataclass(slots=True)
+class Occupants:
+    """Who is on which device, worked out once for all the trials of a plan."""
+
+    on_slot: dict[Place, list[Running]]
+    devices: dict[Place, Slot]
+    least_priority: int
+    """The least priority of those that run; beyond the greatest where nobody runs."""
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> "Occupants":
+        """Work it out."""
+        on_slot: dict[Place, list[Running]] = defaultdict(list)
+        for running in cluster.running:
+            for index in running.slots:
+                on_slot[running.worker_id, index].append(running)
+        return cls(
+            on_slot=on_slot,
+            devices={(slot.worker_id, slot.index): slot for slot in cluster.devices},
+            least_priority=min((run.priority for run in cluster.running), default=1 << 30),
+        )
+
+
+def reserve(
+    cluster: Cluster, waiting: Waiting, occupants: Occupants | None = None
+) -> tuple[Reservation, tuple[Ask, ...]] | None:
     """Choose the slots to keep for a trial that fits nowhere now, and say who is to leave them.
 
     Returns None where no worker could ever serve it, or where it need only wait for its turn.
     """
-    openings = _openings(cluster, waiting)
-    candidates = {
-        worker_id: _soonest(found, waiting.request.slots)
-        for worker_id, found in openings.items()
-        if len(found) >= waiting.request.slots
-    }
-    if not candidates or _only_waits_its_turn(candidates, cluster, waiting):
+    occupants = occupants or Occupants.of(cluster)
+    if _only_waits_its_turn(cluster, waiting, occupants):
         return None
-    chosen = min(candidates.values(), key=lambda openings: _rank(openings, waiting))
+    openings = _openings(cluster, waiting, occupants)
+    candidates = [
+        _soonest(found, waiting.request.slots)
+        for found in openings.values()
+        if len(found) >= waiting.request.slots
+    ]
+    if not candidates:
+        return None
+    chosen = min(candidates, key=lambda openings: _rank(openings, waiting))
     ready = max(opening.ready_in_s for opening in chosen)
     reservation = Reservation(
         key=waiting.key,
@@ -69,17 +97,13 @@ def holds(reservation: Reservation, waiting: Waiting, devices: Sequence[Slot]) -
     return len(there) == len(reservation.slots) == waiting.request.slots
 
 
-def _openings(cluster: Cluster, waiting: Waiting) -> dict[int, list[_Opening]]:
-    on_slot: dict[Place, list[Running]] = defaultdict(list)
-    for running in cluster.running:
-        for index in running.slots:
-            on_slot[running.worker_id, index].append(running)
+def _openings(cluster: Cluster, waiting: Waiting, occupants: Occupants) -> dict[int, list[_Opening]]:
     older = [r for r in cluster.reservations if binds(r, waiting, cluster.reservations)]
     found: dict[int, list[_Opening]] = defaultdict(list)
     for slot in cluster.devices:
         if not suits(slot, waiting.request) or any(reservation.covers(slot) for reservation in older):
             continue
-        opening = _opening(slot, on_slot[slot.worker_id, slot.index], waiting)
+        opening = _opening(slot, occupants.on_slot.get((slot.worker_id, slot.index), []), waiting)
         if opening is not None:
             found[slot.worker_id].append(opening)
     return found
@@ -123,13 +147,16 @@ def _soonest(openings: list[_Opening], count: int) -> list[_Opening]:
     return ranked[:count]
 
 
-def _only_waits_its_turn(candidates: dict[int, list[_Opening]], cluster: Cluster, waiting: Waiting) -> bool:
+def _only_waits_its_turn(cluster: Cluster, waiting: Waiting, occupants: Occupants) -> bool:
     """Whether one running trial's end makes room, and nobody has less priority, who would have to go first."""
-    if any(run.priority < waiting.priority for run in cluster.running if run.worker_id in candidates):
+    if occupants.least_priority < waiting.priority:
         return False
     request = waiting.request
     return any(
-        run.worker_id in candidates and len(run.slots) >= request.slots and run.milli >= request.milli
+        len(run.slots) >= request.slots
+        and run.milli >= request.milli
+        and (slot := occupants.devices.get((run.worker_id, run.slots[0]))) is not None
+        and suits(slot, request)
         for run in cluster.running
     )
 
