@@ -11,9 +11,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from headrace.spec import params_to_proto, to_proto
 from headrace.v1 import event_pb2, study_pb2, trial_pb2
 from headrace_services.scheduler.lifecycle import Reason, State
-from headrace_services.scheduler.preview import Preview, expected_trials
+from headrace_services.scheduler.preview import Preview
 from headrace_services.scheduler.records import Checkpoint, Decision, Exploit, Lease, Study
 from headrace_services.scheduler.rpc import names
+from headrace_services.scheduler.simulator.scenario import expected_trials
 from headrace_services.scheduler.store.cluster import SlotView, WorkerView
 from headrace_services.scheduler.store.history import StoredEvent, StoredReport
 from headrace_services.scheduler.store.studies import Figures, Occupancy

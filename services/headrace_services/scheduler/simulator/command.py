@@ -280,12 +280,12 @@ def _scenario(
     costs: tuple[float, float, float],
     failures: tuple[float | None, float, float],
 ) -> "Scenario":
-    from headrace_services.scheduler.simulator.cluster import machines, parse_types
+    from headrace_services.scheduler.simulator.cluster import machines_for, parse_types
     from headrace_services.scheduler.simulator.costs import Costs, Failures
     from headrace_services.scheduler.simulator.scenario import Scenario
 
     try:
-        cluster = parse_types(types) if types is not None else machines(workers)
+        cluster = parse_types(types) if types is not None else machines_for(variants[0].spec, workers)
     except ValueError as error:
         raise CommandError(f"--types: {error}.", code=USAGE) from None
     size, bandwidth, start_s = costs
