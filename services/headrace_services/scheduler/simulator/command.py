@@ -392,8 +392,8 @@ def _many(
         reporting.show_rows(output, found, times, within=scenario.within)
     if plot is None:
         return False
-    points = [Point(label=row.label, cost=row.cost, panels=(row.regret, row.found)) for row in found]
-    panels = (("regret", ""), ("the winner is the best trial", "percent"))
+    points = [Point(label=row.label, cost=row.cost, panels=(row.regret, row.survived)) for row in found]
+    panels = (("regret", ""), ("the best trial was trained to the end", "percent"))
     title = f"{name}: {f'sweep of {sweep}' if sweep else 'policies'} over {len(seeds)} seeds"
     _write(plot, tradeoff_svg(points, panels, title=title, joined=sweep is not None), title)
     return True
