@@ -82,7 +82,8 @@ def test_a_higher_priority_preempts_by_checkpoint_and_the_curves_are_the_same_to
         )
         assert trials == [("alone", 30, 0, 0, 1), ("low", 30, 0, 0, 2), ("high", 3, 0, 0, 1)]
         assert here.rows(
-            "SELECT count(*) FROM study h JOIN study l ON l.name = 'low' WHERE h.name = 'high' AND h.end_time < l.end_time"
+            "SELECT count(*) FROM study h JOIN study l ON l.name = 'low'"
+            " WHERE h.name = 'high' AND h.end_time < l.end_time"
         ) == [(1,)]
         assert dict(curves["low"]) == dict(curves["alone"])
         assert all(dict(curves["alone"])[step] == at for step, at in curves["low"]), (
