@@ -154,10 +154,10 @@ class Picture:
             label = f"front of {len(self.study.front)}" if not place else ""
             values = clean(wording.objectives(trial, self.study.spec.objectives))
             grid.add_row(label, "", f"trial {trial.number}: {values}", clean(wording.params(trial.params)))
-        for label, trial in (("best", best), ("baseline", self.study.baseline)):
-            if trial is not None:
-                where = f"trial {trial.number}, step {trial.best_step or trial.step}"
-                grid.add_row(label, wording.number(_shown(trial)), where, clean(wording.params(trial.params)))
+        for label, one in (("best", best), ("baseline", self.study.baseline)):
+            if one is not None:
+                where = f"trial {one.number}, step {one.best_step or one.step}"
+                grid.add_row(label, wording.number(_shown(one)), where, clean(wording.params(one.params)))
         return grid
 
 

@@ -12,7 +12,6 @@ from headrace.cli.output import Output, clean
 from headrace.client.model import StudyInfo, StudyState, TrialInfo, Value
 from headrace.client.outcome import Outcome
 
-
 FRONT_ROWS = 8
 
 
@@ -84,9 +83,14 @@ class Summary:
         front, objectives = self.study.front, self.study.spec.objectives
         if not front:
             return [("front", f"no trial reported all objectives{self._that_meets()}")]
-        lines = [("front", f"{wording.plural(len(front), 'trial')} that no other one beats in every objective")]
+        lines = [
+            ("front", f"{wording.plural(len(front), 'trial')} that no other one beats in every objective")
+        ]
         lines += [
-            (f"  trial {trial.number}", f"{wording.objectives(trial, objectives)} ({wording.params(trial.params)})")
+            (
+                f"  trial {trial.number}",
+                f"{wording.objectives(trial, objectives)} ({wording.params(trial.params)})",
+            )
             for trial in front[:FRONT_ROWS]
         ]
         if len(front) > FRONT_ROWS:

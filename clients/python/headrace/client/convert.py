@@ -339,9 +339,7 @@ def _detail(proto: event_pb2.Event, order: Iterable[str]) -> ev.EventDetail | No
             return ev.ProposalsEnded(proposals=proto.proposals_ended.proposals)
         case "proposal_failed":
             failed = proto.proposal_failed
-            return ev.ProposalFailed(
-                proposal=failed.proposal, attempts=failed.attempts, error=failed.error
-            )
+            return ev.ProposalFailed(proposal=failed.proposal, attempts=failed.attempts, error=failed.error)
         case "study_moved":
             moved = proto.study_moved
             return ev.StudyMoved(from_state=moved.from_state, to_state=moved.to_state, detail=moved.detail)

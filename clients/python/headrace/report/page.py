@@ -13,8 +13,8 @@ from headrace.client import wording
 from headrace.report import style
 from headrace.report.curves import learning_curves
 from headrace.report.data import StudyData
-from headrace.report.gantt import gantt
 from headrace.report.front import pareto_fronts
+from headrace.report.gantt import gantt
 from headrace.report.lineage import lineage
 from headrace.report.parallel import parallel_coordinates
 from headrace.report.rungs import rung_occupancy
@@ -156,7 +156,9 @@ def _cards(data: StudyData) -> list[str]:
     cards = []
     if data.outcome.several:
         names = " and ".join(objective.metric for objective in study.spec.objectives)
-        cards.append(_card(f"front of {names}", str(len(study.front)), "trials that no other one beats", "best"))
+        cards.append(
+            _card(f"front of {names}", str(len(study.front)), "trials that no other one beats", "best")
+        )
     elif study.best is not None:
         best = study.best
         gain = (data.outcome.improvement_text() or "").removeprefix("none: ")

@@ -58,7 +58,9 @@ class TrialCalls(Calls):
         async def answer(conn: AsyncConnection, study: Study, outcome: Outcome) -> pb.AddTrialsResponse:
             assert isinstance(outcome, Added)
             added = await trials.numbered(conn, study.id, outcome.numbers)
-            return pb.AddTrialsResponse(trials=[convert.trial(study.name, view, study.spec) for view in added])
+            return pb.AddTrialsResponse(
+                trials=[convert.trial(study.name, view, study.spec) for view in added]
+            )
 
         response = await self.change(
             identify(request, request.request_id),

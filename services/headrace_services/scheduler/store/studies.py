@@ -19,7 +19,6 @@ from headrace_services.scheduler.records import Event, Study
 from headrace_services.scheduler.store import rows, tables, trials
 from headrace_services.scheduler.store.trials import TrialView
 
-
 FRONT_AT_MOST = 200
 """How many trials of a front a status names."""
 
