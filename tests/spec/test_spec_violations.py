@@ -147,7 +147,7 @@ BAD = [
         "Join",
     ),
     # the policy
-    ({"policy__kind": "hypeband"}, "policy.kind", "not a known kind", "run_all, asha"),
+    ({"policy__kind": "zzzz"}, "policy.kind", "not a known kind", "run_all, asha"),
     ({"policy__kind": DELETE}, "policy.kind", "is required", "run_all, asha"),
     ({"policy__eta": 1}, "policy.eta", "at least 2", ""),
     ({"policy__eta": 0}, "policy.eta", "at least 2", ""),
