@@ -33,7 +33,7 @@ from headrace_services.scheduler.simulator.cluster import machines
 from headrace_services.scheduler.simulator.drawing.regret import Trace, regret_svg
 from headrace_services.scheduler.simulator.recorded import CurveFile, RecordedCurves, read_curves
 from headrace_services.scheduler.simulator.scenario import Scenario, simulate_seed
-from headrace_services.scheduler.simulator.statistics import RESAMPLES, expected_cost, mean
+from headrace_services.scheduler.simulator.statistics import RESAMPLES, bootstrapped, expected_cost, mean
 from headrace_services.scheduler.simulator.variants import Variant, compared
 
 OURS = "run_all,median,asha,asha-stopping,hyperband,pasha,learning_curve"
@@ -99,7 +99,7 @@ def one_seed(work: tuple[Scenario, int]) -> dict[str, dict[str, Any]]:
             seed=seed,
             within=WITHIN,
         )
-        found[label] = {**asdict(run), "idle_pending": None, "trace": None}
+        found[label] = {**asdict(run), "idle_pending": None}
     return found
 
 
@@ -141,7 +141,11 @@ def evaluate(file: CurveFile, names: str, workers: int, seeds: int, plot: Path) 
         "rungs": list(spec.rungs()),
         "policies": rows,
         "best_peer": best,
-        "default_against_best_peer": _against([r[DEFAULT] for r in results], [r[best] for r in results]),
+        "against_best_peer": {
+            label: _against([r[label] for r in results], [r[best] for r in results])
+            for label in (DEFAULT, "asha-stopping")
+            if label in rows
+        },
     }
 
 
@@ -154,7 +158,7 @@ def _row(found: list[dict[str, Any]]) -> dict[str, Any]:
         "to_target_gpu_h": _rounded(expected_cost(reached, spent)),
         "to_target_wall_h": _rounded(expected_cost(walls, [one["wall_s"] / HOUR for one in found])),
         "reached": sum(one is not None for one in reached),
-        "regret": _rounded(mean([one["regret"] for one in found])),
+        "regret": _rounded(bootstrapped([one["regret"] for one in found])),
         "gpu_h": _rounded(mean(spent)),
         "wall_h": _rounded(mean([one["wall_s"] / HOUR for one in found])),
         "idle_while_work_waits": max(idle) if idle else None,
@@ -207,17 +211,32 @@ def main() -> None:
             found = evaluate(file, options.policies, workers, options.seeds, plot)
             record[f"{name}, {workers} workers"] = found
             print(f"\n{name}, {workers} workers, {options.seeds} seeds ({time.perf_counter() - began:.0f} s)")
-            print(
-                f"{'policy':<20}{'GPU h to target':>26}{'reached':>9}{'regret':>34}{'GPU h':>8}{'wall h':>8}{'idle':>8}"
-            )
-            for label, row in found["policies"].items():
-                print(
-                    f"{label:<20}{_told(row['to_target_gpu_h'], '.1f'):>26}{row['reached']:>9}{_told(row['regret'], '.5f'):>34}"
-                    f"{row['gpu_h']['mean']:>8.1f}{row['wall_h']['mean']:>8.1f}"
-                    f"{'-' if row['idle_while_work_waits'] is None else format(row['idle_while_work_waits'], '.2%'):>8}"
-                )
-            print(f"{DEFAULT} against {found['best_peer']}: {found['default_against_best_peer']}", flush=True)
+            _print(found)
     (options.out / "algoperf.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def _print(found: dict[str, Any]) -> None:
+    heads = ("GPU h to target", "reached", "regret", "GPU h", "wall h", "idle")
+    widths = (26, 9, 34, 9, 9, 8)
+    print(f"{'policy':<20}" + "".join(f"{head:>{width}}" for head, width in zip(heads, widths, strict=True)))
+    for label, row in found["policies"].items():
+        idle = row["idle_while_work_waits"]
+        cells = (
+            _told(row["to_target_gpu_h"], ".1f"),
+            str(row["reached"]),
+            _told(row["regret"], ".5f"),
+            f"{row['gpu_h']['mean']:.1f}",
+            f"{row['wall_h']['mean']:.1f}",
+            "-" if idle is None else f"{idle:.2%}",
+        )
+        print(f"{label:<20}" + "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)))
+    for label, against in found["against_best_peer"].items():
+        ratio, gap = against["cost_ratio"], against["regret_difference"]
+        print(
+            f"{label} against {found['best_peer']}: cost {ratio[0]} ({ratio[1]}–{ratio[2]}) of it, "
+            f"regret {gap[0]:+} ({gap[1]:+}–{gap[2]:+})",
+            flush=True,
+        )
 
 
 def _told(estimate: dict[str, Any], form: str) -> str:
