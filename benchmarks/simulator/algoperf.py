@@ -107,13 +107,30 @@ def _worse(scenario: Scenario, value: float, best: float) -> bool:
     return value < best if scenario.spec.maximizes() else value > best
 
 
-def evaluate(file: CurveFile, names: str, workers: int, seeds: int, plot: Path) -> dict[str, Any]:
-    """One workload on so many workers: estimates for everybody, and our default beside the best peer."""
+def all_seeds(scenario: Scenario, seeds: int, processes: int, kept: Path | None) -> list[dict[str, Any]]:
+    """Everybody on every seed. What was computed before and lies in the folder `kept` is read there."""
+    results: dict[int, dict[str, Any]] = {}
+    for seed in range(seeds):
+        if kept is not None and (kept / f"{seed}.json").exists():
+            results[seed] = json.loads((kept / f"{seed}.json").read_text(encoding="utf-8"))
+    todo = [seed for seed in range(seeds) if seed not in results]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context) as pool:
+        for seed, result in zip(todo, pool.map(one_seed, [(scenario, seed) for seed in todo]), strict=True):
+            results[seed] = result
+            if kept is not None:
+                kept.mkdir(parents=True, exist_ok=True)
+                (kept / f"{seed}.json").write_text(json.dumps(result), encoding="utf-8")
+    return [results[seed] for seed in range(seeds)]
+
+
+def evaluate(
+    file: CurveFile, names: str, workers: int, seeds: int, processes: int, plot: Path, kept: Path | None
+) -> dict[str, Any]:
+    """One workload on so many workers: estimates for everybody, and our ASHA beside the best peer."""
     spec = study(file)
     scenario = Scenario(variants=variants(spec, names), machines=machines(workers), file=file, within=WITHIN)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, context) as pool:
-        results = list(pool.map(one_seed, [(scenario, seed) for seed in range(seeds)]))
+    results = all_seeds(scenario, seeds, processes, kept)
     for result in results:
         ours, theirs = result["run_all"], result[peer.RANDOM]
         assert math.isclose(ours["to_target_s"], theirs["to_target_s"], rel_tol=1e-9), (
@@ -198,6 +215,8 @@ def main() -> None:
     parser.add_argument("--workers", default="16,64")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--policies", default=OURS)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--keep", type=Path, help="a folder for the seeds' results, to go on from")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -208,7 +227,8 @@ def main() -> None:
         for workers in (int(text) for text in options.workers.split(",")):
             began = time.perf_counter()
             plot = options.out / f"{name}_{workers}.svg"
-            found = evaluate(file, options.policies, workers, options.seeds, plot)
+            kept = options.keep / f"{name}_{workers}" if options.keep else None
+            found = evaluate(file, options.policies, workers, options.seeds, options.processes, plot, kept)
             record[f"{name}, {workers} workers"] = found
             print(f"\n{name}, {workers} workers, {options.seeds} seeds ({time.perf_counter() - began:.0f} s)")
             _print(found)
