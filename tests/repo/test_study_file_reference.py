@@ -45,7 +45,8 @@ def section(title: str) -> str:
 
 @pytest.mark.parametrize("title", MODELS)
 def test_every_key_is_there(title: str) -> None:
-    keys = {FRIENDLY.get(name, name) for model in MODELS[title] for name in model.model_fields}
+    friendly = FRIENDLY if title != "warm_start" else {}  # its `max_trials` is spelled so
+    keys = {friendly.get(name, name) for model in MODELS[title] for name in model.model_fields}
     assert [key for key in sorted(keys - {"type", "kind"}) if f"`{key}`" not in section(title)] == []
 
 
