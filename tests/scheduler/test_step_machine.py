@@ -27,6 +27,7 @@ from headrace_services.scheduler.arrivals import (
 )
 from headrace_services.scheduler.lifecycle import TRANSITIONS
 from headrace_services.scheduler.records import Lease
+from headrace_services.scheduler.replay import replay
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.store import rows
 from headrace_services.scheduler.store.database import open_engine
@@ -219,9 +220,11 @@ class StepMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):
+            found = replay(self.site.spec, self.run(self.site.log()))
             self.run(self.clear())
             self.run(self.engine.dispose())
             self.runner.close()
+            assert found.identical, found.differences
 
     async def clear(self) -> None:
         async with self.engine.begin() as conn:

@@ -66,6 +66,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             log.warning("session ended: %s", first)
             if isinstance(first, HeadraceError):
                 raise first from group
+            if isinstance(first, SlowWorkerError):
+                # A status would wait behind what the worker does not read. A call that is dropped is reset at once.
+                raise asyncio.CancelledError from first
             await context.abort(grpc.StatusCode.ABORTED, str(first))
         finally:
             self._registry.remove(worker_id, session)
