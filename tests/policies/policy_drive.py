@@ -11,12 +11,14 @@ PROMOTION = AshaPolicy(variant="promotion")
 STOPPING = AshaPolicy(variant="stopping")
 
 
-def study(policy: PolicySpec = PROMOTION, *, goal: str = "minimize", max_steps: int = 243) -> StudySpec:
+def study(
+    policy: PolicySpec = PROMOTION, *, goal: str = "minimize", max_steps: int = 243, trials: int = 1000
+) -> StudySpec:
     return StudySpec(
         objective=Objective(metric="loss", goal=Goal(goal)),
         space={"x": FloatDomain(low=0, high=1)},
         policy=policy,
-        max_trials=1000,
+        max_trials=trials,
         max_steps=max_steps,
     )
 

@@ -55,6 +55,7 @@ KINDS = {
         (HyperbandPolicy(eta=2), 4),
         (HyperbandPolicy(), 9),
         (HyperbandPolicy(eta=2, rungs=(1, 5)), 5),
+        (HyperbandPolicy(eta=2), 8, 11),
     ],
     "pasha": [
         (PashaPolicy(eta=2), 16),
@@ -81,8 +82,8 @@ NASTY = [None, math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 1.0, 2.0, -1.0, 3.
 
 @cache
 def spec_of(kind, variant, goal):
-    policy, max_steps = KINDS[kind][variant]
-    return study(policy, goal=goal, max_steps=max_steps)
+    policy, max_steps, *trials = KINDS[kind][variant]
+    return study(policy, goal=goal, max_steps=max_steps, trials=trials[0] if trials else 1000)
 
 
 class History:

@@ -149,8 +149,16 @@ class SynchronousOracle(Oracle):
             return self.policy.cohort or self.policy.eta ** (len(self.ladders[0]) - 1)
         # JMLR 18, algorithm 1, line 3, in exact arithmetic; bracket 0 is s = s_max.
         s_max = len(self.ladders) - 1
-        s = s_max - bracket
-        return math.ceil(Fraction((s_max + 1) * self.policy.eta**s, s + 1))
+        sizes = [math.ceil(Fraction((s_max + 1) * self.policy.eta**s, s + 1)) for s in range(s_max, -1, -1)]
+        whole, share = sum(sizes), self.spec.max_trials
+        if share >= whole:
+            return sizes[bracket]
+        # Each bracket ends at its share of the trials, rounded.
+        ends = [
+            math.floor(Fraction(sum(sizes[: b + 1]) * share, whole) + Fraction(1, 2))
+            for b in range(-1, len(sizes))
+        ]
+        return ends[bracket + 1] - ends[bracket]
 
     def cohorts(self, bracket):
         trials = [t for t, b in self.trials if b == bracket]
@@ -363,7 +371,7 @@ class LearningCurveOracle(StoppingOracle):
         peers = self.from_peers(trial, rung)
         if peers:
             count, part = peers
-            share = count / (count + 6)
+            share = count / (count + 3)
             parts = [(w * (1 - share), *rest) for w, *rest in parts] + [(share, *part)]
         self.probability = sum(
             weight
@@ -393,7 +401,7 @@ class LearningCurveOracle(StoppingOracle):
             rest = z @ near @ z + start @ prior @ start - mean @ precision @ mean
             rate = 0.002 + max(rest, 0.0) / 2
             variance = rate / shape * (1 + np.linalg.inv(precision)[0, 0])
-            variance += (0.5 * mean[0]) ** 2 + (0.2 * (1 - x[-1])) ** 2
+            variance += (0.5 * mean[0]) ** 2 + (0.1 * (1 - x[-1])) ** 2
             evidence = -0.5 * math.log(np.linalg.det(precision)) - shape * math.log(rate)
             found.append(
                 (evidence, y[-1] + unit * width * mean[0], unit * width * math.sqrt(variance), 2 * shape)

@@ -11,8 +11,8 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from policy_drive import Driver, study
-from policy_histories import KINDS, History
+from policy_drive import Driver
+from policy_histories import KINDS, History, spec_of
 from policy_oracles import oracle_of
 
 from headrace.spec import POLICIES, parse_spec
@@ -25,9 +25,8 @@ ALL = [(kind, place) for kind, variants in KINDS.items() for place in range(len(
 PAUSING = ("asha_promotion", "priced_pauses", "successive_halving", "hyperband", "pasha", "pbt")
 
 
-def spec_at(kind, place, **changes):
-    policy, max_steps = KINDS[kind][place]
-    return study(policy, max_steps=max_steps, **changes)
+def spec_at(kind, place, goal="minimize"):
+    return spec_of(kind, place, goal)
 
 
 @pytest.fixture(params=ALL, ids=lambda item: f"{item[0]}-{item[1]}")
@@ -37,7 +36,7 @@ def spec(request):
 
 def test_every_kind_is_here():
     """A policy that is added is added here too."""
-    assert {policy.kind for variants in KINDS.values() for policy, _ in variants} == set(POLICIES)
+    assert {policy.kind for variants in KINDS.values() for policy, *_ in variants} == set(POLICIES)
 
 
 # --- random histories --------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import pytest
 from simulated_studies import flat, make_spec, simulate
 
 from headrace_services.scheduler.simulator.recorded import RecordedCurve, RecordedCurves
-from headrace_services.scheduler.simulator.statistics import expected_cost, mean, share
+from headrace_services.scheduler.simulator.statistics import bootstrapped, expected_cost, mean, share
 from headrace_services.scheduler.simulator.summary import improvements, summarise
 
 
@@ -20,6 +20,14 @@ def test_wilsons_interval():
     found = share([True] * 8 + [False] * 2)
     assert found.mean == 0.8
     assert (found.low, found.high) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+
+
+def test_what_is_never_negative_has_no_negative_interval():
+    found = bootstrapped([0.0] * 9 + [1.0])
+    assert found.mean == pytest.approx(0.1)
+    assert found.low == 0.0
+    assert 0.2 <= found.high <= 0.5
+    assert mean([0.0] * 9 + [1.0]).low < 0
 
 
 def test_misses_are_paid_for():
@@ -58,6 +66,7 @@ def test_winner_target_and_regret():
     assert (summary.winner, summary.winner_value) == (1, 0.5)
     assert (summary.best, summary.best_value, summary.survived) == (2, 0.1, False)
     assert summary.regret == pytest.approx(0.4)
+    assert summary.top == 1.0, "three trials are all among three"
     assert summary.to_target_s is None
     reached = summarise(simulation, study, within=5.0)  # 0.1 + 5·0.1
     assert (reached.to_target_s, reached.to_target_slot_s) == (50.0, 50.0), (
@@ -79,3 +88,14 @@ def test_slot_time_counts_all_who_ran():
     last = improvements(study)[-1]
     assert (last.trial, last.at_s, last.slot_s) == (1, 10.0, 20.0)
     assert summarise(simulation, study).to_target_slot_s == 20.0
+
+
+def test_the_top_is_that_of_the_values_at_the_full_budget():
+    """Six flat curves but one: the fourth ends best, and is stopped before that shows."""
+    curves = [falling(str(n), (v, v, v)) for n, v in enumerate((0.3, 0.4, 0.5))]
+    curves += [falling("late", (0.9, 0.9, 0.1)), falling("x", (0.8, 0.8, 0.8)), falling("y", (0.7, 0.7, 0.7))]
+    spec = make_spec(max_trials=6, max_steps=3, policy={"kind": "asha", "eta": 3, "rungs": [1, 3]})
+    simulation, study = simulate(spec, RecordedCurves(tuple(curves)))
+    summary = summarise(simulation, study)
+    assert summary.best == 3
+    assert summary.top == pytest.approx(2 / 3), "the study's own are 0, 1, 2; the best are 3, 0, 1"
