@@ -19,6 +19,7 @@ from typing import Any
 
 import grpc
 import ledger
+import psutil
 from cluster_site import Cluster, cluster
 from fleet_study import fleet_spec, replayed, waiting_for
 from sim_fleet import Fleet, SimWorker
@@ -54,7 +55,7 @@ async def hurt(
 ) -> dict[str, Any]:
     """Keep a fleet busy over a bad line."""
     counts = {"resets": 0, "half_open": 0, "cut_off_after_s": None}
-    (scheduler,) = (p for p in site.children("scheduler") if site.addresses[0] in p.cmdline())
+    scheduler = await waiting_for(lambda: _at(site, site.addresses[0]), "the scheduler")
     # One long ladder: many reports a trial, a decision now and then.
     spec = fleet_spec(
         trials=100_000,
@@ -179,6 +180,10 @@ async def never_read(address: str) -> None:
                 await call.write(worker_pb2.SessionRequest(heartbeat=heartbeat))
                 if sequence % 20 == 0:
                     await asyncio.sleep(0.02)
+
+
+def _at(site: Cluster, address: str) -> psutil.Process | None:
+    return next((p for p in site.children("scheduler") if address in p.cmdline()), None)
 
 
 def _stalls(log: Path) -> dict[str, Any]:
