@@ -401,7 +401,7 @@ class LearningCurveOracle(StoppingOracle):
             rest = z @ near @ z + start @ prior @ start - mean @ precision @ mean
             rate = 0.002 + max(rest, 0.0) / 2
             variance = rate / shape * (1 + np.linalg.inv(precision)[0, 0])
-            variance += (0.5 * mean[0]) ** 2 + (0.1 * (1 - x[-1])) ** 2
+            variance += (0.5 * mean[0]) ** 2 + (0.2 * (1 - x[-1])) ** 2
             evidence = -0.5 * math.log(np.linalg.det(precision)) - shape * math.log(rate)
             found.append(
                 (evidence, y[-1] + unit * width * mean[0], unit * width * math.sqrt(variance), 2 * shape)

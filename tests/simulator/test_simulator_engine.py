@@ -1,7 +1,9 @@
 """Time on the virtual cluster, reckoned by hand."""
 
 import math
+import random
 import time
+from dataclasses import replace
 
 import pytest
 from simulated_studies import flat, make_spec, simulate
@@ -195,3 +197,25 @@ def test_a_study_of_higher_priority_gets_slots_by_checkpoint_and_nothing_is_lost
     finals = {number: trial.value for number, trial in first.rows.trials.items()}
     assert finals == {number: trial.value for number, trial in by_itself.rows.trials.items()}
     assert simulation.now_s == alone.now_s + 90.0, "two trials on two slots more"
+
+
+@pytest.mark.parametrize("kind", ["asha", "hyperband", "pasha", "successive_halving"])
+def test_no_slot_idles_while_a_trial_may_go_on(kind):
+    """A result may let several trials go on at once; the one that reported it goes on, and the others start as well."""
+    spec = make_spec(max_trials=40, max_steps=27, policy={"kind": kind, "rungs": [1, 3, 9, 27]})
+    for seed in range(4):
+        simulation, study = simulate(spec, uneven(seed, trials=40, steps=27), workers=12)
+        assert summarise(simulation, study).idle_pending == 0.0
+
+
+def uneven(seed: int, *, trials: int, steps: int) -> RecordedCurves:
+    """Flat curves whose trials differ in value and in speed."""
+    drawn = random.Random(seed)
+    speeds = [drawn.uniform(1.0, 20.0) for _ in range(trials)]
+    flat_ones = flat([drawn.random() for _ in range(trials)], steps=steps, step_s=1.0).order
+    return RecordedCurves(
+        tuple(
+            replace(curve, seconds=tuple(speed * second for second in curve.seconds))
+            for curve, speed in zip(flat_ones, speeds, strict=True)
+        )
+    )
