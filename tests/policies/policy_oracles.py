@@ -463,8 +463,10 @@ class PricedOracle(AshaPromotionOracle):
         order = [t for t, _ in self.ranked(bracket, rung)]
         rank = order.index(trial) + 1
         likely = stats.beta.cdf(1 / self.policy.eta, rank, len(order) + 1 - rank)
-        worth = (1 - likely) * seconds if next_ or more or fresh else 0.0
         price = cost.write_s + (cost.write_s if cost.read_s is None else cost.read_s)
+        rest = cost.step_s * (self.ladders[bracket][-1] - self.steps[trial, rung])
+        to_the_end, a_pause_later = (1 - likely) * rest, (1 - likely) * (seconds + price)
+        worth = min(to_the_end, a_pause_later) if next_ or more or fresh else 0.0
         return "PAUSE" if worth > price else "CONTINUE"
 
 
