@@ -18,7 +18,7 @@ STUDY ?= examples/digits/study.yaml
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram bench chaos clean
+.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram policies bench chaos clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ diagram: setup ## Draw the generated parts of the documents anew
 
 chaos: setup ## Kill, freeze, cut off and fill up everything, over and over (ARGS="kill-scheduler --times 20"); tens of minutes
 	@python tests/chaos/long.py $(ARGS)
+
+policies: setup ## Play 10,000 random histories of every policy against its oracle (a quarter of an hour)
+	@HEADRACE_HISTORIES=10000 pytest -n 2 --dist worksteal tests/policies/test_policy_contract.py -k "histories or mirror" --durations=30
 
 bench: setup ## Run the benchmarks (benchmarks/**/bench_*.py)
 	@shopt -s nullglob; for script in benchmarks/bench_*.py benchmarks/*/bench_*.py; do echo "bench: $$script"; python "$$script"; done
