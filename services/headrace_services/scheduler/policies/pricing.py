@@ -20,7 +20,6 @@ finite value is always paused: it is never continued. Where nothing was measured
 
 from dataclasses import replace
 
-
 from headrace_services.scheduler.policies.protocol import (
     Action,
     PausePrice,
