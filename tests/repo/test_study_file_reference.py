@@ -8,6 +8,7 @@ from headrace.spec.domains import CategoricalDomain, FloatDomain, IntDomain
 from headrace.spec.halving import AshaPolicy
 from headrace.spec.objective import Constraint, Objective, WarmStart
 from headrace.spec.policy import POLICIES
+from headrace.spec.resources import Elastic, ElasticGrant
 from headrace.spec.sampler import SAMPLERS
 from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, RungMedianPolicy
 from headrace.spec.study import Resources, StudySpec
@@ -36,6 +37,7 @@ MODELS = {
     "warm_start": (WarmStart,),
     "policy": tuple(POLICIES.values()),
     "resources": (Resources,),
+    "elastic": (Elastic, ElasticGrant),
 }
 
 

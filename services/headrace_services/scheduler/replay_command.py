@@ -35,7 +35,9 @@ def replay(context: typer.Context, study: StudyArgument, as_json: AsJson = False
         )
         for difference in found.differences[:SHOWN]:
             session.output.line(f"  event {difference.cursor}: the log says   {difference.logged}")
-            session.output.line(f"  {' ' * len(str(difference.cursor))}        the replay says {difference.replayed}")
+            session.output.line(
+                f"  {' ' * len(str(difference.cursor))}        the replay says {difference.replayed}"
+            )
     if not found.identical:
         raise CommandError(
             f"{len(found.differences)} of the decisions on study {study} cannot be reproduced from its log.",
