@@ -4,6 +4,8 @@ Attach, import, seed, call, finish. Whatever goes wrong from the import on is th
 script's: it is reported with its last line and its traceback, printed to the trial's log, and ends the
 process with status 1. A daemon that is gone is not the script's fault: status 75. A process that dies without a
 word (a signal, the machine) has not finished, and the daemon draws its own conclusion.
+
+With `--standby` it is started before its trial is known, and has imported what it needs by then (`standby`).
 """
 
 import io
@@ -13,6 +15,7 @@ import traceback
 from headrace.trial.cluster import ClusterRuntime
 from headrace.trial.runtime import DaemonGone, TrialRuntimeError
 from headrace.trial.script import finish_with, run
+from headrace.trial.standby import stand_by
 from headrace.trial.target import import_target
 
 
@@ -20,6 +23,7 @@ def main() -> int:
     """Runs the trial that `HEADRACE_RUNTIME` and `HEADRACE_LEASE_ID` name; returns the exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a log that is followed must not lag
+    ready = stand_by(sys.argv)
     try:
         runtime = ClusterRuntime.from_environment()
         assignment = runtime.attach()
@@ -31,7 +35,14 @@ def main() -> int:
         f"headrace: {assignment.trial} from step {assignment.resume_step} of {assignment.max_steps}: {configuration}"
     )
     try:
-        function = import_target(assignment.target, assignment.working_dir)
+        if ready is not None and (ready.target, ready.working_dir) == (
+            assignment.target,
+            assignment.working_dir,
+        ):
+            ready.show_what_was_printed()
+            function = ready.function
+        else:
+            function = import_target(assignment.target, assignment.working_dir)
     except Exception as error:  # noqa: BLE001 - it goes into the report and the log
         traceback.print_exc()
         finish_with(runtime, error)
