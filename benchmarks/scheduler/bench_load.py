@@ -21,7 +21,7 @@ from typing import Any
 import matplotlib as mpl
 import psutil
 from simulated_worker import Crowd, SimulatedWorker
-from site_of_benchmark import Cost, percentiles_ms, postgres, scheduler, write_record
+from benchmark_site import Cost, percentiles_ms, postgres, scheduler, write_record
 
 from headrace import AsyncClient
 from headrace.client.model import StudyState

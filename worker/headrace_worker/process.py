@@ -161,7 +161,14 @@ def _members(group: int) -> list[psutil.Process]:
 
 
 def _carriers(lease_id: str) -> list[psutil.Process]:
-    return [process for process in psutil.process_iter() if _carries(process, lease_id) and _alive(process)]
+    """The processes that carry a lease. A freed slot waits for this: the files are read without psutil's detour."""
+    mark = f"{LEASE_VARIABLE}={lease_id}".encode()
+    found = []
+    for pid in psutil.pids():
+        with suppress(OSError, psutil.NoSuchProcess):
+            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found.append(psutil.Process(pid))
+    return [process for process in found if _alive(process)]
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -8,6 +8,7 @@ word (a signal, the machine) has not finished, and the daemon draws its own conc
 With `--standby` it is started before its trial is known, and has imported what it needs by then (`standby`).
 """
 
+import gc
 import io
 import sys
 import traceback
@@ -47,6 +48,9 @@ def main() -> int:
         traceback.print_exc()
         finish_with(runtime, error)
         return 1
+    # What was imported stays to the end: the collector need not visit it, least of all when the process ends. With
+    # PyTorch that makes the way out four times shorter, for which the slot's next trial waits.
+    gc.freeze()
     try:
         run(function, runtime, assignment)
     except DaemonGone:
