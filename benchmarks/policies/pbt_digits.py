@@ -1,4 +1,4 @@
-"""Population-based training beside fixed configurations at equal budget, on real training; five seeds.
+"""Population-based training beside fixed configurations at equal budget, on real training; ten seeds.
 
 The task is examples/pbt: plain SGD on handwritten digits, whose learning rate nobody lowers by itself. Each seed runs
 two studies on a real scheduler, with the same space, the same seed and so the same eight first configurations, and the
@@ -225,7 +225,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=5, help="how many seeds (default 5)")
+    parser.add_argument("--seeds", type=int, default=10, help="how many seeds (default 10)")
     parser.add_argument("--out", type=Path, default=HERE, help="where the record and the plot go")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -18,10 +18,10 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from syne_tune.backend.trial_status import Trial
     from syne_tune.config_space import uniform
+    from syne_tune.optimizer.baselines import RandomSearch
     from syne_tune.optimizer.scheduler import SchedulerDecision
     from syne_tune.optimizer.schedulers.asha import AsynchronousSuccessiveHalving
     from syne_tune.optimizer.schedulers.median_stopping_rule import MedianStoppingRule
-    from syne_tune.optimizer.baselines import RandomSearch
 
 from datetime import UTC, datetime
 
@@ -64,7 +64,18 @@ def median(*, maximize: bool, max_t: int, eta: int, seed: int) -> Any:
     )
 
 
-PEERS: dict[str, Callable[..., Any]] = {"syne_tune asha": asha, "syne_tune median": median}
+def random(*, maximize: bool, max_t: int, eta: int, seed: int) -> Any:
+    """Its random search, which stops nothing: as our run-all, so that the two event loops check each other."""
+    del max_t, eta
+    return RandomSearch(SPACE, metrics=[METRIC], do_minimize=not maximize, random_seed=seed)
+
+
+RANDOM = "syne_tune random"
+PEERS: dict[str, Callable[..., Any]] = {
+    "syne_tune asha": asha,
+    "syne_tune median": median,
+    RANDOM: random,
+}
 
 
 def run(
@@ -95,6 +106,7 @@ def run(
         number = next(following, None)
         if number is None:
             return
+        # What it proposes is passed over: the configuration is the next one of the order.
         suggestion = scheduler.suggest()
         trials[number] = Trial(
             trial_id=number, config=suggestion.config, creation_time=datetime(2000, 1, 1, tzinfo=UTC)
@@ -124,14 +136,15 @@ def run(
         else:
             stays.append((began[number], now))
             start(-tie, now)
-    when, winner, value = min(reports, key=lambda report: (report[2], report[0]))
-    del when
+    _, winner, value = min(reports, key=lambda report: (report[2], report[0]))
     reached = min((at for at, _, value in reports if value <= target), default=None)
     return PeerRun(
         slot_s=sum(end - start for start, end in stays),
         wall_s=now,
         regret=max(0.0, value - best_final),
         to_target_s=reached,
-        to_target_slot_s=None if reached is None else sum(min(e, reached) - s for s, e in stays if s < reached),
+        to_target_slot_s=None
+        if reached is None
+        else sum(min(e, reached) - s for s, e in stays if s < reached),
         winner=winner,
     )

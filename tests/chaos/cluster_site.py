@@ -111,6 +111,7 @@ def cluster(
     database_url: str | None = None,
 ) -> Iterator[Cluster]:
     """Run `headrace up` in `folder` until the block ends."""
+    folder.mkdir(parents=True, exist_ok=True)
     home = folder / "home"
     command = [sys.executable, "-m", "headrace.cli", "up", "--home", str(home), "--port", "0"]
     command += ["--slots", str(slots), "--replicas", str(replicas)]

@@ -169,3 +169,41 @@ def _numbers(tables: Tables) -> Iterable[str]:
     cursors = [event.cursor for event in tables.events]
     if cursors != list(range(1, len(cursors) + 1)):
         yield "the log has gaps"
+
+
+def stale_rows(tables: Tables) -> Iterable[str]:
+    """Reports that were stored after the next attempt had been granted."""
+    granted = {(lease.number, lease.epoch): lease.grant_time for lease in tables.leases}
+    for report in tables.reports:
+        after = granted.get((report.number, report.epoch + 1))
+        if after is not None and report.time > after:
+            yield f"trial {report.number} attempt {report.epoch} step {report.step}: {report.time - after} late"
+
+
+def stale_checkpoints(tables: Tables) -> Iterable[str]:
+    """Attempts that began from anything but the newest checkpoint that was committed before them."""
+    newest: dict[int, str] = {}
+    starts: dict[tuple[int, int], str] = {}
+    for event in tables.events:
+        if event.kind == "report_recorded" and "checkpoint" in event.detail:
+            newest[event.number] = event.detail["checkpoint"]["uri"]
+        elif event.kind == "trial_moved" and event.detail["action"] == "resume":
+            starts[event.number, event.detail["epoch"]] = newest.get(event.number, "none")
+    for lease in tables.leases:
+        wanted = starts.get((lease.number, lease.epoch))
+        if wanted is not None and (lease.resume is None or lease.resume["uri"] != wanted):
+            yield f"trial {lease.number} attempt {lease.epoch} began from {lease.resume}, not {wanted}"
+
+
+def lost_steps(tables: Tables) -> dict[tuple[int, int], int]:
+    """How many steps each interrupted attempt had reported beyond the place where the next one began."""
+    reached: dict[tuple[int, int], int] = {}
+    for report in tables.reports:
+        key = (report.number, report.epoch)
+        reached[key] = max(reached.get(key, 0), report.step)
+    begins = {(x.number, x.epoch): (x.resume or {}).get("step", 0) for x in tables.leases}
+    return {
+        (number, epoch): reached.get((number, epoch), begins[number, epoch]) - begins[number, epoch + 1]
+        for number, epoch in begins
+        if (number, epoch + 1) in begins
+    }

@@ -9,6 +9,7 @@ hold did not. Real processes, real signals, a real Postgres; some minutes for ea
 
 import argparse
 import json
+import logging
 import platform
 import shutil
 import sys
@@ -20,7 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import scenario_freeze_worker
+import scenario_full_disk
 import scenario_kill_scheduler
+import scenario_kill_worker
+import scenario_postgres
+import scenario_replicas
+import scenario_streams
 
 Run = Callable[..., dict[str, Any]]
 
@@ -36,6 +43,14 @@ class Scenario:
 
 SCENARIOS = {
     "kill-scheduler": Scenario(scenario_kill_scheduler.run, 20, "kill -9 of the scheduler under 64 workers"),
+    "replicas": Scenario(scenario_replicas.run, 6, "three schedulers on one study, one killed now and then"),
+    "freeze-worker": Scenario(
+        scenario_freeze_worker.run, 100, "SIGSTOP of workers past their lease, then SIGCONT"
+    ),
+    "kill-worker": Scenario(scenario_kill_worker.run, 500, "kill -9 of workers"),
+    "postgres": Scenario(scenario_postgres.run, 10, "immediate restarts of Postgres, and an outage of 30 s"),
+    "full-disk": Scenario(scenario_full_disk.run, 5, "full disks of the checkpoint store and of the outbox"),
+    "streams": Scenario(scenario_streams.run, 10, "256 streams over a bad line, for so many minutes"),
 }
 
 
@@ -73,6 +88,7 @@ def strike(name: str, times: int | None, out: Path, options: dict[str, int]) -> 
 
 def main() -> None:
     """Run what was asked for."""
+    logging.getLogger("headrace_worker").setLevel(logging.CRITICAL)  # the fleet's lines break all the time
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -11,9 +11,10 @@ import asyncio
 import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
@@ -82,6 +83,7 @@ class SimWorker:
         addresses: Sequence[str],
         *,
         slots: int = 1,
+        labels: Mapping[str, str] = MappingProxyType({}),
         step_s: Callable[[], float] = lambda: 0.0,
         backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
@@ -94,7 +96,7 @@ class SimWorker:
             for index in range(slots)
         )
         identity = Identity(
-            worker=name, incarnation="1", devices=devices, labels={}, version="", log_dir="/simulated"
+            worker=name, incarnation="1", devices=devices, labels=labels, version="", log_dir="/simulated"
         )
         self.core = SessionCore(identity)
         self._outbox = DurableOutbox(Outbox(Path(":memory:")))

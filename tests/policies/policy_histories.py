@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002  (one signature for all)
 """Random histories, played on a policy and its oracle as the step engine would play them.
 
 A history has a few slots and trials that report, skip rungs, fail, are cancelled while they wait and are added by a
@@ -50,7 +51,12 @@ KINDS = {
         (SuccessiveHalvingPolicy(cohort=7), 9),
         (SuccessiveHalvingPolicy(eta=2, cohort=5, rungs=(2, 3, 7, 8)), 8),
     ],
-    "hyperband": [(HyperbandPolicy(eta=2), 4), (HyperbandPolicy(), 9), (HyperbandPolicy(eta=2, rungs=(1, 5)), 5)],
+    "hyperband": [
+        (HyperbandPolicy(eta=2), 4),
+        (HyperbandPolicy(), 9),
+        (HyperbandPolicy(eta=2, rungs=(1, 5)), 5),
+        (HyperbandPolicy(eta=2), 8, 11),
+    ],
     "pasha": [
         (PashaPolicy(eta=2), 16),
         (PashaPolicy(eta=2, epsilon=0.5), 16),
@@ -76,8 +82,8 @@ NASTY = [None, math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 1.0, 2.0, -1.0, 3.
 
 @cache
 def spec_of(kind, variant, goal):
-    policy, max_steps = KINDS[kind][variant]
-    return study(policy, goal=goal, max_steps=max_steps)
+    policy, max_steps, *trials = KINDS[kind][variant]
+    return study(policy, goal=goal, max_steps=max_steps, trials=trials[0] if trials else 1000)
 
 
 class History:

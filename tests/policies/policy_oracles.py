@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002  (one signature for all)
 """What each policy must decide, written from its definition: everything is computed again at every question.
 
 Nothing here is shared with the policies but the names of the folds. Lists, sorts and recursion; no cleverness.
@@ -119,11 +120,11 @@ class AshaPromotionOracle(Oracle):
             for trial, _ in self.ranked(bracket, rung)[: self.kept(bracket, rung)]:
                 if self.waits(trial, bracket, rung):
                     return self.promotion(trial, bracket, rung)
-        if more or self.in_training() or self.finished():
+        if more or self.in_training() or self.finished() or self.chance in self.over:
             return None
         for bracket, rung in self.reach():
             waiting = [t for t, _ in self.ranked(bracket, rung) if self.waits(t, bracket, rung)]
-            if waiting and self.chance in (None, waiting[0]):
+            if waiting:
                 return self.promotion(waiting[0], bracket, rung)
         return None
 
@@ -148,8 +149,16 @@ class SynchronousOracle(Oracle):
             return self.policy.cohort or self.policy.eta ** (len(self.ladders[0]) - 1)
         # JMLR 18, algorithm 1, line 3, in exact arithmetic; bracket 0 is s = s_max.
         s_max = len(self.ladders) - 1
-        s = s_max - bracket
-        return math.ceil(Fraction((s_max + 1) * self.policy.eta**s, s + 1))
+        sizes = [math.ceil(Fraction((s_max + 1) * self.policy.eta**s, s + 1)) for s in range(s_max, -1, -1)]
+        whole, share = sum(sizes), self.spec.max_trials
+        if share >= whole:
+            return sizes[bracket]
+        # Each bracket ends at its share of the trials, rounded.
+        ends = [
+            math.floor(Fraction(sum(sizes[: b + 1]) * share, whole) + Fraction(1, 2))
+            for b in range(-1, len(sizes))
+        ]
+        return ends[bracket + 1] - ends[bracket]
 
     def cohorts(self, bracket):
         trials = [t for t, b in self.trials if b == bracket]
@@ -179,9 +188,7 @@ class SynchronousOracle(Oracle):
 
     def to_go(self, cohort, bracket, rung):
         """Who gets the free places of a decided rung, the best first."""
-        waiting = [
-            t for t, _ in self.ranked(bracket, rung, only=set(cohort)) if self.waits(t, bracket, rung)
-        ]
+        waiting = [t for t, _ in self.ranked(bracket, rung, only=set(cohort)) if self.waits(t, bracket, rung)]
         return waiting[: self.places(cohort, bracket, rung)]
 
     def next_promotion(self, more):
@@ -307,9 +314,11 @@ class MedianOracle(StoppingOracle):
         averages = [self.average(t, rung) for t in self.others(trial, rung)]
         if math.inf in sorted(averages)[(len(averages) - 1) // 2 : len(averages) // 2 + 1]:
             return False
-        median = float(statistics.median(Fraction(a) for a in averages if a < math.inf)) if (
-            math.inf not in averages
-        ) else float(self.middle(averages))
+        median = (
+            float(statistics.median(Fraction(a) for a in averages if a < math.inf))
+            if (math.inf not in averages)
+            else float(self.middle(averages))
+        )
         best = min(
             self.sign * self.value(trial, 0, r)
             for r in range(rung + 1)
@@ -326,11 +335,11 @@ class MedianOracle(StoppingOracle):
 class LearningCurveOracle(StoppingOracle):
     """The same mathematics by other means: each shape is a regression of its own, solved as a linear system."""
 
-    SHAPES = [
+    SHAPES = (
         *(lambda x, c=c: x**-c for c in (0.1, 0.25, 0.5, 1.0, 2.0)),
         *(lambda x, c=c: math.exp(-x / c) for c in (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)),
         lambda x: -x,
-    ]
+    )
     probability = None
 
     def points(self, trial):
@@ -346,10 +355,7 @@ class LearningCurveOracle(StoppingOracle):
         if completed:
             return min(completed)
         seen = [
-            self.sign * v
-            for rung in range(last + 1)
-            for t, v in self.at(0, rung)
-            if t != trial and finite(v)
+            self.sign * v for rung in range(last + 1) for t, v in self.at(0, rung) if t != trial and finite(v)
         ]
         return min(seen, default=None)
 
@@ -365,10 +371,11 @@ class LearningCurveOracle(StoppingOracle):
         peers = self.from_peers(trial, rung)
         if peers:
             count, part = peers
-            share = count / (count + 6)
+            share = count / (count + 3)
             parts = [(w * (1 - share), *rest) for w, *rest in parts] + [(share, *part)]
         self.probability = sum(
-            weight * (stats.t.cdf((best - place) / scale, freedom) if scale else 0.5 * (1 + np.sign(best - place)))
+            weight
+            * (stats.t.cdf((best - place) / scale, freedom) if scale else 0.5 * (1 + np.sign(best - place)))
             for weight, place, scale, freedom in parts
         )
         return self.probability < self.policy.threshold
@@ -394,9 +401,11 @@ class LearningCurveOracle(StoppingOracle):
             rest = z @ near @ z + start @ prior @ start - mean @ precision @ mean
             rate = 0.002 + max(rest, 0.0) / 2
             variance = rate / shape * (1 + np.linalg.inv(precision)[0, 0])
-            variance += (0.5 * mean[0]) ** 2 + (0.2 * (1 - x[-1])) ** 2
+            variance += (0.5 * mean[0]) ** 2 + (0.1 * (1 - x[-1])) ** 2
             evidence = -0.5 * math.log(np.linalg.det(precision)) - shape * math.log(rate)
-            found.append((evidence, y[-1] + unit * width * mean[0], unit * width * math.sqrt(variance), 2 * shape))
+            found.append(
+                (evidence, y[-1] + unit * width * mean[0], unit * width * math.sqrt(variance), 2 * shape)
+            )
         most = max(evidence for evidence, *_ in found)
         total = sum(math.exp(evidence - most) for evidence, *_ in found)
         return [(math.exp(evidence - most) / total, *rest) for evidence, *rest in found]

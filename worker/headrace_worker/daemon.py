@@ -179,7 +179,7 @@ class Daemon:
 
     def trouble(self) -> str:
         """Says which disk or store does not take what has to be written."""
-        found = [self._courier.outbox.trouble, *(a.reports.trouble for a in self._attempts.values())]
+        found = [self._courier.outbox.trouble, *(a.trouble for a in self._attempts.values())]
         return "; ".join(dict.fromkeys(text for text in found if text))[:_TROUBLE_CHARACTERS]
 
     def beat(self) -> None:

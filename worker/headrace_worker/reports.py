@@ -229,7 +229,8 @@ class Reports:
                 await self._courier.outbox.end_upload(uri)
                 raise
             except OSError as error:
-                self._complain(f"checkpoint at step {request.step} cannot be stored: {error}")
+                why = error.strerror or str(error)
+                self._complain(f"checkpoints cannot be stored in {self._store.url}: {why}")
                 await backoff.wait()
             else:
                 if self.trouble:

@@ -41,6 +41,9 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.max_pings_without_data", 0),
     # Schedulers are inside, whatever the environment says of proxies.
     ("grpc.enable_http_proxy", 0),
+    # A new session is a new connection. gRPC would share one among all channels of a process to the same address, also
+    # one that carries nothing any more.
+    ("grpc.use_local_subchannel_pool", 1),
     # This loop does the waiting; gRPC's own would come on top of it.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),

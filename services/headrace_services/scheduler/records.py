@@ -260,6 +260,11 @@ class Slot:
         """Memory that is in nobody's budget."""
         return self.memory_bytes - self.used_memory_bytes
 
+    def part(self, milli: int, memory_bytes: int) -> "Slot":
+        """The part of it that a lease holds; all its memory where the part is the whole."""
+        used = self.memory_bytes - memory_bytes if milli < 1000 else 0
+        return replace(self, free_milli=milli, used_memory_bytes=used)
+
     def less(self, milli: int, memory_bytes: int) -> "Slot":
         """What is left of it after a grant; negative numbers give back."""
         return replace(

@@ -5,15 +5,14 @@ other, through kills and outages. The event log says what they decided, in commi
 into a new policy, one after the other, and the policy is asked the same questions at the same places:
 
 - what a trial may do that was just recorded at a rung (the verdict, or its own promotion);
-- which trial is promoted when a slot is free;
-- and, where a trial that never ran was started, that no other one could have been promoted instead.
+- which trial is promoted when a slot is free, and what it takes over from another one;
+- and, where a trial that never ran was started, that no other one should have been promoted instead.
 
 An answer that differs in anything (the trial, the action, the rank, the cutoff, the sentence) is a `Difference`.
 The log is the only input: no table, no cache, no clock.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 
@@ -24,19 +23,26 @@ from headrace.client.events import (
     Event,
     PausePrice,
     ProposalsEnded,
+    ReportRecorded,
     RungRecorded,
     TrialCreated,
+    TrialExploited,
     TrialMoved,
 )
 from headrace.client.events import Explanation as Logged
+from headrace.client.model import Checkpoint as LoggedCheckpoint
+from headrace.client.model import Exploit as LoggedExploit
 from headrace.client.model import TerminationReason, TrialState
 from headrace.spec import StudySpec
 from headrace_services.scheduler.policies import Action as Ruling
-from headrace_services.scheduler.policies import Explanation, Promotion, RungCost, RungResult, make_policy
+from headrace_services.scheduler.policies import Explanation, Promotion, RungCost
 from headrace_services.scheduler.policies import PausePrice as Price
+from headrace_services.scheduler.records import Checkpoint, Exploit, RungEntry
+from headrace_services.scheduler.step.cache import StudyCache
 
 _BY_USER = "paused by a user"
-_COMPARED = tuple(field.name for field in fields(Explanation))
+_LOGGED = {field.name for field in fields(Logged)}
+_COMPARED = tuple(field.name for field in fields(Explanation) if field.name in _LOGGED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +77,7 @@ class _Answer:
     trial: int
     action: Action
     explanation: Explanation
+    exploit: Exploit | None = None
 
     def __str__(self) -> str:
         return f"trial {self.trial}: {self.action}: {self.explanation.sentence}"
@@ -80,15 +87,21 @@ class Replay:
     """One study's log, event by event, in the order of the cursor."""
 
     def __init__(self, spec: StudySpec) -> None:
-        self._policy = make_policy(spec)
-        self._arrivals: Counter[tuple[int, int]] = Counter()
-        self._unjudged: dict[int, list[RungResult]] = {}
+        self._spec = spec
+        self._study = StudyCache.empty(spec)
+        self._policy = self._study.policy
+        self._more = True
+        """Whether the sampler had configurations left."""
+        self._unstarted: set[int] = set()
+        self._saved: dict[int, LoggedCheckpoint | None] = {}
+        """The checkpoint of each trial's last report."""
+        self._unjudged: dict[int, list[RungEntry]] = {}
         """What a report recorded for a trial, until the decision on it."""
         self._stayed: dict[int, tuple[int, _Answer]] = {}
         """Trials that may go on by the policy and were paused: a user must have asked for it."""
+        self._exploits: dict[int, Exploit] = {}
+        """What a trial is to take over, until the log says that it did."""
         self._differences: list[Difference] = []
-        self._more = True
-        """Whether the sampler had configurations left."""
         self._cursor = 0
         self._decisions = 0
         self._starts = 0
@@ -104,12 +117,15 @@ class Replay:
             return
         match event.detail:
             case TrialCreated() as created:
-                if not created.baseline:
-                    self._policy.joined(event.trial, created.bracket, dict(created.params))
+                self._created(event.trial, created)
+            case ReportRecorded() as report:
+                self._saved[event.trial] = report.checkpoint
             case RungRecorded() as recorded:
-                self._record(event.trial, recorded)
+                self._recorded(event.trial, recorded)
             case DecisionMade() as made:
                 self._decided(event.trial, made)
+            case TrialExploited() as exploited:
+                self._exploited(event.trial, exploited.exploit)
             case TrialMoved() as moved:
                 self._moved(event.trial, moved)
             case _:
@@ -124,23 +140,30 @@ class Replay:
             differences=tuple(self._differences),
         )
 
-    def _record(self, trial: int, recorded: RungRecorded) -> None:
+    # The log's events.
+
+    def _created(self, trial: int, created: TrialCreated) -> None:
+        self._unstarted.add(trial)
+        self._study.joined(trial, created.bracket, dict(created.params), baseline=created.baseline)
+
+    def _recorded(self, trial: int, recorded: RungRecorded) -> None:
         result = recorded.result
-        place = (recorded.bracket, result.rung)
-        self._arrivals[place] += 1
-        if result.arrival != self._arrivals[place]:
-            self._differ(trial, f"arrival {result.arrival} at the rung", f"arrival {self._arrivals[place]}")
-        entry = RungResult(
-            trial=trial,
+        arrival = self._study.next_arrival(recorded.bracket, result.rung)
+        if result.arrival != arrival:
+            self._differ(trial, f"arrival {result.arrival} at the rung", f"arrival {arrival}")
+        saved = self._saved.get(trial) if self._spec.shares_checkpoints else None
+        entry = RungEntry(
+            number=trial,
             bracket=recorded.bracket,
             rung=result.rung,
             milestone=result.milestone,
             step=result.step,
             value=result.value,
             arrival=result.arrival,
+            checkpoint=None if saved is None else _checkpoint(saved),
             cost=RungCost(**asdict(result.cost)) if result.cost else None,
         )
-        self._policy.record(entry)
+        self._study.record(entry)
         self._unjudged.setdefault(trial, []).append(entry)
 
     def _decided(self, trial: int, made: DecisionMade) -> None:
@@ -148,16 +171,32 @@ class Replay:
         entries = self._crossed(trial)
         answer = self._judge(entries[-1]) if entries else self._promotion()
         logged = f"trial {trial}: {made.action}: {made.explanation.sentence}"
+        goes_on = made.action is Action.CONTINUE
         if answer is None:
             self._differ(trial, logged, "no trial may be promoted")
         elif answer.trial != trial or not _same(made.explanation, answer.explanation):
             self._differ(trial, logged, str(answer))
+        elif made.action is Action.PAUSE and answer.exploit is not None:
+            goes_on = True  # it leaves its slot for another's state
         elif made.action is Action.PAUSE and answer.action is Action.CONTINUE:
+            goes_on = True
             self._stayed[trial] = (self._cursor, answer)
         elif made.action is not answer.action:
             self._differ(trial, logged, str(answer))
-        if made.action is Action.CONTINUE or trial in self._stayed:
+        if goes_on:
             self._policy.promoted(trial, made.explanation.bracket, made.explanation.rung)
+            if answer is not None and answer.exploit is not None:
+                self._exploits[trial] = answer.exploit
+
+    def _exploited(self, trial: int, logged: LoggedExploit) -> None:
+        exploit = self._exploits.pop(trial, None)
+        said = f"trial {trial} took over trial {logged.donor} as {dict(logged.params)}"
+        if exploit is None:
+            self._differ(trial, said, "nothing is to be taken over")
+            return
+        if (logged.donor, dict(logged.params)) != (exploit.donor, exploit.params):
+            self._differ(trial, said, f"trial {trial} takes over trial {exploit.donor} as {exploit.params}")
+        self._policy.exploited(exploit)
 
     def _moved(self, trial: int, moved: TrialMoved) -> None:
         if trial in self._stayed:
@@ -165,32 +204,39 @@ class Replay:
             if _BY_USER not in moved.detail and moved.reason is not TerminationReason.CANCELLED:
                 self._differ(trial, f"trial {trial}: {Action.PAUSE} (event {cursor})", str(answer))
         if moved.to_state is TrialState.TERMINATED:
+            self._unstarted.discard(trial)
             self._crossed(trial)  # one that has had its full budget ends without a decision
             self._policy.withdraw(trial)
         elif moved.action == "launch" and moved.epoch == 1:
             self._starts += 1
-            promotion = self._policy.next_promotion(more=self._more)
+            self._unstarted.discard(trial)
+            promotion = None if self._policy.new_trials_first else self._promotion()
             if promotion is not None:
-                self._differ(trial, f"trial {trial} was started", str(_promoted(promotion)))
+                self._differ(trial, f"trial {trial} was started", str(promotion))
 
-    def _crossed(self, trial: int) -> list[RungResult]:
+    # The policy's answers.
+
+    def _crossed(self, trial: int) -> list[RungEntry]:
         """Take what was recorded since the trial's last decision; it is past all of these rungs but the highest."""
         entries = self._unjudged.pop(trial, [])
         for entry in entries[:-1]:
             self._policy.promoted(trial, entry.bracket, entry.rung)
         return entries
 
-    def _judge(self, entry: RungResult) -> _Answer:
-        verdict = self._policy.verdict(entry.trial, entry.bracket, entry.rung, more=self._more)
-        if verdict.action is Ruling.PAUSE:
-            promotion = self._policy.next_promotion(more=self._more)
-            if promotion is not None and promotion.trial == entry.trial:
-                return _promoted(promotion)
-        return _Answer(entry.trial, Action(verdict.action.value), verdict.explanation)
+    def _judge(self, entry: RungEntry) -> _Answer:
+        verdict = self._policy.verdict(entry.number, entry.bracket, entry.rung, more=self._more)
+        waits = self._policy.new_trials_first and self._unstarted
+        if verdict.action is Ruling.PAUSE and not waits:
+            promotion = self._promotion()
+            if promotion is not None and promotion.trial == entry.number:
+                return promotion
+        return _Answer(entry.number, Action(verdict.action.value), verdict.explanation)
 
     def _promotion(self) -> _Answer | None:
-        promotion = self._policy.next_promotion(more=self._more)
-        return _promoted(promotion) if promotion else None
+        found: Promotion | None = self._policy.next_promotion(more=self._more)
+        if found is None:
+            return None
+        return _Answer(found.trial, Action.CONTINUE, found.explanation, found.exploit)
 
     def _differ(self, trial: int, logged: str, replayed: str) -> None:
         self._differences.append(
@@ -221,8 +267,14 @@ def replay_study(client: Client, name: str) -> Replayed:
     return playing.result()
 
 
-def _promoted(promotion: Promotion) -> _Answer:
-    return _Answer(promotion.trial, Action.CONTINUE, promotion.explanation)
+def _checkpoint(logged: LoggedCheckpoint) -> Checkpoint:
+    return Checkpoint(
+        uri=logged.uri,
+        step=logged.step,
+        size_bytes=logged.size_bytes,
+        manifest_sha256=logged.manifest_sha256,
+        write_time_s=logged.write_time_s or 0.0,
+    )
 
 
 def _same(logged: Logged, made: Explanation) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli import (
+    best,
     check,
     control,
     doctor,
@@ -97,6 +98,7 @@ PANELS: dict[str, dict[str, Callable[..., object]]] = {
     "Look": {
         "studies": listings.studies,
         "show": show.show,
+        "best": best.best,
         "lineage": lineage.lineage,
         "trials": listings.trials,
         "why": why.why,

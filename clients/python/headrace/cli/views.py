@@ -36,6 +36,9 @@ def study(info: StudyInfo) -> Json:
         },
         "best": trial(info.best) if info.best else None,
         "baseline": trial(info.baseline) if info.baseline else None,
+        "objectives": [{"metric": one.metric, "goal": one.goal} for one in info.spec.objectives],
+        "constraints": [str(constraint) for constraint in info.spec.constraints],
+        "front": [trial(one) for one in info.front],
         "rungs": [
             {
                 "rung": r.rung,
@@ -71,6 +74,9 @@ def trial(info: TrialInfo) -> Json:
         "best_value": info.best_value,
         "best_step": info.best_step,
         "metrics": info.metrics,
+        "objectives": info.objective_values,
+        "feasible": info.feasible,
+        "generation": info.generation,
         "rungs": [rung_result(r) for r in info.rungs],
         "lineage": [exploit(copied) for copied in info.lineage],
         "steps_spent": info.steps_spent,
@@ -195,6 +201,7 @@ def _detail(detail: ev.EventDetail | None) -> tuple[str, Json | None]:
                 "params": detail.params,
                 "bracket": detail.bracket,
                 "baseline": detail.baseline,
+                "proposal": asdict(detail.proposal) if detail.proposal else None,
             }
         case ev.TrialMoved():
             return "trial_moved", {
@@ -226,6 +233,8 @@ def _detail(detail: ev.EventDetail | None) -> tuple[str, Json | None]:
             return "trial_exploited", exploit(detail.exploit)
         case ev.ProposalsEnded():
             return "proposals_ended", {"proposals": detail.proposals}
+        case ev.ProposalFailed():
+            return "proposal_failed", asdict(detail)
         case ev.StudyMoved():
             return "study_moved", {
                 "from": detail.from_state,

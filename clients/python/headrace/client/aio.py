@@ -55,6 +55,7 @@ class AsyncStudy(StudyBase[AsyncTransport]):
 
     status = awaiting(flows.status)
     best = awaiting(flows.best)
+    front = awaiting(flows.front)
     trials = awaiting(flows.trials)
     reports = awaiting(flows.reports)
     pause = awaiting(flows.pause_study)

@@ -84,6 +84,7 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
         cursor=status.cursor,
         created=_time(proto, "create_time", proto.create_time),
         ended=_time(proto, "end_time", proto.end_time),
+        front=tuple(trial(one, order=spec.space) for one in status.front),
     )
 
 
@@ -120,6 +121,9 @@ def trial(proto: trial_pb2.Trial, *, order: Iterable[str] = ()) -> model.TrialIn
         log_path=proto.log_path or None,
         log_tail=proto.log_tail,
         lineage=tuple(exploit(e, order=order) for e in proto.lineage),
+        objective_values=dict(proto.objective_values),
+        feasible=proto.feasible if proto.HasField("feasible") else None,
+        generation=proto.generation if proto.HasField("generation") else None,
     )
 
 
@@ -308,6 +312,7 @@ def _detail(proto: event_pb2.Event, order: Iterable[str]) -> ev.EventDetail | No
                 params=params(created.parameters, order=order),
                 bracket=created.bracket,
                 baseline=created.baseline,
+                proposal=proposal(created.proposal) if created.HasField("proposal") else None,
             )
         case "trial_moved":
             return _moved(proto.trial_moved)
@@ -332,11 +337,26 @@ def _detail(proto: event_pb2.Event, order: Iterable[str]) -> ev.EventDetail | No
             return ev.TrialExploited(exploit=exploit(proto.trial_exploited.exploit, order=order))
         case "proposals_ended":
             return ev.ProposalsEnded(proposals=proto.proposals_ended.proposals)
+        case "proposal_failed":
+            failed = proto.proposal_failed
+            return ev.ProposalFailed(proposal=failed.proposal, attempts=failed.attempts, error=failed.error)
         case "study_moved":
             moved = proto.study_moved
             return ev.StudyMoved(from_state=moved.from_state, to_state=moved.to_state, detail=moved.detail)
         case _:
             return None
+
+
+def proposal(proto: event_pb2.Proposal) -> ev.Proposal:
+    """What a configuration was proposed from."""
+    return ev.Proposal(
+        sampler=proto.sampler,
+        milestone=proto.milestone or None,
+        results=proto.results,
+        warm_results=proto.warm_results,
+        pending=proto.pending,
+        generation=proto.generation if proto.HasField("generation") else None,
+    )
 
 
 def _moved(proto: event_pb2.TrialMoved) -> ev.TrialMoved:

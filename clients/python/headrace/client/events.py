@@ -84,12 +84,38 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What a model-based sampler made a configuration from."""
+
+    sampler: str
+    """The kind; `random` where the sampler failed."""
+    milestone: int | None
+    """The step whose results it saw; None: each trial's first result."""
+    results: int
+    warm_results: int
+    """Further results, of an earlier study."""
+    pending: int
+    generation: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialCreated:
     """A trial was proposed."""
 
     params: Mapping[str, Value]
     bracket: int
     baseline: bool
+    proposal: Proposal | None = None
+    """Only of a sampler that learns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalFailed:
+    """The sampler failed at a proposal every time it was tried, and a random draw took its place."""
+
+    proposal: int
+    attempts: int
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +190,7 @@ EventDetail = (
     | DecisionMade
     | TrialExploited
     | ProposalsEnded
+    | ProposalFailed
     | StudyMoved
 )
 

@@ -138,8 +138,16 @@ def status(study: StudyHandle) -> Flow[StudyInfo]:
 
 
 def best(study: StudyHandle) -> Flow[TrialInfo | None]:
-    """The best trial so far, the baseline not counted; None before the first finite value."""
+    """The best feasible trial so far, the baseline not counted; None before the first finite value.
+
+    With several objectives it is the best by the first one: see `front`.
+    """
     return (yield from status(study)).best
+
+
+def front(study: StudyHandle) -> Flow[tuple[TrialInfo, ...]]:
+    """With several objectives: the feasible trials that no other one beats in every objective, by the first one."""
+    return (yield from status(study)).front
 
 
 def trials(study: StudyHandle, states: Iterable[TrialState] = ()) -> Flow[list[TrialInfo]]:

@@ -7,7 +7,7 @@ the study is known, else by name.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -171,6 +171,12 @@ class TrialInfo:
     log_path: str | None
     log_tail: str
     lineage: tuple[Exploit, ...] = ()
+    objective_values: Mapping[str, float] = field(default_factory=dict)
+    """Every objective in the last report, by metric; empty where there is one objective only."""
+    feasible: bool | None = None
+    """Whether the last report meets every constraint; None without constraints, and before the first report."""
+    generation: int | None = None
+    """The generation that an evolutionary sampler proposed it for."""
 
     @property
     def outcome(self) -> str:
@@ -235,6 +241,8 @@ class StudyInfo:
     cursor: int
     created: datetime | None
     ended: datetime | None
+    front: tuple[TrialInfo, ...] = ()
+    """With several objectives: the feasible trials that no other one beats in every objective, by the first one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

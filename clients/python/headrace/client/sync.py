@@ -57,6 +57,7 @@ class Study(StudyBase[BlockingTransport]):
 
     status = blocking(flows.status)
     best = blocking(flows.best)
+    front = blocking(flows.front)
     trials = blocking(flows.trials)
     reports = blocking(flows.reports)
     pause = blocking(flows.pause_study)

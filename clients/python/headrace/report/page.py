@@ -13,6 +13,7 @@ from headrace.client import wording
 from headrace.report import style
 from headrace.report.curves import learning_curves
 from headrace.report.data import StudyData
+from headrace.report.front import pareto_fronts
 from headrace.report.gantt import gantt
 from headrace.report.lineage import lineage
 from headrace.report.parallel import parallel_coordinates
@@ -77,6 +78,7 @@ def render(data: StudyData) -> str:
             "One line a trial; dotted vertical lines are the rungs. Point at a line to see the trial and why it ended.",
             _figure(learning_curves(data), "curves"),
         ),
+        *_fronts(data),
         *_lineage(data),
         _section(
             "Parameters and values",
@@ -106,6 +108,19 @@ def render(data: StudyData) -> str:
         f"<style>{CSS}</style>\n<script>{get_plotlyjs()}</script>\n</head>\n<body>\n<main>\n"
         f"{_header(data)}\n{''.join(sections)}\n</main>\n<script>{SORT_SCRIPT}</script>\n</body>\n</html>\n"
     )
+
+
+def _fronts(data: StudyData) -> list[str]:
+    figures = [
+        _figure(figure, f"front-{place}", zoom=False) for place, figure in enumerate(pareto_fronts(data))
+    ]
+    if not figures:
+        return []
+    what = (
+        "One point a trial, by its last report. The line joins the trials that no other one beats in every objective; "
+        "of more than two objectives each pair is drawn, so that some of them lie behind the line's points."
+    )
+    return [_section("Front", what, "".join(figures))]
 
 
 def _lineage(data: StudyData) -> list[str]:
@@ -139,7 +154,12 @@ def _cards(data: StudyData) -> list[str]:
     study = data.study
     counts = study.counts
     cards = []
-    if study.best is not None:
+    if data.outcome.several:
+        names = " and ".join(objective.metric for objective in study.spec.objectives)
+        cards.append(
+            _card(f"front of {names}", str(len(study.front)), "trials that no other one beats", "best")
+        )
+    elif study.best is not None:
         best = study.best
         gain = (data.outcome.improvement_text() or "").removeprefix("none: ")
         cards.append(
@@ -170,7 +190,7 @@ def _cards(data: StudyData) -> list[str]:
     cards.append(_card("trials", str(counts.total), ends + (f", {live} live" if live else "")))
     if data.outcome.wall_time_s is not None:
         cards.append(_card("wall time", wording.duration(data.outcome.wall_time_s), ""))
-    if study.best is not None:
+    if study.best is not None and not data.outcome.several:
         rows = "".join(
             f"<div><dt>{escape(name)}</dt><dd>{escape(wording.scalar(value))}</dd></div>"
             for name, value in study.best.params.items()

@@ -9,11 +9,11 @@ With `--standby` it is started before its trial is known, and has imported what 
 """
 
 import gc
-import io
 import sys
 import traceback
 
 from headrace.trial.cluster import ClusterRuntime
+from headrace.trial.output import print_patiently
 from headrace.trial.runtime import DaemonGone, TrialRuntimeError
 from headrace.trial.script import finish_with, run
 from headrace.trial.standby import stand_by
@@ -22,8 +22,7 @@ from headrace.trial.target import import_target
 
 def main() -> int:
     """Runs the trial that `HEADRACE_RUNTIME` and `HEADRACE_LEASE_ID` name; returns the exit status."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # a log that is followed must not lag
+    print_patiently()
     ready = stand_by(sys.argv)
     try:
         runtime = ClusterRuntime.from_environment()

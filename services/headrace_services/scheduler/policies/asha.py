@@ -9,7 +9,7 @@ A study ends with a trial that had the full budget: when no more results can com
 nobody in training), no candidate is left and no trial has reached the last rung, the best one that waits at the highest
 rung goes on all the same. ⌊n/η⌋ is made for an endless stream; of 150 trials over six rungs with η=3 the last rung
 would get ⌊1/3⌋ = 0, and the winner would be known from half of its training. One trial gets this chance, up to the
-last rung or until it ends by itself. (Decision 0020.)
+last rung; when it ends on the way, no other one gets it. (Decision 0020.)
 
 **Stopping.** At a rung a trial goes on iff it is among the best max(1, ⌊n/η⌋) of the n results there, its own
 included; else it is stopped. A result that equals the last one kept is kept too: the rule stops what is worse than
@@ -70,7 +70,7 @@ class _Asha(Policy):
         self._withdrawn: set[int] = set()
         self._in_training: set[int] = set()
         self._last: int | None = None
-        """The trial that went on although it was not among the best ⌊n/η⌋, as no more results would come."""
+        """The last trial that went on although it was not among the best ⌊n/η⌋."""
 
     @property
     def brackets(self) -> int:
@@ -184,7 +184,7 @@ class AshaPromotion(_Asha):
             if trial is not None and ranking.place(trial).rank <= kept:
                 why = "it is the best one not promoted yet and goes on"
                 return self._promotion(trial, bracket, rung, kept, why)
-        if more or self._in_training or self._finished():
+        if more or self._in_training or self._last in self._withdrawn or self._finished():
             return None
         return self._last_promotion()
 
@@ -192,7 +192,7 @@ class AshaPromotion(_Asha):
         """The best of the highest rung, where nobody else will be compared with it any more."""
         for bracket, rung in self._promotable_from:
             trial = self._rungs[bracket, rung].best_waiting()
-            if trial is not None and self._last in (None, trial):
+            if trial is not None:
                 why = "no more results will come and no trial had the full budget, so the best one goes on"
                 return self._promotion(
                     trial, bracket, rung, len(self._rungs[bracket, rung]) // self._eta, why

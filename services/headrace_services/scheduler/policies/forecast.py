@@ -10,7 +10,7 @@ learning rates change on the way and the near past says most. Real curves leave 
 **From its peers** (`of_peers`). The final values of completed trials, regressed on their values at the same step,
 with a slope that leans towards 1. Schedules and plateaus that all trials share show here and not in the curve.
 
-**Both** (`mixed`): m peers have the weight m/(m + 6), below three peers none. The constants were calibrated on the
+**Both** (`mixed`): m peers have the weight m/(m + 3), below three peers none. The constants were calibrated on the
 AlgoPerf curves (`benchmarks/policies/calibrate_forecast.py`); decision 0019 has the figures.
 """
 
@@ -30,10 +30,10 @@ CURVE_NOISE = 0.002
 PEER_NOISE = 0.01
 DRIFT_OF_GAIN = 0.5
 """κ."""
-DRIFT_OF_TIME = 0.2
+DRIFT_OF_TIME = 0.1
 """κ₀."""
 MIN_PEERS = 3
-PEER_HALF_WEIGHT = 6
+PEER_HALF_WEIGHT = 3
 
 Floats = NDArray[np.float64]
 

@@ -71,7 +71,8 @@ class Pbt(Policy):
         self._waits_at: dict[int, tuple[int, int, int]] = {}
 
     def ladder(self, bracket: int) -> tuple[int, ...]:
-        del bracket
+        if bracket != 0:
+            raise IndexError(f"there is no bracket {bracket}: pbt has one")
         return self._ladder
 
     def joined(self, trial: int, bracket: int, params: Params) -> None:
@@ -81,9 +82,7 @@ class Pbt(Policy):
 
     def record(self, result: RungResult) -> None:
         trial, rung = result.trial, result.rung
-        if not 0 <= rung < len(self._ladder):
-            raise ValueError(f"there is no rung {rung}")
-        ranking = self._rankings[rung]
+        ranking = self._ranking(result.bracket, rung)
         if trial in ranking:
             raise ValueError(f"trial {trial} is recorded at rung {rung} already")
         ranking.add(result, waits=False)
@@ -96,8 +95,7 @@ class Pbt(Policy):
             self._waiting.add(self._waits_at[trial])
 
     def promoted(self, trial: int, bracket: int, rung: int) -> None:
-        del bracket
-        self._rankings[rung].result(trial)
+        self._ranking(bracket, rung).result(trial)
         if trial in self._waits_at and self._waits_at[trial][0] == rung:
             self._stop_waiting(trial)
 
@@ -111,9 +109,10 @@ class Pbt(Policy):
         self._stop_waiting(trial)
 
     def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
-        del bracket, more
-        result = self._rankings[rung].result(trial)
-        explanation = self._explain(result, "the population is compared before it goes on")
+        del more
+        result = self._ranking(bracket, rung).result(trial)
+        lack = "" if result.finite else f"{no_value_sentence(result)}; "
+        explanation = self._explain(result, f"{lack}the population is compared before it goes on")
         return Verdict(action=Action.PAUSE, explanation=explanation)
 
     def next_promotion(self, *, more: bool = True) -> Promotion | None:
@@ -138,6 +137,11 @@ class Pbt(Policy):
         own = {ranking.result(trial).checkpoint for ranking in self._rankings[behind:] if trial in ranking}
         lent = {self._origin(member) for member in self._rung}
         return frozenset(checkpoint.uri for checkpoint in own | lent if checkpoint is not None)
+
+    def _ranking(self, bracket: int, rung: int) -> Ranking:
+        if bracket != 0 or not 0 <= rung < len(self._ladder):
+            raise ValueError(f"there is no rung {rung} in bracket {bracket}")
+        return self._rankings[rung]
 
     def _exploit(self, result: RungResult) -> tuple[Exploit | None, str]:
         """Whom a member copies before it goes on from a rung, if anybody, and why."""

@@ -5,8 +5,10 @@ that reached a rung waits there for the rest of its cohort.
 
 **Hyperband** (Li et al., JMLR 18, algorithm 1): bracket s = s_max, …, 0 is successive halving with n =
 ⌈(s_max+1)/(s+1)·η^s⌉ trials whose first rung is max_steps/η^s. The trials of a study fill the brackets one after the
-other, the most aggressive first, and then begin again. No bracket waits for another: while one stands at a barrier,
-the next ones get the slots, so a worker is idle only when no trial of any cohort may run and no new one can start.
+other, the most aggressive first, and then begin again. A study with fewer trials than one round has gives every
+bracket its share of them, so that it, too, hedges between aggressive and cautious brackets. No bracket waits for
+another: while one stands at a barrier, the next ones get the slots, so a worker is idle only when no trial of any
+cohort may run and no new one can start.
 
 A cohort at the end of a study may never be full. Once there are no more trials to come it is decided with those that
 it has. A trial that a user adds later joins the last cohort, which then counts one more member.
@@ -15,7 +17,7 @@ Every question and every fold is O(L log n) for L rungs: the cohorts that have a
 """
 
 from bisect import bisect_right
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from sortedcontainers import SortedSet
 
@@ -55,11 +57,21 @@ def make_hyperband(spec: StudySpec, policy: HyperbandPolicy) -> "Synchronous":
     return Synchronous(
         rule="hyperband",
         ladders=tuple(levels[bracket:] for bracket in range(len(levels))),
-        sizes=bracket_weights(len(levels), len(levels), policy.eta),
+        sizes=_shares(bracket_weights(len(levels), len(levels), policy.eta), spec.max_trials),
         eta=policy.eta,
         maximize=spec.maximizes(),
         first_number=_first_number(spec),
     )
+
+
+def _shares(sizes: tuple[int, ...], trials: int) -> tuple[int, ...]:
+    """The sizes of the brackets, in proportion where there are fewer trials than one iteration has."""
+    ends = [0, *accumulate(sizes)]
+    if trials >= ends[-1]:
+        return sizes
+    # Rounded half up, in integers.
+    shares = [(2 * end * trials + ends[-1]) // (2 * ends[-1]) for end in ends]
+    return tuple(end - start for start, end in pairwise(shares))
 
 
 def _first_number(spec: StudySpec) -> int:

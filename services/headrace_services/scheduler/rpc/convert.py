@@ -8,12 +8,14 @@ from google.protobuf import json_format
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from headrace.spec import params_to_proto, to_proto
+from headrace.spec import StudySpec, params_to_proto, to_proto
+from headrace.spec.objective import is_feasible
 from headrace.v1 import event_pb2, study_pb2, trial_pb2
 from headrace_services.scheduler.lifecycle import Reason, State
-from headrace_services.scheduler.preview import Preview, expected_trials
+from headrace_services.scheduler.preview import Preview
 from headrace_services.scheduler.records import Checkpoint, Decision, Exploit, Lease, Study
 from headrace_services.scheduler.rpc import names
+from headrace_services.scheduler.simulator.scenario import expected_trials
 from headrace_services.scheduler.store.cluster import SlotView, WorkerView
 from headrace_services.scheduler.store.history import StoredEvent, StoredReport
 from headrace_services.scheduler.store.studies import Figures, Occupancy
@@ -52,9 +54,10 @@ def _status(record: Study, figures: Figures) -> study_pb2.StudyStatus:
         cursor=record.cursor,
     )
     if figures.best:
-        status.best.CopyFrom(trial(record.name, figures.best))
+        status.best.CopyFrom(trial(record.name, figures.best, record.spec))
     if figures.baseline:
-        status.baseline.CopyFrom(trial(record.name, figures.baseline))
+        status.baseline.CopyFrom(trial(record.name, figures.baseline, record.spec))
+    status.front.extend(trial(record.name, view, record.spec) for view in figures.front)
     return status
 
 
@@ -80,8 +83,8 @@ def _trials_to_run(record: Study) -> int:
     return expected_trials(record.spec) + baseline + max(0, created - record.sampled)
 
 
-def trial(study_id: str, view: TrialView) -> trial_pb2.Trial:
-    """A trial."""
+def trial(study_id: str, view: TrialView, spec: StudySpec) -> trial_pb2.Trial:
+    """A trial of a study with this spec."""
     record = view.trial
     message = trial_pb2.Trial(
         name=names.trial_name(study_id, record.number),
@@ -90,6 +93,7 @@ def trial(study_id: str, view: TrialView) -> trial_pb2.Trial:
         parameters=params_to_proto(record.params),
         baseline=record.baseline,
         bracket=record.bracket,
+        generation=record.generation,
         epoch=record.epoch,
         step=record.step,
         milestone=record.milestone,
@@ -112,6 +116,11 @@ def trial(study_id: str, view: TrialView) -> trial_pb2.Trial:
         log_tail=record.log_tail,
         lineage=[_exploit(study_id, exploit) for exploit in view.lineage],
     )
+    if spec.further_objectives:
+        values = {one.metric: record.metrics.get(one.metric) for one in spec.objectives}
+        message.objective_values.update({name: value for name, value in values.items() if value is not None})
+    if spec.constraints and record.step:
+        message.feasible = is_feasible(spec.constraints, record.metrics)
     if record.reason:
         message.termination_reason = trial_pb2.TerminationReason.Value(f"TERMINATION_REASON_{record.reason}")
     return message

@@ -80,7 +80,6 @@ class WorkerSession:
         self._name = greeting.name
         self._incarnation = greeting.incarnation
         self._number = number
-        self._began = asyncio.get_running_loop().time()
         self._held = Held()
         self._told_to_leave: set[str] = set()
         self._studies: dict[int, StudyInfo] = {}
@@ -358,8 +357,9 @@ class WorkerSession:
     async def _repeat(self, lease: Lease, trial: Trial) -> None:
         if lease.incarnation == self._incarnation:
             self._put(Assignment(worker_id=self.worker_id, trial=trial, lease=lease))
-        elif asyncio.get_running_loop().time() - self._began > self._timing.lease_ttl_s:
-            # Its earlier incarnation held the lease; by now that would have been reported as lost.
+        else:
+            # An earlier incarnation held the lease. One that remembered it would have named it: it is going to report
+            # it lost, in order, behind what the trial still had to say. This one has lost its memory, and the trial.
             arrival = LeaseExpired(
                 lease_id=lease.id,
                 number=lease.number,

@@ -5,11 +5,15 @@ two machines of eight H100, each 2.5 times as fast as the curves' own device, an
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
+from headrace.spec import StudySpec
 from headrace_services.scheduler.records import Slot
 
 GIB = 1 << 30
+CORES = 64.0
+"""Of a slot; what a simulated trial computes with is its GPU."""
 _TYPE = re.compile(
     r"(?P<name>[A-Za-z][\w.-]*):(?P<workers>\d+)(x(?P<slots>\d+))?(@(?P<speed>\d+(\.\d*)?|\.\d+))?", re.ASCII
 )
@@ -26,6 +30,7 @@ class Machine:
     slots: int
     speed: float = 1.0
     memory_bytes: int = 80 * GIB
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def devices(self, *, placeable: bool = True, incarnation: int = 1) -> tuple[Slot, ...]:
         """The machine's slots, as rows of the scheduler's table."""
@@ -35,8 +40,9 @@ class Machine:
                 index=index,
                 kind="GPU",
                 memory_bytes=self.memory_bytes,
-                labels={},
+                labels=dict(self.labels),
                 model=self.model,
+                cores=CORES,
                 worker_name=self.name,
                 incarnation=str(incarnation),
                 log_dir="",
@@ -52,6 +58,17 @@ def machines(workers: int, *, slots: int = 1, speed: float = 1.0, model: str = "
         Machine(id=number, name=f"{model or 'worker'}-{number}", model=model, slots=slots, speed=speed)
         for number in range(1, workers + 1)
     )
+
+
+def machines_for(spec: StudySpec, trials: int) -> tuple[Machine, ...]:
+    """Machines on which so many trials of a study run at once, whatever it asks for: a machine a trial."""
+    asked = spec.resources
+    grants = [row.slots for row in spec.elastic.grants] if spec.elastic else []
+    found = machines(
+        trials, slots=max([asked.slots, *grants]), model=asked.gpu_types[0] if asked.gpu_types else ""
+    )
+    memory = max(80 * GIB, asked.gpu_memory_bytes)
+    return tuple(replace(machine, memory_bytes=memory, labels=asked.labels) for machine in found)
 
 
 def parse_types(text: str) -> tuple[Machine, ...]:

@@ -280,12 +280,12 @@ def _scenario(
     costs: tuple[float, float, float],
     failures: tuple[float | None, float, float],
 ) -> "Scenario":
-    from headrace_services.scheduler.simulator.cluster import machines, parse_types
+    from headrace_services.scheduler.simulator.cluster import machines_for, parse_types
     from headrace_services.scheduler.simulator.costs import Costs, Failures
     from headrace_services.scheduler.simulator.scenario import Scenario
 
     try:
-        cluster = parse_types(types) if types is not None else machines(workers)
+        cluster = parse_types(types) if types is not None else machines_for(variants[0].spec, workers)
     except ValueError as error:
         raise CommandError(f"--types: {error}.", code=USAGE) from None
     size, bandwidth, start_s = costs
@@ -392,8 +392,8 @@ def _many(
         reporting.show_rows(output, found, times, within=scenario.within)
     if plot is None:
         return False
-    points = [Point(label=row.label, cost=row.cost, panels=(row.regret, row.found)) for row in found]
-    panels = (("regret", ""), ("the winner is the best trial", "percent"))
+    points = [Point(label=row.label, cost=row.cost, panels=(row.regret, row.survived)) for row in found]
+    panels = (("regret", ""), ("the best trial was trained to the end", "percent"))
     title = f"{name}: {f'sweep of {sweep}' if sweep else 'policies'} over {len(seeds)} seeds"
     _write(plot, tradeoff_svg(points, panels, title=title, joined=sweep is not None), title)
     return True

@@ -277,6 +277,7 @@ class Simulation:
                 number=run.lease.number,
                 epoch=run.lease.epoch,
                 sequence=run.next_sequence(),
+                read_time_s=run.study.costs.read_s,
             ),
         )
         if run.alive:

@@ -5,7 +5,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace_services.scheduler.simulator.scenario import Outcome, SeedOutcomes
-from headrace_services.scheduler.simulator.statistics import Estimate, expected_cost, mean, share
+from headrace_services.scheduler.simulator.statistics import (
+    Estimate,
+    bootstrapped,
+    expected_cost,
+    mean,
+    share,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +36,8 @@ class Row:
     """How often the trial that is best at the full budget was trained to the end."""
     found: Estimate
     """How often the winner is that trial."""
+    top: Estimate
+    """How many of the `TOP` best trials are among the study's own best."""
     reached: Estimate
     """How often some report was within the target."""
     to_target_slot_s: Estimate
@@ -61,9 +69,10 @@ def _row(label: str, outcomes: Sequence[Outcome], base: Sequence[Outcome]) -> Ro
         pauses=mean([s.pauses for s in found]),
         idle=mean([s.idle for s in found]),
         idle_pending=mean([s.idle_pending for s in found]),
-        regret=mean([s.regret for s in found]),
+        regret=bootstrapped([s.regret for s in found]),
         survived=share([s.survived for s in found]),
         found=share([s.winner is not None and s.winner == s.best for s in found]),
+        top=mean([s.top for s in found]),
         reached=share([s.to_target_s is not None for s in found]),
         to_target_slot_s=expected_cost([s.to_target_slot_s for s in found], [s.slot_s for s in found]),
         to_target_s=expected_cost([s.to_target_s for s in found], [s.wall_s for s in found]),

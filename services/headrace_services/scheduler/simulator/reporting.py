@@ -12,7 +12,7 @@ from headrace_services.scheduler.simulator.drawing.gantt import COLOURS
 from headrace_services.scheduler.simulator.engine import Simulation, StudySimulation
 from headrace_services.scheduler.simulator.estimates import Row
 from headrace_services.scheduler.simulator.statistics import Estimate
-from headrace_services.scheduler.simulator.summary import Summary
+from headrace_services.scheduler.simulator.summary import TOP, Summary
 
 LANES, LANE_WIDTH, BAR = 16, 72, 40
 SYMBOLS = {
@@ -35,7 +35,7 @@ class Times:
     def __call__(self, seconds: float | None) -> str:
         if seconds is None:
             return "-"
-        return f"{seconds:.6g}" if self.in_steps else wording.duration(seconds)
+        return f"{round(seconds, 1):.6g}" if self.in_steps else wording.duration(seconds)
 
     def unit(self, longest_s: float) -> tuple[float, str]:
         """A unit for an axis: its seconds and its name."""
@@ -228,6 +228,7 @@ def show_rows(output: Output, rows: Sequence[Row], times: Times, *, within: floa
         "REGRET",
         "BEST FOUND",
         "BEST TRAINED",
+        f"TOP {TOP}",
         "IDLE WAITING",
     ]
     body = [
@@ -241,6 +242,7 @@ def show_rows(output: Output, rows: Sequence[Row], times: Times, *, within: floa
             _interval(row.regret, _short),
             _interval(row.found, _percent),
             _interval(row.survived, _percent),
+            _percent(row.top.mean),
             _percent(row.idle_pending.mean),
         ]
         for row in rows
@@ -250,7 +252,8 @@ def show_rows(output: Output, rows: Sequence[Row], times: Times, *, within: floa
     output.line(
         f"Means over {rows[0].slot_s.seeds} seeds with 95% intervals. TO TARGET: expected slot time until a report is "
         f"within {within:.3g} of the best value at the full budget, what missed seeds spent included. BEST FOUND: the "
-        "winner is the trial with that value; BEST TRAINED: it was trained to the end."
+        f"winner is the trial with that value; BEST TRAINED: it was trained to the end; TOP {TOP}: the share of the "
+        f"{TOP} best trials that are among the study's own {TOP} best."
     )
 
 

@@ -39,6 +39,16 @@ def mean(values: Sequence[float | None]) -> Estimate:
     return Estimate(mean=middle, low=middle - half, high=middle + half, seeds=int(known.size))
 
 
+def bootstrapped(values: Sequence[float | None]) -> Estimate:
+    """The mean with a bootstrap interval, for figures that are often 0 and never below it."""
+    known = np.array([value for value in values if value is not None], dtype=float)
+    if known.size < 2:
+        return mean(values)
+    picks = np.random.default_rng(0).integers(known.size, size=(RESAMPLES, known.size))
+    low, high = np.percentile(known[picks].mean(axis=1), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+    return Estimate(mean=float(known.mean()), low=float(low), high=float(high), seeds=int(known.size))
+
+
 def share(hits: Sequence[bool]) -> Estimate:
     """How often something was so, with Wilson's interval."""
     if not hits:

@@ -15,6 +15,7 @@ from headrace_services.scheduler.lifecycle import Reason
 from headrace_services.scheduler.simulator.engine import Simulation, StudySimulation
 
 TARGET_SHARE = 0.01
+TOP = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,8 @@ class Summary:
     best_value: float | None
     survived: bool
     """Whether that trial was trained to the end."""
+    top: float | None
+    """Of the `TOP` trials that are best at the full budget: the share that the study has among its own best."""
     regret: float | None
     to_target_s: float | None
     to_target_slot_s: float | None
@@ -98,6 +101,7 @@ def summarise(simulation: Simulation, study: StudySimulation, *, within: float =
         best=best,
         best_value=best_value,
         survived=best is not None and rows.trials[best].reason is Reason.COMPLETED,
+        top=_top(study),
         regret=_regret(winner_truth, best_value, study),
         to_target_s=reached_s,
         to_target_slot_s=None if reached_s is None else _spent(study, [reached_s])[0],
@@ -107,13 +111,27 @@ def summarise(simulation: Simulation, study: StudySimulation, *, within: float =
 
 def true_best(study: StudySimulation) -> tuple[int | None, float | None]:
     """The trial with the best value at the full budget, the first of equals; (None, None) where none has one."""
+    ranked = _ranked_finals(study)
+    return ranked[0] if ranked else (None, None)
+
+
+def _ranked_finals(study: StudySimulation) -> list[tuple[int, float]]:
+    """The trials with their true values at the full budget, the best first."""
     sign = _sign(study)
-    finals = [(study.curve(number).truth(study.spec.max_steps), number) for number in study.rows.trials]
-    finite = [(value, number) for value, number in finals if value is not None and math.isfinite(value)]
-    if not finite:
-        return None, None
-    value, number = min(finite, key=lambda pair: (sign * pair[0], pair[1]))
-    return number, value
+    finals = ((number, study.curve(number).truth(study.spec.max_steps)) for number in study.rows.trials)
+    finite = [(number, value) for number, value in finals if value is not None and math.isfinite(value)]
+    return sorted(finite, key=lambda pair: (sign * pair[1], pair[0]))
+
+
+def _top(study: StudySimulation) -> float | None:
+    """How much the best trials and those with the best reported values have in common."""
+    sign = _sign(study)
+    reported: dict[int, float] = {}
+    for _, trial, _, value in _reports(study):
+        reported[trial] = min(sign * value, reported.get(trial, math.inf))
+    finals = [number for number, _ in _ranked_finals(study)][:TOP]
+    own = sorted(reported, key=lambda trial: (reported[trial], trial))[:TOP]
+    return len(set(finals) & set(own)) / len(finals) if finals else None
 
 
 def improvements(study: StudySimulation) -> list[Improvement]:

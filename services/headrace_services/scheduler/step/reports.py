@@ -9,6 +9,7 @@ from dataclasses import replace
 from math import isfinite
 
 from headrace.spec import Goal
+from headrace.spec.objective import is_feasible
 from headrace_services.scheduler import events
 from headrace_services.scheduler.arrivals import Accepted, Outcome, ReportArrived, Stale
 from headrace_services.scheduler.lifecycle import Action, Reason, State, StudyState
@@ -94,6 +95,7 @@ def _note_metrics(state: StepState, arrival: ReportArrived, progress: int) -> Tr
         progress
         and value is not None
         and isfinite(value)
+        and is_feasible(state.study.spec.constraints, arrival.metrics)
         and _better(value, trial.best_value, objective.goal)
     ):
         trial = state.update(trial.number, best_value=value, best_step=arrival.step)

@@ -43,12 +43,15 @@ def join(state: StepState) -> None:
 def find(state: StepState, trial: Trial, milestone: int) -> Placement | None:
     """Return the slots for a trial, once those that go before have been left theirs; None where it has to wait."""
     waiting = waiting_for(state, trial, milestone)
-    kept = _reservations(state)
+    own = _own_reservation(state, waiting)
+    kept = [*_others_reservations(state), *([own] if own else [])]
     _leave_to_others(state, kept)
     devices = _devices(state)
     placement = _spare(state, trial, waiting, devices, kept, milestone) or fit(devices, waiting, kept)
     if placement is None and state.room.blocked is None:
         state.room.blocked = waiting
+    if placement is not None and own is not None and own.key == waiting.key:
+        state.give_up_reservation()
     return placement
 
 
@@ -85,6 +88,8 @@ def keep(state: StepState) -> None:
     if blocked is None or state.room.devices is None:
         return
     mine = _own_reservation(state, blocked)
+    if mine is not None and mine.key != blocked.key:
+        return  # another trial, of another size, has slots kept for it; one at a time
     reservations = [*_others_reservations(state), *([mine] if mine else [])]
     cluster = Cluster(
         devices=_without(state.room.devices, state.room.withheld),
@@ -95,6 +100,8 @@ def keep(state: StepState) -> None:
     plan = PLACER.plan(cluster, [blocked])
     kept = next((r for r in plan.reservations if r.key == blocked.key), None)
     if kept is None:
+        if state.study.standing.reserved is not None:
+            state.give_up_reservation()
         _ask_of_the_overdrawn(state, cluster.running)
         return
     if kept == mine:
@@ -137,15 +144,11 @@ def settle_standing(state: StepState) -> None:
         if spec.max_parallel:
             count = min(count, spec.max_parallel - state.live)
         count = max(1, count)
-    reserved = before.reserved if blocked is not None else None
     state.stand(
-        wants_slots=blocked.request.slots if blocked else 0,
-        wants_count=count,
-        reserved=reserved,
-        quantum_s=_quantum_s(state),
+        wants_slots=blocked.request.slots if blocked else 0, wants_count=count, quantum_s=_quantum_s(state)
     )
-    if before.reserved is not None and reserved is None:
-        state.changes.withdraw_asks = True
+    if before.reserved is not None and blocked is None:
+        state.give_up_reservation()
 
 
 def own_share(state: StepState) -> Share:
@@ -190,7 +193,7 @@ def leaves_at_rung(state: StepState, lease: Lease, trial: Trial, target: int) ->
         )
         for slots in range(larger.slots, len(lease.slots), -1):
             job = Waiting(key=(state.study.id, trial.number), request=replace(larger, slots=slots))
-            if fit([*state.free, *own], job, _reservations(state)) is not None:
+            if fit([*state.free, *own], job, _others_reservations(state)) is not None:
                 return f"{slots - len(lease.slots)} spare slots are free: it goes on with {slots} to {target} steps"
         return None
     if wanted != len(lease.slots) and spare < len(lease.slots):
@@ -318,21 +321,16 @@ def _over(state: StepState) -> set[str]:
     return {lease.id for lease in state.changes.updated.values() if not lease.live}
 
 
-def _reservations(state: StepState) -> list[Reservation]:
-    own = own_share(state).reservation(state.study.now_s)
-    return [*_others_reservations(state), *([own] if own else [])]
-
-
 def _others_reservations(state: StepState) -> list[Reservation]:
     return state.room.reservations(state.study.now_s)
 
 
-def _own_reservation(state: StepState, blocked: Waiting) -> Reservation | None:
-    """The study's reservation is its first waiting trial's, whichever that is now."""
+def _own_reservation(state: StepState, waiting: Waiting) -> Reservation | None:
+    """The study's reservation is that of its first trial of the size, whichever that is now."""
     own = own_share(state).reservation(state.study.now_s)
-    if own is None or len(own.slots) != blocked.request.slots:
-        return None
-    return replace(own, key=blocked.key)
+    if own is None or len(own.slots) != waiting.request.slots:
+        return own
+    return replace(own, key=waiting.key)
 
 
 def _quantum_s(state: StepState) -> float:

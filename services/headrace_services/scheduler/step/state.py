@@ -47,7 +47,7 @@ class StepState:
         self.trials: dict[int, Trial] = {}
         self.leases: dict[str, Lease] = {}
         self.slots: dict[str, tuple[Slot, ...]] = {}
-        """The slots that leases hold."""
+        """The slots that leases hold, each with what the lease has of it as free: what becomes free with it."""
         self.free: list[Slot] = []
         self.queue: list[int] = []
         """Runnable trials: interrupted ones first, then by number."""
@@ -126,6 +126,9 @@ class StepState:
             self.held -= 1
         over: dict[str, Any] = {"reason": reason, "detail": detail, "milestone": None, "held": False}
         self.move(number, Action.TERMINATE, **over, **changes)
+        reserved = self.study.standing.reserved
+        if reserved is not None and reserved.number == number:
+            self.give_up_reservation()
         if number in self.queue:
             self.queue.remove(number)
         self.cache.policy.withdraw(number)
@@ -187,7 +190,7 @@ class StepState:
     def grant(self, lease: Lease, slots: tuple[Slot, ...]) -> None:
         """Give out a lease on slots, or on none to a client."""
         self.leases[lease.id] = lease
-        self.slots[lease.id] = slots
+        self.slots[lease.id] = tuple(slot.part(lease.milli, lease.memory_bytes) for slot in slots)
         self.changes.granted[lease.id] = lease
         self.changes.occupy(slots, lease)
         self.live += 1
@@ -254,6 +257,11 @@ class StepState:
     def stand(self, **changes: Any) -> None:
         """Change the study's standing in the cluster."""
         self.study = replace(self.study, standing=replace(self.study.standing, **changes))
+
+    def give_up_reservation(self) -> None:
+        """No slots are kept for a trial of the study any more."""
+        self.stand(reserved=None)
+        self.changes.withdraw_asks = True
 
     def learn_speed(self, lease: Lease, steps: int, seconds: float) -> None:
         """Take in how long a trial trained on its grant."""

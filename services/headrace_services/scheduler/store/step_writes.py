@@ -202,7 +202,7 @@ _LEASE_COLUMNS = (
     "model",
 )
 _CREATE_TRIALS = _inserting(
-    tables.trial, "study_id", "number", "state", "params", "baseline", "bracket", "milestone"
+    tables.trial, "study_id", "number", "state", "params", "baseline", "bracket", "generation", "milestone"
 )
 _GRANT_LEASES = _inserting(tables.lease, *_LEASE_COLUMNS, expires_at=lambda new: now + _seconds(new.ttl_s))
 _REPORTS = _inserting(tables.report, *rows.REPORT_COLUMNS)

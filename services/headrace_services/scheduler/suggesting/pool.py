@@ -21,6 +21,9 @@ from headrace_services.scheduler.suggesting.process import Failed, Question, wor
 MODELS_KEPT = 32
 """How many studies' models a process holds; the one that was not asked for the longest is dropped."""
 
+START_LIMIT_S = 60.0
+"""How long a process may take to load its libraries."""
+
 Work = Callable[[Connection], None]
 
 
@@ -82,7 +85,7 @@ class Pool:
                 reply = await self._exchange(seat, question)
             done = True
         except TimeoutError:
-            raise AttemptFailedError(f"no answer within {self._limit_s:g} s") from None
+            raise AttemptFailedError(f"no answer within its {self._limit_s:g} s") from None
         except (EOFError, OSError):
             raise AttemptFailedError("its process died, perhaps for want of memory") from None
         finally:
@@ -110,6 +113,9 @@ class Pool:
         process.start()
         theirs.close()
         seat.process, seat.pipe = process, ours
+        if not ours.poll(START_LIMIT_S):
+            raise TimeoutError
+        ours.recv()  # READY
 
     async def _exchange(self, seat: _Seat, question: Question) -> Suggestion | Failed:
         """Send and receive. What is sent may be longer than the pipe holds, so a thread sends it."""

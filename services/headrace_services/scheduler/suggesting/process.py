@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # what is heavy is imported in the process, after its threads
     from headrace.spec import StudySpec
     from headrace_services.scheduler.samplers import Learner, Params, Result, Suggestion
 
+READY = "ready"
+"""What a process sends first, when its libraries are loaded: what comes after is measured against the limit."""
 _NICENESS = 5
 """A fit may take its time; reports and heartbeats may not."""
 
@@ -47,9 +49,6 @@ class Failed:
     error: str
 
 
-Answer = "Suggestion | Failed"
-
-
 def work(pipe: Connection) -> None:
     """The main function of the process: answer until the pipe ends."""
     signal.signal(
@@ -58,16 +57,16 @@ def work(pipe: Connection) -> None:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     os.nice(_NICENESS)
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
     models: dict[str, Learner] = {}
-    while True:
-        try:
-            question = pipe.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            pipe.send(answer(models, question))
-        except (BrokenPipeError, ConnectionResetError):
-            return
+    try:
+        pipe.send(READY)
+        while True:
+            pipe.send(answer(models, pipe.recv()))
+    except (EOFError, OSError):
+        return
 
 
 def answer(models: "dict[str, Learner]", question: Question) -> "Suggestion | Failed":
@@ -76,11 +75,8 @@ def answer(models: "dict[str, Learner]", question: Question) -> "Suggestion | Fa
         if question.forget is not None:
             models.pop(question.forget, None)
         if question.begin is not None:
-            import optuna
-
             from headrace_services.scheduler.samplers import make_learner
 
-            optuna.logging.set_verbosity(optuna.logging.CRITICAL)
             models[question.study] = make_learner(question.begin.spec, question.begin.warm)
         model = models[question.study]
         model.learn(question.fresh)

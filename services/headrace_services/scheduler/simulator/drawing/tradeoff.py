@@ -43,11 +43,11 @@ def tradeoff_svg(
             if point.cost.mean is not None and point.panels[place].mean is not None
         ]
         if joined and len(middles) > 1:
-            parts.append(svg.line(middles, svg.GRID, width=2))
+            parts.append(svg.line(middles, "#c3c9cf", width=1.4))
         placed: list[tuple[float, float]] = []
         for number, point in enumerate(points):
             parts += _point(point, place, number, x, y, placed)
-    return svg.page(LEFT + len(panels) * (width + 84), TOP + PANEL + 60, parts, title=title)
+    return svg.page(LEFT + len(panels) * (width + 84) - 50, TOP + PANEL + 60, parts, title=title)
 
 
 def _ends(estimate: Estimate) -> list[float]:
