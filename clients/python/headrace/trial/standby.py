@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from headrace.trial.output import PatientOutput
 from headrace.trial.target import import_target
 
 OPTION = "--standby"
@@ -48,8 +49,10 @@ class Ready:
         sys.stdout.flush()
         sys.stderr.flush()
         os.lseek(self._printed, 0, os.SEEK_SET)
+        log = PatientOutput(1)
         while chunk := os.read(self._printed, _CHUNK_BYTES):
-            os.write(1, chunk)
+            while chunk:
+                chunk = chunk[log.write(chunk) :]
         os.close(self._printed)
 
 
