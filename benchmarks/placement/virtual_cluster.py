@@ -3,7 +3,7 @@
 A job is a trial of a study: it runs rung by rung, leaves at the end of a rung where it was asked to (it comes back
 with what is left), and ends after its last rung. Rung times are drawn; the placer is told what was measured so far,
 which differs from what will be by the noise. Every placement is checked against what the machines can hold, in
-accounts of this module's own, so that a placer that gives too much out is caught and not believed.
+accounts of this module's own, so that a placer that gives too much out is caught, and not believed.
 """
 
 import heapq
@@ -36,10 +36,6 @@ SIZES: tuple[tuple[str, int, int, float], ...] = (
 """Name, slots, thousandths of each, and how often."""
 LONGEST_RUNG_S = 120.0
 """On a device of speed 1, before the noise."""
-
-
-class OverCommitError(AssertionError):
-    """A device was given out twice, or a gang in part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +96,12 @@ class Tally:
     events: int = 0
     placed: Counter[str] = field(default_factory=Counter)
     rules: Counter[str] = field(default_factory=Counter)
+    over_commits: int = 0
+    """Devices that were given out beyond what they have."""
+    partial_gangs: int = 0
+    """Grants of fewer slots than asked for, or over several machines."""
+    unsuitable: int = 0
+    """Grants on the wrong type, of too little memory, or of another share than asked for."""
     left_for_others: int = 0
     first_waits_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     reserved_waits_s: list[float] = field(default_factory=list)
@@ -333,22 +335,21 @@ class VirtualCluster:
         self._begin_rung(run)
 
     def _check(self, job: Job, placement: Placement) -> None:
+        """Count what a placer must never do."""
         request = job.request
         keys = {(slot.worker_id, slot.index) for slot in placement.slots}
         if len(keys) != request.slots or len({worker for worker, _ in keys}) != 1:
-            raise OverCommitError(f"job {job.number} asked for {request.slots} slots and got {sorted(keys)}")
-        if placement.milli != request.milli:
-            raise OverCommitError(f"job {job.number} asked for {request.milli} and got {placement.milli}")
+            self.tally.partial_gangs += 1
         machine = self._machines[placement.slots[0].worker_id]
-        if request.types and machine.model not in request.types:
-            raise OverCommitError(f"job {job.number} cannot run on {machine.model}")
-        if machine.memory_gib * GIB < request.memory_bytes:
-            raise OverCommitError(f"job {job.number} does not fit the memory of {machine.model}")
+        wrong_type = bool(request.types) and machine.model not in request.types
+        too_small = machine.memory_gib * GIB < request.memory_bytes
+        if placement.milli != request.milli or wrong_type or too_small:
+            self.tally.unsuitable += 1
 
     def _check_slot(self, key: tuple[int, int]) -> None:
         slot = self._slots[key]
         if self._held[key] > 1000 or self._memory[key] > slot.memory_bytes:
-            raise OverCommitError(f"slot {key} holds {self._held[key]} and {self._memory[key]} bytes")
+            self.tally.over_commits += 1
 
 
 def _slots(machine: Machine) -> list[Slot]:

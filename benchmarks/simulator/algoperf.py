@@ -28,13 +28,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import syne_tune_peer as peer
 
-from headrace.spec import StudySpec
+from headrace.spec import RunAllPolicy, StudySpec
 from headrace_services.scheduler.simulator.cluster import machines
 from headrace_services.scheduler.simulator.drawing.regret import Trace, regret_svg
 from headrace_services.scheduler.simulator.recorded import CurveFile, RecordedCurves, read_curves
 from headrace_services.scheduler.simulator.scenario import Scenario, simulate_seed
 from headrace_services.scheduler.simulator.statistics import RESAMPLES, expected_cost, mean
-from headrace_services.scheduler.simulator.variants import compared
+from headrace_services.scheduler.simulator.variants import Variant, compared
 
 OURS = "run_all,median,asha,asha-stopping,hyperband,pasha,learning_curve"
 DEFAULT = "asha"
@@ -55,18 +55,10 @@ def study(file: CurveFile) -> StudySpec:
     )
 
 
-def variants(spec: StudySpec) -> Any:
+def variants(spec: StudySpec, names: str) -> tuple[Variant, ...]:
     """Each policy with its own defaults, not with the rungs of another."""
-    found = []
-    for name in OURS.split(","):
-        kind = name.partition("-")[0]
-        base = (
-            spec
-            if kind == "asha"
-            else spec.model_copy(update={"policy": spec.policy.__class__(rungs=(spec.max_steps,))})
-        )
-        found += compared(base, name)
-    return tuple(found)
+    bare = spec.model_copy(update={"policy": RunAllPolicy()})
+    return tuple(compared(bare, name)[0] for name in names.split(","))
 
 
 def one_seed(work: tuple[Scenario, int]) -> dict[str, dict[str, Any]]:
@@ -115,10 +107,10 @@ def _worse(scenario: Scenario, value: float, best: float) -> bool:
     return value < best if scenario.spec.maximizes() else value > best
 
 
-def evaluate(file: CurveFile, workers: int, seeds: int, plot: Path) -> dict[str, Any]:
+def evaluate(file: CurveFile, names: str, workers: int, seeds: int, plot: Path) -> dict[str, Any]:
     """One workload on so many workers: estimates for everybody, and our default beside the best peer."""
     spec = study(file)
-    scenario = Scenario(variants=variants(spec), machines=machines(workers), file=file, within=WITHIN)
+    scenario = Scenario(variants=variants(spec, names), machines=machines(workers), file=file, within=WITHIN)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, context) as pool:
         results = list(pool.map(one_seed, [(scenario, seed) for seed in range(seeds)]))
@@ -201,6 +193,7 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--workers", default="16,64")
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--policies", default=OURS)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -211,7 +204,7 @@ def main() -> None:
         for workers in (int(text) for text in options.workers.split(",")):
             began = time.perf_counter()
             plot = options.out / f"{name}_{workers}.svg"
-            found = evaluate(file, workers, options.seeds, plot)
+            found = evaluate(file, options.policies, workers, options.seeds, plot)
             record[f"{name}, {workers} workers"] = found
             print(f"\n{name}, {workers} workers, {options.seeds} seeds ({time.perf_counter() - began:.0f} s)")
             print(

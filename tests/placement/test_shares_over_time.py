@@ -43,17 +43,17 @@ def test_shares_hold_between_studies_of_different_sizes() -> None:
     here = ManyStudies([*gpus(1, 8), *gpus(2, 8)], seed=1)
     small = here.add(_study(resources={"gpus": 1}))
     large = here.add(_study(resources={"gpus": 8}))
-    here.run(1000)
+    here.run(500)
     ratio = _used(small, here.now_s) / _used(large, here.now_s)
     assert ratio == pytest.approx(1.0, rel=0.05)
-    assert _used(small, here.now_s) + _used(large, here.now_s) >= 0.8 * 16 * 1000
+    assert _used(small, here.now_s) + _used(large, here.now_s) >= 0.8 * 16 * 500
 
 
 def test_quarters_and_whole_gpus_share_too() -> None:
     here = ManyStudies(gpus(1, 4), seed=2)
     quarters = here.add(_study(resources={"gpu_milli": 250}))
     whole = here.add(_study(resources={"gpus": 1}))
-    here.run(1000)
+    here.run(500)
     assert _used(quarters, here.now_s) / _used(whole, here.now_s) == pytest.approx(1.0, rel=0.05)
 
 
@@ -71,7 +71,7 @@ def test_a_higher_priority_takes_everything_it_can_use_by_checkpoint() -> None:
     assert all(trial.interruptions == 0 for trial in low.trials.values())
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(24))
 def test_random_mixes_never_give_a_device_out_twice_and_all_studies_end(seed: int) -> None:
     draw = random.Random(seed)
     machines = [*gpus(1, 8), *gpus(2, 8, "A100", 40 << 30), *gpus(3, 4, "L4", 24 << 30)]

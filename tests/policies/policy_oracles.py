@@ -401,7 +401,7 @@ class LearningCurveOracle(StoppingOracle):
             rest = z @ near @ z + start @ prior @ start - mean @ precision @ mean
             rate = 0.002 + max(rest, 0.0) / 2
             variance = rate / shape * (1 + np.linalg.inv(precision)[0, 0])
-            variance += (0.5 * mean[0]) ** 2 + (0.1 * (1 - x[-1])) ** 2
+            variance += (0.5 * mean[0]) ** 2 + (0.2 * (1 - x[-1])) ** 2
             evidence = -0.5 * math.log(np.linalg.det(precision)) - shape * math.log(rate)
             found.append(
                 (evidence, y[-1] + unit * width * mean[0], unit * width * math.sqrt(variance), 2 * shape)
@@ -463,8 +463,10 @@ class PricedOracle(AshaPromotionOracle):
         order = [t for t, _ in self.ranked(bracket, rung)]
         rank = order.index(trial) + 1
         likely = stats.beta.cdf(1 / self.policy.eta, rank, len(order) + 1 - rank)
-        worth = (1 - likely) * seconds if next_ or more or fresh else 0.0
         price = cost.write_s + (cost.write_s if cost.read_s is None else cost.read_s)
+        rest = cost.step_s * (self.ladders[bracket][-1] - self.steps[trial, rung])
+        to_the_end, a_pause_later = (1 - likely) * rest, (1 - likely) * (seconds + price)
+        worth = min(to_the_end, a_pause_later) if next_ or more or fresh else 0.0
         return "PAUSE" if worth > price else "CONTINUE"
 
 

@@ -27,39 +27,47 @@ def ranked(place, count, cost=SEED, spec=PRICED, **trial):
 
 
 def test_a_pause_that_pays():
-    """Of ten trials the eighth: it is hardly ever promoted, so its slot is worth nearly all of the 120 s."""
+    """Of ten trials the eighth is hardly ever promoted: a rung and a pause in vain are worth more than 84 s."""
     _, verdict = ranked(8, 10)
     price = verdict.explanation.pause_price
     assert verdict.action is Action.PAUSE
-    assert (price.price_s, price.write_s, price.read_s, price.rung_s) == (84.0, 42.0, 42.0, 120.0)
+    assert (price.price_s, price.write_s, price.read_s) == (84.0, 42.0, 42.0)
+    assert (price.rung_s, price.rest_s) == (120.0, 240.0)
     assert price.checkpoint_bytes == 84 * GB
-    assert 115 < price.worth_s <= 120
+    assert price.worth_s == pytest.approx((1 - price.promotion_probability) * 204.0)
+    assert 200 < price.worth_s <= 204
     assert price.pays
     assert "a pause costs 84 s (42 s to write and 42 s to read)" in verdict.explanation.sentence
-    assert verdict.explanation.sentence.endswith("it is paused")
+    assert "120 s to the next rung and a pause there would be in vain: it is paused" in (
+        verdict.explanation.sentence
+    )
 
 
 def test_a_pause_that_does_not():
-    """Of ten trials the fourth: likely enough to be promoted that 84 s are too much."""
-    _, verdict = ranked(4, 10)
+    """Of ten trials the fourth, one rung before the end: to finish costs 120 s, and they are likely not in vain."""
+    spec = study(AshaPolicy(price_pauses=True, rungs=(1, 2)), max_steps=2)
+    _, verdict = ranked(4, 10, spec=spec)
     price = verdict.explanation.pause_price
     assert verdict.action is Action.CONTINUE
-    assert price.price_s == 84.0
-    assert price.worth_s == pytest.approx((1 - price.promotion_probability) * 120.0)
-    assert price.worth_s < 84.0
+    assert (price.price_s, price.rung_s, price.rest_s) == (84.0, 120.0, 120.0)
+    assert price.promotion_probability == pytest.approx(0.4407, abs=1e-3)
+    assert price.worth_s == pytest.approx(67.1, abs=0.1)
     assert not price.pays
-    assert verdict.explanation.sentence.endswith("it goes on")
+    assert "120 s to the full budget would be in vain: it goes on" in verdict.explanation.sentence
 
 
-def test_a_rung_shorter_than_the_price_is_never_worth_a_pause():
+def test_short_rungs():
+    """At 60 s a rung the fourth of ten goes on, the last one is still worth a pause, but not before the last rung."""
     cheap = RungCost(step_s=60.0, checkpoint_bytes=84 * GB, write_s=42.0)
-    _, verdict = ranked(10, 10, cost=cheap)
-    assert verdict.action is Action.CONTINUE
+    assert ranked(4, 10, cost=cheap)[1].action is Action.CONTINUE
+    assert ranked(10, 10, cost=cheap)[1].action is Action.PAUSE
+    spec = study(AshaPolicy(price_pauses=True, rungs=(1, 2)), max_steps=2)
+    assert ranked(10, 10, cost=cheap, spec=spec)[1].action is Action.CONTINUE
 
 
 def test_a_measured_read_counts_as_measured():
-    _, verdict = ranked(8, 10, cost=RungCost(step_s=120.0, write_s=42.0, read_s=100.0))
-    assert verdict.explanation.pause_price.price_s == 142.0
+    _, verdict = ranked(4, 10, cost=RungCost(step_s=120.0, write_s=42.0, read_s=150.0))
+    assert verdict.explanation.pause_price.price_s == 192.0
     assert verdict.action is Action.CONTINUE
 
 
@@ -90,7 +98,7 @@ def test_what_is_never_promoted_is_always_paused(value):
 
 
 def test_a_trial_that_went_on_is_not_promoted_again():
-    driver, verdict = ranked(4, 10)
+    driver, verdict = ranked(4, 10, cost=RungCost(step_s=60.0, write_s=42.0))
     assert verdict.action is Action.CONTINUE
     driver.call("promoted", 0, 0, 0)
     assert 0 not in driver.promote_all()
@@ -115,7 +123,7 @@ def test_at_a_barrier_too():
     driver.join(*range(6))
     driver.record(0, 0.0, cost=SEED)
     verdict = driver.policy.verdict(0, 0, 0)
-    assert verdict.action is Action.CONTINUE  # worth 2/3 · 120 s = 80 s
+    assert verdict.action is Action.CONTINUE  # worth 2/3 · 120 s = 80 s, being the last rung
     driver.call("promoted", 0, 0, 0)
     for trial in range(1, 6):
         driver.record(trial, float(trial), cost=SEED)

@@ -28,12 +28,13 @@ from headrace_services.scheduler.arrivals import (
 )
 from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.records import Event, Proposal
+from headrace_services.scheduler.samplers import Suggestion
 from headrace_services.scheduler.step.transaction import Submission
 from headrace_services.scheduler.store import studies, tables
 from headrace_services.scheduler.store.database import open_engine, transaction
 from headrace_services.scheduler.suggesting import suggester as module
-from headrace_services.scheduler.suggesting.pool import Pool
-from headrace_services.scheduler.suggesting.process import work
+from headrace_services.scheduler.suggesting.pool import Learnt, Pool
+from headrace_services.scheduler.suggesting.process import Question, work
 from headrace_services.scheduler.suggesting.suggester import Suggester
 
 X = {"x": {"type": "float", "low": 0.0, "high": 1.0}}
@@ -290,3 +291,22 @@ async def test_the_model_is_fed_from_the_highest_rung_with_enough_results(engine
         assert levels[0] == 1
         assert levels[-1] == 2
         assert levels == sorted(levels)
+
+
+async def test_each_result_is_read_and_sent_once(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a proposal reads does not grow with the number of trials (optuna issues 3053, 3048, 4444)."""
+    sent: list[int] = []
+    ask = Pool.ask
+
+    async def counted(self: Pool, study_id: int, question: Question, now: Learnt) -> Suggestion:
+        sent.append(len(question.fresh))
+        return await ask(self, study_id, question, now)
+
+    monkeypatch.setattr(Pool, "ask", counted)
+    async with replica(engine) as one:
+        study_id = await one.create(study(trials=30))
+        assert len(await one.play(study_id, 30)) == 30
+        assert sum(sent) <= 30
+        assert max(sent[1:]) <= 4

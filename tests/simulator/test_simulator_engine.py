@@ -1,7 +1,9 @@
 """Time on the virtual cluster, reckoned by hand."""
 
 import math
+import random
 import time
+from dataclasses import replace
 
 import pytest
 from simulated_studies import flat, make_spec, simulate
@@ -161,3 +163,59 @@ def test_ten_thousand_trials_take_well_under_a_minute():
     _, study = simulate(spec, SeedModel.of(spec, seed=1, trials=2_000), workers=64)
     assert time.process_time() - began < 6.0  # a fifth of the trials in a tenth of the minute
     assert len(study.rows.trials) == 2_000
+
+
+def test_a_grant_grows_at_a_rung_and_the_trial_trains_faster():
+    """One step on one slot takes 10 s; from step 3 on it has two slots and takes half of that."""
+    elastic = {"grants": [{"from_step": 3, "slots": 2}]}
+    spec = make_spec(max_trials=1, elastic=elastic, resources={"gpus": 1})
+    simulation, study = simulate(spec, flat([1.0]), machines=machines(1, slots=2))
+    assert [(stay.to_step, len(stay.slots)) for stay in study.record.stays] == [(3, 1), (9, 2)]
+    assert simulation.now_s == 3 * 10.0 + 6 * 5.0
+    assert study.rows.trials[0].reason is Reason.COMPLETED
+
+
+def test_a_study_of_higher_priority_gets_slots_by_checkpoint_and_nothing_is_lost():
+    low = make_spec(policy=RUN_ALL, max_trials=4, priority=0)
+    high = make_spec(policy=RUN_ALL, max_trials=2, priority=5)
+    alone, by_itself = simulate(low, flat([4.0, 3.0, 2.0, 1.0]), workers=2)
+    studies = [
+        StudySimulation.of(low, flat([4.0, 3.0, 2.0, 1.0]), name="low", number=1),
+        StudySimulation.of(high, flat([2.0, 1.0]), name="high", number=2),
+    ]
+    simulation = Simulation(machines(2), studies)
+    simulation.run()
+    first, second = studies
+    assert second.record.end_s < first.record.end_s
+    assert first.record.pauses > 0
+    assert first.record.interruptions == 0
+    trained: dict[int, int] = {}
+    for segment in first.record.segments:
+        assert segment.from_step == trained.get(segment.trial, 0), "it goes on where its checkpoint is"
+        trained[segment.trial] = segment.to_step
+    assert set(trained.values()) == {9}
+    finals = {number: trial.value for number, trial in first.rows.trials.items()}
+    assert finals == {number: trial.value for number, trial in by_itself.rows.trials.items()}
+    assert simulation.now_s == alone.now_s + 90.0, "two trials on two slots more"
+
+
+@pytest.mark.parametrize("kind", ["asha", "hyperband", "pasha", "successive_halving"])
+def test_no_slot_idles_while_a_trial_may_go_on(kind):
+    """A result may let several trials go on at once; the one that reported it goes on, and the others start as well."""
+    spec = make_spec(max_trials=40, max_steps=27, policy={"kind": kind, "rungs": [1, 3, 9, 27]})
+    for seed in range(4):
+        simulation, study = simulate(spec, uneven(seed, trials=40, steps=27), workers=12)
+        assert summarise(simulation, study).idle_pending == 0.0
+
+
+def uneven(seed: int, *, trials: int, steps: int) -> RecordedCurves:
+    """Flat curves whose trials differ in value and in speed."""
+    drawn = random.Random(seed)
+    speeds = [drawn.uniform(1.0, 20.0) for _ in range(trials)]
+    flat_ones = flat([drawn.random() for _ in range(trials)], steps=steps, step_s=1.0).order
+    return RecordedCurves(
+        tuple(
+            replace(curve, seconds=tuple(speed * second for second in curve.seconds))
+            for curve, speed in zip(flat_ones, speeds, strict=True)
+        )
+    )

@@ -287,6 +287,7 @@ def _pause_price(proto: event_pb2.PausePrice) -> ev.PausePrice:
         read_s=proto.read_s,
         price_s=proto.price_s,
         rung_s=proto.rung_s,
+        rest_s=proto.rest_s,
         promotion_probability=proto.promotion_probability,
         worth_s=proto.worth_s,
         pays=proto.pays,

@@ -55,6 +55,8 @@ class PausePrice:
     price_s: float
     rung_s: float
     """Training time to the next rung."""
+    rest_s: float
+    """Training time to the full budget."""
     promotion_probability: float
     worth_s: float
     pays: bool

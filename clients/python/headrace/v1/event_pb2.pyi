@@ -651,8 +651,8 @@ Global___Explanation: _TypeAlias = Explanation  # noqa: Y015
 
 @_typing.final
 class PausePrice(_message.Message):
-    """Whether a pause pays: it costs a write and a read of the checkpoint, and frees the slot for as long as the trial would
-    train to its next rung. That is lost time only if the trial is not promoted anyway.
+    """Whether a pause pays: it costs a write and a read of the checkpoint, and saves the time that the trial would train on
+    in vain, to the full budget or to a pause at the next rung. That time is lost only if the trial is not promoted anyway.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -665,6 +665,7 @@ class PausePrice(_message.Message):
     PROMOTION_PROBABILITY_FIELD_NUMBER: _builtins.int
     WORTH_S_FIELD_NUMBER: _builtins.int
     PAYS_FIELD_NUMBER: _builtins.int
+    REST_S_FIELD_NUMBER: _builtins.int
     checkpoint_bytes: _builtins.int
     write_s: _builtins.float
     """Seconds, measured on this trial; reading counts as writing until it was measured."""
@@ -676,9 +677,13 @@ class PausePrice(_message.Message):
     promotion_probability: _builtins.float
     """The probability that the trial is promoted from this rung in the end."""
     worth_s: _builtins.float
-    """What the slot's next best use is worth: (1 - promotion_probability)·rung_s, or 0 where nothing else is to run."""
+    """What the slot's next best use is worth: (1 - promotion_probability)·min(rest_s, rung_s + price_s), or 0 where nothing
+    else is to run.
+    """
     pays: _builtins.bool
     """Whether the worth exceeds the price, so that the trial is paused."""
+    rest_s: _builtins.float
+    """Training time to the full budget."""
     def __init__(
         self,
         *,
@@ -690,10 +695,11 @@ class PausePrice(_message.Message):
         promotion_probability: _builtins.float = ...,
         worth_s: _builtins.float = ...,
         pays: _builtins.bool = ...,
+        rest_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_bytes", b"checkpoint_bytes", "pays", b"pays", "price_s", b"price_s", "promotion_probability", b"promotion_probability", "read_s", b"read_s", "rung_s", b"rung_s", "worth_s", b"worth_s", "write_s", b"write_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_bytes", b"checkpoint_bytes", "pays", b"pays", "price_s", b"price_s", "promotion_probability", b"promotion_probability", "read_s", b"read_s", "rest_s", b"rest_s", "rung_s", b"rung_s", "worth_s", b"worth_s", "write_s", b"write_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,18 +3,19 @@
 To pause a trial that may be continued later costs a write and a read of its checkpoint: 2C/B seconds of a slot for C
 bytes at B bytes a second. Both are measured on the trial itself; a read counts like the write until it was measured.
 
-To let it train on to its next rung instead takes the slot for T seconds. If the policy would promote it later anyway,
-that time is not lost: it only comes early. If not, it is. So the slot's next best use is worth
+To let it train on instead takes its slot for T seconds to the next rung, where the same question comes again, or for
+R seconds to the full budget. If the policy would promote the trial later anyway, with probability p, that time is not
+lost: it only comes early. If not, what is lost is the least of going on to the end, and of going on to the next rung
+and pausing there after all. So the slot's next best use is worth
 
-    worth = (1 - p)·T
+    worth = (1 - p)·min(R, T + price)
 
-seconds, where p is the probability that the trial is promoted from this rung in the end. A trial at rank r of n results
-has, among all the results that may come, a quantile with the distribution Beta(r, n + 1 - r); p is the probability that
-the quantile is below 1/η. Where nothing else is to run, the worth is 0.
+seconds, and 0 where nothing else is to run. A trial at rank r of n results has, among all the results that may come,
+a quantile with the distribution Beta(r, n + 1 - r); p is the probability that the quantile is below 1/η.
 
-The trial is paused iff worth > price. Otherwise it goes on, and counts as gone past the rung. A trial without a finite
-value is always paused: it is never continued. Where nothing was measured, the policy decides alone.
-(Decision 0019 has the arithmetic for C = 84 GB, B = 2 GB/s and T = 120 s.)
+The trial is paused iff worth > price. Otherwise it goes on, and counts as gone past the rung. A trial without a
+finite value is always paused: it is never continued. Where nothing was measured, the policy decides alone. (Decision
+0019 has the arithmetic for C = 84 GB, B = 2 GB/s and T = 120 s.)
 """
 
 from dataclasses import replace
@@ -90,9 +91,8 @@ class PricedPauses(Policy):
             return verdict
         idle = promotion is None and not more and not self._before_first
         explanation = verdict.explanation
-        price = self._price(
-            result, ladder[rung + 1] - result.step, explanation.rank, explanation.results, idle=idle
-        )
+        promoted = promotion_probability(explanation.rank, explanation.results, self._eta)
+        price = _price(result, ladder[rung + 1], ladder[-1], promoted, idle=idle)
         if price is None:
             said = f"{explanation.sentence} (its pause has no price: its times were not measured)"
             return replace(verdict, explanation=replace(explanation, sentence=said))
@@ -102,23 +102,6 @@ class PricedPauses(Policy):
 
     def next_promotion(self, *, more: bool = True) -> Promotion | None:
         return self._policy.next_promotion(more=more)
-
-    def _price(
-        self, result: RungResult, steps_ahead: int, rank: int, results: int, *, idle: bool
-    ) -> PausePrice | None:
-        cost = result.cost or RungCost()
-        if cost.write_s is None or cost.step_s is None:
-            return None
-        rung_s = cost.step_s * steps_ahead
-        promoted = promotion_probability(rank, results, self._eta)
-        return PausePrice(
-            checkpoint_bytes=cost.checkpoint_bytes or 0,
-            write_s=cost.write_s,
-            read_s=cost.write_s if cost.read_s is None else cost.read_s,
-            rung_s=rung_s,
-            promotion_probability=promoted,
-            worth_s=0.0 if idle else (1 - promoted) * rung_s,
-        )
 
 
 def promotion_probability(rank: int, results: int, eta: int) -> float:
@@ -134,9 +117,34 @@ def price_sentence(price: PausePrice, *, idle: bool) -> str:
     if idle:
         worth = "nothing else is to run in its slot"
     else:
-        missed = figure(100 * (1 - price.promotion_probability))
+        lost = f"{figure(100 * (1 - price.promotion_probability))}%"
+        if price.rest_s <= price.rung_s + price.price_s:
+            spent = f"{figure(price.rest_s)} s to the full budget"
+        else:
+            spent = f"{figure(price.rung_s)} s to the next rung and a pause there"
         worth = (
-            f"its slot's next best use is worth {figure(price.worth_s)} s"
-            f" ({missed}% of {figure(price.rung_s)} s, as it is not promoted with that probability)"
+            f"its slot's next best use is worth {figure(price.worth_s)} s:"
+            f" with a probability of {lost} it is not promoted, and {spent} would be in vain"
         )
     return f"a pause costs {cost} and {worth}: {'it is paused' if price.pays else 'it goes on'}"
+
+
+def _price(
+    result: RungResult, next_milestone: int, last_milestone: int, promoted: float, *, idle: bool
+) -> PausePrice | None:
+    cost = result.cost or RungCost()
+    if cost.write_s is None or cost.step_s is None:
+        return None
+    read_s = cost.write_s if cost.read_s is None else cost.read_s
+    rung_s = cost.step_s * (next_milestone - result.step)
+    rest_s = cost.step_s * (last_milestone - result.step)
+    lost_s = min(rest_s, rung_s + cost.write_s + read_s)
+    return PausePrice(
+        checkpoint_bytes=cost.checkpoint_bytes or 0,
+        write_s=cost.write_s,
+        read_s=read_s,
+        rung_s=rung_s,
+        rest_s=rest_s,
+        promotion_probability=promoted,
+        worth_s=0.0 if idle else (1 - promoted) * lost_s,
+    )

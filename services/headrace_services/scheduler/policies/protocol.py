@@ -56,6 +56,8 @@ class PausePrice:
     read_s: float
     rung_s: float
     """Training time to the next rung."""
+    rest_s: float
+    """Training time to the full budget."""
     promotion_probability: float
     worth_s: float
 

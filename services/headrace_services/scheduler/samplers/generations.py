@@ -60,19 +60,46 @@ def generation_of(sampler: BaseSampler, trial: FrozenTrial) -> int | None:
     return None
 
 
-def keep_optimizer(finished: Sequence[FrozenTrial], asked: FrozenTrial, population: int) -> bool:
-    """Keep the optimizer that was just told a generation with the result that completed it.
+class Generations:
+    """Where CMA-ES stands: the generation whose results are awaited, and the result that holds the optimizer.
 
-    Returns False where no generation was told. The proposal that was asked for came from the optimizer after that
-    generation; there may be a further one whose results are all there.
+    The optimizer after a generation follows from that generation's first results alone, as many as its population has,
+    so that only those and the holder are shown to the sampler, however long the study is.
     """
-    optimizer = {key: value for key, value in asked.system_attrs.items() if key.startswith(_CMA_OPTIMIZER)}
-    if not optimizer:
-        return False
-    told = int(asked.system_attrs[_CMA_GENERATION]) - 1
-    of_generation = [trial for trial in finished if trial.system_attrs.get(_CMA_GENERATION) == told]
-    of_generation[population - 1].system_attrs.update(optimizer)
-    return True
+
+    def __init__(self, population: int) -> None:
+        self._population = population
+        self._places: dict[int, list[int]] = {}
+        self._awaited = 0
+        self._holder: int | None = None
+
+    def add(self, place: int, generation: int | None) -> None:
+        """Take in the next result."""
+        if generation is not None and generation >= self._awaited:
+            self._places.setdefault(generation, []).append(place)
+
+    def shown(self) -> list[int]:
+        """The places of the results that the next proposal depends on."""
+        places = self._places.get(self._awaited, [])
+        return places if self._holder is None else sorted([self._holder, *places])
+
+    def keep_optimizer(self, finished: Sequence[FrozenTrial], asked: FrozenTrial) -> bool:
+        """Keep the optimizer that was just told a generation with the result that completed it.
+
+        Returns False where no generation was told: then the proposal that was asked for is good. Else there may be a
+        further generation whose results are all there.
+        """
+        kept = {key: value for key, value in asked.system_attrs.items() if key.startswith(_CMA_OPTIMIZER)}
+        if not kept:
+            return False
+        if self._holder is not None:
+            before = finished[self._holder].system_attrs
+            for key in [key for key in before if key.startswith(_CMA_OPTIMIZER)]:
+                del before[key]
+        self._holder = self._places.pop(self._awaited)[self._population - 1]
+        self._awaited += 1
+        finished[self._holder].system_attrs.update(kept)
+        return True
 
 
 def forget_parents(attrs: dict[str, Any], generation: int | None) -> None:

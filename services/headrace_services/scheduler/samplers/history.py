@@ -9,9 +9,11 @@ Evolutionary samplers work in generations, and a generation is over when its tri
 trial's first result, at the first rung that it crossed.
 """
 
+from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from itertools import islice
+from math import inf, isfinite
 
 from headrace.spec import CmaEsSampler, GpSampler, Nsga2Sampler, Nsga3Sampler, StudySpec, TpeSampler
 from headrace_services.scheduler.samplers.protocol import Params
@@ -78,18 +80,31 @@ def choose_level(spec: StudySpec, counts: Iterable[tuple[int, int]]) -> int:
     return levels[0][0] if levels else FIRST_RESULT
 
 
-def kept(results: Sequence[Result], most: int, signs: Sequence[float]) -> list[int]:
-    """The places of at most `most` results in order: the best half and the latest, so that the cost of a model is
-    bounded. The best are those with the least value of the first objective, feasible ones first."""
-    if len(results) <= most:
-        return list(range(len(results)))
-    latest = range(len(results) - most // 2, len(results))
+class Ranked:
+    """Results in the order of their value, so that the best ones are found without looking at all.
 
-    def badness(place: int) -> tuple[float, float, int]:
-        result = results[place]
+    Adding one costs O(log n) comparisons and a shift of references; `kept` costs O(most).
+    """
+
+    def __init__(self, sign: float) -> None:
+        self._sign = sign
+        self._order: list[tuple[float, float, int]] = []
+
+    def add(self, result: Result) -> None:
+        """Take in the next result. Feasible ones come first, then by the first objective; the worst are those without
+        a finite value."""
         excess = sum(max(0.0, by) for by in result.excesses)
-        value = signs[0] * result.values[0] if result.finite else float("inf")
-        return excess, value, place
+        value = self._sign * result.values[0] if result.finite else inf
+        insort(self._order, (excess, value, len(self._order)))
 
-    best = sorted(range(latest[0]), key=badness)[: most - len(latest)]
-    return sorted([*best, *latest])
+    def kept(self, most: int) -> list[int] | None:
+        """The places of the latest half of `most` results and the best of the others, in order; None: of all.
+
+        So the cost of a model is bounded, and what it learns from is the good and the recent.
+        """
+        total = len(self._order)
+        if total <= most:
+            return None
+        first_latest = total - most // 2
+        best = islice((place for _, _, place in self._order if place < first_latest), most - most // 2)
+        return [*sorted(best), *range(first_latest, total)]

@@ -39,7 +39,7 @@ from headrace.spec import CmaEsSampler as CmaEs
 from headrace.spec.space import active, draw
 from headrace_services.scheduler.samplers import generations
 from headrace_services.scheduler.samplers.dimensions import Scalar, dimensions
-from headrace_services.scheduler.samplers.history import Result, kept
+from headrace_services.scheduler.samplers.history import Ranked, Result
 from headrace_services.scheduler.samplers.protocol import Params, Suggestion
 from headrace_services.scheduler.samplers.random import RandomSampler
 from headrace_services.scheduler.samplers.trial_table import TrialTable
@@ -77,7 +77,8 @@ class OptunaLearner:
         }
         given = sampler.population if isinstance(sampler, CmaEs) else None
         self._population = given or 4 + int(3 * math.log(max(len(self._numeric), 1)))
-        self._results: list[Result] = []
+        self._ranked = Ranked(self._signs[0])
+        self._generations = generations.Generations(self._population)
         self._warm = len(warm)
         self._sources: list[FrozenTrial] = []
         if isinstance(sampler, CmaEs):
@@ -89,7 +90,7 @@ class OptunaLearner:
     @property
     def learnt(self) -> int:
         """How many results it was told, those of an earlier study not counted."""
-        return len(self._results) - self._warm
+        return len(self._table.finished) - self._warm
 
     def learn(self, results: Sequence[Result]) -> None:
         """Take in further results, in the order of their arrival."""
@@ -99,24 +100,19 @@ class OptunaLearner:
         """Proposal `number`. Raises what Optuna raises."""
         sampler = self._sampler
         startup = 0 if isinstance(sampler, Nsga2Sampler | Nsga3Sampler) else sampler.startup_trials
-        if len(self._results) < startup and not self._sources:
-            return Suggestion(params=RandomSampler(self._spec).suggest(number))
-        places = None
-        if isinstance(sampler, TpeSampler | GpSampler):
-            places = kept(self._results, sampler.max_results, self._signs)
         finished = len(self._table.finished)
+        if finished < startup and not self._sources:
+            return Suggestion(params=RandomSampler(self._spec).suggest(number))
         running = [self._running(params, finished + place) for place, params in enumerate(pending)]
-        self._table.show(places, running)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # options that Optuna calls experimental, or defaults in the future
-            return self._ask(number, attempt)
+            warnings.simplefilter("ignore")  # of options that Optuna calls experimental
+            return self._ask(number, attempt, running)
 
-    def _ask(self, number: int, attempt: int) -> Suggestion:
+    def _ask(self, number: int, attempt: int, running: Sequence[FrozenTrial]) -> Suggestion:
         key = (number, attempt) if attempt else (number,)
         state = np.random.SeedSequence(self._spec.seed, spawn_key=key).generate_state(1)
-        for _ in range(len(self._results) + 1):
+        while True:
+            self._table.show(self._places(), running)
             sampler = self._optuna_sampler(int(state[0]))
             study = optuna.load_study(
                 study_name=self._table.get_study_name_from_id(0),
@@ -128,9 +124,18 @@ class OptunaLearner:
             params = draw(self._spec.space, self._choosing(trial))
             frozen = self._table.get_trial(trial._trial_id)
             self._table.land()
-            if not generations.keep_optimizer(self._table.finished, frozen, self._population):
-                break
-        return Suggestion(params=params, generation=generations.generation_of(sampler, frozen))
+            if not self._generations.keep_optimizer(self._table.finished, frozen):
+                return Suggestion(params=params, generation=generations.generation_of(sampler, frozen))
+
+    def _places(self) -> Sequence[int] | None:
+        """The results that the sampler is shown; None: all."""
+        match self._sampler:
+            case TpeSampler(max_results=most) | GpSampler(max_results=most):
+                return self._ranked.kept(most)
+            case CmaEs():
+                return self._generations.shown()
+            case _:
+                return None
 
     def _choosing(self, trial: Trial) -> Callable[[str, Domain], Scalar]:
         return lambda name, _: self._drawn(trial, name)
@@ -150,22 +155,23 @@ class OptunaLearner:
 
     def _optuna_sampler(self, seed: int) -> BaseSampler:
         match self._sampler:
-            case TpeSampler(startup_trials=startup, candidates=candidates):
+            # Startup draws are made before Optuna is asked, so that it sees none to make.
+            case TpeSampler(candidates=candidates):
                 # Optuna's defaults, but for conditions: then a group for each set that exist together.
                 grouped = any(domain.conditions for domain in self._spec.space.values())
                 return TPESampler(
-                    n_startup_trials=startup,
+                    n_startup_trials=0,
                     n_ei_candidates=candidates,
                     multivariate=True if grouped else None,
                     group=grouped,
                     seed=seed,
                 )
-            case GpSampler(startup_trials=startup):
-                return GPSampler(n_startup_trials=startup, seed=seed, warn_independent_sampling=False)
-            case CmaEs(startup_trials=startup):
+            case GpSampler():
+                return GPSampler(n_startup_trials=0, seed=seed, warn_independent_sampling=False)
+            case CmaEs():
                 return generations.FixedSpaceCmaEs(
                     self._numeric,
-                    n_startup_trials=0 if self._sources else startup,
+                    n_startup_trials=0,
                     popsize=self._population,
                     seed=seed,
                     warn_independent_sampling=False,
@@ -183,7 +189,8 @@ class OptunaLearner:
     def _take(self, results: Sequence[Result]) -> None:
         for result in results:
             self._table.append(self._finished(result, len(self._table.finished)))
-            self._results.append(result)
+            self._ranked.add(result)
+            self._generations.add(len(self._table.finished) - 1, result.generation)
             generations.forget_parents(self._table.attrs, result.generation)
 
     def _finished(self, result: Result, number: int) -> FrozenTrial:

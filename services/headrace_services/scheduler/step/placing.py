@@ -128,17 +128,21 @@ def create(
 
 def _next_job(state: StepState, passed_over: Container[int] = ()) -> tuple[int, Promotion | None] | None:
     """What to run next: what was interrupted, then promotions, then new configurations."""
-    queue = [number for number in state.queue if number not in passed_over]
-    if queue and state.trials[queue[0]].epoch:
-        return queue[0], None
-    new_first = state.cache.policy.new_trials_first and (queue or _create_next(state))
+    first = _first_in_queue(state, passed_over)
+    if first is not None and state.trials[first].epoch:
+        return first, None
+    new_first = state.cache.policy.new_trials_first and (first is not None or _create_next(state))
     promotion = None if new_first else state.next_promotion()
     if promotion is not None and promotion.trial not in passed_over:
         return promotion.trial, promotion
-    if queue:
-        return queue[0], None
-    created = _create_next(state)
-    return (created.number, None) if created is not None else None
+    if _first_in_queue(state, passed_over) is None and _create_next(state) is None:
+        return None
+    first = _first_in_queue(state, passed_over)
+    return None if first is None else (first, None)
+
+
+def _first_in_queue(state: StepState, passed_over: Container[int]) -> int | None:
+    return next((number for number in state.queue if number not in passed_over), None)
 
 
 def _promote(state: StepState, promotion: Promotion) -> None:

@@ -71,9 +71,7 @@ def reserve(
         return None
     openings = _openings(cluster, waiting, occupants)
     candidates = [
-        _soonest(found, waiting.request.slots)
-        for found in openings.values()
-        if len(found) >= waiting.request.slots
+        _soonest(found, waiting) for found in openings.values() if len(found) >= waiting.request.slots
     ]
     if not candidates:
         return None
@@ -142,9 +140,15 @@ def _leaving_rank(run: Running) -> tuple[object, ...]:
     )
 
 
-def _soonest(openings: list[_Opening], count: int) -> list[_Opening]:
-    ranked = sorted(openings, key=lambda opening: (opening.ready_in_s, opening.slot.index))
-    return ranked[:count]
+def _soonest(openings: list[_Opening], waiting: Waiting) -> list[_Opening]:
+    """Where those of least priority are in the way, which leave at their next report; then what is free soonest."""
+
+    def rank(opening: _Opening) -> tuple[object, ...]:
+        in_the_way = max((run.priority for run in opening.leaving), default=-(1 << 30))
+        sooner = in_the_way if in_the_way < waiting.priority else waiting.priority
+        return (sooner, opening.ready_in_s, opening.slot.index)
+
+    return sorted(openings, key=rank)[: waiting.request.slots]
 
 
 def _only_waits_its_turn(cluster: Cluster, waiting: Waiting, occupants: Occupants) -> bool:
