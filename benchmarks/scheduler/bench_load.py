@@ -20,8 +20,8 @@ from typing import Any
 
 import matplotlib as mpl
 import psutil
-from simulated_worker import Crowd, SimulatedWorker
 from benchmark_site import Cost, percentiles_ms, postgres, scheduler, write_record
+from simulated_worker import Crowd, SimulatedWorker
 
 from headrace import AsyncClient
 from headrace.client.model import StudyState

@@ -37,7 +37,7 @@ from headrace.spec import StudySpec
 from headrace_services.scheduler.policies import RungResult, make_policy
 
 mpl.use("svg")
-from matplotlib import pyplot as plt  # noqa: E402  # after the choice of what draws
+from matplotlib import pyplot as plt  # after the choice of what draws
 
 STEPS = (1, 3, 9)
 FULL = 27
@@ -199,11 +199,19 @@ def cycles(seconds: float) -> dict[str, Any]:
         optuna.create_study(study_name="cycles", storage=rdb, direction="minimize")
         with optuna_proxy(rdb, 17_613) as proxy:
             for _ in range(2):
-                for kind, where in (("headrace", address), ("optuna, RDB", rdb), ("optuna, gRPC proxy", proxy)):
+                for kind, where in (
+                    ("headrace", address),
+                    ("optuna, RDB", rdb),
+                    ("optuna, gRPC proxy", proxy),
+                ):
                     found.setdefault(kind, []).append(crowd(kind, where, seconds))
     best = {kind: max(runs, key=lambda run: run["cycles_per_s"]) for kind, runs in found.items()}
     ours = min(run["cycles_per_s"] for run in found["headrace"])
-    ratios = {f"over {kind}": round(ours / run["cycles_per_s"], 1) for kind, run in best.items() if kind != "headrace"}
+    ratios = {
+        f"over {kind}": round(ours / run["cycles_per_s"], 1)
+        for kind, run in best.items()
+        if kind != "headrace"
+    }
     return {"runs": found, "our_slowest_over_their_fastest": ratios}
 
 
@@ -217,9 +225,7 @@ def our_decisions(values: list[float], measured: int) -> list[float]:
     for trial, value in enumerate(values):
         began = time.perf_counter()
         policy.record(
-            RungResult(
-                trial=trial, bracket=0, rung=0, milestone=1, step=1, value=value, arrival=trial + 1
-            )
+            RungResult(trial=trial, bracket=0, rung=0, milestone=1, step=1, value=value, arrival=trial + 1)
         )
         policy.verdict(trial, 0, 0)
         taken.append(time.perf_counter() - began)
@@ -284,7 +290,9 @@ def draw(cycle: dict[str, Any], decision: dict[str, Any], path: Path) -> None:
     names = list(cycle["runs"])
     for turn in range(2):
         heights = [cycle["runs"][name][turn]["cycles_per_s"] for name in names]
-        bars = left.bar([n + turn * 0.4 for n in range(len(names))], heights, 0.38, color=("#1f5673", "#7fa7bd")[turn])
+        bars = left.bar(
+            [n + turn * 0.4 for n in range(len(names))], heights, 0.38, color=("#1f5673", "#7fa7bd")[turn]
+        )
         left.bar_label(bars, fmt="%.1f", fontsize=8)
     left.set_xticks([n + 0.2 for n in range(len(names))], names, fontsize=8)
     left.set(ylabel="complete cycles a second", title="Eight clients, one Postgres, two turns")
@@ -297,9 +305,13 @@ def draw(cycle: dict[str, Any], decision: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     """Run and write the record; or be one of the processes of the run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each crowd cycles")
-    parser.add_argument("--results", type=int, default=10_000, help="rung results before the measured decisions")
+    parser.add_argument(
+        "--results", type=int, default=10_000, help="rung results before the measured decisions"
+    )
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     parser.add_argument("--as-client", nargs=2, metavar=("KIND", "WHERE"), help=argparse.SUPPRESS)
     parser.add_argument("--as-proxy", nargs=2, metavar=("URL", "PORT"), help=argparse.SUPPRESS)
@@ -311,7 +323,9 @@ def main() -> None:
         import optuna
 
         url, port = options.as_proxy
-        optuna.storages.run_grpc_proxy_server(optuna.storages.RDBStorage(url), host="127.0.0.1", port=int(port))
+        optuna.storages.run_grpc_proxy_server(
+            optuna.storages.RDBStorage(url), host="127.0.0.1", port=int(port)
+        )
         return
     cycle = cycles(options.seconds)
     decision = decisions(options.results)

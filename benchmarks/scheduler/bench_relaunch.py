@@ -33,7 +33,7 @@ from headrace.client.model import StudyState
 from headrace.spec import StudySpec
 
 mpl.use("svg")
-from matplotlib import pyplot as plt  # noqa: E402  # after the choice of what draws
+from matplotlib import pyplot as plt  # after the choice of what draws
 
 MODULE = """
 import {imports}
@@ -75,7 +75,9 @@ def worker(address: str, home: Path) -> Iterator[None]:
     command = [sys.executable, "-m", "headrace.cli", "worker", "--scheduler", address, "--cpu-slots", "1"]
     command += ["--home", str(home), "--store", (home / "store").as_uri(), "--name", "relaunch"]
     with (home / "worker.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "HEADRACE_HOME": str(home)})
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, env={**os.environ, "HEADRACE_HOME": str(home)}
+        )
         try:
             yield
         finally:
@@ -134,11 +136,17 @@ def measure(options: argparse.Namespace, address: str, url: str) -> dict[str, An
 def draw(results: dict[str, Any], path: Path) -> None:
     """Draw the distributions."""
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
-    for (name, result), color in zip(results.items(), ("#e0a39f", "#b0413e", "#7fa7bd", "#1f5673"), strict=True):
+    for (name, result), color in zip(
+        results.items(), ("#e0a39f", "#b0413e", "#7fa7bd", "#1f5673"), strict=True
+    ):
         values = result["all_ms"]
-        axes.step(values, [(n + 1) / len(values) for n in range(len(values))], where="post", label=name, color=color)
+        axes.step(
+            values, [(n + 1) / len(values) for n in range(len(values))], where="post", label=name, color=color
+        )
     axes.axvline(100, color="grey", linestyle=":", linewidth=1)
-    axes.set(xscale="log", xlabel="milliseconds from the freeing commit to user code", ylabel="share of relaunches")
+    axes.set(
+        xscale="log", xlabel="milliseconds from the freeing commit to user code", ylabel="share of relaunches"
+    )
     axes.legend(fontsize=8)
     axes.set_title("A freed slot's next trial", fontsize=11)
     figure.savefig(path)
@@ -146,7 +154,9 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     """Run and write the record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     options = parser.parse_args()

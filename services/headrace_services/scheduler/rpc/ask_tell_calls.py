@@ -71,7 +71,9 @@ class AskTellCalls(Calls):
         async with self.hub.watching(study.id if study else 0) as changed:
             while True:
                 try:
-                    response = await self.change(request_identity, study_id, arrival, _suggestion)
+                    response = await self.change(
+                        request_identity, study_id, arrival, _suggestion, lasting=True
+                    )
                 except ProposalComingError:
                     left_s = until - loop.time()
                     if left_s <= 0:
@@ -108,7 +110,7 @@ class AskTellCalls(Calls):
             )
 
         request_identity = identify(request, request.request_id)
-        response = await self.change(request_identity, name.study, arrival, _decision)
+        response = await self.change(request_identity, name.study, arrival, _decision, lasting=True)
         return pb.ReportTrialResponse.FromString(_fresh(response, request.lease))
 
     async def CompleteTrial(
@@ -137,7 +139,7 @@ class AskTellCalls(Calls):
             return pb.CompleteTrialResponse(trial=await trial_message(conn, study, name.number))
 
         request_identity = identify(request, request.request_id)
-        response = await self.change(request_identity, name.study, arrival, answer)
+        response = await self.change(request_identity, name.study, arrival, answer, lasting=True)
         return pb.CompleteTrialResponse.FromString(_fresh(response, request.lease))
 
 
