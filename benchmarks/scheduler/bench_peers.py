@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import psutil
 import psycopg
-from benchmark_site import percentiles_ms, postgres, scheduler, write_record
+from benchmark_site import Cost, percentiles_ms, postgres, scheduler, write_record
 from sqlalchemy import make_url
 
 from headrace import Client
@@ -123,16 +124,16 @@ def be_client(kind: str, where: str) -> None:
     cycle = cycle_of(kind, where)
     cycle()
     print("ready", flush=True)
-    until = float(sys.stdin.readline())
+    until, spent = float(sys.stdin.readline()), time.process_time()
     lengths = []
     while (began := time.time()) < until:
         cycle()
         lengths.append(time.time() - began)
-    print(" ".join(f"{length:.6f}" for length in lengths), flush=True)
+    print(time.process_time() - spent, *(f"{length:.6f}" for length in lengths), flush=True)
 
 
-def crowd(kind: str, where: str, seconds: float) -> dict[str, float]:
-    """Run the clients; returns cycles a second and their lengths."""
+def crowd(kind: str, where: str, seconds: float, server: psutil.Process | None) -> dict[str, float]:
+    """Run the clients; returns cycles a second, their lengths, and what one costs in processor time."""
     command = [sys.executable, __file__, "--as-client", kind, where]
     clients = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -141,18 +142,30 @@ def crowd(kind: str, where: str, seconds: float) -> dict[str, float]:
     for client in clients:
         assert client.stdout is not None
         assert client.stdout.readline() == "ready\n"
+    before = Cost.now(server or psutil.Process())
     until = time.time() + seconds
     for client in clients:
         assert client.stdin is not None
         client.stdin.write(f"{until}\n")
         client.stdin.flush()
-    lengths = []
+    lengths, clients_s = [], 0.0
     for client in clients:
         assert client.stdout is not None
-        lengths += [float(text) for text in client.stdout.readline().split()]
+        spent, *cycled = (float(text) for text in client.stdout.readline().split())
+        clients_s += spent
+        lengths += cycled
+    spent_by = Cost.now(server or psutil.Process()) - before
+    for client in clients:
         client.wait()
     figures = percentiles_ms(lengths)
     figures["cycles_per_s"] = round(len(lengths) / seconds, 2)
+    parts = {
+        "clients": clients_s,
+        "server": spent_by.scheduler_s if server else 0.0,
+        "postgres": spent_by.postgres_s,
+    }
+    figures |= {f"{part}_cpu_ms": round(cost / len(lengths) * 1e3, 2) for part, cost in parts.items()}
+    figures["cpu_ms"] = round(sum(parts.values()) / len(lengths) * 1e3, 2)
     print(kind, figures, flush=True)
     return figures
 
@@ -168,7 +181,7 @@ def of_optuna(url: str) -> str:
 
 
 @contextmanager
-def optuna_proxy(url: str, port: int) -> Iterator[str]:
+def optuna_proxy(url: str, port: int) -> Iterator[tuple[str, psutil.Process]]:
     """Optuna's gRPC proxy in a process of its own."""
     command = [sys.executable, __file__, "--as-proxy", url, str(port)]
     process = subprocess.Popen(command)
@@ -181,7 +194,7 @@ def optuna_proxy(url: str, port: int) -> Iterator[str]:
                 break
             except Exception:  # noqa: BLE001  # not there yet
                 time.sleep(0.1)
-        yield f"127.0.0.1:{port}"
+        yield f"127.0.0.1:{port}", psutil.Process(process.pid)
     finally:
         process.kill()
         process.wait()
@@ -192,19 +205,20 @@ def cycles(seconds: float) -> dict[str, Any]:
     import optuna
 
     found: dict[str, list[dict[str, float]]] = {}
-    with postgres() as url, scheduler(url) as (address, _):
+    with postgres() as url, scheduler(url) as (address, process):
         with Client(address) as client:
             client.create_study("cycles", spec())
         rdb = of_optuna(url)
         optuna.create_study(study_name="cycles", storage=rdb, direction="minimize")
-        with optuna_proxy(rdb, 17_613) as proxy:
+        with optuna_proxy(rdb, 17_613) as (proxy, its_process):
+            sides = {
+                "headrace": (address, process),
+                "optuna, RDB": (rdb, None),
+                "optuna, gRPC proxy": (proxy, its_process),
+            }
             for _ in range(2):
-                for kind, where in (
-                    ("headrace", address),
-                    ("optuna, RDB", rdb),
-                    ("optuna, gRPC proxy", proxy),
-                ):
-                    found.setdefault(kind, []).append(crowd(kind, where, seconds))
+                for kind, (where, server) in sides.items():
+                    found.setdefault(kind, []).append(crowd(kind, where, seconds, server))
     best = {kind: max(runs, key=lambda run: run["cycles_per_s"]) for kind, runs in found.items()}
     ours = min(run["cycles_per_s"] for run in found["headrace"])
     ratios = {
@@ -212,7 +226,13 @@ def cycles(seconds: float) -> dict[str, Any]:
         for kind, run in best.items()
         if kind != "headrace"
     }
-    return {"runs": found, "our_slowest_over_their_fastest": ratios}
+    cheapest = min(run["cpu_ms"] for run in found["headrace"])
+    costs = {
+        f"{kind} over ours": round(min(run["cpu_ms"] for run in runs) / cheapest, 1)
+        for kind, runs in found.items()
+        if kind != "headrace"
+    }
+    return {"runs": found, "our_slowest_over_their_fastest": ratios, "processor_time_of_a_cycle": costs}
 
 
 # --- one decision ---------------------------------------------------------------------------------------

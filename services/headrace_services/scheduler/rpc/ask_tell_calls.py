@@ -64,8 +64,10 @@ class AskTellCalls(Calls):
             return Suggest(client_id=client_id, ttl_s=ttl_s)
 
         request_identity = identify(request, request.request_id)
-        async with transaction(self.hub.engine) as conn:
-            study = await studies.find(conn, study_id)
+        study = self.known(study_id)
+        if study is None:
+            async with transaction(self.hub.engine) as conn:
+                study = await studies.find(conn, study_id)
         loop = asyncio.get_running_loop()
         until = loop.time() + _patience_s(context)
         async with self.hub.watching(study.id if study else 0) as changed:

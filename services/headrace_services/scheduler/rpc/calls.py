@@ -46,6 +46,10 @@ class Calls:
         self._known: dict[str, Study] = {}
         """Studies by name, for what of them never changes."""
 
+    def known(self, study_id: str) -> Study | None:
+        """A study that was found here before, for what of it never changes; it may have been deleted since."""
+        return self._known.get(study_id)
+
     async def change(
         self,
         request: Request | None,
@@ -62,7 +66,7 @@ class Calls:
         `lasting` both look only at what of a study never changes, which is known from the first call on.
         """
         once_only = request or Request(id=f"call-{secrets.token_hex(16)}", method="", digest=b"")
-        study = self._known.get(study_id) if lasting else None
+        study = self.known(study_id) if lasting else None
         if study is not None:
             try:
                 return await self._submit(study, once_only, arrival, answer, lasting=True)
