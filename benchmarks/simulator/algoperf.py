@@ -33,7 +33,7 @@ from headrace_services.scheduler.simulator.cluster import machines
 from headrace_services.scheduler.simulator.drawing.regret import Trace, regret_svg
 from headrace_services.scheduler.simulator.recorded import CurveFile, RecordedCurves, read_curves
 from headrace_services.scheduler.simulator.scenario import Scenario, simulate_seed
-from headrace_services.scheduler.simulator.statistics import RESAMPLES, expected_cost, mean
+from headrace_services.scheduler.simulator.statistics import RESAMPLES, bootstrapped, expected_cost, mean
 from headrace_services.scheduler.simulator.variants import Variant, compared
 
 OURS = "run_all,median,asha,asha-stopping,hyperband,pasha,learning_curve"
@@ -99,7 +99,7 @@ def one_seed(work: tuple[Scenario, int]) -> dict[str, dict[str, Any]]:
             seed=seed,
             within=WITHIN,
         )
-        found[label] = {**asdict(run), "idle_pending": None, "trace": None}
+        found[label] = {**asdict(run), "idle_pending": None}
     return found
 
 
@@ -107,13 +107,30 @@ def _worse(scenario: Scenario, value: float, best: float) -> bool:
     return value < best if scenario.spec.maximizes() else value > best
 
 
-def evaluate(file: CurveFile, names: str, workers: int, seeds: int, plot: Path) -> dict[str, Any]:
-    """One workload on so many workers: estimates for everybody, and our default beside the best peer."""
+def all_seeds(scenario: Scenario, seeds: int, processes: int, kept: Path | None) -> list[dict[str, Any]]:
+    """Everybody on every seed. What was computed before and lies in the folder `kept` is read there."""
+    results: dict[int, dict[str, Any]] = {}
+    for seed in range(seeds):
+        if kept is not None and (kept / f"{seed}.json").exists():
+            results[seed] = json.loads((kept / f"{seed}.json").read_text(encoding="utf-8"))
+    todo = [seed for seed in range(seeds) if seed not in results]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context) as pool:
+        for seed, result in zip(todo, pool.map(one_seed, [(scenario, seed) for seed in todo]), strict=True):
+            results[seed] = result
+            if kept is not None:
+                kept.mkdir(parents=True, exist_ok=True)
+                (kept / f"{seed}.json").write_text(json.dumps(result), encoding="utf-8")
+    return [results[seed] for seed in range(seeds)]
+
+
+def evaluate(
+    file: CurveFile, names: str, workers: int, seeds: int, processes: int, plot: Path, kept: Path | None
+) -> dict[str, Any]:
+    """One workload on so many workers: estimates for everybody, and our ASHA beside the best peer."""
     spec = study(file)
     scenario = Scenario(variants=variants(spec, names), machines=machines(workers), file=file, within=WITHIN)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, context) as pool:
-        results = list(pool.map(one_seed, [(scenario, seed) for seed in range(seeds)]))
+    results = all_seeds(scenario, seeds, processes, kept)
     for result in results:
         ours, theirs = result["run_all"], result[peer.RANDOM]
         assert math.isclose(ours["to_target_s"], theirs["to_target_s"], rel_tol=1e-9), (
@@ -141,7 +158,11 @@ def evaluate(file: CurveFile, names: str, workers: int, seeds: int, plot: Path) 
         "rungs": list(spec.rungs()),
         "policies": rows,
         "best_peer": best,
-        "default_against_best_peer": _against([r[DEFAULT] for r in results], [r[best] for r in results]),
+        "against_best_peer": {
+            label: _against([r[label] for r in results], [r[best] for r in results])
+            for label in (DEFAULT, "asha-stopping")
+            if label in rows
+        },
     }
 
 
@@ -154,7 +175,7 @@ def _row(found: list[dict[str, Any]]) -> dict[str, Any]:
         "to_target_gpu_h": _rounded(expected_cost(reached, spent)),
         "to_target_wall_h": _rounded(expected_cost(walls, [one["wall_s"] / HOUR for one in found])),
         "reached": sum(one is not None for one in reached),
-        "regret": _rounded(mean([one["regret"] for one in found])),
+        "regret": _rounded(bootstrapped([one["regret"] for one in found])),
         "gpu_h": _rounded(mean(spent)),
         "wall_h": _rounded(mean([one["wall_s"] / HOUR for one in found])),
         "idle_while_work_waits": max(idle) if idle else None,
@@ -194,6 +215,8 @@ def main() -> None:
     parser.add_argument("--workers", default="16,64")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--policies", default=OURS)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--keep", type=Path, help="a folder for the seeds' results, to go on from")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -204,20 +227,36 @@ def main() -> None:
         for workers in (int(text) for text in options.workers.split(",")):
             began = time.perf_counter()
             plot = options.out / f"{name}_{workers}.svg"
-            found = evaluate(file, options.policies, workers, options.seeds, plot)
+            kept = options.keep / f"{name}_{workers}" if options.keep else None
+            found = evaluate(file, options.policies, workers, options.seeds, options.processes, plot, kept)
             record[f"{name}, {workers} workers"] = found
             print(f"\n{name}, {workers} workers, {options.seeds} seeds ({time.perf_counter() - began:.0f} s)")
-            print(
-                f"{'policy':<20}{'GPU h to target':>26}{'reached':>9}{'regret':>34}{'GPU h':>8}{'wall h':>8}{'idle':>8}"
-            )
-            for label, row in found["policies"].items():
-                print(
-                    f"{label:<20}{_told(row['to_target_gpu_h'], '.1f'):>26}{row['reached']:>9}{_told(row['regret'], '.5f'):>34}"
-                    f"{row['gpu_h']['mean']:>8.1f}{row['wall_h']['mean']:>8.1f}"
-                    f"{'-' if row['idle_while_work_waits'] is None else format(row['idle_while_work_waits'], '.2%'):>8}"
-                )
-            print(f"{DEFAULT} against {found['best_peer']}: {found['default_against_best_peer']}", flush=True)
+            _print(found)
     (options.out / "algoperf.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def _print(found: dict[str, Any]) -> None:
+    heads = ("GPU h to target", "reached", "regret", "GPU h", "wall h", "idle")
+    widths = (26, 9, 34, 9, 9, 8)
+    print(f"{'policy':<20}" + "".join(f"{head:>{width}}" for head, width in zip(heads, widths, strict=True)))
+    for label, row in found["policies"].items():
+        idle = row["idle_while_work_waits"]
+        cells = (
+            _told(row["to_target_gpu_h"], ".1f"),
+            str(row["reached"]),
+            _told(row["regret"], ".5f"),
+            f"{row['gpu_h']['mean']:.1f}",
+            f"{row['wall_h']['mean']:.1f}",
+            "-" if idle is None else f"{idle:.2%}",
+        )
+        print(f"{label:<20}" + "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)))
+    for label, against in found["against_best_peer"].items():
+        ratio, gap = against["cost_ratio"], against["regret_difference"]
+        print(
+            f"{label} against {found['best_peer']}: cost {ratio[0]} ({ratio[1]}–{ratio[2]}) of it, "
+            f"regret {gap[0]:+} ({gap[1]:+}–{gap[2]:+})",
+            flush=True,
+        )
 
 
 def _told(estimate: dict[str, Any], form: str) -> str:

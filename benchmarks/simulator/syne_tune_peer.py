@@ -38,7 +38,8 @@ class PeerRun:
     regret: float
     to_target_s: float | None
     to_target_slot_s: float | None
-    winner: int
+    trace: tuple[tuple[float, float], ...]
+    """Slot-seconds spent at each improvement, and the regret from then on."""
 
 
 def asha(*, maximize: bool, max_t: int, eta: int, seed: int) -> Any:
@@ -136,15 +137,22 @@ def run(
         else:
             stays.append((began[number], now))
             start(-tie, now)
-    _, winner, value = min(reports, key=lambda report: (report[2], report[0]))
+
+    def spent(until: float) -> float:
+        return sum(min(end, until) - start for start, end in stays if start < until)
+
+    trace: list[tuple[float, float]] = []
+    best = math.inf
+    for at, _, value in sorted(reports):
+        if value < best:
+            best = value
+            trace.append((spent(at), max(0.0, value - best_final)))
     reached = min((at for at, _, value in reports if value <= target), default=None)
     return PeerRun(
         slot_s=sum(end - start for start, end in stays),
         wall_s=now,
-        regret=max(0.0, value - best_final),
+        regret=max(0.0, best - best_final),
         to_target_s=reached,
-        to_target_slot_s=None
-        if reached is None
-        else sum(min(e, reached) - s for s, e in stays if s < reached),
-        winner=winner,
+        to_target_slot_s=None if reached is None else spent(reached),
+        trace=tuple(trace),
     )

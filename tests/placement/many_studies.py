@@ -84,6 +84,7 @@ class OneStudy:
             wanted=standing.wants_count,
             reserved=standing.reserved,
             quantum_s=standing.quantum_s,
+            looked_s=standing.looked_s,
         )
 
 
@@ -167,14 +168,15 @@ class ManyStudies:
         state.room.totals = Totals(gpu_milli=1000 * len(self._all), cpu_slots=0)
         sharing.join(state)
         state.load_queue(())
-        assert placing.place(state) is None
+        assert placing.place(state, pass_over=False) is None
         if sharing.may_need_keeping(state):
             here = {(slot.worker_id, slot.index): slot for slot in state.free}
             devices = {(slot.worker_id, slot.index): slot for slot in self._free(every=True)} | here
             taken = {key: devices[key].less(devices[key].free_milli, 0) for key in state.changes.occupied}
             state.room.devices = tuple((devices | taken).values())
-            state.room.running = self._running()
+            state.room.running = (*self._running(), *sharing.just_granted(state))
             sharing.keep(state)
+        if state.room.blocked is not None:
             assert placing.place(state) is None
         state.held = sum(trial.held for trial in state.trials.values())
         placing.settle(state)

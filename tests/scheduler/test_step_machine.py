@@ -225,6 +225,7 @@ class StepMachine(RuleBasedStateMachine):
 
     async def clear(self) -> None:
         async with self.engine.begin() as conn:
+            await conn.execute(text("UPDATE study SET state = 'STOPPED', end_time = now() WHERE end_time IS NULL"))
             await conn.execute(text("DELETE FROM slot"))
             await conn.execute(text("DELETE FROM lease"))
             await conn.execute(text("DELETE FROM worker"))

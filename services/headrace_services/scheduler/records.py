@@ -70,6 +70,8 @@ class Standing:
     """How many such trials it could start."""
     quantum_s: float = 30.0
     """About how long a grant is held: its rung time, as far as that is known."""
+    looked_s: float = 0.0
+    """When it last looked for slots for that trial, by the database's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import typer
 from headrace.cli import (
     best,
     check,
+    cluster,
     control,
     doctor,
     export,
@@ -104,6 +105,7 @@ PANELS: dict[str, dict[str, Callable[..., object]]] = {
         "why": why.why,
         "logs": logs.logs,
         "workers": listings.workers,
+        "cluster": cluster.cluster,
         "export": export.export,
         "report": report.report,
     },

@@ -129,6 +129,7 @@ class AsyncClient:
     studies = awaiting(flows.studies)
     preview = awaiting(flows.preview)
     workers = awaiting(flows.workers)
+    shares = awaiting(flows.shares)
 
     def study(self, name: str) -> AsyncStudy:
         """The handle of a study."""

@@ -13,8 +13,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from headrace.client import cluster, model
 from headrace.client import events as ev
-from headrace.client import model
 from headrace.client.names import study_id, trial_name, trial_ref, worker_id
 from headrace.spec import StudySpec, Value, from_proto
 from headrace.spec.convert import params_from_proto
@@ -199,13 +199,20 @@ def worker(proto: study_pb2.WorkerStatus) -> model.Worker:
         name=worker_id(proto.name),
         connected=proto.connected,
         slots=tuple(
-            model.Slot(index=s.index, device=s.device, memory_bytes=s.memory_bytes, trial=trial_ref(s.trial))
+            model.Slot(
+                index=s.index,
+                device=s.device,
+                memory_bytes=s.memory_bytes,
+                trial=trial_ref(s.trial),
+                holders=cluster.holders(s),
+            )
             for s in proto.slots
         ),
         labels=dict(sorted(proto.labels.items())),
         last_seen=_time(proto, "last_seen", proto.last_seen),
         version=proto.version,
         trouble=proto.trouble,
+        reservation=cluster.reservation(proto),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from google.protobuf.duration_pb2 import Duration
 
-from headrace.client import convert, methods
+from headrace.client import cluster, convert, methods
 from headrace.client.events import Decision, TrialStory
 from headrace.client.flow import Flow, Sleep, rpc
 from headrace.client.model import (
@@ -21,6 +21,7 @@ from headrace.client.model import (
     Preview,
     Report,
     StudyInfo,
+    StudyShare,
     Suggestion,
     TrialInfo,
     TrialState,
@@ -126,6 +127,12 @@ def workers(_: object) -> Flow[list[Worker]]:
         if not page.next_page_token:
             return found
         request = pb.ListWorkersRequest(page_size=PAGE_SIZE, page_token=page.next_page_token)
+
+
+def shares(_: object) -> Flow[list[StudyShare]]:
+    """What each active study has of the cluster, the one that goes first first."""
+    page = yield from rpc(methods.LIST_WORKERS, pb.ListWorkersRequest(page_size=1))
+    return [cluster.share(proto) for proto in page.shares]
 
 
 # ---- a study -------------------------------------------------------------------------------------------

@@ -128,6 +128,7 @@ class Client:
     studies = blocking(flows.studies)
     preview = blocking(flows.preview)
     workers = blocking(flows.workers)
+    shares = blocking(flows.shares)
 
     def study(self, name: str) -> Study:
         """The handle of a study."""

@@ -1,7 +1,7 @@
 """Records to messages. The one place of the service that knows both; the spec has its own in `headrace.spec`."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from google.protobuf import json_format
@@ -16,7 +16,7 @@ from headrace_services.scheduler.preview import Preview
 from headrace_services.scheduler.records import Checkpoint, Decision, Exploit, Lease, Study
 from headrace_services.scheduler.rpc import names
 from headrace_services.scheduler.simulator.scenario import expected_trials
-from headrace_services.scheduler.store.cluster import SlotView, WorkerView
+from headrace_services.scheduler.store.cluster import KeptView, ShareView, SlotView, WorkerView
 from headrace_services.scheduler.store.history import StoredEvent, StoredReport
 from headrace_services.scheduler.store.studies import Figures, Occupancy
 from headrace_services.scheduler.store.trials import RungView, TrialView
@@ -213,15 +213,51 @@ def worker(view: WorkerView) -> study_pb2.WorkerStatus:
         last_seen=_time(view.last_seen),
         version=view.version,
         trouble=view.trouble,
+        cpus=view.cpus,
+        reservation=_kept(view.kept) if view.kept else None,
     )
 
 
 def _slot(view: SlotView) -> study_pb2.SlotStatus:
-    holder = ""
-    if view.study is not None and view.number is not None:
-        holder = names.trial_name(view.study, view.number)
+    holders = [
+        study_pb2.SlotHolder(
+            trial=names.trial_name(holder.study, holder.number),
+            milli=holder.milli,
+            memory_bytes=holder.memory_bytes,
+            leaving=holder.leaving,
+        )
+        for holder in view.holders
+    ]
     return study_pb2.SlotStatus(
-        index=view.index, device=view.model, memory_bytes=view.memory_bytes, trial=holder
+        index=view.index,
+        device=view.model,
+        memory_bytes=view.memory_bytes,
+        trial=holders[0].trial if holders else "",
+        holders=holders,
+    )
+
+
+def _kept(view: KeptView) -> study_pb2.SlotReservation:
+    return study_pb2.SlotReservation(
+        trial=names.trial_name(view.study, view.number),
+        slots=view.slots,
+        since=_time(datetime.fromtimestamp(view.since_s, UTC)),
+        ready=None if view.ready_s is None else _time(datetime.fromtimestamp(view.ready_s, UTC)),
+    )
+
+
+def share(view: ShareView) -> study_pb2.StudyShare:
+    """What an active study has of the cluster."""
+    return study_pb2.StudyShare(
+        study=names.study_name(view.study),
+        weight=view.share.weight,
+        priority=view.share.priority,
+        gpus=view.usage.gpu_milli / 1000,
+        cpu_slots=view.usage.cpu_slots,
+        gpu_seconds=view.usage.gpu_s,
+        cpu_seconds=view.usage.cpu_s,
+        virtual_time_s=view.virtual_time_s,
+        waiting=view.share.wants is not None,
     )
 
 

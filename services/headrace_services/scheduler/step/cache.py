@@ -25,8 +25,10 @@ class StudyCache:
     """The sampler's proposals from this number on come from the pool; None: all are made in the step."""
     cursor: int = 0
     live: LiveRows = field(default_factory=LiveRows)
-    kept_s: float = 0.0
-    """When it was last looked whether slots are to be kept for a trial; by the database's clock."""
+    kept: tuple[int, float] = (0, 0.0)
+    """For a trial of how many slots it was last looked whether to keep them, and when by the database's clock."""
+    left_to: dict[int, float] = field(default_factory=dict)
+    """Since when free slots are left to other studies that have not come for them; by the same clock."""
     next_number: int = 0
     """The number after the last trial that the policy has heard of."""
     _arrivals: Counter[tuple[int, int]] = field(default_factory=Counter)

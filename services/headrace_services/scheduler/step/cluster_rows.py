@@ -37,19 +37,21 @@ async def look_around(conn: AsyncConnection, state: StepState) -> None:
         state.room.totals = others.totals
 
 
-async def keep_slots(conn: AsyncConnection, state: StepState) -> bool:
-    """Look whether slots are to be kept for a trial that fits nowhere. True if that changed something."""
-    room, reserved = state.room, state.study.standing.reserved
+async def keep_slots(conn: AsyncConnection, state: StepState) -> None:
+    """Look whether slots are to be kept for a trial that fits nowhere."""
+    room = state.room
     now_s = state.study.now_s
-    if not sharing.may_need_keeping(state) or now_s - state.cache.kept_s < KEEP_EVERY_S:
-        return False
-    assert room.blocked is not None
-    state.cache.kept_s = now_s
+    if room.blocked is None or not sharing.may_need_keeping(state):
+        return
+    slots = room.blocked.request.slots
+    if state.cache.kept[0] == slots and now_s - state.cache.kept[1] < KEEP_EVERY_S:
+        return
+    state.cache.kept = (slots, now_s)
     devices = await placement.devices(conn, room.blocked.request)
     room.devices = tuple(_as_of_this_step(state, slot) for slot in devices)
-    room.running = await placement.running_on(conn, {slot.worker_id for slot in devices})
+    running = await placement.running_on(conn, {slot.worker_id for slot in devices})
+    room.running = (*running, *sharing.just_granted(state))
     sharing.keep(state)
-    return state.study.standing.reserved != reserved
 
 
 def _as_of_this_step(state: StepState, slot: Slot) -> Slot:

@@ -19,11 +19,12 @@ LOOKAHEAD = 4
 """How many configurations to have ready beyond those that run, so that a freed slot never waits for a sampler."""
 
 
-def place(state: StepState) -> int | None:
+def place(state: StepState, *, pass_over: bool = True) -> int | None:
     """Give free slots, or waiting clients, their next trials.
 
-    Returns the number of a trial whose copy must be loaded before it can go on, or None when it is done. May be
-    called again when `state.room` has changed.
+    Returns the number of a trial whose copy must be loaded before it can go on, or None when it is done. Without
+    `pass_over` it stops at the first trial that fits nowhere, so that slots can be kept for it (`sharing.keep`) before
+    smaller ones are placed around it.
     """
     passed_over: set[int] = set()
     state.room.blocked = None
@@ -42,7 +43,7 @@ def place(state: StepState) -> int | None:
             milestone = promotion.to_milestone if promotion else trial.milestone or state.study.spec.max_steps
             placement = sharing.find(state, trial, milestone)
             if placement is None:
-                if not _may_pass_over(state, trial):
+                if not pass_over or not _may_pass_over(state, trial):
                     break
                 passed_over.add(number)
                 continue
@@ -178,6 +179,8 @@ def _launch(state: StepState, trial: Trial, placement: Placement | None) -> None
     )
     if placement is not None and placement.rule != "best_fit":
         state.emit(events.trial_placed(trial.number, slots, lease.milli, placement.rule, _told(placement)))
+        if placement.rule == "backfill":  # the slots are another's from its next rung on
+            state.changes.asks[lease.id] = False
     state.grant(lease, slots)
     log_path = f"{slots[0].log_dir}/{state.study.name}/{trial.number}.log" if slots else trial.log_path
     action = Action.RESUME if trial.state is State.PAUSED else Action.LAUNCH

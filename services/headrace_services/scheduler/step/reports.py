@@ -205,7 +205,9 @@ def _judge(state: StepState, entry: RungEntry, lease: Lease) -> Decision:
         return _leave(state, entry.number, f"{explanation.sentence}; {leaves}", milestone=target)
     state.explain(entry.number, Ruling.CONTINUE, explanation)
     state.update(entry.number, milestone=target)
-    if state.next_promotion() is not None:  # the same result lets others go on, and slots may be free for them
+    if (
+        state.next_promotion() is not None
+    ):  # the same result lets others go on, and slots may be free for them
         state.wants_placement = True
     return _go_on(target, explanation.sentence)
 

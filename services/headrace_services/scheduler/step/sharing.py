@@ -26,10 +26,12 @@ from headrace_services.scheduler.step.placement import (
     take,
 )
 from headrace_services.scheduler.step.placement.shares import Share, ahead_of, joined
-from headrace_services.scheduler.step.placement.speeds import models_of, preference, run_s
+from headrace_services.scheduler.step.placement.speeds import grant_kind, models_of, preference, run_s, step_s
 from headrace_services.scheduler.step.state import StepState
 
 PLACER: Placer = BestFit()
+PATIENCE_S = 10.0
+"""How long free slots are left to a study that does not come for them."""
 
 
 def join(state: StepState) -> None:
@@ -97,6 +99,8 @@ def keep(state: StepState) -> None:
         reservations=tuple(reservations),
         now_s=state.study.now_s,
     )
+    if mine is None and not _is_next(state):
+        return
     plan = PLACER.plan(cluster, [blocked])
     kept = next((r for r in plan.reservations if r.key == blocked.key), None)
     if kept is None:
@@ -119,6 +123,28 @@ def keep(state: StepState) -> None:
     state.emit(events.slots_reserved(blocked.key[1], names[kept.worker_id], kept.slots, kept.ready_in_s))
     for ask in plan.asks:
         state.changes.asks[ask.lease_id] = ask.at_report
+
+
+def just_granted(state: StepState) -> tuple[Running, ...]:
+    """The trials that this step has placed: they are not in the rows yet."""
+    found = []
+    for lease in state.changes.granted.values():
+        if lease.live and lease.worker_id is not None:
+            kind = grant_kind(lease.model, len(lease.slots), lease.milli)
+            trial = state.trials[lease.number]
+            per_step = step_s(kind, state.study.standing.speeds, trial.speeds)
+            steps = (trial.milestone or lease.step) - lease.step
+            running = Running(
+                key=(state.study.id, lease.number),
+                lease_id=lease.id,
+                worker_id=lease.worker_id,
+                slots=lease.slots,
+                milli=lease.milli,
+                priority=state.study.spec.priority,
+                leaves_in_s=None if per_step is None else per_step * steps,
+            )
+            found.append(running)
+    return tuple(found)
 
 
 def may_need_keeping(state: StepState) -> bool:
@@ -145,7 +171,10 @@ def settle_standing(state: StepState) -> None:
             count = min(count, spec.max_parallel - state.live)
         count = max(1, count)
     state.stand(
-        wants_slots=blocked.request.slots if blocked else 0, wants_count=count, quantum_s=_quantum_s(state)
+        wants_slots=blocked.request.slots if blocked else 0,
+        wants_count=count,
+        quantum_s=_quantum_s(state),
+        looked_s=state.study.now_s if blocked else 0.0,
     )
     if before.reserved is not None and blocked is None:
         state.give_up_reservation()
@@ -164,6 +193,7 @@ def own_share(state: StepState) -> Share:
         wanted=standing.wants_count,
         reserved=standing.reserved,
         quantum_s=standing.quantum_s,
+        looked_s=standing.looked_s,
     )
 
 
@@ -215,9 +245,9 @@ def _leave_to_others(state: StepState, kept: list[Reservation]) -> None:
     room = state.room
     if not room.others:
         return
-    hopeless: set[int] = set()
+    now_s = state.study.now_s
+    hopeless = _silent(state)
     while True:
-        now_s = state.study.now_s
         before = [
             other
             for other in ahead_of(own_share(state), room.others, room.totals, now_s)
@@ -238,11 +268,28 @@ def _leave_to_others(state: StepState, kept: list[Reservation]) -> None:
         if placement is None:
             hopeless.add(first.study_id)
             continue
+        state.cache.left_to.setdefault(first.study_id, now_s)
         room.withheld.append(placement)
         room.kicks.add(first.study_id)
         room.others = tuple(
             other.holding(first.wants) if other.study_id == first.study_id else other for other in room.others
         )
+
+
+def _is_next(state: StepState) -> bool:
+    """Whether nobody goes before the study: only then are slots kept for it anew, and others asked to leave them."""
+    room = state.room
+    return not ahead_of(own_share(state), room.others, room.totals, state.study.now_s)
+
+
+def _silent(state: StepState) -> set[int]:
+    """Studies that slots were left to and that have not looked at them since: whatever ails them, slots do not idle."""
+    left_to = state.cache.left_to
+    for other in state.room.others:
+        since_s = left_to.get(other.study_id)
+        if since_s is not None and (other.wants is None or other.looked_s > since_s):
+            del left_to[other.study_id]
+    return {who for who, since_s in left_to.items() if state.study.now_s - since_s > PATIENCE_S}
 
 
 def _ask_of_the_overdrawn(state: StepState, running: tuple[Running, ...]) -> None:

@@ -229,9 +229,9 @@ async def _place(conn: AsyncConnection, state: StepState, arrivals: int) -> tupl
     offered = len(state.free)
     limit = offered + len(state.seats) + placing.LOOKAHEAD + arrivals + 1
     state.load_queue(await step_reads.runnable_trials(conn, state.study.id, limit))
-    await _place_all(conn, state)
-    if await cluster_rows.keep_slots(conn, state):
-        await _place_all(conn, state)
+    await _place_all(conn, state, pass_over=False)
+    await cluster_rows.keep_slots(conn, state)
+    await _place_all(conn, state, pass_over=True)
     if not state.live and not state.queue:  # it may be complete; the count visits all trials
         state.held += await step_reads.held_count(conn, state.study.id)
     placing.settle(state)
@@ -240,8 +240,10 @@ async def _place(conn: AsyncConnection, state: StepState, arrivals: int) -> tupl
     return cluster_rows.left_over(state, freed), offered >= FREE_SLOTS_AT_ONCE and used_up
 
 
-async def _place_all(conn: AsyncConnection, state: StepState) -> None:
-    while (number := placing.place(state)) is not None:
+async def _place_all(conn: AsyncConnection, state: StepState, *, pass_over: bool) -> None:
+    if pass_over and state.room.blocked is None:
+        return
+    while (number := placing.place(state, pass_over=pass_over)) is not None:
         state.load(trials=await step_reads.trials(conn, state.study.id, [number]))
 
 

@@ -193,6 +193,7 @@ async def others(conn: AsyncConnection, study_id: int) -> Others | None:
             wanted=standing.wants_count,
             reserved=standing.reserved,
             quantum_s=standing.quantum_s,
+            looked_s=standing.looked_s,
         )
         shares.append(share)
     names = {row.id: row.name for row in found}

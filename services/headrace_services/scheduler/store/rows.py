@@ -84,6 +84,7 @@ def standing(columns: Columns) -> Standing:
         wants_slots=columns["wants_slots"],
         wants_count=columns["wants_count"],
         quantum_s=columns["quantum_s"],
+        looked_s=columns["looked_s"],
     )
 
 
@@ -96,6 +97,7 @@ def standing_columns(record: Standing) -> Columns:
         "wants_slots": record.wants_slots,
         "wants_count": record.wants_count,
         "quantum_s": record.quantum_s,
+        "looked_s": record.looked_s,
     }
 
 

@@ -114,7 +114,7 @@ def _opening(slot: Slot, runs: list[Running], waiting: Waiting) -> _Opening | No
         return _Opening(slot=slot, ready_in_s=0.0, leaving=())
     missing = request.milli - slot.free_milli
     leaving: list[Running] = []
-    for run in sorted((r for r in runs if r.priority <= waiting.priority), key=_leaving_rank):
+    for run in sorted((run for run in runs if _may_be_asked(run, waiting)), key=_leaving_rank):
         leaving.append(run)
         missing -= run.milli
         if missing <= 0 and memory_of(request, slot) <= slot.memory_bytes:
@@ -124,6 +124,13 @@ def _opening(slot: Slot, runs: list[Running], waiting: Waiting) -> _Opening | No
                 leaving=tuple(leaving),
             )
     return None
+
+
+def _may_be_asked(run: Running, waiting: Waiting) -> bool:
+    """Nobody of more priority, and none of the study's own trials of the same size: that would gain nothing."""
+    own = run.key[0] == waiting.key[0]
+    request = waiting.request
+    return run.priority <= waiting.priority and not (own and len(run.slots) * run.milli >= request.size)
 
 
 def _leaves_in_s(run: Running) -> float:
@@ -152,17 +159,27 @@ def _soonest(openings: list[_Opening], waiting: Waiting) -> list[_Opening]:
 
 
 def _only_waits_its_turn(cluster: Cluster, waiting: Waiting, occupants: Occupants) -> bool:
-    """Whether one running trial's end makes room, and nobody has less priority, who would have to go first."""
+    """Whether one running trial's end makes room, and nobody has less priority, who would have to go first.
+
+    A trial of its own study counts only while no other study is in the way: else the study would never get beyond
+    what it has.
+    """
     if occupants.least_priority < waiting.priority:
         return False
     request = waiting.request
-    return any(
-        len(run.slots) >= request.slots
-        and run.milli >= request.milli
-        and (slot := occupants.devices.get((run.worker_id, run.slots[0]))) is not None
-        and suits(slot, request)
-        for run in cluster.running
-    )
+    own_makes_room = others_in_the_way = False
+    for run in cluster.running:
+        slot = occupants.devices.get((run.worker_id, run.slots[0]))
+        if slot is None or not suits(slot, request):
+            continue
+        other = run.key[0] != waiting.key[0]
+        if len(run.slots) < request.slots or run.milli < request.milli:
+            others_in_the_way |= other
+        elif other:
+            return True
+        else:
+            own_makes_room = True
+    return own_makes_room and not others_in_the_way
 
 
 def _rank(openings: list[_Opening], waiting: Waiting) -> tuple[object, ...]:

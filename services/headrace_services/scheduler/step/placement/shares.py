@@ -42,6 +42,8 @@ class Share:
     """How many such trials it could start."""
     reserved: Reserved | None = None
     quantum_s: float = QUANTUM_S
+    looked_s: float = 0.0
+    """When it last looked for slots and found too few."""
 
     @property
     def idle(self) -> bool:
