@@ -118,7 +118,7 @@ def _fronts(data: StudyData) -> list[str]:
         return []
     what = "One point a trial, by its last report. Those of the front are beaten by no other one in every objective."
     if len(figures) > 1:
-        what += " Each pair of objectives has a figure, in which a trial of the front may look beaten: by a third one it is not."
+        what += " Each pair of objectives has a figure; what looks beaten in one is not in another."
     return [_section("Front", what, "".join(figures))]
 
 
