@@ -33,6 +33,7 @@ from headrace_worker.checkpoints import CheckpointError, CheckpointStore, store_
 from headrace_worker.checkpoints.retention import PruneOrder, Retention, superseded
 from headrace_worker.courier import Courier
 from headrace_worker.devices import Devices, discover
+from headrace_worker.disk import out_of_room
 from headrace_worker.launch import study_and_number
 from headrace_worker.outbox import DurableOutbox, Entry, Outbox
 from headrace_worker.process import bury, end_group, end_strays
@@ -77,6 +78,7 @@ class Daemon:
         self._hurry = asyncio.Event()
         self._all_gone = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
+        self._no_room = ""
         # A thread of its own: a driver that hangs blocks nothing else.
         self._meter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="telemetry")
 
@@ -174,12 +176,14 @@ class Daemon:
                 assert_never(effect)
 
     async def telemetry(self) -> Sequence[worker_pb2.DeviceTelemetry]:
-        """Measures the devices."""
-        return await asyncio.get_running_loop().run_in_executor(self._meter, self._devices.telemetry)
+        """Measures the devices, and the disk."""
+        loop = asyncio.get_running_loop()
+        self._no_room = await loop.run_in_executor(self._meter, out_of_room, self._settings.home)
+        return await loop.run_in_executor(self._meter, self._devices.telemetry)
 
     def trouble(self) -> str:
         """Says which disk or store does not take what has to be written."""
-        found = [self._courier.outbox.trouble, *(a.trouble for a in self._attempts.values())]
+        found = [self._courier.outbox.trouble, self._no_room, *(a.trouble for a in self._attempts.values())]
         return "; ".join(dict.fromkeys(text for text in found if text))[:_TROUBLE_CHARACTERS]
 
     def beat(self) -> None:

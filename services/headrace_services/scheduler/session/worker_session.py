@@ -8,6 +8,8 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
+import grpc
+
 from headrace.errors import DatabaseUnavailableError, DrainingError, HeadraceError, StudyNotFoundError
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_services.scheduler.arrivals import (
@@ -52,6 +54,10 @@ class Timing:
     """About when a worker is asked to connect anew, so that streams spread over the replicas again."""
     drain_grace_s: float = 10.0
     """How long a worker that is asked to go may still listen for answers."""
+
+
+class StreamBrokeError(Exception):
+    """A message could not be written: the connection is gone."""
 
 
 class SlowWorkerError(Exception):
@@ -278,6 +284,8 @@ class WorkerSession:
                             await write(response)  # type: ignore[misc]  # grpc.aio's write is a coroutine function
                     except TimeoutError:
                         raise self._slow() from None
+                    except grpc.aio.InternalError:
+                        raise StreamBrokeError(f"the stream of worker '{self._name}' broke") from None
             for _ in batch:
                 self._outgoing.task_done()
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+from headrace.errors import HeadraceError
 from headrace.spec import StudySpec
 from headrace_services.scheduler.arrivals import (
     Accepted,
@@ -49,7 +50,7 @@ MOST_TURNS = 16
 """How often a study is asked again at one moment while others leave slots to it."""
 
 
-class SimulationError(Exception):
+class SimulationError(HeadraceError):
     """The simulation cannot go on: nothing runs, nothing will come, and the study is not over."""
 
 
@@ -167,7 +168,9 @@ class Simulation:
             self._step(study, Kick())
         while not all(study.over for study in self.studies):
             if not self._waiting:
-                raise SimulationError(self._stuck())
+                raise SimulationError(
+                    self._stuck(), remedy="Simulate machines that a trial fits on, with --types."
+                )
             at_s, _, _, happen = heapq.heappop(self._heap)
             for study in self.studies:
                 study.record.idle_pending_s += study.idle * (at_s - self.now_s)
@@ -239,7 +242,7 @@ class Simulation:
                     if run is not None:
                         self._leave_soon(run)
             case _:
-                raise SimulationError(f"{type(order).__name__} has no counterpart in a simulation")
+                raise TypeError(f"{type(order).__name__} has no counterpart in a simulation")
 
     # --- the workers' side ---------------------------------------------------------------------------
 
