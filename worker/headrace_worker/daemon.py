@@ -54,6 +54,7 @@ from headrace_worker.session_core import (
 )
 from headrace_worker.settings import WorkerSettings
 from headrace_worker.slots import Slots
+from headrace_worker.standby import Standbys
 
 log = logging.getLogger(__name__)
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -116,6 +117,7 @@ class Daemon:
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self.stop)
         async with RuntimeServer(self._attempts, settings.home / "runtime") as runtime:
+            self._standbys = Standbys(enabled=settings.prestart)
             self._place = Place(
                 devices=tuple(devices.devices),
                 runtime=runtime.address,
@@ -124,6 +126,7 @@ class Daemon:
                 environ=dict(os.environ),
                 store=store,
                 courier=courier,
+                standbys=self._standbys,
                 saved=self._retention.saved,
                 abandoned=self._abandoned,
             )
@@ -262,6 +265,7 @@ class Daemon:
         log.info("stopping: %d trials are told to end", len(self._attempts))
         # First, lest the slots that become free now are given to the next trials.
         session.leave()
+        await self._standbys.close()
         for attempt in list(self._attempts.values()):
             attempt.stop(self._settings.stop_grace_s)
         if self._attempts:
