@@ -59,7 +59,7 @@ class Settings:
     drain_grace_s: float = 10.0
     sampler_processes: int = 2
     """How many processes make proposals; they start when a study first asks for one."""
-    proposal_limit_s: float = 60.0
+    proposal_limit_s: float = 120.0
     """How long one attempt at a proposal may take."""
 
 
