@@ -50,7 +50,7 @@ def shrink(
             raise ShrinkError("a module is shrunk by scale=; width, depth and target are for a factory")
         if scale is None:
             raise ShrinkError("say how much smaller: shrink(module, scale=8)")
-        source = ModuleSource.of(model, given, keep=accepted(keep))
+        source = ModuleSource.of(model, given, keep=accepted(keep), scale=scale)
         sizes = {"scale": scale}
         return Family(source=source, inputs=source.inputs, law_sizes=sizes, accept=accepted(accept)).member(sizes)
     if keep:
