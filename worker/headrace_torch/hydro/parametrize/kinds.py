@@ -62,7 +62,9 @@ def growth_of(name: str, shape: Shape, base_shape: Shape, other_shape: Shape, *,
         raise ParametrizationError(
             f"{name}: has {len(shape)} sizes here and {len(base_shape)} in the base model; a width must not change that"
         )
-    grows = [index for index, (one, two) in enumerate(zip(base_shape, other_shape, strict=True)) if one != two]
+    grows = [
+        index for index, (one, two) in enumerate(zip(base_shape, other_shape, strict=True)) if one != two
+    ]
     ratios = [shape[index] / base_shape[index] for index in grows]
     match grows:
         case []:

@@ -58,9 +58,7 @@ _ADAM: Final = {
     Kind.INPUT: _ADAM_WIDE,
     Kind.EMBEDDING: _ADAM_WIDE,
     Kind.VECTOR: _ADAM_WIDE,
-    Kind.HIDDEN: Rule(
-        lr=Power(fan_in=-1), weight_decay=Power(fan_in=1), eps=Power(fan_out=-1, depth=-1)
-    ),
+    Kind.HIDDEN: Rule(lr=Power(fan_in=-1), weight_decay=Power(fan_in=1), eps=Power(fan_out=-1, depth=-1)),
     Kind.OUTPUT: Rule(eps=Power(fan_in=-1, depth=-1)),
     Kind.FIXED: Rule(eps=Power(depth=-1)),
 }

@@ -52,7 +52,9 @@ def shrink(
             raise ShrinkError("say how much smaller: shrink(module, scale=8)")
         source = ModuleSource.of(model, given, keep=accepted(keep), scale=scale)
         sizes = {"scale": scale}
-        return Family(source=source, inputs=source.inputs, law_sizes=sizes, accept=accepted(accept)).member(sizes)
+        return Family(source=source, inputs=source.inputs, law_sizes=sizes, accept=accepted(accept)).member(
+            sizes
+        )
     if keep:
         raise ShrinkError("keep is for a module; a factory decides itself what does not depend on the width")
     base = base_sizes(model, target)
@@ -67,7 +69,9 @@ def _wanted(
     base: Mapping[str, int], *, width: int | None, depth: int | None, scale: int | None
 ) -> dict[str, int]:
     if (width is None) == (scale is None) and (width is not None or depth is None):
-        raise ShrinkError("say how much smaller: either width= (the surrogate's) or scale= (how many times narrower)")
+        raise ShrinkError(
+            "say how much smaller: either width= (the surrogate's) or scale= (how many times narrower)"
+        )
     wanted: dict[str, int] = {}
     if width is not None:
         wanted["width"] = width

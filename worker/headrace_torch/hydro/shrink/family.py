@@ -20,7 +20,7 @@ from headrace_torch.hydro.parametrize.rules import (
     RESIDUAL_POWER,
 )
 from headrace_torch.hydro.shrink.blocks import check_residual, residual_blocks
-from headrace_torch.hydro.shrink.initial import InitialLaw, fans_of
+from headrace_torch.hydro.shrink.initial import InitialLaw, fans_of, sibling
 from headrace_torch.hydro.shrink.inputs import Inputs
 from headrace_torch.hydro.shrink.source import Sizes, Source, shapes_of
 from headrace_torch.hydro.shrink.surrogate import ForwardMultipliers, Surrogate
@@ -76,7 +76,9 @@ class Family:
                 residual={name: depth_ratio**RESIDUAL_POWER for name in blocks},
             ),
             depth_ratio=depth_ratio,
-            in_blocks=frozenset(name for name in growths if name.startswith(inside)) if inside else frozenset(),
+            in_blocks=frozenset(name for name in growths if name.startswith(inside))
+            if inside
+            else frozenset(),
         )
 
     def _reference(self, sizes: Sizes, depth: int) -> tuple[nn.Module, Usage]:
@@ -93,7 +95,9 @@ class Family:
         shapes, base_shapes = shapes_of(here), shapes_of(base)
         other_shapes = shapes_of(self.source.skeleton(other_sizes))
         if odd := sorted(shapes.keys() ^ base_shapes.keys()):
-            raise ShrinkError("is a parameter at one width only; a factory must name its layers alike", layer=odd[0])
+            raise ShrinkError(
+                "is a parameter at one width only; a factory must name its layers alike", layer=odd[0]
+            )
         matrices = set(_matrices(here))
         transposed = {
             f"{name}.weight" for name, module in here.named_modules() if isinstance(module, _ConvTransposeNd)
@@ -132,7 +136,7 @@ class Family:
         base_shapes = {name: one.base_shape for name, one in growths.items()}
         factors = {}
         for name, growth in growths.items():
-            law = self._laws.get(name, _law_of_sibling(name, self._laws))
+            law = self._laws[sibling(name)]
             if law is None:
                 continue
             wanted = INITIAL_STD[growth.kind].of(growth, depth_ratio=1.0)
@@ -152,7 +156,9 @@ class Family:
                 continue
             if here.what == "attention":
                 if here.summed < NARROWEST:
-                    raise ShrinkError(f"attention heads would have a width of {here.summed}", layer=here.owner)
+                    raise ShrinkError(
+                        f"attention heads would have a width of {here.summed}", layer=here.owner
+                    )
                 if found.setdefault(here.owner, ratio**ATTENTION_POWER) != ratio**ATTENTION_POWER:
                     raise ShrinkError("its attentions have heads of different widths", layer=here.owner)
             elif here.what == "scores" and here.owner not in marked | self.accept:
@@ -162,7 +168,11 @@ class Family:
                     f"accept=[{here.owner!r}]",
                     layer=here.owner,
                 )
-            elif here.what == "product" and here.result == base.result and here.owner not in readout | self.accept:
+            elif (
+                here.what == "product"
+                and here.result == base.result
+                and here.owner not in readout | self.accept
+            ):
                 raise ShrinkError(
                     f"multiplies with a parameter from a width ({base.summed} in the base model) to a fixed size "
                     f"({here.result}) by a function, so there is no layer to scale: use an nn.Linear (it may share its "
@@ -183,7 +193,9 @@ class Family:
 
 
 def _pairs(usage: Usage, base_usage: Usage) -> Iterator[tuple[Event, Event]]:
-    if [(one.owner, one.what) for one in usage.events] != [(one.owner, one.what) for one in base_usage.events]:
+    if [(one.owner, one.what) for one in usage.events] != [
+        (one.owner, one.what) for one in base_usage.events
+    ]:
         raise ShrinkError("the forward pass computes other things at another width; it cannot be compared")
     return zip(usage.events, base_usage.events, strict=True)
 
@@ -225,17 +237,6 @@ def _matrices(model: nn.Module) -> Iterator[str]:
 
 def _swapped(shape: Shape) -> Shape:
     return (shape[1], shape[0], *shape[2:])
-
-
-def _law_of_sibling(name: str, laws: Mapping[str, InitialLaw | None]) -> InitialLaw | None:
-    """The law of the same parameter in another block: laws are measured on a shallower model than this may be."""
-    parts = name.split(".")
-    for index, part in enumerate(parts):
-        if part.isdecimal():
-            sibling = ".".join([*parts[:index], "0", *parts[index + 1 :]])
-            if sibling in laws:
-                return laws[sibling]
-    return None
 
 
 def accepted(accept: Collection[str]) -> frozenset[str]:

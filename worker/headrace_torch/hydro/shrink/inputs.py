@@ -57,7 +57,9 @@ def given_inputs(inputs: Tensor | Sequence[Tensor]) -> Inputs:
     """
     found = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     if not found or not all(isinstance(one, Tensor) for one in found):
-        raise ShrinkError("inputs must be a tensor, or a tuple of the tensors that forward() takes by position")
+        raise ShrinkError(
+            "inputs must be a tensor, or a tuple of the tensors that forward() takes by position"
+        )
     return Inputs(given=found)
 
 
@@ -85,7 +87,9 @@ def guess_inputs(model: nn.Module) -> Inputs:
         else:
             return Inputs(specs=(spec,))
     first = f" (first try: {tried[0]})" if tried else ""
-    raise ShrinkError(f"cannot guess what the model is called with{first}; pass inputs=, one batch as forward() takes it")
+    raise ShrinkError(
+        f"cannot guess what the model is called with{first}; pass inputs=, one batch as forward() takes it"
+    )
 
 
 def _candidates(model: nn.Module) -> Iterator[TensorSpec]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from headrace_torch.hydro.errors import ShrinkError
 from headrace_torch.hydro.shrink.blame import ROOT, failing_layer
-from headrace_torch.hydro.shrink.initial import InitialLaw
+from headrace_torch.hydro.shrink.initial import InitialLaw, sibling
 from headrace_torch.hydro.shrink.inputs import Inputs, guess_inputs
 from headrace_torch.hydro.shrink.resize import NARROWEST, Resizing, is_tensor, resize_for
 from headrace_torch.hydro.shrink.sampling import is_constant, sample_like
@@ -38,7 +38,9 @@ class ModuleSource:
     _skeletons: dict[int, nn.Module] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def of(cls, module: nn.Module, inputs: Inputs | None, *, keep: frozenset[str], scale: int) -> "ModuleSource":
+    def of(
+        cls, module: nn.Module, inputs: Inputs | None, *, keep: frozenset[str], scale: int
+    ) -> "ModuleSource":
         """Wraps a module, and guesses what it is called with if nobody says."""
         if unknown := sorted(keep - {name for name, _ in module.named_modules()}):
             raise ShrinkError(f"keep names {unknown[0]!r}, and the model has no such layer")
@@ -72,7 +74,7 @@ class ModuleSource:
     def initial_laws(self, sizes: Sizes) -> Mapping[str, InitialLaw | None]:  # noqa: ARG002 - known, not measured
         """New values have the base's spread, so nothing is left to measure."""
         return {
-            name: None if is_constant(parameter) else InitialLaw()
+            sibling(name): None if is_constant(parameter) else InitialLaw()
             for name, parameter in self.module.named_parameters()
         }
 
@@ -126,9 +128,7 @@ def _settled(
             owner = model.get_submodule(name.rpartition(".")[0])
             leaf = name.rpartition(".")[2]
             old = getattr(owner, leaf)
-            shape = tuple(
-                size // scale if dim in options[0] else size for dim, size in enumerate(old.shape)
-            )
+            shape = tuple(size // scale if dim in options[0] else size for dim, size in enumerate(old.shape))
             resizing.parameter(owner, leaf, shape, layer=name)
         try:
             _resize_while_running(model, resizing, inputs)
@@ -139,7 +139,9 @@ def _settled(
             choices[suspect] = choices[suspect][1:]
         else:
             return model, resizing
-    raise ShrinkError(f"no widths of its own parameters were found that fit, in {ATTEMPTS} attempts; give a factory")
+    raise ShrinkError(
+        f"no widths of its own parameters were found that fit, in {ATTEMPTS} attempts; give a factory"
+    )
 
 
 def _suspect(choices: Mapping[str, Sequence[tuple[int, ...]]], layer: str) -> str | None:
@@ -194,7 +196,9 @@ def _output_shapes(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[tuple[i
 
 def _differing(found: list[tuple[int, ...]], wanted: list[tuple[int, ...]]) -> list[int]:
     if len(found) != len(wanted):
-        raise ShrinkError(f"has {len(found)} outputs when narrow and {len(wanted)} at full size; give a factory")
+        raise ShrinkError(
+            f"has {len(found)} outputs when narrow and {len(wanted)} at full size; give a factory"
+        )
     return [index for index, (one, two) in enumerate(zip(found, wanted, strict=True)) if one != two]
 
 
@@ -227,12 +231,20 @@ def _choices(shape: tuple[int, ...], scale: int) -> list[tuple[int, ...]]:
 
 
 def _check_all_resized(model: nn.Module, resizing: Resizing) -> None:
-    inside = tuple(f"{name}." for name, one in model.named_modules() if isinstance(one, nn.MultiheadAttention))
+    inside = tuple(
+        f"{name}." for name, one in model.named_modules() if isinstance(one, nn.MultiheadAttention)
+    )
     for name, layer in model.named_modules():
         has_parameters = any(True for _ in layer.parameters(recurse=False))
-        if name not in resizing.done and has_parameters and resize_for(layer) and not name.startswith(inside or "\0"):
+        if (
+            name not in resizing.done
+            and has_parameters
+            and resize_for(layer)
+            and not name.startswith(inside or "\0")
+        ):
             raise ShrinkError(
-                "is not used by the forward pass of these inputs, so its widths are unknown; give a factory", layer=name
+                "is not used by the forward pass of these inputs, so its widths are unknown; give a factory",
+                layer=name,
             )
 
 

@@ -50,7 +50,9 @@ class Resizing:
         if old is None or tuple(old.shape) == shape:
             return
         if id(old) not in self.replaced:
-            new = nn.Parameter(torch.empty(shape, dtype=old.dtype, device="meta"), requires_grad=old.requires_grad)
+            new = nn.Parameter(
+                torch.empty(shape, dtype=old.dtype, device="meta"), requires_grad=old.requires_grad
+            )
             self.replaced[id(old)] = self.replaced[id(new)] = new
         if tuple(self.replaced[id(old)].shape) != shape:
             raise ShrinkError(
@@ -81,7 +83,9 @@ def _linear(layer: nn.Module, args: tuple[Any, ...], name: str, resizing: Resizi
     incoming, before = args[0].shape[-1], layer.out_features
     shared = resizing.replaced.get(id(layer.weight))
     # A readout that shares the table of words has as many outputs as there are words.
-    outgoing = shared.shape[0] if shared is not None else resizing.scaled(before, what="out_features", layer=name)
+    outgoing = (
+        shared.shape[0] if shared is not None else resizing.scaled(before, what="out_features", layer=name)
+    )
     resizing.parameter(layer, "weight", (outgoing, incoming), layer=name)
     resizing.parameter(layer, "bias", (outgoing,), layer=name)
     layer.in_features, layer.out_features = incoming, outgoing
@@ -144,7 +148,9 @@ def _group_norm(layer: nn.Module, args: tuple[Any, ...], name: str, resizing: Re
     assert isinstance(layer, nn.GroupNorm)
     channels = args[0].shape[1]
     if channels % layer.num_groups:
-        raise ShrinkError(f"{layer.num_groups} groups do not divide {channels} channels; shrink less", layer=name)
+        raise ShrinkError(
+            f"{layer.num_groups} groups do not divide {channels} channels; shrink less", layer=name
+        )
     layer.num_channels = channels
     for each in ("weight", "bias"):
         resizing.parameter(layer, each, (channels,), layer=name)

@@ -14,7 +14,15 @@ from torch import nn
 from headrace_torch.hydro.errors import ShrinkError
 from headrace_torch.hydro.parametrize.kinds import Shape
 from headrace_torch.hydro.shrink.blame import failing_construction
-from headrace_torch.hydro.shrink.initial import DEPTH_LAWS, LAWS, InitialLaw, fans_of, match_law, spread
+from headrace_torch.hydro.shrink.initial import (
+    DEPTH_LAWS,
+    LAWS,
+    InitialLaw,
+    fans_of,
+    match_law,
+    sibling,
+    spread,
+)
 
 Sizes = Mapping[str, int]
 
@@ -36,7 +44,7 @@ class Source(Protocol):
         """Sizes whose width differs from the base's: tells widths from fixed sizes."""
 
     def initial_laws(self, sizes: Sizes) -> Mapping[str, InitialLaw | None]:
-        """How initial values depend on sizes, by name; None for constants. Measured at these sizes and larger ones."""
+        """How initial values depend on sizes, by `sibling` name; None for constants. Measured at these sizes and larger."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,33 +87,31 @@ class FactorySource:
         small = dict(sizes)
         wide = {**small, "width": 4 * small["width"]}
         shapes, wide_shapes = shapes_of(self.skeleton(small)), shapes_of(self.skeleton(wide))
-        names = set(shapes)
-        here = spread(lambda: self.make(small), names)
-        there = spread(lambda: self.make(wide), names)
+        here, there = spread(lambda: self.make(small)), spread(lambda: self.make(wide))
+        deeper = self._depth_laws(small, here) if "depth" in small else {}
         laws: dict[str, InitialLaw | None] = {}
         for name in shapes:
-            if here[name] == 0 or there[name] == 0:
-                laws[name] = None
+            kin = sibling(name)
+            if kin in laws:
+                continue
+            if here[kin] == 0 or there[kin] == 0:
+                laws[kin] = None
                 continue
             fans, wide_fans = fans_of(name, shapes), fans_of(name, wide_shapes)
             predicted = {key: law(*wide_fans) / law(*fans) for key, law in LAWS.items()}
-            laws[name] = InitialLaw(width=match_law(name, there[name] / here[name], predicted, axis="width"))
-        return self._with_depth(laws, small, here) if "depth" in small else laws
+            width_law = match_law(name, there[kin] / here[kin], predicted, axis="width")
+            laws[kin] = InitialLaw(width=width_law, depth=deeper.get(kin, "constant"))
+        return laws
 
-    def _with_depth(
-        self, laws: Mapping[str, InitialLaw | None], small: Sizes, here: Mapping[str, float]
-    ) -> Mapping[str, InitialLaw | None]:
+    def _depth_laws(self, small: Sizes, here: Mapping[str, float]) -> dict[str, str]:
         deep = {**small, "depth": 4 * small["depth"]}
-        there = spread(lambda: self.make(deep), set(laws))
+        there = spread(lambda: self.make(deep))
         predicted = {key: law(deep["depth"]) / law(small["depth"]) for key, law in DEPTH_LAWS.items()}
-        found: dict[str, InitialLaw | None] = {}
-        for name, law in laws.items():
-            if law is None:
-                found[name] = None
-            else:
-                depth = match_law(name, there[name] / here[name], predicted, axis="depth")
-                found[name] = InitialLaw(width=law.width, depth=depth)
-        return found
+        return {
+            kin: match_law(kin, there[kin] / value, predicted, axis="depth")
+            for kin, value in here.items()
+            if value and there.get(kin)
+        }
 
 
 def base_sizes(factory: Callable[..., nn.Module], given: Sizes | None) -> dict[str, int]:

@@ -110,3 +110,17 @@ class Surrogate:
     def is_target(self) -> bool:
         """Whether this is the user's own model."""
         return dict(self.sizes) == dict(self.family.source.base)
+
+    @property
+    def scale(self) -> float:
+        """How many times narrower than the user's model this is."""
+        if "scale" in self.sizes:
+            return float(self.sizes["scale"])
+        return self.family.source.base["width"] / self.sizes["width"]
+
+    @property
+    def label(self) -> str:
+        """Its sizes in words."""
+        if "scale" in self.sizes:
+            return f"1/{self.sizes['scale']}"
+        return " × ".join(str(value) for value in self.sizes.values())

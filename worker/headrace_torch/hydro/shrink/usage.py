@@ -63,7 +63,12 @@ def record_usage(model: nn.Module, inputs: tuple[Tensor, ...]) -> Usage:
     was_training = model.training
     model.train()
     try:
-        with _recording(model, usage), torch.device(device), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with (
+            _recording(model, usage),
+            torch.device(device),
+            torch.no_grad(),
+            torch.random.fork_rng(devices=[]),
+        ):
             output = model(*(one.to(device) for one in inputs))
     except Exception as error:
         name = failing_layer(error, model)
@@ -153,4 +158,3 @@ class _Recorder(TorchFunctionMode):
         columns = right.shape[0] if func is linear else right.shape[-1]
         what = "product" if weighted else "scores"
         self._events.append(Event(owner=owner, what=what, summed=left.shape[-1], result=columns))
-
