@@ -67,9 +67,12 @@ class Masks:
             numel *= extent
         rates = [p if rate is None else rate for rate in self._rates]
         thresholds = [min(round(rate * 2**32), 2**32 - 1) - 2**31 for rate in rates]
-        kept = self._words(numel) >= torch.tensor(thresholds, device=self._device).to(torch.int32).unsqueeze(-1)
+        kept = self._words(numel) >= torch.tensor(thresholds, device=self._device).to(torch.int32).unsqueeze(
+            -1
+        )
         factors = torch.tensor([0.0 if rate >= 1 else 1 / (1 - rate) for rate in rates], dtype=dtype)
-        return (kept * factors.to(self._device).unsqueeze(-1)).view(len(rates), *shape)
+        scales: Tensor = (kept * factors.to(self._device).unsqueeze(-1)).view(len(rates), *shape)
+        return scales
 
     def active(self, p: float) -> bool:
         """Whether any member drops anything at a call with the model's rate p."""

@@ -47,14 +47,13 @@ class Layout:
         """Returns each parameter as a view (n, *shape) of rows (n, row)."""
         n = rows.shape[0]
         return {
-            one.name: rows[:, one.offset : one.offset + one.numel].view(n, *one.shape) for one in self.segments
+            one.name: rows[:, one.offset : one.offset + one.numel].view(n, *one.shape)
+            for one in self.segments
         }
 
     def of_row(self, row: Tensor) -> dict[str, Tensor]:
         """Returns each parameter as a view of one row (row,)."""
-        return {
-            one.name: row[one.offset : one.offset + one.numel].view(one.shape) for one in self.segments
-        }
+        return {one.name: row[one.offset : one.offset + one.numel].view(one.shape) for one in self.segments}
 
     def per_element(self, values: Mapping[str, float], dtype: torch.dtype) -> Tensor:
         """Returns a row (row,) with a parameter's value at each of its elements, 1 in between."""

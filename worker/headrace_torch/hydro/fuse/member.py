@@ -103,9 +103,7 @@ FIELDS: Mapping[str, Field] = {
         must="be two numbers in [0, 1)",
         optimizers=("adam", "adamw"),
     ),
-    "eps": Field(
-        valid=lambda v: _number(v) and v >= 0, must="be at least 0", optimizers=("adam", "adamw")
-    ),
+    "eps": Field(valid=lambda v: _number(v) and v >= 0, must="be at least 0", optimizers=("adam", "adamw")),
     "momentum": Field(valid=lambda v: _number(v) and v >= 0, must="be at least 0", optimizers=("sgd",)),
     "dampening": Field(valid=_number, must="be a finite number", optimizers=("sgd",)),
     "nesterov": Field(valid=lambda v: isinstance(v, bool), must="be a boolean", optimizers=("sgd",)),
@@ -113,11 +111,13 @@ FIELDS: Mapping[str, Field] = {
     "dropout": Field(valid=lambda v: v is None or (_number(v) and 0 <= v <= 1), must="be in [0, 1], or None"),
     "seed": Field(valid=lambda v: isinstance(v, int), must="be a whole number"),
     "batch_size": Field(
-        valid=lambda v: v is None or (isinstance(v, int) and v >= 1), must="be a whole number of rows, at least 1"
+        valid=lambda v: v is None or (isinstance(v, int) and v >= 1),
+        must="be a whole number of rows, at least 1",
     ),
     "scaler": Field(valid=lambda v: v is None or isinstance(v, LossScale), must="be a LossScale, or None"),
     "model": Field(
-        valid=lambda v: v is None or isinstance(v, Mapping), must="be keyword arguments for the model's factory"
+        valid=lambda v: v is None or isinstance(v, Mapping),
+        must="be keyword arguments for the model's factory",
     ),
 }
 assert [one.name for one in fields(Member)] == list(FIELDS)
@@ -153,5 +153,7 @@ def parse_member(given: Mapping[str, Any] | Member, optimizer: OptimizerName, po
         values["betas"] = (values["betas"][0], values["betas"][1])
     member = Member(**values)
     if member.nesterov and (member.momentum <= 0 or member.dampening != 0):
-        raise MemberError(f"member {position}: nesterov needs a momentum and no dampening, as in torch.optim.SGD")
+        raise MemberError(
+            f"member {position}: nesterov needs a momentum and no dampening, as in torch.optim.SGD"
+        )
     return member

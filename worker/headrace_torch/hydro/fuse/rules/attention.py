@@ -24,7 +24,7 @@ def attention(
     """softmax(q k' · scale + mask) v on (B, H, T, D), with members folded into B."""
     if dropout_p > 0 or query.dim() != 4:
         return NotImplemented
-    folded = [lanes.at(part, 0) for part in (query, key, value)]
+    q, k, v = (lanes.at(part, 0).flatten(0, 1) for part in (query, key, value))
     mask = attn_mask
     if attn_mask is not None:
         if is_stacked(attn_mask) or attn_mask.dim() == 4:
@@ -35,13 +35,9 @@ def attention(
         elif attn_mask.dim() > 2:
             return NotImplemented
     out = functional.scaled_dot_product_attention(
-        *(part.flatten(0, 1) for part in folded),
-        attn_mask=mask,
-        is_causal=is_causal,
-        scale=scale,
-        **({"enable_gqa": True} if enable_gqa else {}),
+        q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
     )
-    return lanes.join(out.unflatten(0, (lanes.size, -1)))
+    return lanes.join(out.view(lanes.size, -1, *out.shape[1:]))
 
 
 def explicit_attention(
@@ -68,7 +64,8 @@ def explicit_attention(
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores = scores.masked_fill(~seen, -math.inf)
     weights = functional.dropout(scores.softmax(-1), dropout_p, training=True)
-    return weights @ value
+    mixed: Tensor = weights @ value
+    return mixed
 
 
 def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -77,7 +74,7 @@ def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
     return scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
 
 
-def multi_head_attention(  # noqa: PLR0913  torch's signature
+def multi_head_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -124,7 +121,7 @@ def multi_head_attention(  # noqa: PLR0913  torch's signature
     )
     mask = _as_added(attn_mask, q)
     if mask is not None and mask.dim() == 3:
-        mask = mask.unflatten(0, (-1, num_heads))
+        mask = mask.view(-1, num_heads, *mask.shape[1:])
     padding = _as_added(key_padding_mask, q)
     if padding is not None:
         padding = padding[:, None, None, :]
@@ -145,8 +142,9 @@ def multi_head_attention(  # noqa: PLR0913  torch's signature
     return functional.linear(tokens, out_proj_weight, out_proj_bias), reported
 
 
-def _heads(x_TBE: Tensor, heads: int) -> Tensor:
-    return x_TBE.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
+def _heads(x: Tensor, heads: int) -> Tensor:
+    """(T, B, E) to (B, H, T, E/H)."""
+    return x.view(*x.shape[:2], heads, -1).permute(1, 2, 0, 3)
 
 
 def _as_added(mask: Tensor | None, like: Tensor) -> Tensor | None:

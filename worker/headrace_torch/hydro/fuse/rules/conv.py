@@ -6,7 +6,6 @@ and stays there from layer to layer: no copy in between.
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -33,7 +32,7 @@ def _grouped(
     images = lanes.at(x, 1).flatten(1, 2)
     convolution: Any = (functional.conv1d, functional.conv2d, functional.conv3d)[spatial - 1]
     out = convolution(images, kernels, biases, stride, padding, dilation, groups * lanes.size)
-    return lanes.join(out.unflatten(1, (lanes.size, -1)), 1)
+    return lanes.join(out.view(out.shape[0], lanes.size, -1, *out.shape[2:]), 1)
 
 
 def conv1d(

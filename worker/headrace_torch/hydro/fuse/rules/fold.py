@@ -21,6 +21,6 @@ def fold_images(operator: Callable[..., Any]) -> Callable[..., Any]:
         if dim is None or dim > 1:
             return NotImplemented
         out = operator(stacked.flatten(0, 1), *args, **kwargs)
-        return lanes.join(out.unflatten(0, stacked.shape[:2]), dim)
+        return lanes.join(out.view(*stacked.shape[:2], *out.shape[1:]), dim)
 
     return rule

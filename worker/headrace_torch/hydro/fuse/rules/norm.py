@@ -1,6 +1,7 @@
 """Normalisation: BatchNorm over N·C channels, LayerNorm with an affine map per member."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, addcmul
 from torch.nn import functional
@@ -18,7 +19,7 @@ def batch_norm(
     training: bool = False,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> Tensor:
+) -> Any:
     """A channel's statistics are its own, so members' channels lie side by side: (B, N·C, …).
 
     Running statistics are updated where they are: stacked (N, C) and contiguous, or absent.
@@ -32,7 +33,7 @@ def batch_norm(
     means, variances = (None if value is None else value.view(-1) for value in running)
     folded = lanes.at(input, 1).flatten(1, 2)
     out = functional.batch_norm(folded, means, variances, affine[0], affine[1], training, momentum, eps)
-    return lanes.join(out.unflatten(1, (lanes.size, -1)), 1)
+    return lanes.join(out.view(out.shape[0], lanes.size, -1, *out.shape[2:]), 1)
 
 
 def layer_norm(
@@ -42,7 +43,7 @@ def layer_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
-) -> Tensor:
+) -> Any:
     """One call of the kernel without its affine map, which is one fused multiply-add over all members."""
     if not is_stacked(input):
         return NotImplemented
