@@ -9,6 +9,8 @@ Hu et al. 2023, "Hydro: Surrogate-Based Hyperparameter Tuning Service in Datacen
 Programs V"; Dey et al. 2025, "Don't be lazy: CompleteP enables compute-efficient deep transformers".
 """
 
+from headrace_torch.hydro.coordinate_check.check import coordinate_check
+from headrace_torch.hydro.coordinate_check.report import CoordinateReport
 from headrace_torch.hydro.errors import (
     CoordinateCheckError,
     HydroError,
@@ -24,6 +26,7 @@ from headrace_torch.hydro.shrink.surrogate import Surrogate
 
 __all__ = [
     "CoordinateCheckError",
+    "CoordinateReport",
     "HydroError",
     "Kind",
     "Multipliers",
@@ -34,6 +37,7 @@ __all__ = [
     "ShrinkError",
     "Surrogate",
     "TransferError",
+    "coordinate_check",
     "parametrize",
     "shrink",
 ]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from headrace_torch.hydro.coordinate_check.measure import Change
 from headrace_torch.hydro.errors import CoordinateCheckError
 
 SHOWN = 5
@@ -15,11 +16,13 @@ class ActivationTrend:
 
     `changes` has a row per width and a value per seed. `slope` is that of log change against log width, fitted to the
     logarithms' means over seeds. It is None where the activation did not change at any width, as that of a frozen layer.
+    `along_gradient` says that changes are those along the loss's gradient: the activation's size is fixed.
     """
 
     name: str
     changes: Sequence[Sequence[float]]
     slope: float | None
+    along_gradient: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,28 +90,43 @@ class CoordinateReport:
         return "\n".join(lines)
 
 
-def trend_of(name: str, widths: Sequence[float], changes: Sequence[Sequence[float]]) -> ActivationTrend:
+def trend_of(
+    name: str, widths: Sequence[float], changes: Sequence[Sequence[float]], *, fixed: bool = False
+) -> ActivationTrend:
     """Fits the slope by least squares.
 
     Args:
         name: of the activation.
         widths: ascending.
         changes: a row per width, a value per seed.
+        fixed: they are changes along the gradient.
     """
     if all(value == 0 for row in changes for value in row):
-        return ActivationTrend(name=name, changes=changes, slope=None)
+        return ActivationTrend(name=name, changes=changes, slope=None, along_gradient=fixed)
     if any(value == 0 for row in changes for value in row):
-        return ActivationTrend(name=name, changes=changes, slope=math.inf)
+        return ActivationTrend(name=name, changes=changes, slope=math.inf, along_gradient=fixed)
     xs = [math.log(width) for width in widths]
     ys = [sum(math.log(value) for value in row) / len(row) for row in changes]
     x_mean, y_mean = sum(xs) / len(xs), sum(ys) / len(ys)
     slope = sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True)) / sum((x - x_mean) ** 2 for x in xs)
-    return ActivationTrend(name=name, changes=changes, slope=slope)
+    return ActivationTrend(name=name, changes=changes, slope=slope, along_gradient=fixed)
 
 
 def trends_of(
-    widths: Sequence[float], moved: Sequence[Sequence[Mapping[str, float]]]
+    widths: Sequence[float], moved: Sequence[Sequence[Mapping[str, Change]]]
 ) -> tuple[ActivationTrend, ...]:
     """One trend per activation that every width has; `moved[width][seed][name]` are changes."""
-    names = [name for name in moved[0][0] if all(name in one for row in moved for one in row)]
-    return tuple(trend_of(name, widths, [[one[name] for one in row] for row in moved]) for name in names)
+    found = []
+    for name in moved[0][0]:
+        if not all(name in one for row in moved for one in row):
+            continue
+        changes = [[one[name] for one in row] for row in moved]
+        fixed = len({one.shape for row in changes for one in row}) == 1
+        along = [[one.along_gradient for one in row] for row in changes]
+        directed = fixed and all(value is not None for row in along for value in row)
+        values = [
+            [one.along_gradient if directed and one.along_gradient is not None else one.size for one in row]
+            for row in changes
+        ]
+        found.append(trend_of(name, widths, values, fixed=directed))
+    return tuple(found)
