@@ -1,9 +1,8 @@
-"""The coordinate check at widths 64 to 1024 (the ResNet: 16 to 256), three seeds: our parametrization, and two that must fail.
+"""The coordinate check over a factor of 16 in width, three seeds: our parametrization, and two that must fail.
 
 Run it:  python benchmarks/hydro_transfer/coordinate_check.py     (6 minutes on one core)
-It writes coordinate_check.json and coordinate_check.svg beside itself. The controls are the standard parametrization, and
-the rule for SGD of the published Hydro code. The base is the widest
-model.
+It writes coordinate_check.json and coordinate_check.svg beside itself. The controls are the standard
+parametrization, and the rule for SGD of the published Hydro code. The base is the widest model.
 """
 
 import json
@@ -13,10 +12,9 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
-from training import HERE, by_rules, hydro_sgd, standard
-
 from data import Digits, Text  # type: ignore[import-not-found]  # the example's folder
 from models import GPT, MLP, ResNet  # type: ignore[import-not-found]  # the example's folder
+from training import HERE, by_rules, hydro_sgd, standard
 
 from headrace_torch import hydro
 from headrace_torch.hydro.coordinate_check import CoordinateReport
@@ -24,7 +22,14 @@ from headrace_torch.hydro.coordinate_check import CoordinateReport
 SEEDS, STEPS = 3, 8
 # The ResNet's second stage has twice its width.
 MODELS: dict[str, dict[str, Any]] = {
-    "MLP": {"factory": MLP, "data": Digits, "rows": 64, "widths": (64, 128, 256, 512, 1024), "sgd": 0.1, "adam": 2e-4},
+    "MLP": {
+        "factory": MLP,
+        "data": Digits,
+        "rows": 64,
+        "widths": (64, 128, 256, 512, 1024),
+        "sgd": 0.1,
+        "adam": 2e-4,
+    },
     "GPT": {
         "factory": partial(GPT, depth=1),
         "data": Text,
@@ -33,7 +38,14 @@ MODELS: dict[str, dict[str, Any]] = {
         "sgd": 0.3,
         "adam": 2e-4,
     },
-    "ResNet": {"factory": ResNet, "data": Digits, "rows": 16, "widths": (16, 32, 64, 128, 256), "sgd": 0.02, "adam": 1e-4},
+    "ResNet": {
+        "factory": ResNet,
+        "data": Digits,
+        "rows": 16,
+        "widths": (16, 32, 64, 128, 256),
+        "sgd": 0.02,
+        "adam": 1e-4,
+    },
 }
 
 
@@ -66,7 +78,10 @@ def main() -> None:
                 )
                 runs.append({"model": model, "way": way, **summary(report)})
                 worst = report.worst
-                print(f"{model}, {optimizer}, {way}: {worst.name} {worst.slope:+.3f}, passed: {report.passed}", flush=True)
+                print(
+                    f"{model}, {optimizer}, {way}: {worst.name} {worst.slope:+.3f}, passed: {report.passed}",
+                    flush=True,
+                )
     record = {
         "seeds": SEEDS,
         "steps": STEPS,
@@ -87,7 +102,9 @@ def summary(report: CoordinateReport) -> dict[str, Any]:
         "passed": report.passed,
         "worst": {"name": report.worst.name, "slope": round(report.worst.slope or 0.0, 3)},
         "slopes": {one.name: None if one.slope is None else round(one.slope, 3) for one in report.trends},
-        "changes": {one.name: [float(f"{sum(row) / len(row):.3g}") for row in one.changes] for one in report.trends},
+        "changes": {
+            one.name: [float(f"{sum(row) / len(row):.3g}") for row in one.changes] for one in report.trends
+        },
     }
 
 
@@ -100,15 +117,26 @@ def draw(runs: list[dict[str, Any]]) -> None:
     )
     for line, (model, optimizer) in zip(panels, rows, strict=True):
         for panel, way in zip(line, ways, strict=True):
-            found = [run for run in runs if (run["model"], run["optimizer"], run["way"]) == (model, optimizer, way)]
+            found = [
+                run for run in runs if (run["model"], run["optimizer"], run["way"]) == (model, optimizer, way)
+            ]
             if not found:
                 panel.set_visible(False)
                 continue
             for name, changes in found[0]["changes"].items():
                 if found[0]["slopes"][name] is not None:
                     steep = abs(found[0]["slopes"][name]) > 0.1
-                    panel.plot([int(one) for one in found[0]["widths"]], changes, color="#c44" if steep else "#2a7", lw=1)
-            panel.set(xscale="log", yscale="log", title=f"{model}, {optimizer}, {way}\nworst {found[0]['worst']['slope']:+.2f}")
+                    panel.plot(
+                        [int(one) for one in found[0]["widths"]],
+                        changes,
+                        color="#c44" if steep else "#2a7",
+                        lw=1,
+                    )
+            panel.set(
+                xscale="log",
+                yscale="log",
+                title=f"{model}, {optimizer}, {way}\nworst {found[0]['worst']['slope']:+.2f}",
+            )
             panel.set_xticks([int(one) for one in found[0]["widths"]], found[0]["widths"])
             panel.minorticks_off()
     figure.supxlabel("width")

@@ -1,8 +1,8 @@
-"""How far the best learning rate moves when a model becomes 16 times wider: with our parametrization, and with the standard one.
+"""How far the best learning rate moves when a model gets 16 times wider: by our parametrization, and by the standard.
 
 Run it:  python benchmarks/hydro_transfer/lr_transfer.py     (8 minutes on one core)
-It writes lr_transfer.json and lr_transfer.svg beside itself. Rates are on a grid of factors of two; the loss is the mean of
-the last training steps, over seeds. The base of our parametrization is the wide model.
+It writes lr_transfer.json and lr_transfer.svg beside itself. Rates are on a grid of factors of two; the loss is the
+mean of the last training steps, over seeds. The base of our parametrization is the wide model.
 """
 
 import json
@@ -13,10 +13,9 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
-from training import HERE, by_rules, standard, train
-
 from data import Digits, Text  # type: ignore[import-not-found]  # the example's folder
 from models import GPT, MLP  # type: ignore[import-not-found]  # the example's folder
+from training import HERE, by_rules, standard, train
 
 from headrace_torch import hydro
 
@@ -51,7 +50,10 @@ def main() -> None:
     for name, task in TASKS.items():
         record["tasks"][name] = found = run_task(name, task)
         for how, result in found["parametrizations"].items():
-            print(f"{name}, {how}: best rates {result['best']}, moved {result['moved']} steps of a factor 2", flush=True)
+            print(
+                f"{name}, {how}: best rates {result['best']}, moved {result['moved']} steps of a factor 2",
+                flush=True,
+            )
     record["cpu_seconds"] = round(time.process_time() - began)
     (HERE / "lr_transfer.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     draw(record)
@@ -107,11 +109,19 @@ def draw(record: dict[str, Any]) -> None:
         for panel, (how, result) in zip(row, task["parametrizations"].items(), strict=True):
             for width, losses in result["losses"].items():
                 points = [(2.0 ** int(key), value) for key, value in losses.items() if value is not None]
-                (line,) = panel.plot(*zip(*points, strict=True), marker="o", markersize=3, label=f"width {width}")
+                (line,) = panel.plot(
+                    *zip(*points, strict=True), marker="o", markersize=3, label=f"width {width}"
+                )
                 best = best_of(losses)
-                panel.plot(2.0**best, losses[str(best)], "o", markersize=9, fillstyle="none", color=line.get_color())
+                panel.plot(
+                    2.0**best, losses[str(best)], "o", markersize=9, fillstyle="none", color=line.get_color()
+                )
             words = {"rules": "our parametrization", "standard": "standard"}[how]
-            panel.set(xscale="log", xlabel="learning rate (Adam)", title=f"{name}, {words}: moved {result['moved']} steps")
+            panel.set(
+                xscale="log",
+                xlabel="learning rate (Adam)",
+                title=f"{name}, {words}: moved {result['moved']} steps",
+            )
             lowest = min(v for one in result["losses"].values() for v in one.values() if v is not None)
             highest = max(v for one in result["losses"].values() for v in one.values() if v is not None)
             if highest > 4 * max(lowest, 0.5):

@@ -41,7 +41,7 @@ def standard(optimizer: str, lr: float, **settings: Any) -> Callable[[hydro.Surr
 
 
 def hydro_sgd(lr: float) -> Callable[[hydro.Surrogate, int], Prepared]:
-    """The control: the rule of the published Hydro code for SGD, which multiplies hidden matrices' rates by the scale."""
+    """The control: the published Hydro code's rule for SGD, which multiplies hidden matrices' rates by the scale."""
 
     def prepare(member: hydro.Surrogate, seed: int) -> Prepared:
         model, rules = member.build(seed), member.parametrization("sgd")

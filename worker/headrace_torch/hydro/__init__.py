@@ -3,10 +3,10 @@
     shrink              a narrower (and shallower) model whose best hyperparameters are those of the user's model
     parametrize         the rule table behind it: what each parameter's settings are multiplied by
     coordinate_check    the gate: do activations move by the same amount at every width?
-    transfer            the best of the small model on the large one, with the regret; what carries over and what does not
+    transfer            the best of the small model on the large one, with the regret; what carries over
 
-Hu et al. 2023, "Hydro: Surrogate-Based Hyperparameter Tuning Service in Datacenters" (OSDI); Yang et al. 2022, "Tensor
-Programs V"; Dey et al. 2025, "Don't be lazy: CompleteP enables compute-efficient deep transformers".
+Hu et al. 2023, "Hydro: Surrogate-Based Hyperparameter Tuning Service in Datacenters" (OSDI); Yang et al. 2022,
+"Tensor Programs V"; Dey et al. 2025, "Don't be lazy: CompleteP enables compute-efficient deep transformers".
 """
 
 from headrace_torch.hydro.coordinate_check.check import coordinate_check
@@ -23,21 +23,37 @@ from headrace_torch.hydro.parametrize.kinds import Kind
 from headrace_torch.hydro.parametrize.parametrization import Multipliers, Parametrization, parametrize
 from headrace_torch.hydro.shrink.entry import shrink
 from headrace_torch.hydro.shrink.surrogate import Surrogate
+from headrace_torch.hydro.transfer.agreement import Agreement, agreement
+from headrace_torch.hydro.transfer.run import transfer
+from headrace_torch.hydro.transfer.scale import ScaleReport, choose_scale
+from headrace_torch.hydro.transfer.top_k import TopK, TransferReport, Trial
+from headrace_torch.hydro.transfer.which import SearchSpace, check_transferable, search_space
 
 __all__ = [
+    "Agreement",
     "CoordinateCheckError",
     "CoordinateReport",
     "HydroError",
     "Kind",
     "Multipliers",
-    "ParametrizationError",
     "Parametrization",
+    "ParametrizationError",
     "Query",
     "Readout",
+    "ScaleReport",
+    "SearchSpace",
     "ShrinkError",
     "Surrogate",
+    "TopK",
     "TransferError",
+    "TransferReport",
+    "Trial",
+    "agreement",
+    "check_transferable",
+    "choose_scale",
     "coordinate_check",
     "parametrize",
+    "search_space",
     "shrink",
+    "transfer",
 ]

@@ -1,4 +1,4 @@
-"""What Hydro refuses, and why: every message names the layer, the op or the hyperparameter, its value and the remedy."""
+"""What Hydro refuses, and why: every message names the layer, op or hyperparameter, its value and the remedy."""
 
 
 class HydroError(Exception):
@@ -25,4 +25,4 @@ class CoordinateCheckError(HydroError, RuntimeError):
 
 
 class TransferError(HydroError, ValueError):
-    """Results cannot be carried to the target: too few, not comparable, or of hyperparameters that do not transfer."""
+    """Results cannot be carried over: too few, not comparable, or of hyperparameters that do not transfer."""

@@ -45,15 +45,15 @@ def coordinate_check(
 
     Args:
         surrogate: from `shrink`.
-        widths: the factory's widths, or the scales of a rebuilt module; None doubles the surrogate's width, four times at
-            most and not beyond the target's.
+        widths: the factory's widths, or the scales of a rebuilt module; None doubles the surrogate's width, four
+            times at most and not beyond the target's.
         seeds: initialisations per width.
         steps: of training; the change after the last is fitted.
         optimizer: "sgd", "adam" or "adamw".
         lr: in terms of the target; None is a small one.
         inputs: one batch; None is the surrogate's example.
-        loss_fn: from the model's output to a scalar; None is the cross-entropy (or squared error, for a single output)
-            against fixed random targets.
+        loss_fn: from the model's output to a scalar; None is the cross-entropy (or squared error, for a single
+            output) against fixed random targets.
         tolerance: the greatest slope that passes.
         prepare: makes the model and the optimizer from a member and a seed, in place of the rules: for experiments.
 
@@ -66,7 +66,9 @@ def coordinate_check(
     rate = DEFAULT_LR[name] if lr is None else lr
     members = _members(surrogate, widths)
     if len(members) < 2:
-        raise CoordinateCheckError("the check needs two widths at least; the target is as narrow as the surrogate")
+        raise CoordinateCheckError(
+            "the check needs two widths at least; the target is as narrow as the surrogate"
+        )
     batch = surrogate.example_inputs(BATCH) if inputs is None else inputs
 
     def by_rules(member: Surrogate, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:

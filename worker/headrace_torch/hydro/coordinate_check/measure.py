@@ -1,9 +1,9 @@
 """How far a few steps of training move each activation, at one width.
 
-Two measures. For an activation whose size grows with the width: the mean size of its coordinates' changes; not the root
-mean square, which one unlucky channel in front of a batch norm decides. For one of fixed size, such as logits: the
-change along the loss's gradient. The logits' change is a sum of a part that learning directs, which is what must not
-depend on the width, and of what the initial readout makes of changed features, a random sum that fades as
+Two measures. For an activation whose size grows with the width: the mean size of its coordinates' changes; not the
+root mean square, which one unlucky channel in front of a batch norm decides. For one of fixed size, such as logits:
+the change along the loss's gradient. The logits' change is a sum of a part that learning directs, which is what
+must not depend on the width, and of what the initial readout makes of changed features, a random sum that fades as
 1/sqrt(width). Over many outputs their mean size shows little but the second.
 """
 
@@ -26,8 +26,8 @@ ROOT = "(output)"
 class Change:
     """How far an activation has moved since initialisation.
 
-    `size` is the mean over coordinates; `along_gradient` is None where the loss does not depend on the activation. The shape is
-    without the batch.
+    `size` is the mean over coordinates; `along_gradient` is None where the loss does not depend on the activation.
+    The shape is without the batch.
     """
 
     shape: tuple[int, ...]
@@ -36,7 +36,12 @@ class Change:
 
 
 def measure(
-    model: nn.Module, optimizer: torch.optim.Optimizer, inputs: tuple[Tensor, ...], loss_fn: Loss, *, steps: int
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    inputs: tuple[Tensor, ...],
+    loss_fn: Loss,
+    *,
+    steps: int,
 ) -> Mapping[str, Change]:
     """Trains on one batch, and compares its activations after the last step with those before the first.
 

@@ -14,9 +14,10 @@ SHOWN = 5
 class ActivationTrend:
     """How the change of one activation depends on the width.
 
-    `changes` has a row per width and a value per seed. `slope` is that of log change against log width, fitted to the
-    logarithms' means over seeds. It is None where the activation did not change at any width, as that of a frozen layer.
-    `along_gradient` says that changes are those along the loss's gradient: the activation's size is fixed.
+    `changes` has a row per width and a value per seed. `slope` is that of log change against log width, fitted to
+    the logarithms' means over seeds. It is None where the activation did not change at any width, as that of a
+    frozen layer. `along_gradient` says that changes are those along the loss's gradient: the activation's size is
+    fixed.
     """
 
     name: str
@@ -72,7 +73,8 @@ class CoordinateReport:
             named = ", ".join(f"{one.name} {one.slope:+.2f}" for one in failures[:SHOWN])
             more = f" and {len(failures) - SHOWN} more" if len(failures) > SHOWN else ""
             raise CoordinateCheckError(
-                f"the change of activations depends on the width ({self.optimizer}, lr {self.lr:g}, {self.steps} steps, "
+                f"the change of activations depends on the width ({self.optimizer}, lr {self.lr:g}, "
+                f"{self.steps} steps, "
                 f"widths {', '.join(self.labels)}): slopes {named}{more}; tolerated is ±{self.tolerance:g}. "
                 "Hyperparameters would not transfer. Look for a layer that computes with a width by a function "
                 "(see hydro.Readout and hydro.Query), or for initial values that depend on it in a way of their own."
@@ -80,12 +82,12 @@ class CoordinateReport:
         return self
 
     def __str__(self) -> str:
-        lines = [
-            f"coordinate check: {'passed' if self.passed else 'FAILED'} ({self.optimizer}, lr {self.lr:g}, "
-            f"{self.steps} steps, {self.seeds} seeds, widths {', '.join(self.labels)})"
-        ]
+        verdict = "passed" if self.passed else "FAILED"
+        run = f"{self.optimizer}, lr {self.lr:g}, {self.steps} steps, {self.seeds} seeds"
+        lines = [f"coordinate check: {verdict} ({run}, widths {', '.join(self.labels)})"]
         lines += [
-            f"  {one.name:<32} {'unchanged' if one.slope is None else f'{one.slope:+.3f}'}" for one in self.trends
+            f"  {one.name:<32} {'unchanged' if one.slope is None else f'{one.slope:+.3f}'}"
+            for one in self.trends
         ]
         return "\n".join(lines)
 
@@ -108,7 +110,9 @@ def trend_of(
     xs = [math.log(width) for width in widths]
     ys = [sum(math.log(value) for value in row) / len(row) for row in changes]
     x_mean, y_mean = sum(xs) / len(xs), sum(ys) / len(ys)
-    slope = sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True)) / sum((x - x_mean) ** 2 for x in xs)
+    slope = sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True)) / sum(
+        (x - x_mean) ** 2 for x in xs
+    )
     return ActivationTrend(name=name, changes=changes, slope=slope, along_gradient=fixed)
 
 

@@ -19,11 +19,11 @@ _EMBED_DIM, _IN_PROJ_WEIGHT, _IN_PROJ_BIAS = 3, 5, 6
 
 
 class Readout(nn.Identity):
-    """Marks what goes into the logits, where these are computed by a function: `self.readout(x) @ self.words.weight.T`."""
+    """Marks what goes into logits that a function computes: `self.readout(x) @ self.words.weight.T`."""
 
 
 class Query(nn.Identity):
-    """Marks the queries (…, head width), where scores are computed by hand: `self.query(q) @ k.mT / k.shape[-1] ** 0.5`."""
+    """Marks queries (…, head width) of scores computed by hand: `self.query(q) @ k.mT / k.shape[-1] ** 0.5`."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class AttentionScaling(TorchFunctionMode):
     """While active, the logits of every attention are multiplied."""
 
     def __init__(self, multiplier: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's mode is untyped
+        super().__init__()
         self.multiplier = multiplier
 
     def __torch_function__(
@@ -92,7 +92,7 @@ class AttentionScaling(TorchFunctionMode):
         return func(*args, **changed)
 
     def _with_scaled_queries(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Scores are linear in the queries, so scaling the queries' projection scales them; `kwargs` is changed in place."""
+        """Scores are linear in the queries: scaling their projection scales them. Changes `kwargs` in place."""
         changed = list(args)
         width = changed[_EMBED_DIM]
         if kwargs.get("use_separate_proj_weight"):

@@ -41,7 +41,7 @@ class Multipliers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parametrization:
-    """All parameters' multipliers for one optimizer; names are those of `named_parameters()`, a tied one has its first."""
+    """All parameters' multipliers for one optimizer, by the names that `named_parameters()` gives them."""
 
     optimizer: str
     by_name: Mapping[str, Multipliers]
@@ -101,7 +101,9 @@ class Parametrization:
     ) -> torch.optim.Optimizer:
         """The torch optimizer with these groups; further settings (momentum, betas, …) go to it as they are."""
         groups = self.groups(module, lr=lr, weight_decay=weight_decay, eps=eps)
-        return OPTIMIZERS[self.optimizer](groups, lr=lr, **settings)
+        make: Any = OPTIMIZERS[self.optimizer]
+        optimizer: torch.optim.Optimizer = make(groups, lr=lr, **settings)
+        return optimizer
 
     @property
     def is_identity(self) -> bool:

@@ -1,14 +1,15 @@
 """The rule table: what a parameter's kind and an optimizer make of a ratio of widths.
 
-Maximal update parametrization relative to a base model (Yang et al. 2022, "Tensor Programs V", table 8, in the form with
-a forward multiplier at the output that the `mup` package uses), with the depth rules of CompleteP at α = 1 (Dey et al.
-2025, table 1). Each entry is a product of powers of three ratios, here to base: of the fan-in, of the fan-out, and of the
-depth; the last counts only for parameters inside residual blocks.
+Maximal update parametrization relative to a base model (Yang et al. 2022, "Tensor Programs V", table 8, in the form
+with a forward multiplier at the output that the `mup` package uses), with the depth rules of CompleteP at α = 1 (Dey
+et al. 2025, table 1). Each entry is a product of powers of three ratios, here to base: of the fan-in, of the fan-out,
+and of the depth; the last counts only for parameters inside residual blocks.
 
 Why, in one paragraph: a coordinate of a hidden activation shall move by the same amount at any width. Adam moves each
 entry of a matrix by the rate, and the entries' moves add up coherently over the fan-in: so the rate falls with the
-fan-in. SGD's moves are gradients, which shrink as 1/fan-out, and add up over the fan-in: so its rate for hidden matrices
-is that of the base. Weight decay keeps rate × decay. Adam's ε is compared with gradients, so it shrinks with them.
+fan-in. SGD's moves are gradients, which shrink as 1/fan-out, and add up over the fan-in: so its rate for hidden
+matrices is that of the base. Weight decay keeps rate × decay. Adam's ε is compared with gradients, so it shrinks with
+them.
 """
 
 from dataclasses import dataclass

@@ -4,6 +4,7 @@ A layer that fails while it runs has a name already. One that fails while it is 
 name is read off a model of the same factory that could be built, by which children its parents had so far.
 """
 
+from itertools import pairwise
 from types import TracebackType
 
 from torch import nn
@@ -12,7 +13,7 @@ ROOT = "(model)"
 
 
 def failing_layer(error: BaseException, model: nn.Module) -> str:
-    """The innermost module of `model` whose code was running when the error was raised; the root's name is `(model)`."""
+    """The innermost module of `model` whose code was running when the error was raised; the root is `(model)`."""
     names = {id(module): name for name, module in model.named_modules()}
     running = [names[id(module)] for module in _modules_at_work(error.__traceback__) if id(module) in names]
     return (running[-1] or ROOT) if running else ROOT
@@ -25,7 +26,7 @@ def failing_construction(error: BaseException, alike: nn.Module) -> str:
     if not started or type(started[0]) is not type(alike):
         return ROOT
     path, here = [], alike
-    for partial, child in zip(started, started[1:], strict=False):
+    for partial, child in pairwise(started):
         found = _first_of_type(here, type(child), without=set(getattr(partial, "_modules", {})))
         if found is None:
             break
@@ -34,7 +35,9 @@ def failing_construction(error: BaseException, alike: nn.Module) -> str:
     return ".".join(path) or ROOT
 
 
-def _first_of_type(parent: nn.Module, kind: type, *, without: set[str]) -> tuple[str, nn.Module] | None:
+def _first_of_type(
+    parent: nn.Module, kind: type[nn.Module], *, without: set[str]
+) -> tuple[str, nn.Module] | None:
     for name, child in parent.named_children():
         if name not in without:
             for below, module in child.named_modules(prefix=name):

@@ -1,7 +1,7 @@
 """All sizes of one architecture, and what sets each member apart from the base: shapes and uses of widths, compared.
 
-The base is the user's own model at its full size. It is never filled with values here: its shapes, and one forward pass
-on the meta device, are enough.
+The base is the user's own model at its full size. It is never filled with values here: its shapes, and one forward
+pass on the meta device, are enough.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -45,8 +45,8 @@ class Family:
         """Compares a model of these sizes with the base.
 
         Raises:
-            ShrinkError: it cannot be built or run, is too narrow, has no width, changes its outputs' sizes, or computes
-                with a width in a way that the rules cannot see; names the layer.
+            ShrinkError: it cannot be built or run, is too narrow, has no width, changes its outputs' sizes, or
+                computes with a width in a way that the rules cannot see; names the layer.
         """
         here = self.source.skeleton(sizes)
         depth = sizes.get("depth", 1)
@@ -73,7 +73,7 @@ class Family:
                     **_marked(usage, base_usage),
                 },
                 attention=self._attention(usage, base_usage),
-                residual={name: depth_ratio**RESIDUAL_POWER for name in blocks},
+                residual=dict.fromkeys(blocks, depth_ratio**RESIDUAL_POWER),
             ),
             depth_ratio=depth_ratio,
             in_blocks=frozenset(name for name in growths if name.startswith(inside))
@@ -103,26 +103,17 @@ class Family:
             f"{name}.weight" for name, module in here.named_modules() if isinstance(module, _ConvTransposeNd)
         }
         found = {}
-        for name, shape in shapes.items():
-            three = (shape, base_shapes[name], other_shapes[name])
+        for name, own in shapes.items():
+            shape, base_shape, other = own, base_shapes[name], other_shapes[name]
             if name in transposed:
-                three = tuple(_swapped(one) for one in three)
-            found[name] = growth_of(name, *three, table=name not in matrices)
-            self._check_size(name, *three)
+                shape, base_shape, other = _swapped(shape), _swapped(base_shape), _swapped(other)
+            found[name] = growth_of(name, shape, base_shape, other, table=name not in matrices)
+            _check_size(name, shape, base_shape, other)
         if all(one.kind is Kind.FIXED for one in found.values()):
             raise ShrinkError(
                 "no parameter's size depends on the width: there is no hidden dimension to make smaller"
             )
         return found
-
-    def _check_size(self, name: str, shape: Shape, base: Shape, other: Shape) -> None:
-        for size, one, two in zip(shape, base, other, strict=True):
-            if one != two and size < min(NARROWEST, one):
-                raise ShrinkError(
-                    f"{name.rpartition('.')[2]} of {base} would become {shape}: a width of {size} is too narrow "
-                    f"(least: {NARROWEST}); shrink less",
-                    layer=name.rpartition(".")[0] or "(model)",
-                )
 
     def _initial(self, growths: Mapping[str, Growth], *, depth: int) -> dict[str, float]:
         """Factors that turn the user's initial spread into the base's times the rule's power."""
@@ -163,7 +154,7 @@ class Family:
                     raise ShrinkError("its attentions have heads of different widths", layer=here.owner)
             elif here.what == "scores" and here.owner not in marked | self.accept:
                 raise ShrinkError(
-                    f"multiplies activations over a width ({base.summed} in the base model), whose scale cannot be seen: "
+                    f"multiplies activations over a width ({base.summed} in the base model), of unknown scale: "
                     "use scaled_dot_product_attention, mark the queries with hydro.Query, or accept it as it is with "
                     f"accept=[{here.owner!r}]",
                     layer=here.owner,
@@ -190,6 +181,16 @@ class Family:
         blocks = residual_blocks(here, deeper)
         check_residual(self.source.make(sizes), blocks, self.inputs.example())
         return blocks
+
+
+def _check_size(name: str, shape: Shape, base: Shape, other: Shape) -> None:
+    for size, one, two in zip(shape, base, other, strict=True):
+        if one != two and size < min(NARROWEST, one):
+            raise ShrinkError(
+                f"{name.rpartition('.')[2]} of {base} would become {shape}: a width of {size} is too narrow "
+                f"(least: {NARROWEST}); shrink less",
+                layer=name.rpartition(".")[0] or "(model)",
+            )
 
 
 def _pairs(usage: Usage, base_usage: Usage) -> Iterator[tuple[Event, Event]]:

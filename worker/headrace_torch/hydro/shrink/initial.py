@@ -1,10 +1,10 @@
 """Initial values: how the user's own initialisation depends on width, and what to multiply it by.
 
 The rules want each parameter's standard deviation relative to the base model's. The surrogate is initialised by the
-user's code, at the surrogate's size, and that code has a law of its own: torch's default falls with the square root of
-the fan-in, `normal_(std=0.02)` with nothing, GPT-2's output projections with the root of the depth. The law is not
-assumed but measured, on two small models of different size, and the laws are far enough apart to tell them for certain.
-The base model itself is never built.
+user's code, at the surrogate's size, and that code has a law of its own: torch's default falls with the square root
+of the fan-in, `normal_(std=0.02)` with nothing, GPT-2's output projections with the root of the depth. The law is
+not assumed but measured, on two small models of different size, and the laws are far enough apart to tell them for
+certain. The base model itself is never built.
 """
 
 import math
@@ -70,7 +70,7 @@ def sibling(name: str) -> str:
 
 
 def spread(make: Callable[[], nn.Module]) -> dict[str, float]:
-    """Root mean square of initial values by `sibling` name, over as many models as small parameters need; 0 for constants."""
+    """Root mean square of initial values by `sibling` name, over as many models as it takes; 0 for constants."""
     totals: dict[str, list[Tensor]] = {}
     for number in range(REBUILDS):
         with torch.random.fork_rng(devices=[]):

@@ -1,7 +1,7 @@
 """How each kind of layer takes another width: one table from a layer's class to what becomes of its sizes.
 
-A layer learns the width of what comes in from the tensor that it is called with, and scales what goes out, unless it is
-kept. It stays the object it was, with new sizes and new parameters on the meta device.
+A layer learns the width of what comes in from the tensor that it is called with, and scales what goes out, unless
+it is kept. It stays the object it was, with new sizes and new parameters on the meta device.
 """
 
 from collections.abc import Callable, Mapping
@@ -56,7 +56,7 @@ class Resizing:
             self.replaced[id(old)] = self.replaced[id(new)] = new
         if tuple(self.replaced[id(old)].shape) != shape:
             raise ShrinkError(
-                f"shares its {name} with a layer that needs it to be {tuple(self.replaced[id(old)].shape)}, not {shape}",
+                f"shares its {name} with a layer that makes it {tuple(self.replaced[id(old)].shape)}, not {shape}",
                 layer=layer,
             )
         setattr(owner, name, self.replaced[id(old)])

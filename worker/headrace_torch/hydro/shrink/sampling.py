@@ -1,4 +1,4 @@
-"""New values for a narrower parameter, distributed like the user's: constant, uniform or normal, of equal mean and spread."""
+"""New values for a narrower parameter, distributed like the user's: constant, uniform or normal."""
 
 import torch
 from torch import Tensor

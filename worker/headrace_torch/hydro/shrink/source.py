@@ -44,7 +44,7 @@ class Source(Protocol):
         """Sizes whose width differs from the base's: tells widths from fixed sizes."""
 
     def initial_laws(self, sizes: Sizes) -> Mapping[str, InitialLaw | None]:
-        """How initial values depend on sizes, by `sibling` name; None for constants. Measured at these sizes and larger."""
+        """How initial values depend on sizes, by `sibling` name; None for constants. Measured from these sizes up."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class FactorySource:
             self._alike = model
         return model
 
-    def another_width(self, sizes: Sizes) -> Sizes:
+    def another_width(self, sizes: Sizes) -> Sizes:  # noqa: ARG002 - a factory can make any width
         return {**self.base, "width": 2 * self.base["width"]}
 
     def initial_laws(self, sizes: Sizes) -> Mapping[str, InitialLaw | None]:
@@ -124,7 +124,7 @@ def base_sizes(factory: Callable[..., nn.Module], given: Sizes | None) -> dict[s
     takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     if "width" not in parameters and not takes_any:
         raise ShrinkError(
-            f"the factory {_name(factory)} has no argument named width; its arguments are {', '.join(parameters) or 'none'}"
+            f"the factory {_name(factory)} has no argument named width, only {', '.join(parameters) or 'none'}"
         )
     sizes: dict[str, int] = {}
     for name in ("width", "depth"):

@@ -1,7 +1,7 @@
 """A model of other sizes whose training moves its activations like the user's model does.
 
-`Surrogate` is what the rest of Hydro works with: how to build it, what each parameter's settings are multiplied by, and
-where the forward pass is. Nothing in it depends on an optimizer before one is named.
+`Surrogate` is what the rest of Hydro works with: how to build it, what each parameter's settings are multiplied by,
+and where the forward pass is. Nothing in it depends on an optimizer before one is named.
 """
 
 from collections.abc import Mapping

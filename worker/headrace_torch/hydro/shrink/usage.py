@@ -1,4 +1,4 @@
-"""How a forward pass uses widths, seen from outside: one run that records, on the meta device where the model allows it.
+"""How a forward pass uses widths, seen from outside: one run that records, on the meta device where that works.
 
 What matters are the sums over a width whose scale the layers' shapes do not tell: attention's scores, and logits
 computed by a function instead of a layer. Each is recorded with the module whose forward computes it, so that two
@@ -122,7 +122,7 @@ class _Recorder(TorchFunctionMode):
     """Records sums over widths outside layers' own; what is computed from parameters only counts as a parameter."""
 
     def __init__(self, model: nn.Module, at_work: list[str], events: list[Event]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's mode is untyped
+        super().__init__()
         self._at_work = at_work
         self._events = events
         self._modules = dict(model.named_modules())
