@@ -12,9 +12,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
-from data import Digits, Text  # type: ignore[import-not-found]  # the example's folder
-from models import GPT, MLP, ResNet  # type: ignore[import-not-found]  # the example's folder
-from training import HERE, by_rules, hydro_sgd, standard
+from training import GPT, HERE, MLP, Digits, ResNet, Text, by_rules, hydro_sgd, standard
 
 from headrace_torch import hydro
 from headrace_torch.hydro.coordinate_check import CoordinateReport

@@ -13,9 +13,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
-from data import Digits, Text  # type: ignore[import-not-found]  # the example's folder
-from models import GPT, MLP  # type: ignore[import-not-found]  # the example's folder
-from training import HERE, by_rules, standard, train
+from training import GPT, HERE, MLP, Digits, Text, by_rules, standard, train
 
 from headrace_torch import hydro
 

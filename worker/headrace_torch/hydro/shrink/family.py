@@ -66,7 +66,6 @@ class Family:
             family=self,
             sizes=dict(sizes),
             growths=growths,
-            initial=self._initial(growths, depth=depth),
             forward=ForwardMultipliers(
                 inputs={
                     **_readouts(here, base),
@@ -115,7 +114,7 @@ class Family:
             )
         return found
 
-    def _initial(self, growths: Mapping[str, Growth], *, depth: int) -> dict[str, float]:
+    def initial(self, growths: Mapping[str, Growth], *, depth: int) -> dict[str, float]:
         """Factors that turn the user's initial spread into the base's times the rule's power."""
         base_depth = self.source.base.get("depth", 1)
         at_base = depth == base_depth and all(one.shape == one.base_shape for one in growths.values())

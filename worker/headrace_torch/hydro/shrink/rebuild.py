@@ -98,6 +98,8 @@ class ModuleSource:
                 raise ShrinkError(
                     f"cannot tell which layers compute the outputs {wanted}; name them with keep=, or give a factory"
                 )
+        for error in resizing.stuck.values():
+            raise error
         _check_all_resized(model, resizing)
         return model
 

@@ -27,22 +27,29 @@ class Resizing:
         keep: layers whose outgoing width stays.
         replaced: new parameters by the id of the old: a shared one is replaced once.
         done: names of resized layers, in calling order, with whether their outgoing width was scaled.
+        stuck: what is wrong with layers whose outgoing width cannot be scaled.
     """
 
     scale: int
     keep: frozenset[str]
     replaced: dict[int, nn.Parameter] = field(default_factory=dict)
     done: dict[str, bool] = field(default_factory=dict)
+    stuck: dict[str, ShrinkError] = field(default_factory=dict)
 
     def scaled(self, size: int, *, what: str, layer: str) -> int:
         """The size, that many times smaller.
 
-        Raises:
-            ShrinkError: it does not divide, or would be too narrow.
+        A size that does not divide, or would be too narrow, gets some other value, and its error is noted: the
+        layer may turn out to compute an output, whose size stays.
         """
         if layer in self.keep:
             return size
-        return divided(size, self.scale, what=what, layer=layer)
+        try:
+            return divided(size, self.scale, what=what, layer=layer)
+        except ShrinkError as error:
+            self.stuck[layer] = error
+            rounded = -(-size // self.scale)
+            return rounded if rounded >= NARROWEST and rounded != size else size + 1
 
     def parameter(self, owner: nn.Module, name: str, shape: tuple[int, ...], *, layer: str) -> None:
         """Gives the owner's parameter a new shape; one that is shared and has its new shape already must agree."""

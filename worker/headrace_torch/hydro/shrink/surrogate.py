@@ -36,7 +36,6 @@ class Surrogate:
         family: what it is a member of; its base is the user's own model.
         sizes: width and depth, or the scale for a rebuilt module.
         growths: how each parameter's sizes stand to the base model's.
-        initial: what the user's initial values are multiplied by, by parameter name; 1 is left out.
         forward: multipliers in the forward pass.
         depth_ratio: blocks here over blocks of the base model.
         in_blocks: parameters inside residual blocks.
@@ -45,7 +44,6 @@ class Surrogate:
     family: "Family"
     sizes: Mapping[str, int]
     growths: Mapping[str, Growth]
-    initial: Mapping[str, float]
     forward: ForwardMultipliers
     depth_ratio: float
     in_blocks: frozenset[str]
@@ -63,9 +61,10 @@ class Surrogate:
                 torch.manual_seed(seed)
                 model = self.family.source.make(self.sizes)
         with torch.no_grad():
+            initial = self.initial
             for name, parameter in model.named_parameters():
-                if name in self.initial:
-                    parameter.mul_(self.initial[name])
+                if name in initial:
+                    parameter.mul_(initial[name])
         modules = dict(model.named_modules())
         for name, multiplier in self.forward.inputs.items():
             scale_input(modules[name], multiplier)
@@ -74,6 +73,14 @@ class Surrogate:
         for name, multiplier in self.forward.residual.items():
             scale_residual(modules[name], multiplier)
         return model
+
+    @property
+    def initial(self) -> Mapping[str, float]:
+        """What the user's initial values are multiplied by, by parameter name; 1 is left out.
+
+        The first use in a family measures how the user's initialisation depends on the width, on small models.
+        """
+        return self.family.initial(self.growths, depth=self.sizes.get("depth", 1))
 
     def parametrization(self, optimizer: str) -> Parametrization:
         """The multipliers of settings for one optimizer: "sgd", "adam" or "adamw".

@@ -37,8 +37,8 @@ _DYNAMICS: Final = (
     "milestones pct_start div_factor final_div_factor init_scale init_std output_multiplier attention_multiplier"
 )
 _REGULARIZERS: Final = (
-    "dropout attention_dropout embedding_dropout drop_path stochastic_depth weight_decay wd l2 l1 label_smoothing "
-    "mixup cutmix augmentation early_stopping_patience epochs max_epochs"
+    "dropout attention_dropout embedding_dropout drop_path stochastic_depth weight_decay wd l2 l1 "
+    "label_smoothing mixup cutmix augmentation early_stopping_patience epochs max_epochs"
 )
 _SIZE_DEPENDENT: Final = "grad_clip gradient_clip clip clip_norm max_grad_norm clip_value grad_clip_norm"
 VERDICTS: Final[Mapping[str, Verdict]] = {
