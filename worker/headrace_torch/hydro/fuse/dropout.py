@@ -71,8 +71,8 @@ class Masks:
             -1
         )
         factors = torch.tensor([0.0 if rate >= 1 else 1 / (1 - rate) for rate in rates], dtype=dtype)
-        scales: Tensor = (kept * factors.to(self._device).unsqueeze(-1)).view(len(rates), *shape)
-        return scales
+        scales: Tensor = kept * factors.to(self._device).unsqueeze(-1)
+        return scales.view(len(rates), *shape)
 
     def active(self, p: float) -> bool:
         """Whether any member drops anything at a call with the model's rate p."""

@@ -87,6 +87,11 @@ class Group:
         """What runs the group; None before the first step."""
         return None if self._engine is None else self._engine.name
 
+    @property
+    def device(self) -> torch.device:
+        """Where the members train."""
+        return self._states.rows.device
+
     def __len__(self) -> int:
         return len(self._states)
 

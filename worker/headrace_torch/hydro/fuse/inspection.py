@@ -121,7 +121,7 @@ class _Trial:
 
     def __init__(self, model: nn.Module, work: Work, device: torch.device) -> None:
         self._model = copy.deepcopy(model)
-        self._given = {name: (one, one._version) for name, one in self._model.named_buffers()}
+        self._given = {name: (one, one._version, one.clone()) for name, one in self._model.named_buffers()}
         self.watch = Watch(self._model)
         count = None if work.rows is None else work.rows[0]
         batch = work.batch[0] if work.own else work.batch
@@ -133,7 +133,9 @@ class _Trial:
         return frozenset(
             name
             for name, one in self._model.named_buffers()
-            if self._given[name][0] is not one or self._given[name][1] != one._version
+            if self._given[name][0] is not one
+            or self._given[name][1] != one._version
+            or not torch.equal(self._given[name][2], one)  # BatchNorm's kernel counts no version
         )
 
 

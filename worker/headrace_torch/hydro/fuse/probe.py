@@ -124,13 +124,13 @@ def compare(
     double = torch.float64
     some = list(range(min(3, len(states))))
     exact = copy.deepcopy(model).to(double)
-    small = _spread(states.select(some).cast(double))
+    small = _spread(states.slim(some).cast(double))
     part = replace(
         work,
         batch=_cast(work.batch[: len(some)] if work.own else work.batch, double),
         rows=None if work.rows is None else work.rows[: len(some)],
     )
-    reference, subject = small.select(some), small.select(some)
+    reference, subject = small.slim(some), small.slim(some)
     expected = torch.zeros_like(reference.rows)
     found = torch.zeros_like(subject.rows)
     base = SeparateEngine(exact, traits).run(reference, some, part, expected)
@@ -178,7 +178,7 @@ def bit_stable(engine: Engine, states: MemberStates, work: Work) -> bool:
     """Whether members' losses and gradients are the same to the last bit in other numbers and at other places."""
     n = len(states)
     whole = list(range(n))
-    reference = _run(engine, _spread(states.select(whole)), work, whole)
+    reference = _run(engine, _spread(states.slim(whole)), work, whole)
     for positions in {tuple(whole[::-1][: n - 1]), tuple(whole[1:]), (n - 1,), tuple(whole[::2])}:
         if not positions:
             continue
@@ -187,9 +187,7 @@ def bit_stable(engine: Engine, states: MemberStates, work: Work) -> bool:
             batch=[work.batch[i] for i in positions] if work.own else work.batch,
             rows=None if work.rows is None else tuple(work.rows[i] for i in positions),
         )
-        found = _run(
-            engine, _spread(states.select(whole)).select(positions), part, list(range(len(positions)))
-        )
+        found = _run(engine, _spread(states.slim(whole)).slim(positions), part, list(range(len(positions))))
         if any(not _same(a[list(positions)], b) for a, b in zip(reference, found, strict=True)):
             return False
     return True
@@ -210,13 +208,13 @@ def timed(engines: Sequence[Engine], states: MemberStates, work: Work, rounds: i
     Where one thread does everything its own time is taken, which other processes on the machine do not lengthen.
     """
     whole = list(range(len(states)))
-    trials = [states.select(whole) for _ in engines]
+    trial = states.slim(whole)
     grads = torch.zeros_like(states.rows)
     alone = torch.get_num_threads() == 1 and all(one.name != "pool" for one in engines)
     clock = time.thread_time if alone and states.rows.device.type == "cpu" else time.perf_counter
     best = [float("inf")] * len(engines)
     for turn in range(rounds + 1):
-        for i, (engine, trial) in enumerate(zip(engines, trials, strict=True)):
+        for i, engine in enumerate(engines):
             _wait(states.rows.device)
             start = clock()
             engine.run(trial, whole, work, grads)

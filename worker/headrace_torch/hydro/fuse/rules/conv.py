@@ -29,9 +29,14 @@ def _grouped(
         return NotImplemented
     kernels = lanes.at(weight, 0).flatten(0, 1)
     biases = None if bias is None else lanes.at(bias, 0).reshape(-1)
-    images = lanes.at(x, 1).flatten(1, 2)
+    if groups == 1 and not is_stacked(
+        x
+    ):  # images that all members share: one dense convolution to N·O channels
+        images, all_groups = x, 1
+    else:
+        images, all_groups = lanes.at(x, 1).flatten(1, 2), groups * lanes.size
     convolution: Any = (functional.conv1d, functional.conv2d, functional.conv3d)[spatial - 1]
-    out = convolution(images, kernels, biases, stride, padding, dilation, groups * lanes.size)
+    out = convolution(images, kernels, biases, stride, padding, dilation, all_groups)
     return lanes.join(out.view(out.shape[0], lanes.size, -1, *out.shape[2:]), 1)
 
 
