@@ -10,12 +10,7 @@
 A member computes what it would alone: its own gradient, rate, clipping, dropout masks and step count.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import torch
-
-from headrace_torch.hydro.fuse.buckets import Batching, PerMember
+from headrace_torch.hydro.fuse.buckets import PerMember
 from headrace_torch.hydro.fuse.capacity import CapacityPlan, plan_capacity
 from headrace_torch.hydro.fuse.entry import fuse
 from headrace_torch.hydro.fuse.errors import (
@@ -27,12 +22,10 @@ from headrace_torch.hydro.fuse.errors import (
     PoolError,
     StaticShapeError,
 )
-from headrace_torch.hydro.fuse.group import EngineChoice, Group
-from headrace_torch.hydro.fuse.layout import layout_of
-from headrace_torch.hydro.fuse.member import OPTIMIZERS, LossScale, Member, OptimizerName, parse_member
+from headrace_torch.hydro.fuse.group import Group
+from headrace_torch.hydro.fuse.member import LossScale, Member
 from headrace_torch.hydro.fuse.probe import ProbeReport
 from headrace_torch.hydro.fuse.schedules import Cosine, OneCycle, Schedule, Setting, StepDecay, WarmUp
-from headrace_torch.hydro.fuse.source import Models, Source, template_of
 
 __all__ = [
     "CapacityPlan",

@@ -82,7 +82,7 @@ class Masks:
         """One uniformly distributed int32 per member and element, (n, numel)."""
         call = signed(_split_mix(self._calls))
         self._calls += 1
-        h = torch.arange(numel, dtype=torch.int32, device=self._device).mul_(signed(_INDEX))
+        h: Tensor = torch.arange(numel, dtype=torch.int32, device=self._device).mul_(signed(_INDEX))
         h = h + (self._low + call)
         h ^= (h >> 16) & 0xFFFF
         h *= signed(_M1)
