@@ -1,4 +1,4 @@
-"""Models for the tests of Hydro, as factories of a width; those with `readout` arguments have twins for the `mup` package."""
+"""Models for the tests of Hydro, as factories of a width; arguments `readout` and `tie` make twins for `mup`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -108,7 +108,7 @@ class GPT(nn.Module):
 
 
 class Mobile(nn.Module):
-    """Depthwise and grouped convolutions, a group norm, a transposed convolution, and a classifier before a log-softmax."""
+    """Depthwise, grouped and transposed convolutions, a group norm, a classifier before a log-softmax."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()

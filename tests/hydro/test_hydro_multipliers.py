@@ -1,4 +1,4 @@
-"""Every multiplier of every parameter: against a table written from the definitions, and against the `mup` package itself."""
+"""Every multiplier of every parameter: against a table made from the definitions, and against the `mup` package."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What shrinking makes: shapes, ties, types, values, and multipliers in the forward pass; from factories and from modules."""
+"""What shrinking makes of factories and modules: shapes, ties, types, values, multipliers in the forward pass."""
 
 import copy
 import pickle

@@ -33,8 +33,9 @@ WHY: Final = {
 }
 _DYNAMICS: Final = (
     "lr learning_rate max_lr min_lr base_lr peak_lr final_lr batch_size batch momentum nesterov dampening beta1 beta2 "
-    "betas eps optimizer schedule scheduler lr_schedule warmup warmup_steps warmup_fraction decay_steps gamma step_size "
-    "milestones pct_start div_factor final_div_factor init_scale init_std output_multiplier attention_multiplier"
+    "betas eps optimizer schedule scheduler lr_schedule warmup warmup_steps warmup_fraction decay_steps "
+    "gamma step_size milestones pct_start div_factor final_div_factor init_scale init_std output_multiplier "
+    "attention_multiplier"
 )
 _REGULARIZERS: Final = (
     "dropout attention_dropout embedding_dropout drop_path stochastic_depth weight_decay wd l2 l1 "
