@@ -14,10 +14,23 @@ from headrace_torch import hydro
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "examples" / "hydro"))
 
+import tune  # noqa: E402 - in the folder that the line above adds
 from data import Digits, Text  # noqa: E402 - in the folder that the line above adds
 from models import GPT, MLP, ResNet  # noqa: E402 - in the folder that the line above adds
 
-__all__ = ["GPT", "HERE", "MLP", "Digits", "ResNet", "Text", "by_rules", "hydro_sgd", "standard", "train"]
+__all__ = [
+    "GPT",
+    "HERE",
+    "MLP",
+    "Digits",
+    "ResNet",
+    "Text",
+    "by_rules",
+    "hydro_sgd",
+    "standard",
+    "train",
+    "tune",
+]
 
 OPTIMIZERS: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 Prepared = tuple[nn.Module, torch.optim.Optimizer]

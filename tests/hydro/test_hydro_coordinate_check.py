@@ -106,12 +106,12 @@ def test_a_width_out_of_sight_fails() -> None:
         check(surrogate, "sgd", lr=1e-3).raise_if_failed()
 
 
-def test_the_gate_by_default_doubles_the_width_up_to_the_targets() -> None:
-    report = hydro.coordinate_check(hydro.shrink(MLP, width=16, inputs=rows()), seeds=1, steps=2)
-    assert report.labels == ["16", "32", "64"]
-    assert report.widths == pytest.approx([0.25, 0.5, 1.0])
+def test_the_gate_by_default_takes_four_widths_that_are_wide_enough() -> None:
+    report = hydro.coordinate_check(hydro.shrink(MLP, width=8, inputs=rows()), seeds=3).raise_if_failed()
+    assert report.labels == ["32", "64", "128", "256"]
+    assert report.widths == pytest.approx([0.5, 1.0, 2.0, 4.0])
     with pytest.raises(hydro.CoordinateCheckError, match="two widths at least"):
-        hydro.coordinate_check(hydro.shrink(MLP, scale=1, inputs=rows()))
+        hydro.coordinate_check(hydro.shrink(MLP, scale=2, inputs=rows()), widths=[32])
 
 
 def test_a_rebuilt_module_is_checked_at_its_scales() -> None:

@@ -21,7 +21,9 @@ from headrace_torch.hydro.shrink.surrogate import Surrogate
 from headrace_torch.hydro.shrink.usage import tensors_in
 
 TOLERANCE: Final = 0.10
-WIDTHS: Final = 5
+WIDTHS: Final = 4
+# Below, averages over coordinates are too rough to tell a slope of 0.1.
+LEAST_WIDTH: Final = 32
 BATCH: Final = 32
 # In terms of the target: small enough to be stable, large enough for what is learnt to outgrow the noise of the start.
 DEFAULT_LR: Final = {"sgd": 1e-1, "adam": 2e-4, "adamw": 2e-4}
@@ -45,8 +47,8 @@ def coordinate_check(
 
     Args:
         surrogate: from `shrink`.
-        widths: the factory's widths, or the scales of a rebuilt module; None doubles the surrogate's width, four
-            times at most and not beyond the target's.
+        widths: the factory's widths, or the scales of a rebuilt module. None means four: the surrogate's, but at
+            least 32, and its doubles; of a module's scales the surrogate's and its halves.
         seeds: initialisations per width.
         steps: of training; the change after the last is fitted.
         optimizer: "sgd", "adam" or "adamw".
@@ -66,9 +68,7 @@ def coordinate_check(
     rate = DEFAULT_LR[name] if lr is None else lr
     members = _members(surrogate, widths)
     if len(members) < 2:
-        raise CoordinateCheckError(
-            "the check needs two widths at least; the target is as narrow as the surrogate"
-        )
+        raise CoordinateCheckError("the check needs two widths at least; say more with widths=")
     batch = surrogate.example_inputs(BATCH) if inputs is None else inputs
 
     def by_rules(member: Surrogate, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -119,8 +119,10 @@ def _members(surrogate: Surrogate, widths: Sequence[int] | None) -> list[Surroga
         if key == "scale":
             found = [own // 2**power for power in range(WIDTHS) if own % 2**power == 0]
         else:
-            most = surrogate.family.source.base["width"]
-            found = [own * 2**power for power in range(WIDTHS) if own * 2**power <= max(most, own)]
+            start = own
+            while start < LEAST_WIDTH:
+                start *= 2
+            found = [start * 2**power for power in range(WIDTHS)]
     else:
         found = list(dict.fromkeys(widths))
     return sorted((surrogate.at(**{key: size}) for size in found), key=lambda one: -one.scale)
