@@ -5,6 +5,8 @@ member dim. A rule (`rules/`) takes the stacked tensors, computes with one call 
 result back. All of functorch's own names that Hydro touches are in this file.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +18,16 @@ _functorch: Any = torch._C._functorch  # torch's own vmap is written with these
 def is_stacked(value: object) -> bool:
     """Whether a value is a tensor with a member dim behind it."""
     return isinstance(value, Tensor) and bool(_functorch.is_batchedtensor(value))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps torch from warning of ops that `vmap` runs member by member: they are slow, and the probe measures that."""
+    _functorch._set_vmap_fallback_warning_enabled(False)
+    try:
+        yield
+    finally:
+        _functorch._set_vmap_fallback_warning_enabled(True)
 
 
 class Lanes:

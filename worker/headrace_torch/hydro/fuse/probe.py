@@ -10,7 +10,6 @@ A fused engine is taken only where it is faster than separate members here and n
 
 import copy
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal

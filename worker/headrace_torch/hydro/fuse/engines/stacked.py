@@ -17,9 +17,9 @@ from headrace_torch.hydro.fuse.dropout import Masks, key
 from headrace_torch.hydro.fuse.engines.loss import checked
 from headrace_torch.hydro.fuse.engines.swap import Sockets
 from headrace_torch.hydro.fuse.engines.work import EngineName, Outcome, Traits, Work
-from headrace_torch.hydro.fuse.lanes import Lanes
+from headrace_torch.hydro.fuse.lanes import Lanes, quiet
 from headrace_torch.hydro.fuse.ops import MemberOps
-from headrace_torch.hydro.fuse.states import MemberStates
+from headrace_torch.hydro.fuse.states import MemberStates, Slot
 
 NO_HOOKS = "hooks on saved tensors (activation checkpointing, offloading) cannot follow members under vmap"
 
@@ -64,9 +64,7 @@ class StackedEngine:
         views = part.layout.stacked(part.rows.detach())
         leaves = {name: view.requires_grad_() for name, view in views.items()}
         losses, changed = self._losses(leaves, part, _repeated(work) if ghost else work)
-        scales = [slot.scale for slot in part.slots]
-        total = losses.sum() if all(one == 1.0 for one in scales) else losses @ losses.new_tensor(scales)
-        found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+        found = torch.autograd.grad(total_of(losses, part.slots), list(leaves.values()), allow_unused=True)
         n = len(positions)
         with torch.no_grad():
             for view, one in zip(part.layout.stacked(grads).values(), found, strict=True):
@@ -101,7 +99,7 @@ class StackedEngine:
         if work.rows is not None:
             counts = torch.tensor(work.rows, device=part.rows.device)
         in_dims = (0, 0, in_batch, None if counts is None else 0)
-        with disable_saved_tensors_hooks(NO_HOOKS):
+        with disable_saved_tensors_hooks(NO_HOOKS), quiet():
             return torch.vmap(one, in_dims=in_dims, randomness="error")(leaves, own, batch, counts)
 
     def _constant(self, part: MemberStates) -> frozenset[str]:
@@ -137,6 +135,15 @@ class StackedEngine:
             where = torch.tensor(at[:n], device=states.rows.device)
             for name in self._traits.mutable:
                 states.buffers[name].index_copy_(0, where, part.buffers[name][:n])
+
+
+def total_of(losses: Tensor, slots: Sequence[Slot]) -> Tensor:
+    """What is differentiated: the sum over members of their (scaled) losses."""
+    scales = [slot.scale for slot in slots]
+    if all(one == 1.0 for one in scales):
+        return losses.sum()
+    wide = losses.to(torch.promote_types(losses.dtype, torch.float32))  # a scale may be beyond float16
+    return wide @ wide.new_tensor(scales)
 
 
 class _Nothing:
