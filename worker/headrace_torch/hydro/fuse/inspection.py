@@ -125,7 +125,8 @@ class _Trial:
         self.watch = Watch(self._model)
         count = None if work.rows is None else work.rows[0]
         batch = work.batch[0] if work.own else work.batch
-        with self.watch, self.watch.layers(), MemberOps(None, Masks([0], [None], device), grouped=False):
+        masks = Masks([0], [None], device)
+        with MemberOps(None, masks, grouped=False), self.watch, self.watch.layers():
             self.loss = checked(work.loss_fn(self._model, batch), count)
 
     def changed(self) -> frozenset[str]:

@@ -136,10 +136,7 @@ def compare(
     trial = engine.fresh(exact)
     watch = Watch(trial.model)
     try:
-        with watch, watch.layers(), warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # an op that vmap runs member by member is slow, not wrong: timing decides
+        with watch, watch.layers():
             ours = trial.run(subject, some, part, found)
     except Exception as error:  # noqa: BLE001  whatever an op raises under vmap is the reason that is reported
         return reason_of(error, watch), None
