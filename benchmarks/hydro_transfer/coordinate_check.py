@@ -5,8 +5,8 @@ It writes coordinate_check.json and coordinate_check.svg beside itself. The cont
 parametrization, and the rule for SGD of the published Hydro code. The base is the widest model.
 """
 
+import argparse
 import json
-import time
 from functools import partial
 from typing import Any
 
@@ -49,10 +49,21 @@ MODELS: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     """Every model with every optimizer, and the controls."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", choices=MODELS, help="this one only; the others' runs in the record stay")
+    only = parser.parse_args().model
     torch.set_num_threads(1)
-    began = time.process_time()
-    runs = []
+    path = HERE / "coordinate_check.json"
+    runs = (
+        [one for one in json.loads(path.read_text())["runs"] if one["model"] != only]
+        if only and path.exists()
+        else []
+    )
     for model, task in MODELS.items():
+        if model != (only or model):
+            continue
         inputs, _ = task["data"]().batch(0, task["rows"])
         every = task["widths"]
         surrogate = hydro.shrink(task["factory"], width=every[0], target={"width": every[-1]}, inputs=inputs)
@@ -84,10 +95,9 @@ def main() -> None:
         "seeds": SEEDS,
         "steps": STEPS,
         "torch": torch.__version__,
-        "cpu_seconds": round(time.process_time() - began),
         "runs": runs,
     }
-    (HERE / "coordinate_check.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     draw(runs)
 
 

@@ -157,6 +157,25 @@ def test_scores_and_logits_by_bare_functions_need_a_marker() -> None:
     assert hydro.shrink(Bare, scale=4, inputs=text(), accept=["(model)"]).forward.inputs == {}
 
 
+@pytest.mark.parametrize(("where", "marker"), [("scores", "hydro.Query"), ("logits", "hydro.Readout")])
+def test_an_einsum_is_looked_into(where: str, marker: str) -> None:
+    class Sums(nn.Module):
+        def __init__(self, width: int = 32) -> None:
+            super().__init__()
+            self.words, self.out = nn.Embedding(WORDS, width), nn.Linear(width, 3)
+
+        def forward(self, text: Tensor) -> Any:
+            x = self.words(text)
+            if where == "scores":
+                x = torch.einsum("blm, bmd -> bld", torch.einsum("bld,bmd->blm", x, x).softmax(-1), x)
+                return self.out(x)
+            return torch.einsum("bld,vd->blv", x, self.words.weight)
+
+    with pytest.raises(hydro.ShrinkError) as error:
+        hydro.shrink(Sums, scale=4, inputs=text())
+    refused(error, "(model)", marker)
+
+
 def test_more_than_two_growing_sizes_have_no_rule() -> None:
     class Cube(nn.Module):
         def __init__(self, width: int = 8) -> None:

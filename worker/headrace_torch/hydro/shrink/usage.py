@@ -5,6 +5,7 @@ computed by a function instead of a layer. Each is recorded with the module whos
 runs of one model, at two widths, can be compared entry by entry.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from headrace_torch.hydro.parametrize.hooks import Query, Readout
 from headrace_torch.hydro.shrink.blame import ROOT, failing_layer
 
 _MATMULS: Final = {torch.matmul, torch.bmm, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.bmm, Tensor.mm}
-_BATCH_MATMULS: Final = {torch.baddbmm, Tensor.baddbmm}
+_ADDING_MATMULS: Final = {torch.baddbmm, Tensor.baddbmm, torch.addmm, Tensor.addmm}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class Event:
         owner: the module whose forward computes it.
         what: "attention", "scores" (a product of two activations), "product" (with a parameter), "query", "readout".
         summed: the size summed over.
-        result: the last size of the result; 0 where it does not matter.
+        result: of a product, the size that the parameter's other side gives the result; 0 where it does not matter.
     """
 
     owner: str
@@ -140,21 +141,39 @@ class _Recorder(TorchFunctionMode):
             self._events.append(Event(owner=owner, what="attention", summed=query.shape[-1]))
         elif func is multi_head_attention_forward:
             self._events.append(Event(owner=owner, what="attention", summed=args[3] // args[4]))
-        elif func in _MATMULS or func in _BATCH_MATMULS or func is linear:
+        elif func in _MATMULS or func in _ADDING_MATMULS or func is linear:
             self._record_product(func, owner, args)
+        elif func is torch.einsum:
+            self._record_einsum(owner, args)
         operands = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)]
         if operands and isinstance(result, Tensor) and all(id(one) in self._parameters for one in operands):
             self._parameters[id(result)] = result
         return result
 
     def _record_product(self, func: Any, owner: str, args: tuple[Any, ...]) -> None:
-        operands = args[1:3] if func in _BATCH_MATMULS else args[:2]
+        operands = args[1:3] if func in _ADDING_MATMULS else args[:2]
         if len(operands) < 2 or not all(isinstance(one, Tensor) for one in operands):
             return
         left, right = operands
         if func is linear and isinstance(self._modules.get(owner), nn.Linear):
             return  # a layer's own product: its weight's shape tells all
-        weighted = id(left) in self._parameters or id(right) in self._parameters
         columns = right.shape[0] if func is linear else right.shape[-1]
-        what = "product" if weighted else "scores"
-        self._events.append(Event(owner=owner, what=what, summed=left.shape[-1], result=columns))
+        self._events.append(
+            Event(owner=owner, what=self._kind(left, right), summed=left.shape[-1], result=columns)
+        )
+
+    def _record_einsum(self, owner: str, args: tuple[Any, ...]) -> None:
+        """Sums of products of two tensors, written as an equation with its result; others are not looked into."""
+        if len(args) != 3 or not isinstance(args[0], str) or "->" not in args[0] or "..." in args[0]:
+            return
+        inputs, _, output = args[0].replace(" ", "").partition("->")
+        first, _, second = inputs.partition(",")
+        _, left, right = args
+        sizes = dict(zip(first + second, (*left.shape, *right.shape), strict=True))
+        weight = first if id(left) in self._parameters else second
+        summed = math.prod(sizes[one] for one in set(first) & set(second) - set(output))
+        result = math.prod(sizes[one] for one in set(weight) & set(output))
+        self._events.append(Event(owner=owner, what=self._kind(left, right), summed=summed, result=result))
+
+    def _kind(self, left: Tensor, right: Tensor) -> str:
+        return "product" if id(left) in self._parameters or id(right) in self._parameters else "scores"
