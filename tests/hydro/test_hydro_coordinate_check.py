@@ -1,6 +1,8 @@
 """The gate passes our parametrization, and stops each of the wrong ones by a wide margin."""
 
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -128,6 +130,18 @@ def test_a_divergent_rate_says_so(surrogate: hydro.Surrogate) -> None:
         check(surrogate, "sgd", lr=1e30)
     with pytest.raises(hydro.ParametrizationError, match="'lion' has no rules"):
         check(surrogate, "lion")
+
+
+def test_the_plot_names_what_is_steep(surrogate: hydro.Surrogate, tmp_path: Path) -> None:
+    path = tmp_path / "check.svg"
+    good = hydro.draw_coordinate_check(check(surrogate, "adam"), path)
+    assert path.read_text(encoding="utf-8") == good
+    root = ElementTree.fromstring(good)
+    assert len(root.findall("{*}polyline")) == 5
+    assert "passed" in good
+    bad = hydro.draw_coordinate_check(check(surrogate, "adam", tolerance=1e-6))
+    assert "failed" in bad
+    assert bad.count("#c0392b") == 10  # five lines and their names
 
 
 def test_slopes_are_those_of_powers() -> None:

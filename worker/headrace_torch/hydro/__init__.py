@@ -11,6 +11,7 @@ Hu et al. 2023, "Hydro: Surrogate-Based Hyperparameter Tuning Service in Datacen
 """
 
 from headrace_torch.hydro.coordinate_check.check import coordinate_check
+from headrace_torch.hydro.coordinate_check.plot import draw_coordinate_check
 from headrace_torch.hydro.coordinate_check.report import CoordinateReport
 from headrace_torch.hydro.errors import (
     CoordinateCheckError,
@@ -95,6 +96,7 @@ __all__ = [
     "check_transferable",
     "choose_scale",
     "coordinate_check",
+    "draw_coordinate_check",
     "fuse",
     "parametrize",
     "plan_capacity",
