@@ -22,7 +22,12 @@ class Mlp(nn.Module):
     def __init__(self, hidden: int = 32, rate: float = 0.0) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Linear(16, hidden), nn.ReLU(), nn.Dropout(rate), nn.Linear(hidden, hidden), nn.Tanh(), nn.Dropout(rate)
+            nn.Linear(16, hidden),
+            nn.ReLU(),
+            nn.Dropout(rate),
+            nn.Linear(hidden, hidden),
+            nn.Tanh(),
+            nn.Dropout(rate),
         )
         self.head = nn.Linear(hidden, CLASSES)
 
@@ -39,7 +44,10 @@ class Cnn(nn.Module):
     def __init__(self, channels: int = 8) -> None:
         super().__init__()
         self.first, self.norm = nn.Conv2d(3, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
-        self.second, self.norm2 = nn.Conv2d(channels, 2 * channels, 3, padding=1), nn.BatchNorm2d(2 * channels)
+        self.second, self.norm2 = (
+            nn.Conv2d(channels, 2 * channels, 3, padding=1),
+            nn.BatchNorm2d(2 * channels),
+        )
         self.head = nn.Linear(8 * channels, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,7 +65,9 @@ class ResidualBlock(nn.Module):
         self.conv2, self.norm2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False), nn.BatchNorm2d(outside)
         self.shortcut = nn.Sequential()
         if stride != 1 or inside != outside:
-            self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         h = functional.relu(self.norm1(self.conv1(x)))
@@ -132,7 +142,9 @@ def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return functional.cross_entropy(out.reshape(-1, out.shape[-1]), targets.reshape(-1))
 
 
-def batches(name: str, count: int, size: int = 8, dtype: torch.dtype = torch.float64) -> list[tuple[Tensor, Tensor]]:
+def batches(
+    name: str, count: int, size: int = 8, dtype: torch.dtype = torch.float64
+) -> list[tuple[Tensor, Tensor]]:
     """Random batches that suit a model, always the same ones."""
     generator = torch.Generator().manual_seed(7)
     out = []
@@ -154,7 +166,9 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 }
 
 
-def scheduler_of(schedule: Any, optimizer: torch.optim.Optimizer, lr: float) -> lr_scheduler.LRScheduler | None:
+def scheduler_of(
+    schedule: Any, optimizer: torch.optim.Optimizer, lr: float
+) -> lr_scheduler.LRScheduler | None:
     """The scheduler of torch that a schedule of ours is named after."""
     match schedule:
         case None:

@@ -50,7 +50,9 @@ def test_grouped_members_equal_plain_torch(model: str, optimizer: str) -> None:
     assert greatest_difference(model, optimizer, "grouped") <= TOLERANCE
 
 
-@pytest.mark.parametrize(("model", "optimizer"), [("mlp", "adamw"), ("cnn", "sgd"), ("resnet", "adam"), ("gpt", "sgd")])
+@pytest.mark.parametrize(
+    ("model", "optimizer"), [("mlp", "adamw"), ("cnn", "sgd"), ("resnet", "adam"), ("gpt", "sgd")]
+)
 def test_vmapped_members_equal_plain_torch(model: str, optimizer: str) -> None:
     assert greatest_difference(model, optimizer, "vmap", steps=20) <= TOLERANCE
 

@@ -61,7 +61,9 @@ def test_a_diverging_member_at_any_position(size: int) -> None:
         assert all(same(found[i], alone[j]) for j, i in enumerate(others)), position
 
 
-@pytest.mark.parametrize(("name", "make"), [("gpt", gpt_with_dropout), ("cnn", factory("cnn", torch.float32))])
+@pytest.mark.parametrize(
+    ("name", "make"), [("gpt", gpt_with_dropout), ("cnn", factory("cnn", torch.float32))]
+)
 def test_a_diverging_member_beside_larger_models(name: str, make: Any) -> None:
     good = [{**member, "dropout": None} for member in GOOD] if name == "cnn" else GOOD
     _, alone = trained(name, make, good, 6)

@@ -1,4 +1,4 @@
-"""Members leave, join and come back: survivors keep their bits, joiners their own clocks, checkpoints are plain torch."""
+"""Members leave, join, come back: survivors keep their bits, joiners their own clocks, checkpoints are plain torch."""
 
 from typing import Any
 
@@ -19,7 +19,9 @@ def bits(group: hydro.Group, member: int) -> list[torch.Tensor]:
     return [*state["model"].values(), *moments]
 
 
-@pytest.mark.parametrize(("name", "optimizer"), [("mlp", "sgd"), ("cnn", "adamw"), ("resnet", "sgd"), ("gpt", "adam")])
+@pytest.mark.parametrize(
+    ("name", "optimizer"), [("mlp", "sgd"), ("cnn", "adamw"), ("resnet", "sgd"), ("gpt", "adam")]
+)
 def test_survivors_do_not_change_by_a_bit(name: str, optimizer: str) -> None:
     members = mixed_members(optimizer, steps=60)
     make = factory(name, SINGLE)
@@ -170,7 +172,9 @@ def test_repack_probes_again() -> None:
     assert group.engine == "separate"  # a single member has nobody to be fused with
 
 
-@pytest.mark.parametrize("schedule", [member["schedule"] for member in mixed_members("sgd") if member["schedule"]])
+@pytest.mark.parametrize(
+    "schedule", [member["schedule"] for member in mixed_members("sgd") if member["schedule"]]
+)
 @pytest.mark.filterwarnings("ignore")  # torch's SequentialLR warns of a call that it makes itself
 def test_schedules_equal_torchs(schedule: Any) -> None:
     weight = nn.Parameter(torch.zeros(1))

@@ -141,7 +141,9 @@ def plan(
     step = fitted([(one.members, one.step_bytes) for one in ordered])
     first = fitted([(one.members, one.first_bytes) for one in ordered])
     usable = budget_bytes * (1 - margin)
-    most = min(LARGEST, *(int((usable - line.fixed) // line.each) for line in (step, first) if line.each > 0))
+    most = min(
+        LARGEST, *(int((usable - line.fixed) / line.each + 1e-9) for line in (step, first) if line.each > 0)
+    )
     if most < 1:
         raise MemoryBudgetError(
             f"one member needs about {max(step.at(1), first.at(1)) / 2**20:.1f} MiB and the budget is "

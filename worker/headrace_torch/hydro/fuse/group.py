@@ -88,6 +88,11 @@ class Group:
         return None if self._engine is None else self._engine.name
 
     @property
+    def worker_ids(self) -> list[int]:
+        """Process ids of the pool's workers; empty for other engines."""
+        return self._engine.process_ids if isinstance(self._engine, PoolEngine) else []
+
+    @property
     def device(self) -> torch.device:
         """Where the members train."""
         return self._states.rows.device

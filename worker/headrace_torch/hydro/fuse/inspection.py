@@ -165,10 +165,10 @@ def _generators(device: torch.device) -> list[Tensor]:
     return states
 
 
-def reason_of(error: BaseException, watch: Watch) -> str:
+def reason_of(error: BaseException, watch: Watch, traits: Traits) -> str:
     """Says in one line which op in which layer cannot be fused, and why."""
     text = str(error).strip()
-    if NO_HOOKS in text or "Checkpoint" in text:
+    if NO_HOOKS in text or (traits.recomputes and "autograd.Function" in text):
         return f"activation checkpointing in {watch.layer}: the backward pass would run layers again without members"
     first = text.split("\n")[0].split(". ")[0][:200]
     op = watch.op or type(error).__name__

@@ -139,7 +139,7 @@ def compare(
         with watch, watch.layers():
             ours = trial.run(subject, some, part, found)
     except Exception as error:  # noqa: BLE001  whatever an op raises under vmap is the reason that is reported
-        return reason_of(error, watch), None
+        return reason_of(error, watch, traits), None
     pairs = [("loss", base.losses, ours.losses), ("gradient", expected, found)]
     pairs += [(f"buffer {name}", reference.buffers[name], subject.buffers[name]) for name in traits.mutable]
     worst = 0.0
