@@ -6,6 +6,7 @@ and, for the comparison, on the target too. The regret of the top k is the loss 
 best of all.
 """
 
+import argparse
 import json
 import statistics
 from typing import Any
@@ -14,30 +15,51 @@ import matplotlib.pyplot as plt
 import torch
 from training import HERE, tune
 
-SEEDS, TRIALS = 3, 20
+SEEDS, TRIALS = 3, 16
+RECORD = HERE / "end_to_end.json"
 
 
 def main() -> None:
-    """Both tasks, all seeds."""
+    """Both tasks, all seeds; or some of them, beside those that the record has already."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--task", choices=tune.TASKS, help="this one only; other runs in the record stay")
+    parser.add_argument("--seed", type=int, help="this one only; other runs in the record stay")
+    options = parser.parse_args()
     torch.set_num_threads(1)
+    partial = options.task is not None or options.seed is not None
+    old = json.loads(RECORD.read_text(encoding="utf-8"))["tasks"] if partial and RECORD.exists() else {}
+    runs = {name: {run["seed"]: run for run in old.get(name, {}).get("runs", ())} for name in tune.TASKS}
+    for name in [options.task] if options.task else tune.TASKS:
+        for seed in range(SEEDS) if options.seed is None else [options.seed]:
+            runs[name][seed] = as_run(tune.tune(tune.TASKS[name], TRIALS, seed, 2, direct=True))
+            write(runs)
+
+
+def write(runs: dict[str, dict[int, dict[str, Any]]]) -> None:
+    """The record with its means, and the plot, of what has run."""
     record: dict[str, Any] = {"scale": tune.SCALE, "trials": TRIALS, "torch": torch.__version__, "tasks": {}}
-    for name, task in tune.TASKS.items():
-        runs = [as_run(tune.tune(task, TRIALS, seed, 2, direct=True)) for seed in range(SEEDS)]
+    for name, by_seed in runs.items():
+        if not by_seed:
+            continue
+        task, found = tune.TASKS[name], [by_seed[seed] for seed in sorted(by_seed)]
         record["tasks"][name] = {
             "width": task.width,
             "steps": task.steps,
             "rows": task.rows,
-            "mean_regret": {
-                k: round(statistics.mean(run["regret"][k] for run in runs), 4) for k in runs[0]["regret"]
-            },
-            "mean_compute_ratio": round(statistics.mean(run["compute_ratio"] for run in runs), 2),
-            "mean_kendall": round(statistics.mean(run["kendall"] for run in runs), 3),
-            "runs": runs,
+            "mean_regret": {k: mean([run["regret"][k] for run in found], 4) for k in found[0]["regret"]},
+            "mean_compute_ratio": mean([run["compute_ratio"] for run in found], 2),
+            "mean_kendall": mean([run["kendall"] for run in found], 3),
+            "runs": found,
         }
-        shown = {key: value for key, value in record["tasks"][name].items() if key != "runs"}
-        print(name, json.dumps(shown), flush=True)
-    (HERE / "end_to_end.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     draw(record)
+
+
+def mean(values: list[float], digits: int) -> float:
+    """Rounded."""
+    return round(statistics.mean(values), digits)
 
 
 def as_run(found: Any) -> dict[str, Any]:
@@ -53,7 +75,7 @@ def as_run(found: Any) -> dict[str, Any]:
         "surrogate_s": round(found.surrogate_s, 2),
         "target_s": round(found.target_s, 2),
         "direct_s": round(found.direct_s, 2),
-        "compute_ratio": found.direct_s / (found.surrogate_s + found.target_s),
+        "compute_ratio": round(found.direct_s / (found.surrogate_s + found.target_s), 3),
         "kendall": round(found.kendall, 4),
         "first_at": found.first_at,
         "regret": {str(k): round(value, 5) for k, value in found.regret.items()},
@@ -66,8 +88,10 @@ def as_run(found: Any) -> dict[str, Any]:
 
 def draw(record: dict[str, Any]) -> None:
     """A panel per task: each trial's loss on the target over its loss on the surrogate."""
-    figure, panels = plt.subplots(1, len(record["tasks"]), figsize=(9, 4), layout="constrained")
-    for panel, (name, task) in zip(panels, record["tasks"].items(), strict=True):
+    figure, panels = plt.subplots(
+        1, len(record["tasks"]), figsize=(9, 4), layout="constrained", squeeze=False
+    )
+    for panel, (name, task) in zip(panels[0], record["tasks"].items(), strict=True):
         for run in task["runs"]:
             points = [pair for pair in run["scores"] if None not in pair]
             panel.plot(

@@ -66,8 +66,8 @@ class Outcome:
 
 
 TASKS = {
-    "text": Task(name="text", factory=partial(GPT, depth=2), width=128, data=Text, steps=100, rows=8),
-    "digits": Task(name="digits", factory=ResNet, width=64, data=Digits, steps=80, rows=32),
+    "text": Task(name="text", factory=partial(GPT, depth=2), width=128, data=Text, steps=80, rows=8),
+    "digits": Task(name="digits", factory=ResNet, width=64, data=Digits, steps=60, rows=16),
 }
 
 
