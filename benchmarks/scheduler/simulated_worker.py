@@ -1,4 +1,8 @@
-"""A worker daemon without processes: it speaks the real session protocol and makes its trials' reports up."""
+"""A worker daemon without processes: it speaks the real session protocol and makes its trials' reports up.
+
+Its trials behave as real ones do: below a milestone a report is sent and the trial goes on, at a milestone it waits
+for the decision. They train in no time at all, so what limits them is the scheduler.
+"""
 
 import asyncio
 import math
@@ -11,15 +15,40 @@ import grpc
 from headrace.v1 import event_pb2, worker_pb2
 from headrace.v1.worker_pb2_grpc import WorkerServiceStub
 
+HEARTBEAT_S = 3.0
+
 
 @dataclass(slots=True)
 class Figures:
     """What the simulated workers measured."""
 
-    decision_s: list[tuple[float, float]] = field(default_factory=list)
-    """When a report at a milestone was sent (monotonic), and how long its decision took."""
-    reports: int = 0
-    assignments: int = 0
+    committed: int = 0
+    """Reports that were acknowledged."""
+    trials: int = 0
+    """How many trials were begun, as far as their numbers tell."""
+    decision_s: list[float] = field(default_factory=list)
+    """From sending a report at a milestone to hearing what was decided, with all workers at work."""
+    quiet_s: list[float] = field(default_factory=list)
+    """The same for every report, with one trial alone at work."""
+
+
+@dataclass(slots=True)
+class Crowd:
+    """All simulated workers; while it is hushed only the soloist sends reports, and waits for each answer."""
+
+    figures: Figures = field(default_factory=Figures)
+    soloist: str = ""
+    loud: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def hush(self, soloist: str) -> None:
+        """Let one worker alone go on."""
+        self.soloist = soloist
+        self.loud.clear()
+
+    def go_on(self) -> None:
+        """Let all go on."""
+        self.soloist = ""
+        self.loud.set()
 
 
 def loss(trial: str, step: int) -> float:
@@ -37,12 +66,13 @@ def hash_of(text: str) -> int:
 
 
 class SimulatedWorker:
-    """One stream with several slots. Every trial reports each step at once, and waits at its milestones."""
+    """One stream with several slots."""
 
-    def __init__(self, name: str, slots: int, figures: Figures, over: Callable[[], bool]) -> None:
+    def __init__(self, name: str, slots: int, crowd: Crowd, over: Callable[[], bool]) -> None:
         self.name = name
         self._slots = slots
-        self._figures = figures
+        self._crowd = crowd
+        self._figures = crowd.figures
         self._over = over
         self._sequence = 0
         self._held: dict[str, event_pb2.LeaseRef] = {}
@@ -85,14 +115,15 @@ class SimulatedWorker:
     async def _beat(self) -> None:
         while True:
             self._say(heartbeat=worker_pb2.Heartbeat(held=list(self._held.values())))
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(HEARTBEAT_S)
 
     def _take(self, response: worker_pb2.SessionResponse, tasks: set[asyncio.Task[None]]) -> None:
         match response.WhichOneof("message"):
             case "assign":
-                if response.assign.lease.lease_id not in self._held:
-                    self._held[response.assign.lease.lease_id] = response.assign.lease
-                    self._figures.assignments += 1
+                lease = response.assign.lease
+                if lease.lease_id not in self._held:
+                    self._held[lease.lease_id] = lease
+                    self._figures.trials = max(self._figures.trials, int(lease.trial.rpartition("/")[2]) + 1)
                     task = asyncio.create_task(self._trial(response.assign))
                     tasks.add(task)
                     task.add_done_callback(tasks.discard)
@@ -100,6 +131,8 @@ class SimulatedWorker:
                 waiting = self._waiting.pop(response.decision.report_sequence, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(response.decision.decision)
+            case "ack":
+                self._figures.committed += len(response.ack.sequences)
             case "cancel":
                 self._held.pop(response.cancel.lease.lease_id, None)
             case _:
@@ -109,24 +142,31 @@ class SimulatedWorker:
         step, milestone = assign.resume_step, assign.next_milestone
         while True:
             step += 1
-            self._sequence += 1
-            sequence = self._sequence
-            report = worker_pb2.Report(
-                sequence=sequence,
-                lease=assign.lease,
-                step=step,
-                metrics={assign.metric: loss(assign.lease.trial, step)},
-            )
-            report.checkpoint.uri, report.checkpoint.step = f"sim:///{assign.lease.trial}/{step}", step
-            answer: asyncio.Future[event_pb2.Decision] = asyncio.get_running_loop().create_future()
-            self._waiting[sequence] = answer
+            solo = self._crowd.soloist == self.name
+            if not solo:
+                await self._crowd.loud.wait()
+            answer = self._report(assign, step)
+            if step < milestone and not solo:
+                continue
             began = time.monotonic()
-            self._say(report=report)
             decision = await answer
-            self._figures.reports += 1
-            if step >= milestone:
-                self._figures.decision_s.append((began, time.monotonic() - began))
+            taken = time.monotonic() - began
+            (self._figures.quiet_s if solo else self._figures.decision_s).append(taken)
             if decision.action != event_pb2.DECISION_ACTION_CONTINUE:
                 self._held.pop(assign.lease.lease_id, None)
                 return
             milestone = decision.next_milestone
+
+    def _report(self, assign: worker_pb2.Assign, step: int) -> "asyncio.Future[event_pb2.Decision]":
+        self._sequence += 1
+        report = worker_pb2.Report(
+            sequence=self._sequence,
+            lease=assign.lease,
+            step=step,
+            metrics={assign.metric: loss(assign.lease.trial, step)},
+        )
+        report.checkpoint.uri, report.checkpoint.step = f"sim:///{assign.lease.trial}/{step}", step
+        answer: asyncio.Future[event_pb2.Decision] = asyncio.get_running_loop().create_future()
+        self._waiting[self._sequence] = answer
+        self._say(report=report)
+        return answer

@@ -15,6 +15,7 @@ import psutil
 
 from headrace import Client
 from headrace.spec import StudySpec
+from headrace_services.up.postgres import EmbeddedPostgres
 
 PROGRAMS = Path(__file__).parent / "programs"
 TICK_S = 0.05
@@ -41,16 +42,32 @@ class Cluster:
     home: Path
     address: str
 
-    def child(self, name: str) -> psutil.Process | None:
-        """Return the process of `postgres`, `scheduler` or `worker`, if it runs now."""
+    def children(self, name: str) -> list[psutil.Process]:
+        """Return the processes of `postgres`, `scheduler` or `worker` that run now."""
+        found = []
         for process in self.process.children():
             try:
                 words = process.cmdline()
             except psutil.Error:
                 continue
             if any(Path(word).name.startswith(name) for word in words[:4]):
-                return process
-        return None
+                found.append(process)
+        return found
+
+    def child(self, name: str) -> psutil.Process | None:
+        """Return the first of them."""
+        return next(iter(self.children(name)), None)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """One per scheduler."""
+        return tuple(self.address.split(","))
+
+    @property
+    def database_url(self) -> str:
+        """The embedded Postgres, for a look past the product."""
+        url = EmbeddedPostgres(data_dir=self.home / "postgres", log_path=self.home / "logs/postgres.log").url
+        return url.replace("+psycopg", "")
 
     def trials(self) -> list[psutil.Process]:
         """Return the trial processes that run now."""
@@ -84,11 +101,22 @@ def journals(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 @contextmanager
-def cluster(folder: Path, *, slots: int = 2, replicas: int = 1, lease_ttl_s: float = 20) -> Iterator[Cluster]:
+def cluster(
+    folder: Path,
+    *,
+    slots: int = 2,
+    replicas: int = 1,
+    lease_ttl_s: float = 20,
+    worker: bool = True,
+    database_url: str | None = None,
+) -> Iterator[Cluster]:
     """Run `headrace up` in `folder` until the block ends."""
+    folder.mkdir(parents=True, exist_ok=True)
     home = folder / "home"
     command = [sys.executable, "-m", "headrace.cli", "up", "--home", str(home), "--port", "0"]
     command += ["--slots", str(slots), "--replicas", str(replicas)]
+    command += [] if worker else ["--no-worker"]
+    command += ["--database-url", database_url] if database_url else []
     command += ["--heartbeat-interval", str(min(1.0, lease_ttl_s / 6)), "--lease-ttl", str(lease_ttl_s)]
     with (folder / "up.log").open("wb") as log:
         started = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)

@@ -3,28 +3,22 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from headrace.spec import (
-    AshaPolicy,
-    FloatDomain,
-    Goal,
-    Objective,
-    RunAllPolicy,
-    StudySpec,
-)
-from headrace_services.scheduler.policies import Action, Policy, RungResult, make_policy
+from headrace.spec import AshaPolicy, FloatDomain, Goal, Objective, StudySpec
+from headrace.spec import Policy as PolicySpec
+from headrace_services.scheduler.policies import Action, Policy, RungCost, RungResult, make_policy
 
 PROMOTION = AshaPolicy(variant="promotion")
 STOPPING = AshaPolicy(variant="stopping")
 
 
 def study(
-    policy: AshaPolicy | RunAllPolicy = PROMOTION, *, goal: str = "minimize", max_steps: int = 243
+    policy: PolicySpec = PROMOTION, *, goal: str = "minimize", max_steps: int = 243, trials: int = 1000
 ) -> StudySpec:
     return StudySpec(
         objective=Objective(metric="loss", goal=Goal(goal)),
         space={"x": FloatDomain(low=0, high=1)},
         policy=policy,
-        max_trials=1000,
+        max_trials=trials,
         max_steps=max_steps,
     )
 
@@ -37,8 +31,26 @@ class Driver:
         self.policy: Policy = make_policy(spec)
         self.arrivals: Counter[tuple[int, int]] = Counter()
         self.calls: list[tuple] = []
+        self.trials: set[int] = set()
 
-    def record(self, trial: int, value: float | None, *, bracket: int = 0, rung: int = 0) -> RungResult:
+    def join(self, *trials: int, bracket: int = 0) -> None:
+        """Create trials; `record` creates those that are not there yet."""
+        for trial in trials:
+            self.trials.add(trial)
+            self.call("joined", trial, bracket, {"x": 0.5})
+
+    def record(
+        self,
+        trial: int,
+        value: float | None,
+        *,
+        bracket: int = 0,
+        rung: int = 0,
+        step: int | None = None,
+        cost: RungCost | None = None,
+    ) -> RungResult:
+        if trial not in self.trials:
+            self.join(trial, bracket=bracket)
         self.arrivals[bracket, rung] += 1
         milestone = self.policy.ladder(bracket)[rung]
         result = RungResult(
@@ -46,9 +58,10 @@ class Driver:
             bracket=bracket,
             rung=rung,
             milestone=milestone,
-            step=milestone,
+            step=step or milestone,
             value=value,
             arrival=self.arrivals[bracket, rung],
+            cost=cost,
         )
         self.call("record", result)
         return result
@@ -57,10 +70,15 @@ class Driver:
         self.calls.append((name, args))
         getattr(self.policy, name)(*args)
 
-    def promote_all(self) -> list[int]:
+    def curve(self, trial: int, values: Iterable[float | None], *, bracket: int = 0) -> None:
+        """Record a trial at the first rungs, one after the other."""
+        for rung, value in enumerate(values):
+            self.record(trial, value, bracket=bracket, rung=rung)
+
+    def promote_all(self, *, more: bool = True) -> list[int]:
         """Commit promotions until there is none left; the trials promoted."""
         trials = []
-        while (promotion := self.policy.next_promotion()) is not None:
+        while (promotion := self.policy.next_promotion(more=more)) is not None:
             self.call("promoted", promotion.trial, promotion.bracket, promotion.rung)
             trials.append(promotion.trial)
         return trials

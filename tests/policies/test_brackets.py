@@ -6,7 +6,8 @@ import pytest
 from policy_drive import study
 
 from headrace.spec import AshaPolicy, RunAllPolicy
-from headrace_services.scheduler.brackets import bracket_for, bracket_weights, draw_bracket
+from headrace_services.scheduler.brackets import bracket_weights, draw_bracket
+from headrace_services.scheduler.policies import make_policy
 
 
 def test_hyperband_table():
@@ -45,11 +46,11 @@ def test_seeds_differ():
 
 def test_of_a_study():
     spec = study(AshaPolicy(brackets=3), max_steps=27)
-    drawn = {bracket_for(spec, number) for number in range(200)}
-    assert drawn == {0, 1, 2}
-    assert bracket_for(spec, 5) == draw_bracket(spec.seed, 5, 3, levels=4, eta=3)
+    policy = make_policy(spec)
+    assert {policy.bracket(number) for number in range(200)} == {0, 1, 2}
+    assert policy.bracket(5) == draw_bracket(spec.seed, 5, 3, levels=4, eta=3)
 
 
 @pytest.mark.parametrize("policy", [AshaPolicy(), RunAllPolicy()])
 def test_a_single_bracket_is_0(policy):
-    assert {bracket_for(study(policy), number) for number in range(50)} == {0}
+    assert {make_policy(study(policy)).bracket(number) for number in range(50)} == {0}

@@ -5,8 +5,12 @@ from pathlib import Path
 import pytest
 
 from headrace.spec.domains import CategoricalDomain, FloatDomain, IntDomain
-from headrace.spec.policy import AshaPolicy, GridSampler
-from headrace.spec.study import Objective, Resources, StudySpec
+from headrace.spec.halving import AshaPolicy
+from headrace.spec.objective import Constraint, Objective, WarmStart
+from headrace.spec.policy import POLICIES
+from headrace.spec.sampler import SAMPLERS
+from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, RungMedianPolicy
+from headrace.spec.study import Resources, StudySpec
 from headrace.spec.template import TrialTemplate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,8 +31,10 @@ MODELS = {
     "objective": (Objective,),
     "trial": (TrialTemplate,),
     "space": (FloatDomain, IntDomain, CategoricalDomain),
-    "sampler": (GridSampler,),
-    "policy": (AshaPolicy,),
+    "sampler": tuple(SAMPLERS.values()),
+    "constraints": (Constraint,),
+    "warm_start": (WarmStart,),
+    "policy": tuple(POLICIES.values()),
     "resources": (Resources,),
 }
 
@@ -48,6 +54,9 @@ def test_every_key_is_there(title: str) -> None:
     [
         *((StudySpec, name) for name in ("max_parallel", "max_retries", "seed", "checkpoints_kept")),
         *((AshaPolicy, name) for name in ("variant", "eta", "brackets")),
+        *((MedianPolicy, name) for name in ("completed_only", "min_peers")),
+        *((RungMedianPolicy, name) for name in ("tolerance", "min_results")),
+        *((LearningCurvePolicy, name) for name in ("threshold", "min_points")),
         (Resources, "gpus"),
     ],
     ids=str,
@@ -56,6 +65,5 @@ def test_a_default_is_the_code_s(model: type, name: str) -> None:
     default = str(model.model_fields[name].default)
     key = FRIENDLY.get(name, name)
     (row,) = [line for line in TEXT.splitlines() if line.startswith("|") and f" `{key}` |" in line]
-    assert (
-        default in row.replace("`", "").split(f"{key} |")[1].split(" | ")[1 if model is not AshaPolicy else 0]
-    )
+    column = 1 if model in (StudySpec, Resources) else 0  # these tables have the type before the default
+    assert default.lower() in row.replace("`", "").split(f"{key} |")[1].split(" | ")[column]

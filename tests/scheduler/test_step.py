@@ -285,6 +285,8 @@ async def test_a_held_trial_stays_paused_and_keeps_the_study_open(engine: AsyncE
     await site.kick()
     assert (await site.study()).state == "ACTIVE"
     await site.step(ResumeTrial(number=0))
+    again = list(site.leases.values())[-1]  # alone in its study, it is trained to the end
+    assert (await site.tell(again, 9, 0.5)).action == "STOP"
     assert (await site.study()).state == "COMPLETED"
 
 
@@ -299,10 +301,10 @@ async def test_held_trials_are_counted_only_where_the_study_may_be_complete(
     site = await StudySite(engine, make_spec(max_trials=2)).create()
     await site.connect(slots=1)
     (first,) = await site.kick()
-    await site.tell(first, 1, 0.5)
+    await site.tell(first, 9, 0.5)
     assert counted == []
     (_, second) = site.leases.values()
-    await site.tell(second, 1, 0.5)
+    await site.tell(second, 9, 0.5)
     assert counted == [site.study_id]
     assert (await site.study()).state == "COMPLETED"
 

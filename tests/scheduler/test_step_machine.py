@@ -205,6 +205,8 @@ class StepMachine(RuleBasedStateMachine):
         if self.site.cache is None:
             return
         fresh = StudyCache.empty(self.site.spec)
+        for row in self.query("SELECT * FROM trial WHERE study_id = :study ORDER BY number"):
+            fresh.joined(row.number, row.bracket, row.params, baseline=row.baseline)
         results = self.query("SELECT * FROM rung_result WHERE study_id = :study ORDER BY cursor")
         for row in results:
             fresh.record(rows.rung_entry(row))
@@ -223,6 +225,7 @@ class StepMachine(RuleBasedStateMachine):
 
     async def clear(self) -> None:
         async with self.engine.begin() as conn:
+            await conn.execute(text("UPDATE study SET state = 'STOPPED', end_time = now() WHERE end_time IS NULL"))
             await conn.execute(text("DELETE FROM slot"))
             await conn.execute(text("DELETE FROM lease"))
             await conn.execute(text("DELETE FROM worker"))

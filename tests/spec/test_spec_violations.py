@@ -147,7 +147,7 @@ BAD = [
         "Join",
     ),
     # the policy
-    ({"policy__kind": "hyperband"}, "policy.kind", "not a known kind", "run_all, asha"),
+    ({"policy__kind": "zzzz"}, "policy.kind", "not a known kind", "run_all, asha"),
     ({"policy__kind": DELETE}, "policy.kind", "is required", "run_all, asha"),
     ({"policy__eta": 1}, "policy.eta", "at least 2", ""),
     ({"policy__eta": 0}, "policy.eta", "at least 2", ""),
@@ -170,8 +170,50 @@ BAD = [
     ({"policy__brackets": 5}, "policy.brackets", "more than there are rungs, which is 4", "at most 4"),
     ({"policy__brackets": 0}, "policy.brackets", "at least 1", ""),
     ({"policy": {"kind": "run_all", "eta": 3}}, "policy.eta", "not a known key", "kind"),
+    *(
+        (
+            {"policy": {"kind": kind, "min_steps": 28}},
+            "policy.min_steps",
+            "more than the full budget of 27",
+            "at most 27",
+        )
+        for kind in ("successive_halving", "hyperband", "pasha")
+    ),
+    *(
+        (
+            {"policy": {"kind": kind, "interval": 3, "rungs": [9, 27]}},
+            "policy.interval",
+            "with rungs",
+            "Remove",
+        )
+        for kind in ("median", "rung_median", "learning_curve")
+    ),
+    (
+        {"policy__variant": "stopping", "policy__price_pauses": True},
+        "policy.price_pauses",
+        "never pauses",
+        "",
+    ),
+    ({"policy": {"kind": "median", "price_pauses": True}}, "policy.price_pauses", "not a known key", ""),
+    ({"policy": {"kind": "successive_halving", "cohort": 0}}, "policy.cohort", "at least 1", ""),
+    ({"policy": {"kind": "pasha", "epsilon": -0.1}}, "policy.epsilon", "0 or more", "estimated"),
+    ({"policy": {"kind": "rung_median", "tolerance": 1.0}}, "policy.tolerance", "below 1", "5%"),
+    ({"policy": {"kind": "learning_curve", "threshold": -0.1}}, "policy.threshold", "at least 0", "5%"),
+    (
+        {"policy": {"kind": "median", "grace_steps": 28}},
+        "policy.grace_steps",
+        "no trial would ever",
+        "at most 27",
+    ),
+    (
+        {"policy": {"kind": "median", "interval": 1}, "max_steps": 1000, "baseline": None},
+        "policy.interval",
+        "more than 256 rungs in 1000 steps",
+        "at least 4",
+    ),
+    ({"policy": {"kind": "median", "rungs": [3, 9]}}, "policy.rungs[1]", "full budget is 27", "End the list"),
     # the sampler
-    ({"sampler": {"kind": "tpe"}}, "sampler.kind", "not a known kind", "random, grid"),
+    ({"sampler": {"kind": "zzzz"}}, "sampler.kind", "not a known kind", "random, grid, sobol, tpe, gp"),
     ({"sampler": {"kind": "grid", "points": {"lr": 3}}}, "sampler.points.momentum", "continuous", "how many"),
     (
         {"sampler": {"kind": "grid", "points": {"lr": 0, "momentum": 1}}},

@@ -1,5 +1,7 @@
 """`ResumableBatches`: interrupted anywhere, it gives out what it would have given out."""
 
+from itertools import chain
+
 import pytest
 import torch
 from hypothesis import given
@@ -82,9 +84,29 @@ def test_it_is_a_batch_sampler() -> None:
 
 
 def test_other_data_is_refused() -> None:
+    source = batches()
+    next(iter(source))
     with pytest.raises(ValueError, match="the checkpoint's batches have batch_size=3, these have 4"):
-        batches(batch_size=4).load_state_dict(batches().state_dict())
+        batches(batch_size=4).load_state_dict(source.state_dict())
+    with pytest.raises(ValueError, match="the checkpoint's batches have size=10, these have 11"):
+        batches(11).load_state_dict(batches().state_dict())
     with pytest.raises(ValueError, match="must be at least 1, not 0 and 3"):
         batches(0)
     with pytest.raises(ValueError, match="there is no batch at all"):
         batches(2, 3, drop_last=True)
+
+
+def test_a_trial_that_copied_another_goes_on_with_its_data() -> None:
+    donor = batches(seed=1)
+    list(donor)
+    copy = batches(seed=2)
+    copy.load_state_dict(donor.state_dict())
+    assert list(copy) == list(donor)
+
+
+def test_batches_may_change_size_between_epochs() -> None:
+    donor = batches(batch_size=3)
+    list(donor)
+    copy = batches(batch_size=5)
+    copy.load_state_dict(donor.state_dict())
+    assert list(chain.from_iterable(copy)) == list(chain.from_iterable(donor))

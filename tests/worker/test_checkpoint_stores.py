@@ -306,3 +306,14 @@ def test_a_decision_proves_all_reports_before_it() -> None:
     assert retention.decided("lease", 2) == _order("b")
     assert retention.decided("lease", 3) == _order("c")
     assert retention.decided("other", 9) == _order("z")
+
+
+def test_shared_checkpoints_are_pruned_by_decisions_alone() -> None:
+    retention = Retention()
+    order = PruneOrder(trial="studies/s/trials/1", name="b", keep=1, shared=True)
+    retention.saved("lease", 1, order)
+    retention.acked([1])
+    assert [*retention.tick(), *retention.tick(), *retention.tick()] == []
+    decided = retention.decided("lease", 1, ["file:///store/a/"])
+    assert decided is not None
+    assert decided.spared == {"file:///store/a/"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from scripted_scheduler import ScriptedScheduler, until
-from worker_site import Site
+from worker_site import Site, lease_id
 
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker.outbox import Outbox, RecordedLease
@@ -87,7 +87,7 @@ async def test_kill_9_of_the_daemon_loses_no_report_and_requeues_its_trials(
     assert (exited.outcome, exited.error) == (worker_pb2.EXIT_OUTCOME_LOST, "the worker daemon died")
     assert exited.sequence > again.durable()[1].sequence
     assert again.hello.incarnation != stream.hello.incarnation
-    assert [ref.lease_id for ref in again.hello.held] == ["lease-1"], "until the scheduler has read its end"
+    assert [ref.lease_id for ref in again.hello.held] == [lease_id(1)], "until the scheduler has read its end"
     await until(
         lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the child is buried"
     )
@@ -176,7 +176,7 @@ def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def _recorded(pid: int, started: float) -> RecordedLease:
-    return RecordedLease(lease=event_pb2.LeaseRef(lease_id="lease-1"), pid=pid, started=started)
+    return RecordedLease(lease=event_pb2.LeaseRef(lease_id=lease_id(1)), pid=pid, started=started)
 
 
 def test_a_recycled_pid_is_never_killed(sleeper: "subprocess.Popen[bytes]") -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from scripted_scheduler import ScriptedScheduler, until
-from worker_site import Site
+from worker_site import Site, lease_id
 
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker.checkpoints.directory import DirectoryStore
@@ -123,7 +123,9 @@ async def test_unacknowledged_messages_are_sent_again_in_order(
     again = await scheduler.stream(2)
     await again.get("exited")
     assert again.durable() == [m for m in first if m.sequence not in {first[0].sequence, first[2].sequence}]
-    assert [ref.lease_id for ref in again.hello.held] == ["lease-1"], "held until its Exited is acknowledged"
+    assert [ref.lease_id for ref in again.hello.held] == [lease_id(1)], (
+        "held until its Exited is acknowledged"
+    )
     again.send(ack=worker_pb2.Ack(sequences=[m.sequence for m in first]))
     again.close()
     last = await scheduler.stream(3)
@@ -181,7 +183,7 @@ async def test_fenced_leases_are_killed_at_welcome(site: Site, scheduler: Script
     scheduler.welcomes = False
     stream.close()
     again = await scheduler.stream(2)
-    assert [ref.lease_id for ref in again.hello.held] == ["lease-1"]
+    assert [ref.lease_id for ref in again.hello.held] == [lease_id(1)]
     again.welcome(held=[])
     exited = await again.get("exited")
     assert exited.outcome == RELEASED
@@ -221,9 +223,13 @@ async def test_a_draining_scheduler_is_left_for_another(
 ) -> None:
     scheduler.address += f",{other_scheduler.address}"
     site.start()
-    stream = await scheduler.stream()
+    await until(lambda: scheduler.streams or other_scheduler.streams, "a session with any of them")
+    first, second = (
+        (scheduler, other_scheduler) if scheduler.streams else (other_scheduler, scheduler)
+    )  # it begins with any
+    stream = await first.stream()
     stream.send(drain=worker_pb2.Drain())
-    await other_scheduler.stream()
+    await second.stream()
     await asyncio.wait_for(stream.over.wait(), 10)
     await site.stop()
 

@@ -219,6 +219,7 @@ def test_the_environment_isolates_the_trial() -> None:
         "HEADRACE_LEASE_ID": "l",
         "HEADRACE_TRIAL": "studies/s/trials/4",
         "CUDA_VISIBLE_DEVICES": "GPU-fake-w-1",
+        "HEADRACE_WORLD_SIZE": "1",
     }
 
 

@@ -1,6 +1,7 @@
 """A worker's home, its programs and its marks; a daemon in this process; trial programs that speak the raw protocol."""
 
 import asyncio
+import os
 import sys
 import textwrap
 from dataclasses import dataclass, field
@@ -44,6 +45,12 @@ def mark(name, text="x"):
     path.with_suffix(".new").write_text(str(text))
     path.with_suffix(".new").rename(path)
 """
+
+
+def lease_id(number: int) -> str:
+    """The id of a test's lease: another test process on this machine has others, for a daemon ends whatever process
+    carries a lease of its own in its environment."""
+    return f"lease-{number}-{os.getpid()}"
 
 
 @dataclass
@@ -104,7 +111,7 @@ class Site:
             template.report_timeout.FromMilliseconds(int(report_timeout_s * 1000))
         return worker_pb2.Assign(
             lease=event_pb2.LeaseRef(
-                lease_id=f"lease-{self.leases}", trial=f"studies/s/trials/{number}", epoch=epoch
+                lease_id=lease_id(self.leases), trial=f"studies/s/trials/{number}", epoch=epoch
             ),
             template=template,
             next_milestone=milestone,

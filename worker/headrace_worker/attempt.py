@@ -7,6 +7,9 @@ then SIGKILL), by a Cancel or a fenced lease (SIGTERM at once, SIGKILL after the
 the template allows, or by the daemon's own end. The first reason given is the one reported; a later one can only
 make it quicker.
 
+Where a disk is full, the attempt waits until there is room: a trial that was started and lost again and again on such
+a machine would in the end be taken for one that kills itself.
+
 The slots are given to the next lease when no process of the group runs any more, and `Exited` goes into the
 outbox after the last report of the process, so the scheduler never hears of an end before what came before it.
 """
@@ -26,6 +29,7 @@ from headrace_worker.backoff import Backoff
 from headrace_worker.checkpoints import CheckpointError, CheckpointStore
 from headrace_worker.checkpoints.retention import PruneOrder
 from headrace_worker.courier import Courier
+from headrace_worker.disk import is_full, when_there_is_room
 from headrace_worker.exits import Ending, Finished, Verdict, classify
 from headrace_worker.launch import Launch, launch_of
 from headrace_worker.logs import AttemptLog, fit, last_line, shows
@@ -42,6 +46,7 @@ _AFTER_TERM_S = 5.0
 # How long a report that its dead process had handed over may take to be stored.
 _LAST_REPORT_S = 60.0
 _FETCHES = 5
+_FULL_DISK_CAP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,7 @@ class Attempt:
         self._fenced = False
         self._finished: Finished | None = None
         self._restored = False
+        self._no_room = ""
         # Set when there is something new to consider: an ending, an earlier deadline, a sign of life.
         self._news = asyncio.Event()
         self._ended = asyncio.Event()
@@ -94,6 +100,11 @@ class Attempt:
             saved=self._saved,
             abandoned=place.abandoned,
         )
+
+    @property
+    def trouble(self) -> str:
+        """What keeps the trial waiting now, or nothing."""
+        return self._no_room or self.reports.trouble
 
     # What the scheduler and the daemon tell it.
 
@@ -132,6 +143,8 @@ class Attempt:
             checkpoint_dir=str(self._scratch / "checkpoints"),
             slots=assign.grant.slots,
             template=assign.template,
+            slot_milli=assign.grant.milli,
+            gpu_memory_bytes=assign.grant.memory_bytes,
         )
 
     async def restored(self, request: runtime_pb2.RestoredRequest) -> None:
@@ -195,16 +208,10 @@ class Attempt:
     async def _live(self) -> Verdict:
         try:
             await self._place.courier.outbox.hold(self.lease)
-            (self._scratch / "checkpoints").mkdir(parents=True, exist_ok=True)
+            await self._unless_ended(self._with_room(self._make_scratch))
             if self.assign.HasField("checkpoint"):
                 await self._unless_ended(self._restore())
             await self._unless_ended(self._turn.called.wait())
-        except _ToldToEndError:
-            assert self._ending is not None
-            return Verdict(outcome=self._ending.outcome, error=self._ending.error)
-        except (CheckpointError, OSError) as error:
-            return Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=str(error))
-        try:
             launch = launch_of(
                 self.assign,
                 devices=self._place.devices,
@@ -212,13 +219,33 @@ class Attempt:
                 log_dir=self._place.log_dir,
                 environ=self._place.environ,
             )
-            self._log = AttemptLog.open(launch.log_path, self._header())
-            try:
-                return await self._run_process(launch, self._log)
-            finally:
-                self._log.close()
+            self._log = await self._unless_ended(
+                self._with_room(lambda: AttemptLog.open(launch.log_path, self._header()))
+            )
+        except _ToldToEndError:
+            assert self._ending is not None
+            return Verdict(outcome=self._ending.outcome, error=self._ending.error)
+        except (CheckpointError, OSError) as error:
+            return Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=str(error))
+        except ValueError as error:  # the template names no program
+            return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=str(error))
+        try:
+            return await self._run_process(launch, self._log)
         except (CannotStartError, ValueError) as error:
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=str(error))
+        finally:
+            self._log.close()
+
+    def _make_scratch(self) -> None:
+        (self._scratch / "checkpoints").mkdir(parents=True, exist_ok=True)
+
+    async def _with_room(self, work: Callable[[], _Result]) -> _Result:
+        return await when_there_is_room(work, self._note_room, Backoff(cap_s=_FULL_DISK_CAP_S))
+
+    def _note_room(self, trouble: str) -> None:
+        if trouble and not self._no_room:
+            log.warning("%s: waits for room: %s", self.lease.trial, trouble)
+        self._no_room = f"no room to start a trial: {trouble}" if trouble else ""
 
     async def _restore(self) -> None:
         folder = self._scratch / "restore"
@@ -228,11 +255,14 @@ class Attempt:
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
                 await asyncio.to_thread(self._place.store.fetch, self.assign.checkpoint, folder)
             except OSError as error:
-                if backoff.failures + 1 >= _FETCHES:
+                if is_full(error):
+                    self._note_room(str(error))
+                elif backoff.failures + 1 >= _FETCHES:
                     raise
                 log.warning("%s: the checkpoint cannot be fetched yet: %s", self.lease.trial, error)
                 await backoff.wait()
             else:
+                self._note_room("")
                 self._restore_dir = folder
                 return
 

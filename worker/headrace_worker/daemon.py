@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import IO, assert_never
 
+from headrace.spec.resources import WHOLE
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
 from headrace_worker.attempt import Attempt, Place
 from headrace_worker.checkpoints import CheckpointError, CheckpointStore, store_from_url
@@ -45,6 +46,7 @@ from headrace_worker.session_core import (
     Forget,
     Identity,
     Kill,
+    Leave,
     SessionCore,
     Start,
     Welcomed,
@@ -56,6 +58,7 @@ log = logging.getLogger(__name__)
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PAGE = 256
 _LAST_ACKS_S = 5.0
+_TROUBLE_CHARACTERS = 500
 
 
 class AlreadyRunningError(Exception):
@@ -151,7 +154,12 @@ class Daemon:
             case Decide():
                 if attempt := self._attempts.get(effect.lease_id):
                     attempt.decide(effect.report_sequence, effect.decision)
-                self._prune([self._retention.decided(effect.lease_id, effect.report_sequence)])
+                pinned = effect.decision.pinned
+                self._prune([self._retention.decided(effect.lease_id, effect.report_sequence, pinned)])
+            case Leave():
+                if attempt := self._attempts.get(effect.lease_id):
+                    log.info("%s: is to leave at its next report: %s", attempt.lease.trial, effect.reason)
+                    attempt.reports.leave_soon()
             case Acked():
                 self._retention.acked(effect.sequences)
                 self._courier.acknowledged()
@@ -166,6 +174,11 @@ class Daemon:
         """Measures the devices."""
         return await asyncio.get_running_loop().run_in_executor(self._meter, self._devices.telemetry)
 
+    def trouble(self) -> str:
+        """Says which disk or store does not take what has to be written."""
+        found = [self._courier.outbox.trouble, *(a.trouble for a in self._attempts.values())]
+        return "; ".join(dict.fromkeys(text for text in found if text))[:_TROUBLE_CHARACTERS]
+
     def beat(self) -> None:
         """Prunes what the last heartbeats have proven."""
         self._prune(self._retention.tick())
@@ -175,7 +188,7 @@ class Daemon:
     def _start(self, assign: worker_pb2.Assign) -> None:
         try:
             study_and_number(assign.lease.trial)
-            turn = self._slots.join(assign.grant.slots)
+            turn = self._slots.join(assign.grant.slots, assign.grant.milli or WHOLE)
         except ValueError as error:
             self._tasks.create_task(self._refuse(assign.lease, str(error)))
             return
@@ -214,7 +227,9 @@ class Daemon:
         try:
             names = await asyncio.to_thread(self._store.list, order.trial)
             for name in superseded(names, order):
-                await asyncio.to_thread(self._store.delete, self._store.uri(order.trial, name))
+                uri = self._store.uri(order.trial, name)
+                if uri not in order.spared:
+                    await asyncio.to_thread(self._store.delete, uri)
         except OSError as error:
             log.warning("%s: old checkpoints are not deleted yet: %s", order.trial, error)
 
@@ -291,6 +306,7 @@ def _identity(settings: WorkerSettings, devices: Sequence[worker_pb2.Device]) ->
         worker=settings.name,
         incarnation=uuid.uuid4().hex,
         devices=tuple(devices),
+        cpus=len(os.sched_getaffinity(0)),
         labels=settings.labels,
         version=ours,
         log_dir=str(settings.log_dir.absolute()),

@@ -4,6 +4,7 @@ import signal
 from dataclasses import dataclass
 
 from headrace.v1 import worker_pb2
+from headrace_worker.disk import says_full
 
 # What somebody else sends: an administrator, the OOM killer, a closing terminal.
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP}
@@ -41,14 +42,16 @@ def classify(exit_code: int, *, ending: Ending | None, finished: Finished | None
     """Decides an outcome from the exit code (negative: a signal) and from what was said before.
 
     In order: the daemon's own reason, except that a program which said that it had succeeded has, when it was merely
-    in the way of a stopping daemon; then the program's word; then the exit code.
+    in the way of a stopping daemon; then the program's word, except that a full disk is the machine's failure; then
+    the exit code.
     """
     succeeded = finished is not None and not finished.error
     if ending is not None and not (ending.outcome == worker_pb2.EXIT_OUTCOME_LOST and succeeded):
         return Verdict(outcome=ending.outcome, error=ending.error, exit_code=exit_code)
     if finished is not None and finished.error:
+        full = says_full(finished.error)
         return Verdict(
-            outcome=worker_pb2.EXIT_OUTCOME_FAILED,
+            outcome=worker_pb2.EXIT_OUTCOME_LOST if full else worker_pb2.EXIT_OUTCOME_FAILED,
             error=clean(finished.error, _ERROR_CHARACTERS),
             exit_code=exit_code,
         )

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.grants import GPU_MEMORY_BYTES, GPU_SHARE, WORLD_SIZE
 from headrace.spec.convert import params_from_proto
+from headrace.spec.resources import WHOLE
 from headrace.spec.template import CommandLine
-from headrace.v1 import worker_pb2
+from headrace.v1 import spec_pb2, worker_pb2
 
 # Marks every process of a trial, its children's children too.
 LEASE_VARIABLE = "HEADRACE_LEASE_ID"
@@ -62,6 +64,7 @@ def launch_of(
         HEADRACE_RUNTIME=runtime,
         HEADRACE_TRIAL=assign.lease.trial,
         CUDA_VISIBLE_DEVICES=",".join(gpus),
+        **_share(assign.grant),
     )
     return Launch(
         args=_args(assign),
@@ -71,7 +74,25 @@ def launch_of(
     )
 
 
+def _share(grant: worker_pb2.Grant) -> dict[str, str]:
+    """What a program may know of its grant, whatever library it uses."""
+    env = {WORLD_SIZE: str(max(1, len(grant.slots)))}
+    if grant.milli and grant.milli < WHOLE:
+        env[GPU_SHARE] = f"{grant.milli / WHOLE:g}"
+    if grant.memory_bytes:
+        env[GPU_MEMORY_BYTES] = str(grant.memory_bytes)
+    return env
+
+
 def _args(assign: worker_pb2.Assign) -> tuple[str, ...]:
+    program = _program(assign)
+    if assign.grant.processes == spec_pb2.PROCESSES_PER_SLOT:
+        python = assign.template.python or sys.executable
+        return (python, "-m", "headrace.trial.gang", *program)
+    return program
+
+
+def _program(assign: worker_pb2.Assign) -> tuple[str, ...]:
     template = assign.template
     match template.WhichOneof("program"):
         case "callable":

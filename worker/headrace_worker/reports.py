@@ -16,11 +16,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.v1 import event_pb2, runtime_pb2, trial_pb2, worker_pb2
+from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, trial_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
 from headrace_worker.checkpoints import CheckpointInvalidError, CheckpointMeta, CheckpointStore
 from headrace_worker.checkpoints.retention import PruneOrder, checkpoint_name
 from headrace_worker.courier import Courier
+from headrace_worker.gangs import Gang
 
 log = logging.getLogger(__name__)
 _REMEMBERED = 8
@@ -61,6 +62,10 @@ class Reports:
         self._undecided: dict[int, asyncio.Future[event_pb2.Decision]] = {}
         self._decided_through = 0
         self._told_to_leave: event_pb2.Decision | None = None
+        ranks = len(assign.grant.slots) if assign.grant.processes == spec_pb2.PROCESSES_PER_SLOT else 1
+        self._gang = Gang(assign.lease.trial, ranks)
+        self._leave_soon = False
+        self._closed = False
         self.next_milestone = assign.next_milestone
         self.trouble = ""
 
@@ -74,12 +79,27 @@ class Reports:
 
         Raises `ReportInvalidError`, `CheckpointInvalidError`, or `LeaseOverError`.
         """
+        if request.rank:
+            return await self._report_of_rank(request)
         answer = self._answers.get(request.sequence)
         if answer is None:
             answer = asyncio.create_task(self._take(request), name=f"report {request.sequence}")
             self._answers[request.sequence] = answer
             for old in [s for s, task in self._answers.items() if task.done()][:-_REMEMBERED]:
                 del self._answers[old]
+            await self._gang.arrived()
+        return await self._outcome(answer)
+
+    async def _report_of_rank(self, request: runtime_pb2.ReportRequest) -> event_pb2.Decision:
+        """Another rank of the gang: it is answered what rank 0 is."""
+        answer = await self._gang.report(
+            request, self._answers, self._folder(request), over=lambda: self._closed
+        )
+        if answer is None:
+            raise LeaseOverError(f"the lease of {self._lease.trial} is over")
+        return await self._outcome(answer)
+
+    async def _outcome(self, answer: "asyncio.Task[event_pb2.Decision]") -> event_pb2.Decision:
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
@@ -98,6 +118,10 @@ class Reports:
         if waiting is not None and not waiting.done():
             waiting.set_result(decision)
 
+    def leave_soon(self) -> None:
+        """Others need the slots: the next report but one is to be saved, if this is not, and decided upon."""
+        self._leave_soon = True
+
     async def stored(self, patience_s: float) -> None:
         """Waits until everything that the trial reported is in the outbox, at most so long."""
         try:
@@ -108,6 +132,8 @@ class Reports:
 
     async def close(self) -> None:
         """Drops what is still on its way: the process is gone."""
+        self._closed = True
+        await self._gang.arrived()
         for answer in self._answers.values():
             answer.cancel()
         await asyncio.gather(*self._answers.values(), return_exceptions=True)
@@ -123,8 +149,10 @@ class Reports:
                 step=request.step,
                 lease_id=self._lease.lease_id,
             )
+            if folder:
+                await self._gang.gather(request.sequence, folder)
             ref = await self._put(folder, name, request) if folder else None
-            awaits = request.step >= self.next_milestone
+            awaits = request.step >= self.next_milestone or (self._leave_soon and ref is not None)
             report = worker_pb2.Report(
                 lease=self._lease,
                 step=request.step,
@@ -142,12 +170,21 @@ class Reports:
             if awaits:
                 self._undecided[sequence] = decision
             if ref:
-                kept = max(self._assign.checkpoints_kept, 1)
-                self._saved(sequence, PruneOrder(trial=self._lease.trial, name=name, keep=kept))
+                order = PruneOrder(
+                    trial=self._lease.trial,
+                    name=name,
+                    keep=max(self._assign.checkpoints_kept, 1),
+                    shared=self._assign.checkpoints_shared,
+                )
+                self._saved(sequence, order)
             if folder:
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         if awaits:
-            return await decision
+            decided = await decision
+            self._leave_soon = False
+            return decided
+        if self._leave_soon:
+            self.next_milestone = min(self.next_milestone, request.step + 1)
         return event_pb2.Decision(
             action=event_pb2.DECISION_ACTION_CONTINUE, next_milestone=self.next_milestone
         )
@@ -192,7 +229,8 @@ class Reports:
                 await self._courier.outbox.end_upload(uri)
                 raise
             except OSError as error:
-                self._complain(f"checkpoint at step {request.step} cannot be stored: {error}")
+                why = error.strerror or str(error)
+                self._complain(f"checkpoints cannot be stored in {self._store.url}: {why}")
                 await backoff.wait()
             else:
                 if self.trouble:

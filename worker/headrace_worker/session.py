@@ -4,12 +4,15 @@ One reader task and one writer task per stream; `call.read()` is never cancelled
 that would cancel the RPC. There are no queues: durable messages are read from the outbox as fast as the stream
 takes them, and heartbeats are a flag, so that only the newest is ever sent.
 
-When a stream ends, for whatever reason, the next address is tried, at first soon and then less and less often.
-After a Drain the next one is tried at once.
+When a stream ends, for whatever reason, the next address is tried, at first soon and then less and less often, but
+so often that all addresses are tried within a lease time: a scheduler that is back must hear of its workers before
+it takes them for gone. After a Drain, or when a scheduler fell silent, the next one is tried at once. Each worker
+begins at an address of its own choosing, so that workers spread over the replicas.
 """
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,12 +32,18 @@ Call: TypeAlias = "grpc.aio.StreamStreamCall[worker_pb2.SessionRequest, worker_p
 _BATCH = 64
 _HELLO_TIMEOUT_S = 10.0
 _STEADY_S = 5.0
+_LONGEST_WAIT_S = 5.0
+"""Between two attempts, before the first Welcome has named the lease time."""
+_LEAST_S = 0.5
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     # Schedulers are inside, whatever the environment says of proxies.
     ("grpc.enable_http_proxy", 0),
+    # A new session is a new connection. gRPC would share one among all channels of a process to the same address, also
+    # one that carries nothing any more.
+    ("grpc.use_local_subchannel_pool", 1),
     # This loop does the waiting; gRPC's own would come on top of it.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -50,6 +59,10 @@ class Handler(Protocol):
 
     async def telemetry(self) -> Sequence[worker_pb2.DeviceTelemetry]:
         """Measures the devices."""
+        ...
+
+    def trouble(self) -> str:
+        """Says what keeps the worker from its work now, or nothing."""
         ...
 
     def beat(self) -> None:
@@ -81,7 +94,11 @@ class Session:
     """Sessions, one after the other."""
 
     def __init__(
-        self, dial: Dial, courier: Courier, handler: Handler, backoff: Callable[[], Backoff] = Backoff
+        self,
+        dial: Dial,
+        courier: Courier,
+        handler: Handler,
+        backoff: Callable[[], Backoff] = lambda: Backoff(cap_s=_LONGEST_WAIT_S),
     ) -> None:
         self._dial = dial
         self._courier = courier
@@ -90,6 +107,7 @@ class Session:
         self._backoff = backoff
         self._welcomed = asyncio.Event()
         self._interval_s = 5.0
+        self._lease_ttl_s: float | None = None
         self._beat_due = False
         self._telemetry: Sequence[worker_pb2.DeviceTelemetry] = ()
         self._give_up = ""
@@ -99,7 +117,7 @@ class Session:
         """Connects again and again until it is cancelled."""
         backoff = self._backoff()
         loop = asyncio.get_running_loop()
-        turn = 0
+        turn = random.randrange(len(self._dial.addresses))  # noqa: S311 - spreads workers, guards nothing
         last = ""
         while True:
             address = self._dial.addresses[turn % len(self._dial.addresses)]
@@ -116,6 +134,9 @@ class Session:
             elif why != last:
                 log.warning("scheduler %s: %s; trials go on, trying again until it answers", address, why)
                 last = why
+            if self._lease_ttl_s is not None:
+                each_s = self._lease_ttl_s / 4 / len(self._dial.addresses)
+                backoff.cap_s = min(backoff.cap_s, max(_LEAST_S, each_s))
             await backoff.wait()
 
     def leave(self) -> None:
@@ -167,6 +188,7 @@ class Session:
                 match effect:
                     case Welcomed():
                         self._interval_s = max(effect.heartbeat_interval_s, 0.05)
+                        self._lease_ttl_s = effect.lease_ttl_s
                         log.info("session open with scheduler %s", effect.scheduler)
                         self._beat_due = True
                         self._welcomed.set()
@@ -177,12 +199,15 @@ class Session:
                 await self._handler.handle(effect)
 
     async def _write(self, call: Call) -> None:
+        patience_s = _HELLO_TIMEOUT_S
+        if self._lease_ttl_s is not None:
+            patience_s = min(patience_s, max(self._lease_ttl_s / 4, _LEAST_S))
         try:
-            async with asyncio.timeout(_HELLO_TIMEOUT_S):
+            async with asyncio.timeout(patience_s):
                 await call.write(worker_pb2.SessionRequest(hello=self._core.connect()))
                 await self._welcomed.wait()
         except TimeoutError:
-            raise _StreamOverError(f"no Welcome within {_HELLO_TIMEOUT_S:g} s") from None
+            raise _StreamOverError(f"no Welcome within {patience_s:g} s") from None
         wake = self._courier.wake
         while True:
             wake.clear()
@@ -192,7 +217,8 @@ class Session:
                 await self._drain(call)
             if self._beat_due:
                 self._beat_due = False
-                await call.write(worker_pb2.SessionRequest(heartbeat=self._core.heartbeat(self._telemetry)))
+                beat = self._core.heartbeat(self._telemetry, self._handler.trouble())
+                await call.write(worker_pb2.SessionRequest(heartbeat=beat))
             entries, more = await self._courier.unsent(_BATCH)
             for entry in entries:
                 await call.write(entry.request)

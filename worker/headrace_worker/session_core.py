@@ -16,19 +16,26 @@ When a message is lost, or comes twice:
 - A second Assign of a lease that is held or has ended changes nothing; nor does a second Cancel or Decision.
 - Where the two sides can only have missed a message (two running leases on one slot, a report that was acknowledged
   but never decided), `tick` asks for a reconnect after a few heartbeats, and Welcome settles it.
+- A scheduler that answers heartbeats and then falls silent is gone, though the connection does not say so (a
+  half-open one, a frozen process). `tick` asks for another session within half a lease time, so that the leases
+  live on. A scheduler of an earlier version never answers heartbeats; to it this does not apply.
 
 Calls take events and return effects, in the order in which they are to be carried out.
 """
 
-from collections import OrderedDict
+import math
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from headrace.spec.resources import WHOLE
 from headrace.v1 import event_pb2, worker_pb2
 
 _REMEMBERED = 4096
 _PATIENCE_TICKS = 3
+_SILENCE = 0.4
+"""For what part of a lease time a scheduler may be silent."""
 
 
 class SessionProtocolError(Exception):
@@ -70,6 +77,14 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """The trial is to save at its next report, and to ask whether it may go on."""
+
+    lease_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decide:
     """Pass the scheduler's decision on to the trial."""
 
@@ -99,7 +114,7 @@ class Finish:
     grace_s: float
 
 
-Effect = Welcomed | Start | Kill | Decide | Acked | Forget | Finish
+Effect = Welcomed | Start | Kill | Leave | Decide | Acked | Forget | Finish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +127,14 @@ class Identity:
     labels: Mapping[str, str]
     version: str
     log_dir: str
+    cpus: int = 0
 
 
 @dataclass(slots=True)
 class _Held:
     ref: event_pb2.LeaseRef
     slots: frozenset[int]
+    milli: int = WHOLE
     releasing: bool = False
     conflict_ticks: int = 0
 
@@ -150,6 +167,9 @@ class SessionCore:
         self._heartbeats = 0
         self._leaving_for_good = False
         self._patience_ticks = _PATIENCE_TICKS
+        self._answers_heartbeats = False
+        self._silent_ticks = 0
+        self._silence_ticks = 0
 
     # What the daemon tells it.
 
@@ -205,34 +225,43 @@ class SessionCore:
             held=self._named(),
             version=self._identity.version,
             log_dir=self._identity.log_dir,
+            cpus=self._identity.cpus,
         )
 
     def disconnect(self) -> None:
         """The stream is over; nothing that was sent on it counts as received."""
         self.phase = Phase.DISCONNECTED
 
-    def heartbeat(self, telemetry: Sequence[worker_pb2.DeviceTelemetry]) -> worker_pb2.Heartbeat:
+    def heartbeat(
+        self, telemetry: Sequence[worker_pb2.DeviceTelemetry], trouble: str = ""
+    ) -> worker_pb2.Heartbeat:
         """Makes the next heartbeat."""
         self._heartbeats += 1
-        return worker_pb2.Heartbeat(sequence=self._heartbeats, telemetry=telemetry, held=self._named())
+        return worker_pb2.Heartbeat(
+            sequence=self._heartbeats, telemetry=telemetry, held=self._named(), trouble=trouble
+        )
 
     def tick(self) -> str:
         """A heartbeat interval went by. Returns why the session has to be opened anew, or nothing."""
         if self.phase is not Phase.OPEN:
             return ""
-        running: set[int] = set()
+        self._silent_ticks += 1
+        if self._answers_heartbeats and self._silent_ticks > self._silence_ticks:
+            return f"the scheduler left {self._silent_ticks - 1} heartbeats unanswered"
+        running: Counter[int] = Counter()
         worst = 0
         reason = ""
         for lease_id, held in self._held.items():
             if held.releasing:
                 continue
-            held.conflict_ticks = held.conflict_ticks + 1 if held.slots & running else 0
+            crowded = any(running[slot] + held.milli > WHOLE for slot in held.slots)
+            held.conflict_ticks = held.conflict_ticks + 1 if crowded else 0
             if held.conflict_ticks > worst:
                 worst, reason = (
                     held.conflict_ticks,
                     f"lease {lease_id} waits for a slot that another lease holds",
                 )
-            running |= held.slots
+            running.update(dict.fromkeys(held.slots, held.milli))
         for sequence, message in self._messages.items():
             if message.acked and message.awaits_decision:
                 message.undecided_ticks += 1
@@ -255,6 +284,7 @@ class SessionCore:
     def receive(self, response: worker_pb2.SessionResponse) -> list[Effect]:
         """Takes one message from the scheduler."""
         kind = response.WhichOneof("message")
+        self._silent_ticks = 0
         if self.phase is Phase.DISCONNECTED:
             raise SessionProtocolError(f"{kind} outside a session")
         if self.phase is Phase.GREETING and kind not in {"welcome", "drain"}:
@@ -268,10 +298,13 @@ class SessionCore:
                 return self._decide(response.decision)
             case "cancel":
                 return self._cancel(response.cancel)
+            case "vacate":
+                return self._vacate(response.vacate)
             case "drain":
                 self.phase = Phase.DRAINING
                 return [Finish(grace_s=response.drain.grace.ToTimedelta().total_seconds())]
             case "ack":
+                self._answers_heartbeats |= response.ack.heartbeat > 0
                 return self._ack(response.ack.sequences)
             case _:
                 return []  # a later version's message
@@ -283,11 +316,15 @@ class SessionCore:
             raise SessionProtocolError("a second Welcome")
         self.phase = Phase.OPEN
         self.sent_through = 0
+        interval_s = welcome.heartbeat_interval.ToTimedelta().total_seconds()
+        lease_ttl_s = welcome.lease_ttl.ToTimedelta().total_seconds()
+        self._answers_heartbeats = False
+        self._silence_ticks = max(2, math.ceil(_SILENCE * lease_ttl_s / interval_s)) if interval_s else 0
         still_ours = {ref.lease_id for ref in welcome.held}
         effects: list[Effect] = [
             Welcomed(
-                heartbeat_interval_s=welcome.heartbeat_interval.ToTimedelta().total_seconds(),
-                lease_ttl_s=welcome.lease_ttl.ToTimedelta().total_seconds(),
+                heartbeat_interval_s=interval_s,
+                lease_ttl_s=lease_ttl_s,
                 scheduler=welcome.scheduler,
             )
         ]
@@ -304,7 +341,8 @@ class SessionCore:
         lease_id = assign.lease.lease_id
         if lease_id in self._held or lease_id in self._leaving or lease_id in self._ended:
             return []
-        self._held[lease_id] = _Held(assign.lease, frozenset(assign.grant.slots))
+        milli = assign.grant.milli or WHOLE
+        self._held[lease_id] = _Held(assign.lease, frozenset(assign.grant.slots), milli)
         return [Start(assign=assign)]
 
     def _decide(self, said: worker_pb2.LeaseDecision) -> list[Effect]:
@@ -332,6 +370,12 @@ class SessionCore:
             return settled  # on its way out already, with the grace that it was given
         held.releasing = True
         return [Kill(lease_id=lease_id, reason=cancel.reason or "cancelled", fenced=True), *settled]
+
+    def _vacate(self, vacate: worker_pb2.Vacate) -> list[Effect]:
+        held = self._held.get(vacate.lease.lease_id)
+        if held is None or held.releasing:
+            return []
+        return [Leave(lease_id=vacate.lease.lease_id, reason=vacate.reason)]
 
     def _ack(self, sequences: Iterable[int]) -> list[Effect]:
         acked = [s for s in sequences if s in self._messages]

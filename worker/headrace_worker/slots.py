@@ -1,13 +1,15 @@
 """Turns on slots.
 
-A slot runs one lease at a time. The scheduler may assign a slot again before the old process is gone, since it
-frees a slot with its decision; so leases queue at their slots in the order of their Assigns, and a lease's turn
-comes when it is first in line at every slot of its grant. One global order means that no two gangs can wait for
-each other.
+A slot runs one lease at a time, or several that share it in thousandths. The scheduler may assign a slot again
+before the old process is gone, since it frees a slot with its decision; so leases queue at their slots in the order
+of their Assigns, and a lease's turn comes when it and those before it fit on every slot of its grant. One global
+order means that no two gangs can wait for each other.
 """
 
 import asyncio
 from collections.abc import Iterable
+
+from headrace.spec.resources import WHOLE
 
 
 class Slots:
@@ -16,7 +18,7 @@ class Slots:
     def __init__(self, count: int) -> None:
         self._lines: list[list[Turn]] = [[] for _ in range(count)]
 
-    def join(self, indices: Iterable[int]) -> "Turn":
+    def join(self, indices: Iterable[int], milli: int = WHOLE) -> "Turn":
         """Queues at the slots at once; raises `ValueError` for a slot that does not exist."""
         wanted = sorted(set(indices))
         if not wanted:
@@ -24,7 +26,7 @@ class Slots:
         for index in wanted:
             if not 0 <= index < len(self._lines):
                 raise ValueError(f"slot {index} does not exist: this worker has {len(self._lines)}")
-        turn = Turn(self, wanted)
+        turn = Turn(self, wanted, milli)
         for index in wanted:
             self._lines[index].append(turn)
         self._call(wanted)
@@ -37,18 +39,21 @@ class Slots:
         self._call(turn.indices)
 
     def _call(self, indices: Iterable[int]) -> None:
-        for index in indices:
-            if line := self._lines[index]:
-                first = line[0]
-                if all(self._lines[other][0] is first for other in first.indices):
-                    first.called.set()
+        for turn in {id(turn): turn for index in indices for turn in self._lines[index]}.values():
+            if all(self._fits(turn, index) for index in turn.indices):
+                turn.called.set()
+
+    def _fits(self, turn: "Turn", index: int) -> bool:
+        line = self._lines[index]
+        return sum(other.milli for other in line[: line.index(turn) + 1]) <= WHOLE
 
 
 class Turn:
     """One lease's place in the queues."""
 
-    def __init__(self, slots: Slots, indices: list[int]) -> None:
+    def __init__(self, slots: Slots, indices: list[int], milli: int) -> None:
         self._slots = slots
+        self.milli = milli
         self.indices = indices
         self.called = asyncio.Event()
 

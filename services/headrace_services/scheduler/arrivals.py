@@ -6,7 +6,16 @@ sequence; commands of users carry a request id, which the transaction checks bef
 
 from dataclasses import dataclass
 
-from headrace_services.scheduler.records import Checkpoint, Decision, Lease, Params, Trial
+from headrace.errors import HeadraceError
+from headrace_services.scheduler.records import (
+    Checkpoint,
+    Decision,
+    Lease,
+    Params,
+    Proposal,
+    ProposalFailure,
+    Trial,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +43,9 @@ class ReportArrived(Leased):
 class RestoredArrived(Leased):
     """A resumed trial has loaded its checkpoint."""
 
+    read_time_s: float = 0.0
+    """How long that took; 0 where it was not measured."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitedArrived(Leased):
@@ -54,6 +66,18 @@ class LeaseExpired(Leased):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kick:
     """Something may have become possible: a worker came, a study before this one ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposed:
+    """The sampler's next configuration was computed."""
+
+    index: int
+    """Its place among the configurations that are tried, enqueued ones included and the baseline not."""
+    params: Params
+    proposal: Proposal
+    failure: ProposalFailure | None = None
+    """Where the sampler failed, and a random draw takes its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +135,7 @@ class StopTrial:
 
 
 Command = PauseStudy | ResumeStudy | StopStudy | AddTrials | PauseTrial | ResumeTrial | StopTrial | Suggest
-Arrival = ReportArrived | RestoredArrived | ExitedArrived | LeaseExpired | Kick | Command
+Arrival = ReportArrived | RestoredArrived | ExitedArrived | LeaseExpired | Kick | Proposed | Command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +169,13 @@ class Added:
 Outcome = Accepted | Stale | Suggested | Added
 
 
+class ProposalComingError(HeadraceError):
+    """There is no trial yet for a client that asks: the sampler is at work on the next one."""
+
+    def __init__(self) -> None:
+        super().__init__("the next trial is being proposed", remedy="Ask again in a moment.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """Tell the worker to run a trial."""
@@ -163,4 +194,13 @@ class Cancellation:
     reason: str
 
 
-Order = Assignment | Cancellation
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacation:
+    """Tell the worker that a trial, of any study, is to save at its next report and ask whether it may go on."""
+
+    worker_id: int
+    lease: Lease
+    reason: str
+
+
+Order = Assignment | Cancellation | Vacation

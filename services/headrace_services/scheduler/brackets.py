@@ -8,8 +8,6 @@ brackets; a uniform draw would give nearly everything to the late ones, whose tr
 
 import hashlib
 
-from headrace.spec import AshaPolicy, StudySpec
-
 
 def bracket_weights(levels: int, brackets: int, eta: int) -> tuple[int, ...]:
     """The number of trials that Hyperband starts in each of the first `brackets` brackets of `levels` rungs."""
@@ -33,11 +31,3 @@ def draw_bracket(
             return bracket
         place -= weight
     raise ValueError("there is no bracket to draw from")
-
-
-def bracket_for(spec: StudySpec, trial_number: int) -> int:
-    """The bracket of a study's trial; 0 where the policy has only one."""
-    if not isinstance(spec.policy, AshaPolicy) or spec.policy.brackets == 1:
-        return 0
-    asha = spec.policy
-    return draw_bracket(spec.seed, trial_number, asha.brackets, levels=len(spec.rungs()), eta=asha.eta)

@@ -28,6 +28,15 @@ def scheduler(
         float, typer.Option(min=0.1, help="Seconds of silence after which a worker loses its trials.")
     ] = 15.0,
     drain_grace: Annotated[float, typer.Option(min=0, help="Seconds to finish in when told to stop.")] = 10.0,
+    stream_age: Annotated[
+        float,
+        typer.Option(
+            min=1, help="Seconds after which a worker is asked to connect anew, to spread over the replicas."
+        ),
+    ] = 900.0,
+    sampler_processes: Annotated[
+        int, typer.Option(min=1, max=64, help="Processes that fit models and propose configurations.")
+    ] = 2,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Run a scheduler replica over Postgres.
@@ -50,8 +59,14 @@ def scheduler(
         insecure=insecure,
         tls_cert=tls_cert,
         tls_key=tls_key,
-        timing=Timing(heartbeat_s=heartbeat_interval, lease_ttl_s=lease_ttl),
+        timing=Timing(
+            heartbeat_s=heartbeat_interval,
+            lease_ttl_s=lease_ttl,
+            stream_age_s=stream_age,
+            drain_grace_s=drain_grace,
+        ),
         drain_grace_s=drain_grace,
+        sampler_processes=sampler_processes,
     )
     try:
         asyncio.run(serve(settings))

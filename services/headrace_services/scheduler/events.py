@@ -1,15 +1,18 @@
 """The event log's entries, one function a kind. Details are the JSON forms of the messages in event.proto."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from headrace_services.scheduler.arrivals import ReportArrived
 from headrace_services.scheduler.lifecycle import Action, StudyState
-from headrace_services.scheduler.policies import Explanation
+from headrace_services.scheduler.policies import Explanation, PausePrice
 from headrace_services.scheduler.records import (
     Checkpoint,
     Event,
+    Exploit,
     Lease,
     Params,
+    Proposal,
+    ProposalFailure,
     RungEntry,
     Slot,
     Trial,
@@ -20,19 +23,36 @@ from headrace_services.scheduler.store.tables import json_number
 Json = dict[str, object]
 
 
-def trial_created(trial: Trial) -> Event:
+def trial_created(trial: Trial, proposal: Proposal | None = None) -> Event:
     """A trial was proposed."""
     listed = ", ".join(f"{name}={_short(value)}" for name, value in trial.params.items())
     what = "the baseline" if trial.baseline else "proposed"
+    detail: Json = {
+        "parameters": {"values": params_json(trial.params)},
+        "bracket": trial.bracket,
+        "baseline": trial.baseline,
+    }
+    if proposal is not None:
+        what = f"proposed by {proposal.sampler} from {_basis(proposal)}"
+        detail["proposal"] = proposal_json(proposal)
     return Event(
         number=trial.number,
         kind="trial_created",
         message=f"trial {trial.number} {what}: {listed}",
-        detail={
-            "parameters": {"values": params_json(trial.params)},
-            "bracket": trial.bracket,
-            "baseline": trial.baseline,
-        },
+        detail=detail,
+    )
+
+
+def proposal_failed(number: int, failure: ProposalFailure) -> Event:
+    """The sampler failed as often as it was tried; the trial of this number gets a random configuration."""
+    return Event(
+        number=number,
+        kind="proposal_failed",
+        message=(
+            f"the sampler failed {failure.attempts} times at proposal {failure.number}, "
+            f"so trial {number} is a random draw: {failure.error}"
+        ),
+        detail={"proposal": failure.number, "attempts": failure.attempts, "error": failure.error},
     )
 
 
@@ -96,11 +116,23 @@ def rung_recorded(entry: RungEntry) -> Event:
     }
     if entry.value is not None:
         result["value"] = json_number(entry.value)
+    if entry.cost is not None:
+        result["cost"] = {name: value for name, value in asdict(entry.cost).items() if value is not None}
     return Event(
         number=entry.number,
         kind="rung_recorded",
         message=f"trial {entry.number} at rung {entry.rung} (step {entry.milestone}): {value}",
         detail={"bracket": entry.bracket, "result": result},
+    )
+
+
+def proposals_ended(proposals: int) -> Event:
+    """The sampler has proposed all that there will be."""
+    return Event(
+        number=None,
+        kind="proposals_ended",
+        message=f"all {proposals} configurations are proposed",
+        detail={"proposals": proposals},
     )
 
 
@@ -120,6 +152,12 @@ def decision_made(number: int, action: str, explanation: Explanation) -> Event:
         detail["value"] = json_number(explanation.value)
     if explanation.cutoff_value is not None:
         detail["cutoff_value"] = json_number(explanation.cutoff_value)
+    for name in ("expected_value", "expected_spread", "probability"):
+        figure = getattr(explanation, name)
+        if figure is not None:
+            detail[name] = json_number(figure)
+    if explanation.pause_price is not None:
+        detail["pause_price"] = _price_json(explanation.pause_price)
     return Event(
         number=number,
         kind="decision_made",
@@ -137,6 +175,73 @@ def with_slot_goes_to(event: Event, trial: str) -> Event:
         event,
         message=f"{event.message}; its slot goes to trial {number}",
         detail={**event.detail, "explanation": {**explanation, "slot_goes_to": trial}},
+    )
+
+
+def trial_exploited(study: str, exploit: Exploit) -> Event:
+    """A trial took over another's state, with a mutated configuration."""
+    before = {name: _short(value) for name, value in exploit.previous_params.items()}
+    listed = ", ".join(
+        f"{name}={before.get(name, 'none')} → {_short(value)}"
+        for name, value in exploit.params.items()
+        if exploit.previous_params.get(name) != value
+    )
+    detail: Json = {
+        "rung": exploit.rung,
+        "step": exploit.checkpoint.step,
+        "donor": f"studies/{study}/trials/{exploit.donor}",
+        "checkpoint": checkpoint_json(exploit.checkpoint),
+        "parameters": {"values": params_json(exploit.params)},
+        "previous_parameters": {"values": params_json(exploit.previous_params)},
+    }
+    if exploit.donor_value is not None:
+        detail["donor_value"] = json_number(exploit.donor_value)
+    return Event(
+        number=exploit.number,
+        kind="trial_exploited",
+        message=f"trial {exploit.number} takes over trial {exploit.donor} at step {exploit.checkpoint.step}: {listed}",
+        detail={"exploit": detail},
+    )
+
+
+def slots_reserved(number: int, worker: str, slots: tuple[int, ...], ready_in_s: float | None) -> Event:
+    """A trial that fits nowhere has slots kept for it."""
+    detail: Json = {"worker": f"workers/{worker}", "slots": len(slots)}
+    when = ""
+    if ready_in_s is not None:
+        detail["ready_in_s"] = ready_in_s
+        when = f", free in {ready_in_s:.0f} s by measured times"
+    plural = "s" * (len(slots) != 1)
+    return Event(
+        number=number,
+        kind="slots_reserved",
+        message=f"trial {number} fits nowhere yet: {len(slots)} slot{plural} of {worker} are kept for it{when}",
+        detail=detail,
+    )
+
+
+def trial_preempted(number: int, study: str, why: str) -> Event:
+    """A trial gives its slots to another study, with its checkpoint."""
+    detail: Json = {"in_favour_of": f"studies/{study}" if study else "", "reason": why}
+    return Event(
+        number=number, kind="trial_preempted", message=f"trial {number} is preempted: {why}", detail=detail
+    )
+
+
+def trial_placed(number: int, slots: tuple[Slot, ...], milli: int, rule: str, sentence: str) -> Event:
+    """A trial got slots in a way that is worth telling."""
+    detail: Json = {
+        "rule": rule,
+        "worker": f"workers/{slots[0].worker_name}",
+        "slots": [slot.index for slot in slots],
+        "milli": milli,
+        "sentence": sentence,
+    }
+    return Event(
+        number=number,
+        kind="trial_placed",
+        message=f"trial {number} placed ({rule}): {sentence}",
+        detail=detail,
     )
 
 
@@ -161,9 +266,35 @@ def checkpoint_json(checkpoint: Checkpoint) -> Json:
     }
 
 
+def proposal_json(proposal: Proposal) -> Json:
+    """Return a Proposal as JSON."""
+    found: Json = {
+        "sampler": proposal.sampler,
+        "milestone": proposal.level,
+        "results": proposal.results,
+        "warm_results": proposal.warm_results,
+        "pending": proposal.pending,
+    }
+    if proposal.generation is not None:
+        found["generation"] = proposal.generation
+    return found
+
+
+def _basis(proposal: Proposal) -> str:
+    """What a proposal was made from, in words."""
+    at = f" at step {proposal.level}" if proposal.level else ""
+    warm = f" and {proposal.warm_results} of an earlier study" if proposal.warm_results else ""
+    generation = f", generation {proposal.generation}" if proposal.generation is not None else ""
+    return f"{proposal.results} results{at}{warm}, {proposal.pending} pending{generation}"
+
+
 def params_json(params: Params) -> Json:
     """Return the values of a ParameterAssignment as JSON."""
     return {name: _value_json(value) for name, value in params.items()}
+
+
+def _price_json(price: PausePrice) -> Json:
+    return {**asdict(price), "price_s": price.price_s, "pays": price.pays}
 
 
 def _value_json(value: Value) -> Json:

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 IDLE_AFTER_S = 60.0
 
 Deliver = Callable[[Iterable[Order]], None]
+Propose = Callable[[int, int], None]
+"""Called with a study's id and how many proposals it wants."""
 
 
 class Changed:
@@ -65,11 +67,16 @@ class Hub:
         self._runners: dict[int, _Entry] = {}
         self._watchers: dict[int, set[Changed]] = {}
         self._deliver: Deliver | None = None
+        self._propose: Propose | None = None
         self._spread: asyncio.Event = asyncio.Event()
 
     def deliver_with(self, deliver: Deliver) -> None:
         """Say who takes orders to the workers."""
         self._deliver = deliver
+
+    def propose_with(self, propose: Propose) -> None:
+        """Say who has proposals computed."""
+        self._propose = propose
 
     async def submit(self, study_id: int, submission: Submission) -> Settled:
         """Put an arrival into the study's next step; returns when it is committed.
@@ -168,5 +175,9 @@ class Hub:
             self._deliver(result.orders)
         for changed in self._watchers.get(study_id, ()):
             changed.set()
+        for other in result.kicks:
+            self.kick(other)
+        if result.proposals_wanted and self._propose is not None:
+            self._propose(study_id, result.proposals_wanted)
         if result.slots_left:
             self.spread()

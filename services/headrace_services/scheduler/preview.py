@@ -1,24 +1,28 @@
-"""What a spec would cost, before anything is spent.
+"""What a spec would cost, before anything is spent: a few small simulations (`simulator`) on its own policy.
 
-The production policy is run on a virtual clock: an event heap of slots, the trials' values in random order. A trial
-keeps its value at all rungs, and a step takes one unit of time. The figures are means over a few fixed seeds, so the
-same spec always gets the same preview. Beyond `SIMULATED` trials the counts at the rungs grow in proportion, so the
-preview of a very large study costs no more than one of that size.
+The trials have the simulator's synthetic curves, a step takes one unit of time, machines are alike and never fail.
+The figures are means over fixed seeds, so the same spec always gets the same preview. What is simulated is bounded
+(`REPORTS`): beyond it the counts at the rungs grow in proportion, so the preview of a very large study costs no more
+than one of that size.
 """
 
-import heapq
-import random
+from collections import Counter
 from dataclasses import dataclass
 
-from headrace.spec import StudySpec
-from headrace_services.scheduler.brackets import bracket_for
-from headrace_services.scheduler.policies import Action, RungResult, make_policy
+from headrace.spec import RandomSampler, StudySpec
+from headrace.spec.rungs import GeometricPolicy
+from headrace_services.scheduler.policies import make_policy
 from headrace_services.scheduler.samplers import Params, make_sampler
+from headrace_services.scheduler.simulator.cluster import machines_for
+from headrace_services.scheduler.simulator.curves import SeedModel
+from headrace_services.scheduler.simulator.engine import Simulation, StudySimulation
+from headrace_services.scheduler.simulator.scenario import expected_trials
 
-SIMULATED = 1000
-_RUNS_SMALL = 5
-_RUNS_LARGE = 3
-_SMALL = 200
+REPORTS = 1500
+"""About how many reports are simulated, over all runs."""
+_MOST_RUNS = 5
+_MOST_TRIALS = 600
+_FEWEST_TRIALS = 20
 _SAMPLES = 5
 
 
@@ -47,26 +51,25 @@ class Preview:
     samples: tuple[Params, ...]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
     """The outcome of one simulated study."""
 
-    recorded: dict[tuple[int, int], int]
-    end: int
+    recorded: Counter[tuple[int, int]]
+    end_s: float
 
 
 def preview(spec: StudySpec, slots: int, seconds_per_step: float | None = None) -> Preview:
     """The preview of a spec on so many parallel slots (at least 1, at most what the spec allows)."""
     slots = max(1, min(slots, spec.max_parallel) if spec.max_parallel else slots)
     trials = expected_trials(spec)
-    simulated = min(trials, SIMULATED)
-    repeats = _RUNS_SMALL if simulated <= _SMALL else _RUNS_LARGE
+    simulated, repeats = _size(spec, trials)
     runs = [_simulate(spec, simulated, slots, seed) for seed in range(repeats)]
     scale = trials / simulated if simulated else 0.0
     rungs = _rungs(spec, runs, scale)
     baseline = spec.max_steps if spec.baseline is not None else 0
     steps = sum(rung.steps for rung in rungs) + baseline
-    wall_steps = sum(run.end for run in runs) / len(runs) * max(scale, 1.0)
+    wall_steps = sum(run.end_s for run in runs) / len(runs) * max(scale, 1.0)
     known = seconds_per_step is not None and seconds_per_step > 0
     return Preview(
         trials=trials,
@@ -80,10 +83,26 @@ def preview(spec: StudySpec, slots: int, seconds_per_step: float | None = None) 
     )
 
 
-def expected_trials(spec: StudySpec) -> int:
-    """How many configurations will be tried, the baseline not counted: a grid may have fewer than asked for."""
-    size = make_sampler(spec).size
-    return spec.max_trials if size is None else min(spec.max_trials, len(spec.enqueued) + size)
+def _size(spec: StudySpec, trials: int) -> tuple[int, int]:
+    """How many trials to simulate, and how often."""
+    rungs = len(make_policy(spec).ladder(0))
+    # Halving leaves most trials at the first rung; rules that stop trials on the way see most of the rungs.
+    each = 1.5 if isinstance(spec.policy, GeometricPolicy) else float(rungs)
+    simulated = min(trials, _MOST_TRIALS, max(_FEWEST_TRIALS, int(REPORTS / each)))
+    return simulated, min(_MOST_RUNS, max(1, int(REPORTS / (each * max(1, simulated)))))
+
+
+def _simulate(spec: StudySpec, trials: int, slots: int, seed: int) -> _Run:
+    """One study on a virtual clock, a unit of time a step."""
+    small = spec.model_copy(
+        update={"max_trials": trials, "enqueued": (), "sampler": RandomSampler(), "seed": spec.seed + seed}
+    )
+    curves = SeedModel.of(small, seed=seed, trials=trials + (spec.baseline is not None))
+    study = StudySimulation.of(small, curves)
+    if trials or spec.baseline is not None:
+        Simulation(machines_for(small, slots), [study]).run()
+    recorded = Counter((bracket, rung) for _, bracket, rung, _ in study.record.occupancy)
+    return _Run(recorded=recorded, end_s=study.record.end_s)
 
 
 def _samples(spec: StudySpec) -> tuple[Params, ...]:
@@ -95,10 +114,10 @@ def _samples(spec: StudySpec) -> tuple[Params, ...]:
 def _rungs(spec: StudySpec, runs: list[_Run], scale: float) -> tuple[PreviewRung, ...]:
     policy = make_policy(spec)
     rungs: list[PreviewRung] = []
-    for bracket in range(getattr(spec.policy, "brackets", 1)):
+    for bracket in range(policy.brackets):
         before = 0
         for rung, milestone in enumerate(policy.ladder(bracket)):
-            recorded = sum(run.recorded.get((bracket, rung), 0) for run in runs) / len(runs)
+            recorded = sum(run.recorded[bracket, rung] for run in runs) / len(runs)
             trials = round(recorded * scale)
             rungs.append(
                 PreviewRung(
@@ -111,66 +130,3 @@ def _rungs(spec: StudySpec, runs: list[_Run], scale: float) -> tuple[PreviewRung
             )
             before = milestone
     return tuple(rungs)
-
-
-def _simulate(spec: StudySpec, trials: int, slots: int, seed: int) -> _Run:
-    """One study on a virtual clock. Trial numbers begin at 1 where a baseline has 0."""
-    policy = make_policy(spec)
-    first = 1 if spec.baseline is not None else 0
-    values = random.Random(seed).sample(range(trials), trials)  # noqa: S311  (no secret)
-    run = _Run(recorded={}, end=0)
-    # (when, order of start, trial, rung it arrives at); the baseline is trial -1
-    arrivals: list[tuple[int, int, int, int]] = []
-    started = 0
-    new = 0
-    clock = 0
-
-    def start(trial: int, bracket: int, rung: int) -> None:
-        nonlocal started
-        ladder = policy.ladder(bracket)
-        heapq.heappush(
-            arrivals, (clock + ladder[rung] - (ladder[rung - 1] if rung else 0), started, trial, rung)
-        )
-        started += 1
-
-    def fill() -> None:
-        nonlocal new
-        while len(arrivals) < slots:
-            promotion = policy.next_promotion()
-            if promotion is not None:
-                policy.promoted(promotion.trial, promotion.bracket, promotion.rung)
-                start(promotion.trial, promotion.bracket, promotion.rung + 1)
-            elif new < trials:
-                start(new, brackets[new], 0)
-                new += 1
-            else:
-                return
-
-    brackets = [bracket_for(spec, first + trial) for trial in range(trials)]
-    if first:
-        arrivals.append((spec.max_steps, -1, -1, 0))
-    fill()
-    while arrivals:
-        clock, _, trial, rung = heapq.heappop(arrivals)
-        if trial >= 0:
-            bracket = brackets[trial]
-            ladder = policy.ladder(bracket)
-            arrival = run.recorded.get((bracket, rung), 0) + 1
-            run.recorded[bracket, rung] = arrival
-            policy.record(
-                RungResult(
-                    trial=trial,
-                    bracket=bracket,
-                    rung=rung,
-                    milestone=ladder[rung],
-                    step=ladder[rung],
-                    value=float(values[trial]),
-                    arrival=arrival,
-                )
-            )
-            if rung < len(ladder) - 1 and policy.verdict(trial, bracket, rung).action is Action.CONTINUE:
-                policy.promoted(trial, bracket, rung)
-                start(trial, bracket, rung + 1)
-        fill()
-    run.end = clock
-    return run

@@ -7,6 +7,7 @@ that loses nothing either.
 """
 
 import asyncio
+import gc
 import ipaddress
 import logging
 import random
@@ -25,19 +26,24 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InvalidFieldError, Violation
 from headrace.v1 import study_pb2, study_pb2_grpc, worker_pb2, worker_pb2_grpc
 from headrace_services.scheduler.hub import Hub
+from headrace_services.scheduler.loop_watch import LoopWatch
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 from headrace_services.scheduler.rpc.study_service import StudyServicer
+from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.servicer import WorkerServicer
 from headrace_services.scheduler.session.worker_session import Timing
 from headrace_services.scheduler.store.database import is_away, open_engine
 from headrace_services.scheduler.store.migrate import migrate
+from headrace_services.scheduler.suggesting.pool import Pool
+from headrace_services.scheduler.suggesting.suggester import Suggester
 from headrace_services.scheduler.sweeper import Sweeper
 
 log = logging.getLogger(__name__)
 
-CONNECTION_AGE_S = 15 * 60
-"""Streams are asked to reconnect about this often, so that they spread over the replicas again."""
+CONNECTION_AGE_S = 30 * 60
+"""Clients' connections end about this often, so that they spread over the replicas again. Workers are asked to go
+sooner, by their sessions (`Timing.stream_age_s`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,10 @@ class Settings:
     tls_key: Path | None = None
     timing: Timing = field(default_factory=Timing)
     drain_grace_s: float = 10.0
+    sampler_processes: int = 2
+    """How many processes make proposals; they start when a study first asks for one."""
+    proposal_limit_s: float = 60.0
+    """How long one attempt at a proposal may take."""
 
 
 def check(settings: Settings) -> None:
@@ -136,24 +146,37 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
     async with asyncio.TaskGroup() as tasks:
         hub = Hub(engine, tasks)
         registry = Registry(engine)
+        heartbeats = Heartbeats(engine, settings.timing.lease_ttl_s)
         hub.deliver_with(registry.deliver)
+        pool = Pool(settings.sampler_processes, limit_s=settings.proposal_limit_s)
+        suggester = Suggester(hub, pool, tasks)
+        hub.propose_with(suggester.want)
         health = health_aio.HealthServicer()
-        _add_services(server, settings, hub, registry, health)
+        _add_services(server, settings, hub, heartbeats, registry, health)
         await server.start()
+        watch = LoopWatch()
         background = [
+            tasks.create_task(watch.run()),
             tasks.create_task(hub.run_spreading()),
+            tasks.create_task(heartbeats.run()),
             tasks.create_task(registry.run_notifying()),
             tasks.create_task(registry.run_listening()),
             tasks.create_task(Sweeper(hub, settings.timing.lease_ttl_s).run()),
+            tasks.create_task(suggester.run()),
         ]
+        # What is here now stays: the collector, which stops the event loop, need not look at it again.
+        gc.collect()
+        gc.freeze()
         host = settings.listen.rpartition(":")[0]
         print(f"headrace scheduler: serving on {host}:{port}", flush=True)  # what starters wait for
         await stop.wait()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, sys.exit, 130)
         await _drain(server, hub, registry, health, settings.drain_grace_s)
+        log.info("%s", watch)
         for task in background:
             task.cancel()
+        suggester.close()
 
 
 async def _drain(
@@ -194,12 +217,13 @@ def _add_services(
     server: grpc.aio.Server,
     settings: Settings,
     hub: Hub,
+    heartbeats: Heartbeats,
     registry: Registry,
     health: health_aio.HealthServicer,
 ) -> None:
     study_pb2_grpc.add_StudyServiceServicer_to_server(StudyServicer(hub), server)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(
-        WorkerServicer(hub, registry, settings.timing), server
+        WorkerServicer(hub, heartbeats, registry, settings.timing), server
     )
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     names = [

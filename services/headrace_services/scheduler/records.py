@@ -1,6 +1,7 @@
 """What the store holds, as values: one frozen record a row."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from headrace.spec import StudySpec
@@ -8,6 +9,79 @@ from headrace_services.scheduler.lifecycle import LEASED, Reason, State, StudySt
 
 Value = bool | int | float | str
 Params = dict[str, Value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a study has used of the cluster, and holds now: GPUs in thousandths, CPU slots, and their seconds."""
+
+    gpu_s: float = 0.0
+    cpu_s: float = 0.0
+    gpu_milli: int = 0
+    cpu_slots: int = 0
+    at_s: float = 0.0
+    """Up to when the seconds are summed; what is held runs on since."""
+    credit_s: float = 0.0
+    """Added to the study's virtual time when it came back from being idle (`placement.shares`)."""
+
+    def settled(self, now_s: float) -> "Usage":
+        """The same, summed up to now."""
+        held_s = max(0.0, now_s - self.at_s)
+        return replace(
+            self,
+            gpu_s=self.gpu_s + held_s * self.gpu_milli / 1000,
+            cpu_s=self.cpu_s + held_s * self.cpu_slots,
+            at_s=max(self.at_s, now_s),
+        )
+
+    def hold(self, gpu: bool, milli: int) -> "Usage":
+        """The same after a grant of so many thousandths of slots; of a negative number after its end."""
+        if gpu:
+            return replace(self, gpu_milli=self.gpu_milli + milli)
+        return replace(self, cpu_slots=self.cpu_slots + milli // 1000)
+
+
+Speeds = Mapping[str, tuple[float, float]]
+"""Steps and seconds of training by kind of grant (`placement.speeds`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """Slots of one worker that are kept for a trial of the study."""
+
+    number: int
+    worker_id: int
+    slots: tuple[int, ...]
+    since_s: float
+    ready_s: float | None
+    """When they will be free by measured times, on the clock of `since_s`: the database's, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a study stands in the cluster: what other studies' steps read of it before they take a slot."""
+
+    usage: Usage = Usage()
+    speeds: Speeds = field(default_factory=dict)
+    reserved: Reserved | None = None
+    wants_slots: int = 0
+    """How many slots its next trial waits for; 0 while none waits."""
+    wants_count: int = 0
+    """How many such trials it could start."""
+    quantum_s: float = 30.0
+    """About how long a grant is held: its rung time, as far as that is known."""
+    looked_s: float = 0.0
+    """When it last looked for slots for that trial, by the database's clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """Why a running trial is to leave its slots, and when."""
+
+    for_study_id: int
+    at_report: bool
+    """At the next report with a checkpoint; else at the next rung."""
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +107,11 @@ class Study:
     """How many trials failed before any trial reported anything."""
     create_time: datetime
     end_time: datetime | None
+    standing: Standing = Standing()
+    now_s: float = 0.0
+    """The database's clock when the row was read, in seconds; only differences mean something."""
+    leaving: Mapping[str, Leaving] = field(default_factory=dict)
+    """Its leases that are to end for other studies, by lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +140,8 @@ class Trial:
     params: Params
     baseline: bool = False
     bracket: int = 0
+    generation: int | None = None
+    """The generation that an evolutionary sampler proposed it for."""
     epoch: int = 0
     step: int = 0
     milestone: int | None
@@ -82,6 +163,9 @@ class Trial:
     steps_spent: int = 0
     log_path: str = ""
     log_tail: str = ""
+    speeds: Speeds = field(default_factory=dict)
+    read_s: float | None = None
+    """How long its last restore took."""
     create_time: datetime | None = None
     start_time: datetime | None = None
     end_time: datetime | None = None
@@ -96,6 +180,32 @@ class Trial:
     def leased(self) -> bool:
         """Whether it is on a worker."""
         return self.state in LEASED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What a configuration was proposed from, by a sampler of the pool."""
+
+    sampler: str
+    """The kind; `random` where the sampler failed."""
+    level: int = 0
+    """The step whose results the model saw; 0 for each trial's first result."""
+    results: int = 0
+    warm_results: int = 0
+    """Further results, of an earlier study."""
+    pending: int = 0
+    """Trials without a result that were taken into account."""
+    generation: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalFailure:
+    """A sampler failed at a proposal as often as it was tried."""
+
+    number: int
+    """Of the proposal, from 0."""
+    attempts: int
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +227,12 @@ class Lease:
     step: int = 0
     """The step that this attempt has reached: the resumed one at first."""
     resume: Checkpoint | None = None
+    milli: int = 1000
+    """Thousandths of each slot."""
+    memory_bytes: int = 0
+    """The memory budget on each slot; 0 for all of it."""
+    model: str = ""
+    """The device model, by which speed is learnt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +249,44 @@ class Slot:
     log_dir: str
     placeable: bool = True
     """Whether a trial may be put there: the device is present and the worker is heard of."""
+    model: str = ""
+    cores: float = 0.0
+    """The slot's share of its machine's cores; 0 where unknown."""
+    free_milli: int = 1000
+    """Thousandths of it that nobody holds."""
+    used_memory_bytes: int = 0
+    """The sum of the budgets of those who share it."""
+
+    @property
+    def memory_left(self) -> int:
+        """Memory that is in nobody's budget."""
+        return self.memory_bytes - self.used_memory_bytes
+
+    def part(self, milli: int, memory_bytes: int) -> "Slot":
+        """The part of it that a lease holds; all its memory where the part is the whole."""
+        used = self.memory_bytes - memory_bytes if milli < 1000 else 0
+        return replace(self, free_milli=milli, used_memory_bytes=used)
+
+    def less(self, milli: int, memory_bytes: int) -> "Slot":
+        """What is left of it after a grant; negative numbers give back."""
+        return replace(
+            self,
+            free_milli=self.free_milli - milli,
+            used_memory_bytes=self.used_memory_bytes + memory_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungCost:
+    """What was measured on the way to a rung, in seconds and bytes; None where nothing was."""
+
+    step_s: float | None = None
+    """Training time a step."""
+    checkpoint_bytes: int | None = None
+    write_s: float | None = None
+    """How long the checkpoint at this rung took to write."""
+    read_s: float | None = None
+    """How long the trial's last restore took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +301,23 @@ class RungEntry:
     value: float | None
     arrival: int
     promoted: bool = False
+    checkpoint: Checkpoint | None = None
+    """What was saved with the report."""
+    cost: RungCost | None = None
+    """Only where the policy prices pauses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exploit:
+    """A trial takes over the state of a donor as it was at a rung, and a configuration to go on with."""
+
+    number: int
+    rung: int
+    donor: int
+    checkpoint: Checkpoint
+    donor_value: float | None
+    previous_params: Params
+    params: Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +328,8 @@ class Decision:
     """CONTINUE, PAUSE or STOP."""
     next_milestone: int
     reason: str
+    pinned: tuple[str, ...] = ()
+    """The trial's checkpoints (URIs) that are not to be deleted; never stored, but found anew for each answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

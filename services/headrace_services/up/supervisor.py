@@ -14,8 +14,10 @@ from headrace_services.up.child import Child, ChildFailedError, ChildSpec
 
 BACKOFF_FIRST_S = 0.25
 BACKOFF_LONGEST_S = 15.0
-STEADY_AFTER_S = 30.0
-"""A child that lived this long is taken for sound: its next pause is the first one again."""
+STEADY_AFTER_S = 5.0
+"""A child that lived this long is taken for sound: its next pause is the first one again. Short, because whoever is
+killed again and again from outside should not be kept waiting for it; and a child that dies by itself every few
+seconds costs little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from headrace.v1 import event_pb2, worker_pb2
 from headrace.v1.worker_pb2_grpc import WorkerServiceStub, add_WorkerServiceServicer_to_server
 from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
+from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.servicer import WorkerServicer
 from headrace_services.scheduler.session.worker_session import Timing
@@ -32,26 +33,32 @@ class Replica:
 async def serving(engine: AsyncEngine, timing: Timing) -> AsyncIterator[Replica]:
     """Run a replica until the block ends."""
     server = grpc.aio.server(interceptors=make_server_interceptors())
-    ready: asyncio.Future[tuple[Hub, Registry]] = asyncio.get_running_loop().create_future()
+    ready: asyncio.Future[tuple[Hub, Heartbeats, Registry]] = asyncio.get_running_loop().create_future()
     over = asyncio.Event()
 
     async def run() -> None:
         async with asyncio.TaskGroup() as tasks:
             hub, registry = Hub(engine, tasks), Registry(engine)
+            heartbeats = Heartbeats(engine, timing.lease_ttl_s)
             hub.deliver_with(registry.deliver)
             background = [
                 tasks.create_task(work)
-                for work in (hub.run_spreading(), registry.run_notifying(), registry.run_listening())
+                for work in (
+                    hub.run_spreading(),
+                    heartbeats.run(),
+                    registry.run_notifying(),
+                    registry.run_listening(),
+                )
             ]
-            ready.set_result((hub, registry))
+            ready.set_result((hub, heartbeats, registry))
             await over.wait()
             await hub.drain()
             for task in background:
                 task.cancel()
 
     running = asyncio.create_task(run())
-    hub, registry = await ready
-    add_WorkerServiceServicer_to_server(WorkerServicer(hub, registry, timing), server)
+    hub, heartbeats, registry = await ready
+    add_WorkerServiceServicer_to_server(WorkerServicer(hub, heartbeats, registry, timing), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:

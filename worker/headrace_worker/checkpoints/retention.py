@@ -11,16 +11,22 @@ Everything here is a pure value: sequences and events in, orders to prune out.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneOrder:
-    """Delete the trial's checkpoints that are older than `name`, except the last `keep` up to it."""
+    """Delete the trial's checkpoints that are older than `name`, except the last `keep` up to it.
+
+    `spared` are URIs that stay in any case: other trials stand on them, or may be put there. Where that may be
+    (`shared`), only a decision orders to prune, since only the scheduler knows of them.
+    """
 
     trial: str
     name: str
     keep: int
+    shared: bool = False
+    spared: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -47,17 +53,20 @@ class Retention:
             if (saved := self._saved.get(sequence)) and saved.acked_at_tick is None:
                 saved.acked_at_tick = self._tick
 
-    def decided(self, lease_id: str, sequence: int) -> PruneOrder | None:
+    def decided(self, lease_id: str, sequence: int, spared: Iterable[str] = ()) -> PruneOrder | None:
         """A decision came for this report: it, and every report of the lease before it, is committed."""
         proven = [s for s, saved in self._saved.items() if saved.lease_id == lease_id and s <= sequence]
-        return self._prove(proven)
+        order = self._prove(proven)
+        return replace(order, spared=frozenset(spared)) if order else None
 
     def tick(self) -> list[PruneOrder]:
         """A heartbeat went by: what was acknowledged before the last one is proven."""
         self._tick += 1
         proven: dict[str, list[int]] = {}
         for sequence, saved in self._saved.items():
-            if saved.acked_at_tick is not None and saved.acked_at_tick < self._tick - 1:
+            if saved.order.shared or saved.acked_at_tick is None:
+                continue
+            if saved.acked_at_tick < self._tick - 1:
                 proven.setdefault(saved.lease_id, []).append(sequence)
         return [order for sequences in proven.values() if (order := self._prove(sequences))]
 

@@ -6,7 +6,22 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import check, control, doctor, export, listings, logs, preview, report, run, show, why
+from headrace.cli import (
+    best,
+    check,
+    cluster,
+    control,
+    doctor,
+    export,
+    lineage,
+    listings,
+    logs,
+    preview,
+    report,
+    run,
+    show,
+    why,
+)
 from headrace.cli.failure import CommandError
 from headrace.cli.session import Session
 
@@ -17,6 +32,7 @@ SERVICES = {
     "worker": ("worker", "Run trials on this machine's GPUs or CPU slots for a scheduler."),
     "planner": ("services", "Serve training plans over gRPC."),
     "plan": ("services", "Plan how to split a training job over a cluster."),
+    "simulate": ("services", "Run a study on a virtual cluster: what each policy would cost and find."),
 }
 """The commands that start services: the extra that brings each, and its line in the list of commands."""
 
@@ -83,10 +99,13 @@ PANELS: dict[str, dict[str, Callable[..., object]]] = {
     "Look": {
         "studies": listings.studies,
         "show": show.show,
+        "best": best.best,
+        "lineage": lineage.lineage,
         "trials": listings.trials,
         "why": why.why,
         "logs": logs.logs,
         "workers": listings.workers,
+        "cluster": cluster.cluster,
         "export": export.export,
         "report": report.report,
     },

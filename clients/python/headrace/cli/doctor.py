@@ -140,6 +140,14 @@ def _service(session: Session) -> Iterator[Finding]:
         "workers",
         f"{len(connected)} connected, {wording.plural(slots, 'slot')}, {busy} of them busy",
     )
+    for worker in connected:
+        if worker.trouble:
+            yield Finding(
+                Level.FAIL,
+                f"worker {worker.name}",
+                f"waits: {worker.trouble}",
+                "Make room on that disk (or mend the store); the worker goes on by itself.",
+            )
 
 
 def _gpus() -> Finding:

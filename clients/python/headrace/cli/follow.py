@@ -68,7 +68,11 @@ def _lines(updates: Iterator[Update], study: StudyInfo, output: Output) -> Study
             if noteworthy(event):
                 at = event.time.astimezone().strftime("%H:%M:%S") if event.time else "--:--:--"
                 output.line(f"{at}  {event_text(event)}")
-        if study.best is not None and best != (study.best.number, study.best.best_value):
+        if (
+            study.best is not None
+            and not study.spec.further_objectives
+            and best != (study.best.number, study.best.best_value)
+        ):
             best = (study.best.number, study.best.best_value)
             output.line(
                 f"{' ' * 8}  best so far: {study.spec.objective.metric} {wording.number(study.best.best_value)}, "

@@ -81,10 +81,13 @@ def trials(
     if as_json:
         session.output.json([views.trial(trial) for trial in found])
         return
+    front = {trial.number for trial in info.front}
+    metrics = [objective.metric for objective in info.spec.objectives]
+    values = [*metrics, "FRONT"] if info.spec.further_objectives else [*metrics, "AT"]
     session.output.table(
-        ["TRIAL", "STATE", "STEP", "RUNG", info.spec.objective.metric, "AT", "PARAMETERS", "WHY"],
-        [_trial_row(trial, session.output) for trial in found],
-        right=["TRIAL", "STEP", "RUNG", info.spec.objective.metric, "AT"],
+        ["TRIAL", "STATE", "STEP", "RUNG", *values, "PARAMETERS", "WHY"],
+        [_trial_row(trial, info, front, session.output) for trial in found],
+        right=["TRIAL", "STEP", "RUNG", *metrics, "AT"],
     )
 
 
@@ -122,6 +125,9 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
     session.output.table(
         ["WORKER", "LINK", "SEEN", "SLOT", "DEVICE", "MEMORY", "TRIAL", "LABELS"], rows, right=["SLOT"]
     )
+    for worker in found:
+        if worker.connected and worker.trouble:
+            session.output.note(f"{worker.name} waits: {worker.trouble}")
 
 
 def _study_row(study: StudyInfo, output: Output) -> list[Cell]:
@@ -139,7 +145,18 @@ def _study_row(study: StudyInfo, output: Output) -> list[Cell]:
     ]
 
 
-def _trial_row(trial: TrialInfo, output: Output) -> list[Cell]:
+def _values(trial: TrialInfo, study: StudyInfo, front: set[int]) -> list[Cell]:
+    """The best value and its step; with several objectives each one's last value, and whether it is on the front."""
+    if not study.spec.further_objectives:
+        return [
+            wording.number(trial.best_value),
+            str(trial.best_step) if trial.best_step is not None else "-",
+        ]
+    values = [wording.number(trial.objective_values.get(one.metric)) for one in study.spec.objectives]
+    return [*values, "yes" if trial.number in front else "infeasible" if trial.feasible is False else "-"]
+
+
+def _trial_row(trial: TrialInfo, study: StudyInfo, front: set[int], output: Output) -> list[Cell]:
     label = Text(f"{trial.number}" + ("*" if trial.baseline else ""))
     why = trial.detail.splitlines()[0] if trial.detail else ""
     if trial.baseline and not why:
@@ -151,8 +168,7 @@ def _trial_row(trial: TrialInfo, output: Output) -> list[Cell]:
         output.state(trial.outcome),
         str(trial.step),
         str(trial.rungs[-1].milestone) if trial.rungs else "-",
-        wording.number(trial.best_value),
-        str(trial.best_step) if trial.best_step is not None else "-",
+        *_values(trial, study, front),
         wording.params(trial.params),
         why or "-",
     ]

@@ -14,12 +14,21 @@ from rich.text import Text
 
 from headrace.cli import wording
 from headrace.cli.output import clean
-from headrace.client.events import DecisionMade, Event, StudyMoved, TrialMoved, Update
+from headrace.client.events import (
+    DecisionMade,
+    Event,
+    ProposalFailed,
+    StudyMoved,
+    TrialExploited,
+    TrialMoved,
+    Update,
+)
 from headrace.client.model import RungStatus, StudyInfo, TerminationReason, TrialInfo, TrialState
 from headrace.errors import HeadraceError
 
 BAR_WIDTH = 30
 LAST_EVENTS = 4
+FRONT_ROWS = 5
 DETACHES = "Ctrl-C detaches; the study goes on."
 
 
@@ -140,10 +149,15 @@ class Picture:
         grid.add_column(justify="right", style="bold")
         grid.add_column()
         grid.add_column(overflow="fold")
-        for label, trial in (("best", self.study.best), ("baseline", self.study.baseline)):
-            if trial is not None:
-                where = f"trial {trial.number}, step {trial.best_step or trial.step}"
-                grid.add_row(label, wording.number(_shown(trial)), where, clean(wording.params(trial.params)))
+        best = None if self.study.front else self.study.best
+        for place, trial in enumerate(self.study.front[:FRONT_ROWS]):
+            label = f"front of {len(self.study.front)}" if not place else ""
+            values = clean(wording.objectives(trial, self.study.spec.objectives))
+            grid.add_row(label, "", f"trial {trial.number}: {values}", clean(wording.params(trial.params)))
+        for label, one in (("best", best), ("baseline", self.study.baseline)):
+            if one is not None:
+                where = f"trial {one.number}, step {one.best_step or one.step}"
+                grid.add_row(label, wording.number(_shown(one)), where, clean(wording.params(one.params)))
         return grid
 
 
@@ -161,7 +175,7 @@ def rung_bar(rung: RungStatus, full: int, width: int = BAR_WIDTH) -> Text:
 def noteworthy(event: Event) -> bool:
     """True for what a person wants to see go by: decisions, failures, the study's own moves."""
     match event.detail:
-        case DecisionMade() | StudyMoved():
+        case DecisionMade() | TrialExploited() | ProposalFailed() | StudyMoved():
             return True
         case TrialMoved(to_state=to_state, action=action, reason=reason):
             # Stopped early: its decision was told before, or the study's end says it of all that waited.

@@ -87,6 +87,10 @@ def _show_trial(trial: TrialInfo, output: Output) -> None:
     )
     if trial.best_value is not None:
         lines.append(("best value", f"{wording.number(trial.best_value)} at step {trial.best_step}"))
+    if trial.feasible is not None:
+        lines.append(("feasible", "yes" if trial.feasible else "no: it misses a constraint"))
+    if trial.generation is not None:
+        lines.append(("generation", str(trial.generation)))
     lines += [(f"last {name}", wording.number(value)) for name, value in trial.metrics.items()]
     lines += [
         (

@@ -12,6 +12,8 @@ from headrace.cli.output import Output, clean
 from headrace.client.model import StudyInfo, StudyState, TrialInfo, Value
 from headrace.client.outcome import Outcome
 
+FRONT_ROWS = 8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
@@ -37,6 +39,7 @@ class Summary:
             "metric": self.study.spec.objective.metric,
             "goal": self.study.spec.objective.goal,
             "best": views.trial(best) if best else None,
+            "front": [views.trial(trial) for trial in self.study.front],
             "baseline": views.trial(self.study.baseline) if self.study.baseline else None,
             "baseline_value": self.outcome.baseline_value,
             "improvement": self.outcome.improvement,
@@ -57,8 +60,10 @@ class Summary:
         study = self.study
         metric = study.spec.objective.metric
         lines: list[tuple[str, str]] = []
-        if study.best is None:
-            lines.append(("best", "no trial reported a finite value"))
+        if self.outcome.several:
+            lines += self._front_lines()
+        elif study.best is None:
+            lines.append(("best", f"no trial reported a finite value{self._that_meets()}"))
         else:
             lines.append(("best", f"{metric} {_at(study.best)}, trial {study.best.number}"))
             lines += [(f"  {name}", exact(value)) for name, value in study.best.params.items()]
@@ -67,12 +72,34 @@ class Summary:
         lines.append(("trials", self._trials()))
         if self.outcome.wall_time_s is not None:
             lines.append(("wall time", wording.duration(self.outcome.wall_time_s)))
-        if study.best is not None and study.best.checkpoint is not None:
+        if study.best is not None and study.best.checkpoint is not None and not self.outcome.several:
             checkpoint = study.best.checkpoint
             lines.append(("checkpoint", f"{checkpoint.uri} (step {checkpoint.step})"))
         if self.report is not None:
             lines.append(("report", str(self.report)))
         return lines
+
+    def _front_lines(self) -> list[tuple[str, str]]:
+        front, objectives = self.study.front, self.study.spec.objectives
+        if not front:
+            return [("front", f"no trial reported all objectives{self._that_meets()}")]
+        lines = [
+            ("front", f"{wording.plural(len(front), 'trial')} that no other one beats in every objective")
+        ]
+        lines += [
+            (
+                f"  trial {trial.number}",
+                f"{wording.objectives(trial, objectives)} ({wording.params(trial.params)})",
+            )
+            for trial in front[:FRONT_ROWS]
+        ]
+        if len(front) > FRONT_ROWS:
+            lines.append(("  …", f"{len(front) - FRONT_ROWS} more: headrace best {self.study.name}"))
+        return lines
+
+    def _that_meets(self) -> str:
+        constraints = ", ".join(map(str, self.study.spec.constraints))
+        return f" with {constraints}" if constraints else ""
 
     def _baseline_lines(self) -> list[tuple[str, str]]:
         baseline = self.study.baseline

@@ -4,10 +4,11 @@ Keys are only ever added. A value that does not exist is null; a number that JSO
 `"Infinity"` or `"-Infinity"`; a time is ISO 8601 in UTC. Names are bare: `"digits"`, trial `3`, worker `"node-1"`.
 """
 
+from dataclasses import asdict
 from typing import Any
 
 from headrace.client import events as ev
-from headrace.client.model import Preview, RungResult, StudyInfo, TrialInfo, Worker
+from headrace.client.model import Exploit, Preview, RungResult, StudyInfo, TrialInfo, Worker
 
 Json = dict[str, Any]
 
@@ -35,6 +36,9 @@ def study(info: StudyInfo) -> Json:
         },
         "best": trial(info.best) if info.best else None,
         "baseline": trial(info.baseline) if info.baseline else None,
+        "objectives": [{"metric": one.metric, "goal": one.goal} for one in info.spec.objectives],
+        "constraints": [str(constraint) for constraint in info.spec.constraints],
+        "front": [trial(one) for one in info.front],
         "rungs": [
             {
                 "rung": r.rung,
@@ -70,7 +74,11 @@ def trial(info: TrialInfo) -> Json:
         "best_value": info.best_value,
         "best_step": info.best_step,
         "metrics": info.metrics,
+        "objectives": info.objective_values,
+        "feasible": info.feasible,
+        "generation": info.generation,
         "rungs": [rung_result(r) for r in info.rungs],
+        "lineage": [exploit(copied) for copied in info.lineage],
         "steps_spent": info.steps_spent,
         "failures": info.failures,
         "interruptions": info.interruptions,
@@ -93,6 +101,18 @@ def rung_result(result: RungResult) -> Json:
         "value": result.value,
         "arrival": result.arrival,
         "promoted": result.promoted,
+    }
+
+
+def exploit(copied: Exploit) -> Json:
+    """What a trial took over from another."""
+    return {
+        "rung": copied.rung,
+        "step": copied.step,
+        "donor": copied.donor,
+        "donor_value": copied.donor_value,
+        "params": copied.params,
+        "previous_params": copied.previous_params,
     }
 
 
@@ -123,6 +143,10 @@ def explanation(why: ev.Explanation) -> Json:
         "cutoff_value": why.cutoff_value,
         "sentence": why.sentence,
         "slot_goes_to": str(why.slot_goes_to) if why.slot_goes_to else None,
+        "pause_price": asdict(why.pause_price) if why.pause_price else None,
+        "expected_value": why.expected_value,
+        "expected_spread": why.expected_spread,
+        "probability": why.probability,
     }
 
 
@@ -157,6 +181,7 @@ def worker(info: Worker) -> Json:
         "last_seen": info.last_seen,
         "version": info.version,
         "labels": info.labels,
+        "trouble": info.trouble,
         "slots": [
             {
                 "index": s.index,
@@ -176,6 +201,7 @@ def _detail(detail: ev.EventDetail | None) -> tuple[str, Json | None]:
                 "params": detail.params,
                 "bracket": detail.bracket,
                 "baseline": detail.baseline,
+                "proposal": asdict(detail.proposal) if detail.proposal else None,
             }
         case ev.TrialMoved():
             return "trial_moved", {
@@ -203,6 +229,12 @@ def _detail(detail: ev.EventDetail | None) -> tuple[str, Json | None]:
                 "action": detail.action.value,
                 "explanation": explanation(detail.explanation),
             }
+        case ev.TrialExploited():
+            return "trial_exploited", exploit(detail.exploit)
+        case ev.ProposalsEnded():
+            return "proposals_ended", {"proposals": detail.proposals}
+        case ev.ProposalFailed():
+            return "proposal_failed", asdict(detail)
         case ev.StudyMoved():
             return "study_moved", {
                 "from": detail.from_state,

@@ -17,6 +17,7 @@ from headrace.client.events import (
     RungRecorded,
     StudyMoved,
     TrialCreated,
+    TrialExploited,
     TrialMoved,
     TrialStory,
 )
@@ -113,6 +114,9 @@ def _event_lines(event: Event, metric: str, told: str) -> list[Text]:
             text.append_text(clean(_move(moved, told)))
         case TrialCreated():
             text.append_text(Text.assemble(("created    ", "dim"), clean(event.message or "proposed")))
+        case TrialExploited():
+            text.append("exploit    ", style="bold")
+            text.append_text(clean(event.message))
         case StudyMoved() | None:
             text.append_text(Text.assemble((" " * 11, ""), clean(event.message)))
     return [text]

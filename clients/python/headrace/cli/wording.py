@@ -7,7 +7,17 @@ colour-blind readers (blue, orange, grey, and magenta for failure) and never the
 from rich.text import Text
 
 from headrace.client.model import StudyState
-from headrace.client.wording import ago, duration, number, params, percent, plural, scalar, size
+from headrace.client.wording import (
+    ago,
+    duration,
+    number,
+    objectives,
+    params,
+    percent,
+    plural,
+    scalar,
+    size,
+)
 
 __all__ = [
     "STYLES",
@@ -16,6 +26,7 @@ __all__ = [
     "duration",
     "ended_word",
     "number",
+    "objectives",
     "params",
     "percent",
     "plural",

@@ -15,6 +15,7 @@ from headrace.client.events import (
     RungRecorded,
     StudyMoved,
     TrialCreated,
+    TrialExploited,
     TrialMoved,
     TrialStory,
     Update,
@@ -22,6 +23,7 @@ from headrace.client.events import (
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import (
     Checkpoint,
+    Exploit,
     Preview,
     PreviewRung,
     Report,
@@ -52,6 +54,7 @@ __all__ = [
     "DecisionMade",
     "Event",
     "Explanation",
+    "Exploit",
     "MissingExtraError",
     "Preview",
     "PreviewRung",
@@ -69,6 +72,7 @@ __all__ = [
     "Trial",
     "TrialCounts",
     "TrialCreated",
+    "TrialExploited",
     "TrialInfo",
     "TrialMoved",
     "TrialRef",

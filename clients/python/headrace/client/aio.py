@@ -55,6 +55,7 @@ class AsyncStudy(StudyBase[AsyncTransport]):
 
     status = awaiting(flows.status)
     best = awaiting(flows.best)
+    front = awaiting(flows.front)
     trials = awaiting(flows.trials)
     reports = awaiting(flows.reports)
     pause = awaiting(flows.pause_study)
@@ -128,6 +129,7 @@ class AsyncClient:
     studies = awaiting(flows.studies)
     preview = awaiting(flows.preview)
     workers = awaiting(flows.workers)
+    shares = awaiting(flows.shares)
 
     def study(self, name: str) -> AsyncStudy:
         """The handle of a study."""

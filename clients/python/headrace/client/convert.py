@@ -13,8 +13,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from headrace.client import cluster, model
 from headrace.client import events as ev
-from headrace.client import model
 from headrace.client.names import study_id, trial_name, trial_ref, worker_id
 from headrace.spec import StudySpec, Value, from_proto
 from headrace.spec.convert import params_from_proto
@@ -84,6 +84,7 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
         cursor=status.cursor,
         created=_time(proto, "create_time", proto.create_time),
         ended=_time(proto, "end_time", proto.end_time),
+        front=tuple(trial(one, order=spec.space) for one in status.front),
     )
 
 
@@ -119,6 +120,23 @@ def trial(proto: trial_pb2.Trial, *, order: Iterable[str] = ()) -> model.TrialIn
         metrics=dict(sorted(proto.metrics.items())),
         log_path=proto.log_path or None,
         log_tail=proto.log_tail,
+        lineage=tuple(exploit(e, order=order) for e in proto.lineage),
+        objective_values=dict(proto.objective_values),
+        feasible=proto.feasible if proto.HasField("feasible") else None,
+        generation=proto.generation if proto.HasField("generation") else None,
+    )
+
+
+def exploit(proto: trial_pb2.Exploit, *, order: Iterable[str] = ()) -> model.Exploit:
+    """One exploit."""
+    donor = trial_ref(proto.donor)
+    return model.Exploit(
+        rung=proto.rung,
+        step=proto.step,
+        donor=donor.number if donor else -1,
+        donor_value=proto.donor_value if proto.HasField("donor_value") else None,
+        params=params(proto.parameters, order=order),
+        previous_params=params(proto.previous_parameters, order=order),
     )
 
 
@@ -139,6 +157,16 @@ def rung_result(proto: trial_pb2.RungResult) -> model.RungResult:
         arrival=proto.arrival,
         promoted=proto.promoted,
         time=_time(proto, "time", proto.time),
+        cost=_cost(proto.cost) if proto.HasField("cost") else None,
+    )
+
+
+def _cost(proto: trial_pb2.RungCost) -> model.RungCost:
+    return model.RungCost(
+        step_s=proto.step_s if proto.HasField("step_s") else None,
+        checkpoint_bytes=proto.checkpoint_bytes if proto.HasField("checkpoint_bytes") else None,
+        write_s=proto.write_s if proto.HasField("write_s") else None,
+        read_s=proto.read_s if proto.HasField("read_s") else None,
     )
 
 
@@ -171,12 +199,20 @@ def worker(proto: study_pb2.WorkerStatus) -> model.Worker:
         name=worker_id(proto.name),
         connected=proto.connected,
         slots=tuple(
-            model.Slot(index=s.index, device=s.device, memory_bytes=s.memory_bytes, trial=trial_ref(s.trial))
+            model.Slot(
+                index=s.index,
+                device=s.device,
+                memory_bytes=s.memory_bytes,
+                trial=trial_ref(s.trial),
+                holders=cluster.holders(s),
+            )
             for s in proto.slots
         ),
         labels=dict(sorted(proto.labels.items())),
         last_seen=_time(proto, "last_seen", proto.last_seen),
         version=proto.version,
+        trouble=proto.trouble,
+        reservation=cluster.reservation(proto),
     )
 
 
@@ -244,6 +280,24 @@ def explanation(proto: event_pb2.Explanation) -> ev.Explanation:
         cutoff_value=proto.cutoff_value if proto.HasField("cutoff_value") else None,
         sentence=proto.sentence,
         slot_goes_to=trial_ref(proto.slot_goes_to),
+        pause_price=_pause_price(proto.pause_price) if proto.HasField("pause_price") else None,
+        expected_value=proto.expected_value if proto.HasField("expected_value") else None,
+        expected_spread=proto.expected_spread if proto.HasField("expected_spread") else None,
+        probability=proto.probability if proto.HasField("probability") else None,
+    )
+
+
+def _pause_price(proto: event_pb2.PausePrice) -> ev.PausePrice:
+    return ev.PausePrice(
+        checkpoint_bytes=proto.checkpoint_bytes,
+        write_s=proto.write_s,
+        read_s=proto.read_s,
+        price_s=proto.price_s,
+        rung_s=proto.rung_s,
+        rest_s=proto.rest_s,
+        promotion_probability=proto.promotion_probability,
+        worth_s=proto.worth_s,
+        pays=proto.pays,
     )
 
 
@@ -266,6 +320,7 @@ def _detail(proto: event_pb2.Event, order: Iterable[str]) -> ev.EventDetail | No
                 params=params(created.parameters, order=order),
                 bracket=created.bracket,
                 baseline=created.baseline,
+                proposal=proposal(created.proposal) if created.HasField("proposal") else None,
             )
         case "trial_moved":
             return _moved(proto.trial_moved)
@@ -286,11 +341,30 @@ def _detail(proto: event_pb2.Event, order: Iterable[str]) -> ev.EventDetail | No
             return ev.DecisionMade(
                 action=ACTIONS.get(made.action, ev.Action.UNKNOWN), explanation=explanation(made.explanation)
             )
+        case "trial_exploited":
+            return ev.TrialExploited(exploit=exploit(proto.trial_exploited.exploit, order=order))
+        case "proposals_ended":
+            return ev.ProposalsEnded(proposals=proto.proposals_ended.proposals)
+        case "proposal_failed":
+            failed = proto.proposal_failed
+            return ev.ProposalFailed(proposal=failed.proposal, attempts=failed.attempts, error=failed.error)
         case "study_moved":
             moved = proto.study_moved
             return ev.StudyMoved(from_state=moved.from_state, to_state=moved.to_state, detail=moved.detail)
         case _:
             return None
+
+
+def proposal(proto: event_pb2.Proposal) -> ev.Proposal:
+    """What a configuration was proposed from."""
+    return ev.Proposal(
+        sampler=proto.sampler,
+        milestone=proto.milestone or None,
+        results=proto.results,
+        warm_results=proto.warm_results,
+        pending=proto.pending,
+        generation=proto.generation if proto.HasField("generation") else None,
+    )
 
 
 def _moved(proto: event_pb2.TrialMoved) -> ev.TrialMoved:

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from headrace.client.model import (
     Checkpoint,
+    Exploit,
     RungResult,
     StudyInfo,
     TerminationReason,
@@ -45,6 +46,23 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PausePrice:
+    """What a pause costs, a write and a read, and what it is worth; in seconds."""
+
+    checkpoint_bytes: int
+    write_s: float
+    read_s: float
+    price_s: float
+    rung_s: float
+    """Training time to the next rung."""
+    rest_s: float
+    """Training time to the full budget."""
+    promotion_probability: float
+    worth_s: float
+    pays: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Why a decision was taken: the rule, the values compared and what became of the slot."""
 
@@ -59,6 +77,27 @@ class Explanation:
     cutoff_value: float | None
     sentence: str
     slot_goes_to: TrialRef | None
+    pause_price: PausePrice | None = None
+    """What the pause was priced at, where the policy prices pauses."""
+    expected_value: float | None = None
+    """Where a curve was extrapolated: its end, one standard deviation, and the probability that it is the best."""
+    expected_spread: float | None = None
+    probability: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What a model-based sampler made a configuration from."""
+
+    sampler: str
+    """The kind; `random` where the sampler failed."""
+    milestone: int | None
+    """The step whose results it saw; None: each trial's first result."""
+    results: int
+    warm_results: int
+    """Further results, of an earlier study."""
+    pending: int
+    generation: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +107,17 @@ class TrialCreated:
     params: Mapping[str, Value]
     bracket: int
     baseline: bool
+    proposal: Proposal | None = None
+    """Only of a sampler that learns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalFailed:
+    """The sampler failed at a proposal every time it was tried, and a random draw took its place."""
+
+    proposal: int
+    attempts: int
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +162,20 @@ class DecisionMade:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrialExploited:
+    """A trial took over the state of another, with a mutated configuration."""
+
+    exploit: Exploit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalsEnded:
+    """The sampler has proposed all the configurations that there will be."""
+
+    proposals: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyMoved:
     """A study went from one state to another."""
 
@@ -120,7 +184,17 @@ class StudyMoved:
     detail: str
 
 
-EventDetail = TrialCreated | TrialMoved | ReportRecorded | RungRecorded | DecisionMade | StudyMoved
+EventDetail = (
+    TrialCreated
+    | TrialMoved
+    | ReportRecorded
+    | RungRecorded
+    | DecisionMade
+    | TrialExploited
+    | ProposalsEnded
+    | ProposalFailed
+    | StudyMoved
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

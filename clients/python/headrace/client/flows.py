@@ -13,7 +13,7 @@ from typing import Protocol
 
 from google.protobuf.duration_pb2 import Duration
 
-from headrace.client import convert, methods
+from headrace.client import cluster, convert, methods
 from headrace.client.events import Decision, TrialStory
 from headrace.client.flow import Flow, Sleep, rpc
 from headrace.client.model import (
@@ -21,6 +21,7 @@ from headrace.client.model import (
     Preview,
     Report,
     StudyInfo,
+    StudyShare,
     Suggestion,
     TrialInfo,
     TrialState,
@@ -128,6 +129,12 @@ def workers(_: object) -> Flow[list[Worker]]:
         request = pb.ListWorkersRequest(page_size=PAGE_SIZE, page_token=page.next_page_token)
 
 
+def shares(_: object) -> Flow[list[StudyShare]]:
+    """What each active study has of the cluster, the one that goes first first."""
+    page = yield from rpc(methods.LIST_WORKERS, pb.ListWorkersRequest(page_size=1))
+    return [cluster.share(proto) for proto in page.shares]
+
+
 # ---- a study -------------------------------------------------------------------------------------------
 
 
@@ -138,8 +145,16 @@ def status(study: StudyHandle) -> Flow[StudyInfo]:
 
 
 def best(study: StudyHandle) -> Flow[TrialInfo | None]:
-    """The best trial so far, the baseline not counted; None before the first finite value."""
+    """The best feasible trial so far, the baseline not counted; None before the first finite value.
+
+    With several objectives it is the best by the first one: see `front`.
+    """
     return (yield from status(study)).best
+
+
+def front(study: StudyHandle) -> Flow[tuple[TrialInfo, ...]]:
+    """With several objectives: the feasible trials that no other one beats in every objective, by the first one."""
+    return (yield from status(study)).front
 
 
 def trials(study: StudyHandle, states: Iterable[TrialState] = ()) -> Flow[list[TrialInfo]]:

@@ -7,7 +7,7 @@ the study is known, else by name.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -92,6 +92,16 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RungCost:
+    """What was measured on the way to a rung, in seconds and bytes; None where nothing was."""
+
+    step_s: float | None
+    checkpoint_bytes: int | None
+    write_s: float | None
+    read_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RungResult:
     """A trial's entry at a rung; `arrival` counts from 1 and breaks ties."""
 
@@ -102,6 +112,8 @@ class RungResult:
     arrival: int
     promoted: bool
     time: datetime | None
+    cost: RungCost | None = None
+    """Only where the policy prices pauses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +125,18 @@ class Checkpoint:
     size_bytes: int
     manifest_sha256: str
     write_time_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exploit:
+    """What a trial copied (population-based training): the state of `donor` at `step`, and `params` to go on with."""
+
+    rung: int
+    step: int
+    donor: int
+    donor_value: float | None
+    params: Mapping[str, Value]
+    previous_params: Mapping[str, Value]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +170,13 @@ class TrialInfo:
     metrics: Mapping[str, float]
     log_path: str | None
     log_tail: str
+    lineage: tuple[Exploit, ...] = ()
+    objective_values: Mapping[str, float] = field(default_factory=dict)
+    """Every objective in the last report, by metric; empty where there is one objective only."""
+    feasible: bool | None = None
+    """Whether the last report meets every constraint; None without constraints, and before the first report."""
+    generation: int | None = None
+    """The generation that an evolutionary sampler proposed it for."""
 
     @property
     def outcome(self) -> str:
@@ -210,6 +241,8 @@ class StudyInfo:
     cursor: int
     created: datetime | None
     ended: datetime | None
+    front: tuple[TrialInfo, ...] = ()
+    """With several objectives: the feasible trials that no other one beats in every objective, by the first one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +283,44 @@ class Preview:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A trial on a slot. `share` is 1.0, or less where several trials share a GPU."""
+
+    trial: TrialRef
+    share: float
+    memory_bytes: int
+    """Its budget; 0 where it has the whole slot."""
+    leaving: str
+    """Why it is to leave at its next rung or report; empty while it may stay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotReservation:
+    """Slots of a worker that are kept for a trial. `ready` is by measured times; None where unknown."""
+
+    trial: TrialRef
+    slots: int
+    since: datetime
+    ready: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyShare:
+    """What an active study has of the cluster now, and what it has used since it began."""
+
+    study: str
+    weight: float
+    priority: int
+    gpus: float
+    cpu_slots: float
+    gpu_seconds: float
+    cpu_seconds: float
+    virtual_time_s: float
+    """Its use of the whole cluster by weight; the study with the least goes first."""
+    waiting: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
     """One slot of a worker; `trial` is the one that holds it."""
 
@@ -257,6 +328,8 @@ class Slot:
     device: str
     memory_bytes: int
     trial: TrialRef | None
+    holders: tuple[Holder, ...] = ()
+    """Everyone on the slot; several where they share a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,3 +342,7 @@ class Worker:
     labels: Mapping[str, str]
     last_seen: datetime | None
     version: str
+    trouble: str = ""
+    """What keeps it from its work now, such as a full disk; empty while nothing does."""
+    reservation: SlotReservation | None = None
+    """For which trial slots of it are kept."""

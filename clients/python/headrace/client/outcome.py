@@ -26,6 +26,11 @@ class Outcome:
         return self.study.spec.objective.goal == Goal.MAXIMIZE
 
     @property
+    def several(self) -> bool:
+        """True for several objectives: then a front, and no trial that is simply the best."""
+        return bool(self.study.spec.further_objectives)
+
+    @property
     def baseline_value(self) -> float | None:
         """The baseline's value at the full budget; None where it did not get there."""
         baseline = self.study.baseline
@@ -36,6 +41,8 @@ class Outcome:
     def improvement(self) -> float | None:
         """By how much the best trial is better than the baseline's best; negative if it is worse."""
         best, baseline = self.study.best, self.study.baseline
+        if self.several:
+            return None
         if best is None or baseline is None or best.best_value is None or baseline.best_value is None:
             return None
         gain = best.best_value - baseline.best_value
@@ -69,12 +76,17 @@ class Outcome:
         return "none: equal to the baseline's best"
 
     def best_first(self, trials: Iterable[TrialInfo]) -> list[TrialInfo]:
-        """The trials by their best value; those without a finite one last, by number."""
+        """The trials by their best value; those without a finite one last, by number.
 
-        def key(trial: TrialInfo) -> tuple[float, int]:
+        With several objectives those on the front come first, by the first objective.
+        """
+        places = {trial.number: place for place, trial in enumerate(self.study.front)}
+
+        def key(trial: TrialInfo) -> tuple[int, float, int]:
+            place = places.get(trial.number, len(places))
             value = trial.best_value
             if value is None or not math.isfinite(value):
-                return (math.inf, trial.number)
-            return (-value if self.maximize else value, trial.number)
+                return (place, math.inf, trial.number)
+            return (place, -value if self.maximize else value, trial.number)
 
         return sorted(trials, key=key)

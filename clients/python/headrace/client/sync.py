@@ -57,6 +57,7 @@ class Study(StudyBase[BlockingTransport]):
 
     status = blocking(flows.status)
     best = blocking(flows.best)
+    front = blocking(flows.front)
     trials = blocking(flows.trials)
     reports = blocking(flows.reports)
     pause = blocking(flows.pause_study)
@@ -127,6 +128,7 @@ class Client:
     studies = blocking(flows.studies)
     preview = blocking(flows.preview)
     workers = blocking(flows.workers)
+    shares = blocking(flows.shares)
 
     def study(self, name: str) -> Study:
         """The handle of a study."""

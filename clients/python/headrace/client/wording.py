@@ -1,10 +1,11 @@
 """How values read to people: numbers, parameters, durations, sizes. Text in and out; the CLI and reports share it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from headrace.spec import Value
+from headrace.client.model import TrialInfo
+from headrace.spec import Objective, Value
 
 
 def number(value: float | None, digits: int = 5) -> str:
@@ -32,6 +33,11 @@ def scalar(value: Value | None) -> str:
 def params(values: Mapping[str, Value]) -> str:
     """`lr=0.001 width=64`."""
     return " ".join(f"{name}={scalar(value)}" for name, value in values.items())
+
+
+def objectives(trial: TrialInfo, wanted: Sequence[Objective]) -> str:
+    """`accuracy 0.97, latency_ms 3.2`: the trial's objectives in its last report."""
+    return ", ".join(f"{one.metric} {number(trial.objective_values.get(one.metric))}" for one in wanted)
 
 
 def duration(seconds: float | None) -> str:

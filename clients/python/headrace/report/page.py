@@ -13,7 +13,9 @@ from headrace.client import wording
 from headrace.report import style
 from headrace.report.curves import learning_curves
 from headrace.report.data import StudyData
+from headrace.report.front import pareto_fronts
 from headrace.report.gantt import gantt
+from headrace.report.lineage import lineage
 from headrace.report.parallel import parallel_coordinates
 from headrace.report.rungs import rung_occupancy
 from headrace.report.table import trial_table
@@ -76,6 +78,8 @@ def render(data: StudyData) -> str:
             "One line a trial; dotted vertical lines are the rungs. Point at a line to see the trial and why it ended.",
             _figure(learning_curves(data), "curves"),
         ),
+        *_fronts(data),
+        *_lineage(data),
         _section(
             "Parameters and values",
             "One line a trial, darker for a better value (the trial's best so far; trials that were stopped early had "
@@ -106,6 +110,30 @@ def render(data: StudyData) -> str:
     )
 
 
+def _fronts(data: StudyData) -> list[str]:
+    figures = [
+        _figure(figure, f"front-{place}", zoom=False) for place, figure in enumerate(pareto_fronts(data))
+    ]
+    if not figures:
+        return []
+    what = (
+        "One point a trial, by its last report. The line joins the trials that no other one beats in every objective; "
+        "of more than two objectives each pair is drawn, so that some of them lie behind the line's points."
+    )
+    return [_section("Front", what, "".join(figures))]
+
+
+def _lineage(data: StudyData) -> list[str]:
+    figure = lineage(data)
+    if figure is None:
+        return []
+    what = (
+        "Who copied whom, and what it was changed to. The thick line is the schedule that the best trial's state was "
+        "trained with, from the first step to the last, by whichever trials it came from."
+    )
+    return [_section("Lineage", what, _figure(figure, "lineage", zoom=False))]
+
+
 def _header(data: StudyData) -> str:
     study = data.study
     spec = study.spec
@@ -126,7 +154,12 @@ def _cards(data: StudyData) -> list[str]:
     study = data.study
     counts = study.counts
     cards = []
-    if study.best is not None:
+    if data.outcome.several:
+        names = " and ".join(objective.metric for objective in study.spec.objectives)
+        cards.append(
+            _card(f"front of {names}", str(len(study.front)), "trials that no other one beats", "best")
+        )
+    elif study.best is not None:
         best = study.best
         gain = (data.outcome.improvement_text() or "").removeprefix("none: ")
         cards.append(
@@ -157,7 +190,7 @@ def _cards(data: StudyData) -> list[str]:
     cards.append(_card("trials", str(counts.total), ends + (f", {live} live" if live else "")))
     if data.outcome.wall_time_s is not None:
         cards.append(_card("wall time", wording.duration(data.outcome.wall_time_s), ""))
-    if study.best is not None:
+    if study.best is not None and not data.outcome.several:
         rows = "".join(
             f"<div><dt>{escape(name)}</dt><dd>{escape(wording.scalar(value))}</dd></div>"
             for name, value in study.best.params.items()

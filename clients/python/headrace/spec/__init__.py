@@ -16,20 +16,32 @@ from headrace.spec.convert import (
 )
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain
 from headrace.spec.file import StudyFile, load_study_file
-from headrace.spec.policy import (
+from headrace.spec.halving import (
     AshaPolicy,
     AshaVariant,
+    HyperbandPolicy,
+    PashaPolicy,
+    SuccessiveHalvingPolicy,
+)
+from headrace.spec.objective import Constraint, Goal, Objective, WarmStart
+from headrace.spec.pbt import PbtPolicy
+from headrace.spec.policy import POLICIES, Policy, RunAllPolicy
+from headrace.spec.resources import Resources
+from headrace.spec.sampler import (
+    CmaEsSampler,
+    GpSampler,
     GridSampler,
-    Policy,
+    ModelBased,
+    Nsga2Sampler,
+    Nsga3Sampler,
     RandomSampler,
-    RunAllPolicy,
     Sampler,
+    SobolSampler,
+    TpeSampler,
 )
 from headrace.spec.scalars import Value
+from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, RungMedianPolicy
 from headrace.spec.study import (
-    Goal,
-    Objective,
-    Resources,
     StudySpec,
     check_assignment,
     check_study_id,
@@ -39,26 +51,43 @@ from headrace.spec.study import (
 from headrace.spec.template import CommandLine, TrialTemplate
 
 __all__ = [
+    "POLICIES",
     "AshaPolicy",
     "AshaVariant",
     "CategoricalDomain",
+    "CmaEsSampler",
     "CommandLine",
     "Condition",
+    "Constraint",
     "Domain",
     "FloatDomain",
     "Goal",
+    "GpSampler",
     "GridSampler",
+    "HyperbandPolicy",
     "IntDomain",
+    "LearningCurvePolicy",
+    "MedianPolicy",
+    "ModelBased",
+    "Nsga2Sampler",
+    "Nsga3Sampler",
     "Objective",
+    "PashaPolicy",
+    "PbtPolicy",
     "Policy",
     "RandomSampler",
     "Resources",
     "RunAllPolicy",
+    "RungMedianPolicy",
     "Sampler",
+    "SobolSampler",
     "StudyFile",
     "StudySpec",
+    "SuccessiveHalvingPolicy",
+    "TpeSampler",
     "TrialTemplate",
     "Value",
+    "WarmStart",
     "check_assignment",
     "check_study_id",
     "from_proto",

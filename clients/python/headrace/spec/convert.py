@@ -7,24 +7,35 @@ judgement to `parse_spec`, so a client in any language gets the same violations 
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
 from headrace.errors import InvalidFieldError, Violation, show_value
+from headrace.spec.convert_policy import listed_rungs, policy_data, policy_to_proto
+from headrace.spec.convert_resources import (
+    elastic_data,
+    elastic_to_proto,
+    resources_data,
+    resources_to_proto,
+)
+from headrace.spec.convert_sampler import (
+    constraint_data,
+    constraint_to_proto,
+    objective_data,
+    objective_to_proto,
+    sampler_data,
+    sampler_to_proto,
+    warm_start_data,
+    warm_start_to_proto,
+)
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain
-from headrace.spec.policy import AshaPolicy, AshaVariant, GridSampler, RandomSampler, RunAllPolicy
 from headrace.spec.scalars import check_value, value_to_json
-from headrace.spec.study import Goal, StudySpec, parse_spec
+from headrace.spec.study import StudySpec, parse_spec
 from headrace.spec.template import TrialTemplate
 from headrace.v1 import spec_pb2 as pb
 
 Scalar = bool | int | float | str
-_GOALS: Final = {Goal.MINIMIZE: pb.GOAL_MINIMIZE, Goal.MAXIMIZE: pb.GOAL_MAXIMIZE}
-_VARIANTS: Final = {
-    AshaVariant.PROMOTION: pb.ASHA_VARIANT_PROMOTION,
-    AshaVariant.STOPPING: pb.ASHA_VARIANT_STOPPING,
-}
 
 
 def value_to_proto(value: Scalar) -> pb.ParameterValue:
@@ -81,13 +92,11 @@ def params_from_json(data: Mapping[str, Any]) -> dict[str, Scalar]:
 def to_proto(spec: StudySpec) -> pb.StudySpec:
     """The spec as a message."""
     message = pb.StudySpec(
-        objective=pb.Objective(metric=spec.objective.metric, goal=_GOALS[spec.objective.goal]),
+        objective=objective_to_proto(spec.objective),
         space=[_parameter(name, domain) for name, domain in spec.space.items()],
-        resources=pb.Resources(
-            gpus=spec.resources.gpus,
-            gpu_memory_bytes=spec.resources.gpu_memory_bytes,
-            labels=spec.resources.labels,
-        ),
+        sampler=sampler_to_proto(spec.sampler),
+        policy=policy_to_proto(spec.policy),
+        resources=resources_to_proto(spec.resources),
         max_trials=spec.max_trials,
         max_parallel=spec.max_parallel,
         max_steps=spec.max_steps,
@@ -95,30 +104,19 @@ def to_proto(spec: StudySpec) -> pb.StudySpec:
         seed=spec.seed,
         enqueued=[params_to_proto(assignment) for assignment in spec.enqueued],
         checkpoints_kept=spec.checkpoints_kept,
+        weight=spec.weight,
+        priority=spec.priority,
+        further_objectives=[objective_to_proto(objective) for objective in spec.further_objectives],
+        constraints=[constraint_to_proto(constraint) for constraint in spec.constraints],
     )
-    match spec.sampler:
-        case RandomSampler():
-            message.sampler.random.SetInParent()
-        case GridSampler(points=points):
-            message.sampler.grid.SetInParent()
-            message.sampler.grid.points.update(points)
-    match spec.policy:
-        case RunAllPolicy():
-            message.policy.run_all.SetInParent()
-        case AshaPolicy() as asha:
-            message.policy.asha.CopyFrom(
-                pb.AshaPolicy(
-                    variant=_VARIANTS[asha.variant],
-                    eta=asha.eta,
-                    min_steps=asha.min_steps or 0,
-                    rungs=asha.rungs,
-                    brackets=asha.brackets,
-                )
-            )
     if spec.template is not None:
         message.template.CopyFrom(_template(spec.template))
     if spec.baseline is not None:
         message.baseline.CopyFrom(params_to_proto(spec.baseline))
+    if spec.elastic is not None:
+        message.elastic.CopyFrom(elastic_to_proto(spec.elastic))
+    if spec.warm_start is not None:
+        message.warm_start.CopyFrom(warm_start_to_proto(spec.warm_start))
     return message
 
 
@@ -128,36 +126,34 @@ def from_proto(message: pb.StudySpec) -> StudySpec:
     if repeats:
         raise InvalidFieldError(repeats)
     data: dict[str, Any] = {
-        "objective": _objective_data(message.objective),
+        "objective": objective_data(message.objective),
         "space": {parameter.name: _domain_data(parameter) for parameter in message.space},
-        "resources": {
-            "gpus": message.resources.gpus,
-            "gpu_memory_bytes": message.resources.gpu_memory_bytes,
-            "labels": dict(message.resources.labels),
-        },
+        "resources": resources_data(message.resources),
         "max_trials": message.max_trials,
         "max_parallel": message.max_parallel,
         "max_retries": message.max_retries,
         "seed": message.seed,
         "enqueued": [_values(assignment) for assignment in message.enqueued],
         "checkpoints_kept": message.checkpoints_kept,
+        "weight": message.weight or 1.0,
+        "priority": message.priority,
+        "further_objectives": [objective_data(objective) for objective in message.further_objectives],
+        "constraints": [constraint_data(constraint) for constraint in message.constraints],
     }
-    if message.max_steps or not message.policy.asha.rungs:
+    if message.max_steps or not listed_rungs(message.policy):
         data["max_steps"] = message.max_steps
-    match message.sampler.WhichOneof("kind"):
-        case "random":
-            data["sampler"] = {"kind": "random"}
-        case "grid":
-            data["sampler"] = {"kind": "grid", "points": dict(message.sampler.grid.points)}
-    match message.policy.WhichOneof("kind"):
-        case "run_all":
-            data["policy"] = {"kind": "run_all"}
-        case "asha":
-            data["policy"] = _asha_data(message.policy.asha)
+    if (sampler := sampler_data(message.sampler)) is not None:
+        data["sampler"] = sampler
+    if (policy := policy_data(message.policy)) is not None:
+        data["policy"] = policy
     if message.HasField("template"):
         data["template"] = _template_data(message.template)
     if message.HasField("baseline"):
         data["baseline"] = _values(message.baseline)
+    if message.HasField("elastic"):
+        data["elastic"] = elastic_data(message.elastic)
+    if message.HasField("warm_start"):
+        data["warm_start"] = warm_start_data(message.warm_start)
     return parse_spec(data)
 
 
@@ -215,14 +211,6 @@ def _repeated_names(space: Iterable[pb.Parameter]) -> list[Violation]:
     return repeats
 
 
-def _objective_data(message: pb.Objective) -> dict[str, Any]:
-    goals = {number: goal for goal, number in _GOALS.items()}
-    data: dict[str, Any] = {"metric": message.metric}
-    if message.goal != pb.GOAL_UNSPECIFIED:
-        data["goal"] = goals.get(message.goal, str(message.goal))
-    return data
-
-
 def _domain_data(message: pb.Parameter) -> dict[str, Any]:
     conditions = [
         {"parameter": condition.parameter, "values": [value_from_proto(value) for value in condition.values]}
@@ -254,19 +242,6 @@ def _domain_data(message: pb.Parameter) -> dict[str, Any]:
             return {"type": "categorical", "values": values, "conditions": conditions}
         case _:
             return {"conditions": conditions}
-
-
-def _asha_data(message: pb.AshaPolicy) -> dict[str, Any]:
-    variants = {number: variant for variant, number in _VARIANTS.items()}
-    unset = message.variant == pb.ASHA_VARIANT_UNSPECIFIED
-    return {
-        "kind": "asha",
-        "variant": AshaVariant.PROMOTION if unset else variants.get(message.variant, str(message.variant)),
-        "eta": message.eta,
-        "min_steps": message.min_steps if message.min_steps else None,
-        "rungs": list(message.rungs),
-        "brackets": message.brackets or 1,
-    }
 
 
 def _template_data(message: pb.TrialTemplate) -> dict[str, Any]:

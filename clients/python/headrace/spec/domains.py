@@ -113,7 +113,8 @@ class FloatDomain(SpecModel):
             return float(value)
         place = (value - self.low) / self.step
         near = round(place)
-        return self.value_at(near) if abs(place - near) <= 1e-6 else None
+        # A place far out is known to a few units in the last place of its quotient.
+        return self.value_at(near) if abs(place - near) <= max(1e-6, 1e-15 * abs(near)) else None
 
     def describe(self) -> str:
         grid = f" in steps of {show_real(self.step)}" if self.step is not None else ""

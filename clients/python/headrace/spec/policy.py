@@ -1,25 +1,14 @@
-"""Policies and samplers as a user names them, and the rung levels that follow.
+"""Policies as a user names them. Each is a model of its own; the union below is the list of them."""
 
-Rung levels are found by multiplying integers, never with logarithms of floats: 243/1 with η=3 has the six levels
-1, 3, 9, 27, 81, 243. Where min_steps·η^k misses max_steps, the ladder is every level below max_steps and then
-max_steps itself: 100/1 with η=3 has 1, 3, 9, 27, 81, 100. No level that the user expects is moved, and every trial
-that completes has had the full budget.
-"""
+from typing import Annotated, Final, Literal, get_args
 
-from enum import StrEnum
-from math import prod
-from typing import Annotated, Literal, Self
+from pydantic import Field
 
-from pydantic import AfterValidator, Field, PlainValidator, model_validator
-
-from headrace.spec.domains import Domain, FloatDomain, IntDomain, SpecModel
-from headrace.spec.problems import Problem, did_you_mean, fault, reject
-from headrace.spec.scalars import INT32_MAX, Count, Steps, Text, integer_within
-from headrace.spec.space import needed_parents
-
-_MAX_RUNGS = 256
-_MAX_BRACKETS = 64
-_MAX_CONTEXTS = 20_000
+from headrace.spec.domains import SpecModel
+from headrace.spec.halving import AshaPolicy, HyperbandPolicy, PashaPolicy, SuccessiveHalvingPolicy
+from headrace.spec.pbt import PbtPolicy, pbt_problems
+from headrace.spec.problems import Problem
+from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, RungMedianPolicy
 
 
 class RunAllPolicy(SpecModel):
@@ -31,178 +20,32 @@ class RunAllPolicy(SpecModel):
         """The milestones of bracket 0."""
         return (max_steps,)
 
-
-class AshaVariant(StrEnum):
-    """What happens to a trial outside the best 1/η of its rung: it is paused, or it is stopped."""
-
-    PROMOTION = "promotion"
-    STOPPING = "stopping"
+    def problems(self, max_steps: int) -> list[Problem]:
+        """Nothing can be wrong."""
+        del max_steps
+        return []
 
 
-def _increasing(rungs: tuple[int, ...]) -> tuple[int, ...]:
-    if len(rungs) > _MAX_RUNGS:
-        raise fault(f"has {len(rungs)} levels", f"List at most {_MAX_RUNGS}.")
-    reject(
-        [
-            Problem(
-                loc=(index,),
-                value=level,
-                message=f"does not exceed the rung before it, which is {rungs[index - 1]}",
-                remedy="List the rungs in increasing order, each one once.",
-            )
-            for index, level in enumerate(rungs)
-            if index and level <= rungs[index - 1]
-        ]
-    )
-    return rungs
-
-
-Eta = Annotated[int, PlainValidator(integer_within(2, INT32_MAX))]
-Brackets = Annotated[int, PlainValidator(integer_within(1, _MAX_BRACKETS))]
-Rungs = Annotated[tuple[Steps, ...], AfterValidator(_increasing)]
-
-
-class AshaPolicy(SpecModel):
-    """Asynchronous successive halving (Li et al., arXiv 1810.05934).
-
-    Either `rungs` lists the levels or they follow from `min_steps` (1 unless given), which is None exactly
-    where `rungs` is given.
-    """
-
-    kind: Literal["asha"] = "asha"
-    variant: AshaVariant = AshaVariant.PROMOTION
-    eta: Eta = 3
-    min_steps: Steps | None = None
-    rungs: Rungs = ()
-    brackets: Brackets = 1
-
-    @model_validator(mode="after")
-    def _sound(self) -> Self:
-        problems: list[Problem] = []
-        if self.min_steps is not None and self.rungs:
-            problems.append(
-                Problem(
-                    loc=("min_steps",),
-                    value=self.min_steps,
-                    message="cannot be combined with rungs",
-                    remedy="Remove one of the two: the first rung is the least number of steps.",
-                )
-            )
-        reject(problems)
-        if self.min_steps is None and not self.rungs:
-            object.__setattr__(self, "min_steps", 1)  # still under construction
-        return self
-
-    def ladder(self, max_steps: int) -> tuple[int, ...]:
-        """The milestones of bracket 0, the last of which is max_steps."""
-        if self.rungs:
-            return self.rungs
-        levels: list[int] = []
-        level = self.min_steps or 1
-        while level < max_steps:
-            levels.append(level)
-            level *= self.eta
-        return (*levels, max_steps)
-
-
-Policy = Annotated[RunAllPolicy | AshaPolicy, Field(discriminator="kind")]
-
-
-class RandomSampler(SpecModel):
-    """Independent draws; trial n's configuration depends on the seed and n alone."""
-
-    kind: Literal["random"] = "random"
-
-
-class GridSampler(SpecModel):
-    """Every point of the grid once, the last parameter varying fastest."""
-
-    kind: Literal["grid"] = "grid"
-    points: dict[Text, Count] = Field(default_factory=dict)
-
-
-Sampler = Annotated[RandomSampler | GridSampler, Field(discriminator="kind")]
+_Kinds = (
+    RunAllPolicy
+    | AshaPolicy
+    | SuccessiveHalvingPolicy
+    | HyperbandPolicy
+    | PashaPolicy
+    | MedianPolicy
+    | RungMedianPolicy
+    | LearningCurvePolicy
+    | PbtPolicy
+)
+Policy = Annotated[_Kinds, Field(discriminator="kind")]
+POLICIES: Final[dict[str, type[SpecModel]]] = {
+    model.model_fields["kind"].default: model for model in get_args(_Kinds)
+}
+"""Each kind and its model."""
 
 
 def ladder_problems(policy: Policy, max_steps: int) -> list[Problem]:
     """What is wrong between a policy and the full budget."""
-    if not isinstance(policy, AshaPolicy):
-        return []
-    if policy.rungs and policy.rungs[-1] != max_steps:
-        return [
-            Problem(
-                loc=("policy", "rungs", len(policy.rungs) - 1),
-                value=policy.rungs[-1],
-                message=f"is the last rung, but the full budget is {max_steps} steps",
-                remedy=f"End the list with {max_steps}, or change the budget.",
-            )
-        ]
-    if policy.min_steps is not None and policy.min_steps > max_steps:
-        return [
-            Problem(
-                loc=("policy", "min_steps"),
-                value=policy.min_steps,
-                message=f"is more than the full budget of {max_steps} steps",
-                remedy=f"Choose at most {max_steps}.",
-            )
-        ]
-    levels = len(policy.ladder(max_steps))
-    if policy.brackets > levels:
-        return [
-            Problem(
-                loc=("policy", "brackets"),
-                value=policy.brackets,
-                message=f"is more than there are rungs, which is {levels}",
-                remedy=f"Choose at most {levels}: bracket s skips the first s rungs.",
-            )
-        ]
-    return []
-
-
-def _contexts(space: dict[str, Domain]) -> int:
-    """At most how many combinations of values that conditions name must be told apart at once."""
-    named: dict[str, int] = {}
-    for domain in space.values():
-        for condition in domain.conditions:
-            named[condition.parameter] = named.get(condition.parameter, 1) + len(condition.values)
-    return max(prod(named[name] for name in needed) for needed in needed_parents(space))
-
-
-def grid_problems(sampler: Sampler, declared: list[str], space: dict[str, Domain]) -> list[Problem]:
-    """What is wrong between a grid and the space."""
-    if not isinstance(sampler, GridSampler):
-        return []
-    problems: list[Problem] = []
-    for name in sampler.points:
-        domain = space.get(name)
-        if name not in declared:
-            remedy = did_you_mean(name, declared, noun="parameter")
-            problems.append(Problem(loc=(name,), message="is not a parameter", remedy=remedy))
-        elif domain is not None and not isinstance(domain, IntDomain) and domain.count is not None:
-            problems.append(
-                Problem(
-                    loc=(name,),
-                    value=sampler.points[name],
-                    message=f"is not needed, as the {domain.count} values of {name} are all used",
-                    remedy="Remove it.",
-                )
-            )
-    if _contexts(space) > _MAX_CONTEXTS:
-        return [
-            Problem(
-                loc=("sampler", "kind"),
-                value=sampler.kind,
-                message="would have too many branches: a parameter depends on too many others at once",
-                remedy="Use the random sampler, or fewer conditions.",
-            )
-        ]
-    for name, domain in space.items():
-        if isinstance(domain, FloatDomain) and domain.step is None and name not in sampler.points:
-            problems.append(
-                Problem(
-                    loc=(name,),
-                    message=f"is missing: {name} is continuous, so the grid would be empty",
-                    remedy=f"Say how many points of {name} to take, or give {name} a step.",
-                )
-            )
-    return [problem.under("sampler", "points") for problem in problems]
+    if isinstance(policy, PbtPolicy):
+        return pbt_problems(policy, max_steps)
+    return policy.problems(max_steps)

@@ -9,10 +9,8 @@ run over the fields that are sound (`_Parts`): a bad bound of one parameter does
 space is a list there) and the type of large floats (see `headrace.spec.scalars`).
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Annotated, Any, Final, Self
 
 from pydantic import (
@@ -20,7 +18,6 @@ from pydantic import (
     Field,
     ModelWrapValidatorHandler,
     PlainSerializer,
-    PlainValidator,
     TypeAdapter,
     ValidationError,
     model_validator,
@@ -30,72 +27,23 @@ from pydantic.fields import FieldInfo
 from headrace.errors import InvalidFieldError, Violation, show_value
 from headrace.spec import space as spaces
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain, SpecModel
-from headrace.spec.policy import (
-    AshaPolicy,
-    GridSampler,
-    Policy,
-    RandomSampler,
-    RunAllPolicy,
-    Sampler,
-    grid_problems,
-    ladder_problems,
+from headrace.spec.halving import AshaPolicy
+from headrace.spec.objective import (
+    STUDY_ID,
+    Constraint,
+    Goal,
+    Objective,
+    WarmStart,
+    objective_problems,
 )
-from headrace.spec.problems import Loc, Problem, fault, joined, path_of, problems_of, reject
-from headrace.spec.scalars import Bytes, Count, CountOrZero, Seed, Steps, Text, Value, text_of
+from headrace.spec.pbt import PbtPolicy, mutable_problems, population_problems
+from headrace.spec.policy import POLICIES, Policy, RunAllPolicy, ladder_problems
+from headrace.spec.problems import Loc, Problem, joined, path_of, problems_of
+from headrace.spec.resources import Elastic, ElasticGrant, Priority, Resources, Weight, elastic_problems
+from headrace.spec.rungs import GeometricPolicy
+from headrace.spec.sampler import SAMPLERS, RandomSampler, Sampler, grid_problems, sampler_problems
+from headrace.spec.scalars import Count, CountOrZero, Seed, Steps, Text, Value
 from headrace.spec.template import CommandLine, TrialTemplate, placeholder_problems
-
-_METRIC: Final = re.compile(r"[A-Za-z_][\w./@-]{0,126}", re.ASCII)
-_STUDY_ID: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
-
-
-def _metric(value: Any) -> str:
-    name = text_of(value)
-    if not _METRIC.fullmatch(name):
-        raise fault(
-            "is not a good name for a metric",
-            "Begin with a letter or _, then letters, digits, _ . / @ or - (127 at most).",
-        )
-    return name
-
-
-Metric = Annotated[str, PlainValidator(_metric)]
-
-
-class Goal(StrEnum):
-    """The direction of the objective."""
-
-    MINIMIZE = "minimize"
-    MAXIMIZE = "maximize"
-
-
-class Objective(SpecModel):
-    """What to optimise: one metric that the trial reports."""
-
-    metric: Metric
-    goal: Goal
-
-
-class Resources(SpecModel):
-    """What one trial occupies while it runs: whole GPUs, or one CPU slot where `gpus` is 0."""
-
-    gpus: CountOrZero = 0
-    gpu_memory_bytes: Bytes = 0
-    labels: dict[Text, Text] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _sound(self) -> Self:
-        if self.gpu_memory_bytes and not self.gpus:
-            reject(
-                [
-                    Problem(
-                        loc=("gpu_memory_bytes",),
-                        value=self.gpu_memory_bytes,
-                        message="has no meaning without a GPU",
-                        remedy="Remove it, or ask for GPUs with gpus.",
-                    )
-                ],
-            )
-        return self
 
 
 def _space_by_name(data: Any) -> Any:
@@ -133,6 +81,12 @@ class StudySpec(SpecModel):
     baseline: dict[Text, Value] | None = None
     enqueued: tuple[dict[Text, Value], ...] = ()
     checkpoints_kept: CountOrZero = 1
+    weight: Weight = 1.0
+    priority: Priority = 0
+    elastic: Elastic | None = None
+    further_objectives: tuple[Objective, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    warm_start: WarmStart | None = None
 
     @model_validator(mode="wrap")
     @classmethod
@@ -153,6 +107,16 @@ class StudySpec(SpecModel):
         object.__setattr__(spec, "enqueued", enqueued)
         return spec
 
+    @property
+    def shares_checkpoints(self) -> bool:
+        """Whether a trial may be given another's checkpoint."""
+        return isinstance(self.policy, PbtPolicy)
+
+    @property
+    def prices_pauses(self) -> bool:
+        """Whether a trial is paused only where that is worth its price."""
+        return isinstance(self.policy, GeometricPolicy) and self.policy.price_pauses
+
     def rungs(self) -> tuple[int, ...]:
         """The rung levels of bracket 0 in steps; the last one is max_steps."""
         return self.policy.ladder(self.max_steps)
@@ -160,6 +124,11 @@ class StudySpec(SpecModel):
     def maximizes(self) -> bool:
         """Whether a greater value of the metric is better."""
         return self.objective.goal is Goal.MAXIMIZE
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """All objectives, the first one first."""
+        return (self.objective, *self.further_objectives)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -213,8 +182,14 @@ class _Parts:
                 found += self._assignment("baseline", known["baseline"])
             for index, assignment in enumerate(known.get("enqueued", ())):
                 found += self._assignment("enqueued", assignment, index)
+        if known.get("elastic") is not None and "resources" in known and "max_steps" in known:
+            found += elastic_problems(known["elastic"], known["resources"], known["max_steps"])
         if "policy" in known and "max_steps" in known:
             found += ladder_problems(known["policy"], known["max_steps"])
+        if isinstance(policy := known.get("policy"), PbtPolicy):
+            found += mutable_problems(policy, self.declared)
+            found += population_problems(policy, known["max_trials"]) if "max_trials" in known else []
+        found += self._aims()
         most = known.get("max_trials")
         if most is not None and len(known.get("enqueued", ())) > most:
             found.append(
@@ -223,6 +198,20 @@ class _Parts:
                     message=f"has {len(known['enqueued'])} configurations, but only {most} are to be tried",
                     remedy="Raise the number of trials, or enqueue fewer.",
                 )
+            )
+        return found
+
+    def _aims(self) -> list[Problem]:
+        known = self.fields
+        found: list[Problem] = []
+        further, constraints = known.get("further_objectives", ()), known.get("constraints", ())
+        if "objective" in known and "policy" in known:
+            run_all = isinstance(known["policy"], RunAllPolicy)
+            found += objective_problems(known["objective"], further, constraints, run_all=run_all)
+        if "sampler" in known:
+            warm_start = known.get("warm_start")
+            found += sampler_problems(
+                known["sampler"], further=further, constraints=constraints, warm_start=warm_start
             )
         return found
 
@@ -244,16 +233,19 @@ _FIELDS: Final = {name: _adapter(field) for name, field in StudySpec.model_field
 _DOMAIN: Final = TypeAdapter[Domain](Domain)
 _TAGGED: Final[dict[str, dict[str, type[SpecModel]]]] = {
     "space": {"float": FloatDomain, "int": IntDomain, "categorical": CategoricalDomain},
-    "policy": {"run_all": RunAllPolicy, "asha": AshaPolicy},
-    "sampler": {"random": RandomSampler, "grid": GridSampler},
+    "policy": POLICIES,
+    "sampler": SAMPLERS,
 }
 _MODELS: Final[dict[Loc, type[SpecModel]]] = {
     (): StudySpec,
     ("objective",): Objective,
+    ("warm_start",): WarmStart,
     ("resources",): Resources,
+    ("elastic",): Elastic,
     ("template",): TrialTemplate,
     ("template", "command"): CommandLine,
 }
+_LISTED: Final[dict[str, type[SpecModel]]] = {"further_objectives": Objective, "constraints": Constraint}
 
 
 def parse_spec(data: Any) -> StudySpec:
@@ -296,6 +288,10 @@ def known_keys(loc: Loc) -> Sequence[str]:
     model = kinds.get(str(loc[-1])) if kinds else _MODELS.get(loc)
     if model is None and len(loc) > 2 and loc[-2] == "conditions":
         model = Condition
+    if model is None and loc[:2] == ("elastic", "grants"):
+        model = ElasticGrant
+    if model is None and len(loc) == 2:
+        model = _LISTED.get(str(loc[0]))
     return list(model.model_fields) if model else []
 
 
@@ -309,7 +305,7 @@ def check_assignment(spec: StudySpec, assignment: Mapping[str, object], *, field
 
 def check_study_id(study_id: str, *, field: str = "study_id") -> str:
     """The id, which must be one; raises `InvalidFieldError` otherwise."""
-    if _STUDY_ID.fullmatch(study_id):
+    if STUDY_ID.fullmatch(study_id):
         return study_id
     raise InvalidFieldError(
         [
@@ -328,9 +324,7 @@ def _with_max_steps(data: Any) -> Any:
     if not isinstance(data, Mapping) or "max_steps" in data:
         return data
     policy = data.get("policy")
-    rungs = policy.rungs if isinstance(policy, AshaPolicy) else None
-    if isinstance(policy, Mapping):
-        rungs = policy.get("rungs")
+    rungs = policy.get("rungs") if isinstance(policy, Mapping) else getattr(policy, "rungs", None)
     return {**data, "max_steps": rungs[-1]} if isinstance(rungs, list | tuple) and rungs else data
 
 

@@ -55,25 +55,31 @@ class ResumableBatches:
 
     def state_dict(self) -> dict[str, Any]:
         """The position, and what it is a position in."""
-        return {"epoch": self.epoch, "position": self.position, **self._identity()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from `state`; raises `ValueError` where it was taken over other data or batches."""
-        for name, value in self._identity().items():
-            if state[name] != value:
-                raise ValueError(
-                    f"the checkpoint's batches have {name}={state[name]}, these have {value}: not the same order"
-                )
-        self.epoch, self.position = state["epoch"], state["position"]
-
-    def _identity(self) -> dict[str, Any]:
         return {
+            "epoch": self.epoch,
+            "position": self.position,
             "size": self.size,
             "batch_size": self.batch_size,
             "seed": self.seed,
             "shuffle": self.shuffle,
             "drop_last": self.drop_last,
         }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from `state`, in its order: that of the trial that saved it, which may be another one's.
+
+        Raises `ValueError` where it was taken over other data, or in the middle of an epoch of other batches.
+        """
+        same = (
+            ("size", "shuffle") if state["position"] == 0 else ("size", "shuffle", "batch_size", "drop_last")
+        )
+        for name in same:
+            if state[name] != getattr(self, name):
+                raise ValueError(
+                    f"the checkpoint's batches have {name}={state[name]}, these have {getattr(self, name)}: "
+                    "not the same order"
+                )
+        self.seed, self.epoch, self.position = state["seed"], state["epoch"], state["position"]
 
     def _move_past(self, number: int) -> None:
         last = number + 1 == len(self)

@@ -54,16 +54,16 @@ def write(folder: Path, document: dict[str, Any]) -> Path:
     return folder
 
 
-def read(folder: Path) -> dict[str, Any]:
+def read(folder: Path, name: str = "state") -> dict[str, Any]:
     """The document in `folder`. Tensors come to the CPU; the objects put them where they belong."""
-    if (folder / "state.pt").exists():
+    if (folder / f"{name}.pt").exists():
         import torch  # the checkpoint was written with it
 
-        plain = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
-    elif (folder / "state.json").exists():
-        plain = json.loads((folder / "state.json").read_bytes())
+        plain = torch.load(folder / f"{name}.pt", map_location="cpu", weights_only=True)
+    elif (folder / f"{name}.json").exists():
+        plain = json.loads((folder / f"{name}.json").read_bytes())
     else:
-        raise FileNotFoundError(f"{folder} holds no checkpoint: neither state.pt nor state.json")
+        raise FileNotFoundError(f"{folder} holds no checkpoint: neither {name}.pt nor {name}.json")
     if plain.get("format") != FORMAT:
         raise ValueError(
             f"{folder} has checkpoint format {plain.get('format')!r}; this Headrace reads {FORMAT}"

@@ -17,6 +17,8 @@ import tenacity
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
+from headrace.grants import RANK
+from headrace.trial import gang
 from headrace.trial.runtime import Action, Assignment, DaemonGone, Decision, Report, TrialRuntimeError
 from headrace.v1 import event_pb2, runtime_pb2, runtime_pb2_grpc
 
@@ -35,9 +37,10 @@ _Answer = TypeVar("_Answer", bound=Message)
 class ClusterRuntime:
     """The runtime of a process that a worker daemon spawned."""
 
-    def __init__(self, address: str, lease_id: str) -> None:
+    def __init__(self, address: str, lease_id: str, rank: int = 0) -> None:
         self._address = address
         self._lease_id = lease_id
+        self._rank = rank
         # A daemon never lies behind a proxy, whatever the environment says.
         self._channel = grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)])
         self._stub = runtime_pb2_grpc.TrialRuntimeServiceStub(self._channel)
@@ -51,11 +54,13 @@ class ClusterRuntime:
             raise TrialRuntimeError(
                 f"{' and '.join(missing)} not set: a worker starts this program; by hand, run the script itself"
             )
-        return cls(os.environ["HEADRACE_RUNTIME"], os.environ["HEADRACE_LEASE_ID"])
+        if rank := int(os.environ.get(RANK, "0")):
+            gang.die_with_parent()
+        return cls(os.environ["HEADRACE_RUNTIME"], os.environ["HEADRACE_LEASE_ID"], rank)
 
     def attach(self) -> Assignment:
         """Asks the daemon who this trial is and where it continues."""
-        request = runtime_pb2.AttachRequest(lease_id=self._lease_id)
+        request = runtime_pb2.AttachRequest(lease_id=self._lease_id, rank=self._rank)
         answer = self._call(lambda: self._stub.Attach(request, timeout=_DEADLINE_S))
         values = answer.parameters.values
         return Assignment(
@@ -71,12 +76,15 @@ class ClusterRuntime:
             resume_step=answer.resume_step,
             checkpoint_dir=Path(answer.checkpoint_dir) if answer.checkpoint_dir else None,
             slots=tuple(answer.slots),
+            rank=self._rank,
             target=answer.template.callable,
             working_dir=answer.template.working_dir,
         )
 
     def restored(self, *, read_time_s: float) -> None:
-        """Says that the loop begins."""
+        """Says that the loop begins; rank 0 speaks for its gang."""
+        if self._rank:
+            return
         request = runtime_pb2.RestoredRequest(lease_id=self._lease_id, read_time=_duration(read_time_s))
         self._call(lambda: self._stub.Restored(request, timeout=_DEADLINE_S))
 
@@ -90,6 +98,7 @@ class ClusterRuntime:
             checkpoint_dir=str(report.checkpoint_dir or ""),
             train_time=_duration(report.train_time_s),
             save_time=_duration(report.save_time_s),
+            rank=self._rank,
         )
         decision = self._call(lambda: self._stub.Report(request, timeout=_DEADLINE_S)).decision
         action = _ACTIONS.get(decision.action)
@@ -102,9 +111,11 @@ class ClusterRuntime:
     def finish(self, *, error: str, traceback: str) -> None:
         """Says how the program ended, and closes the connection. A daemon that was given up is told nothing: it counts
         the trial as lost, and the end of a script that lost its daemon is no end of the training."""
-        if self._gone:
+        if self._gone or (self._rank and not error):
             return
-        request = runtime_pb2.FinishRequest(lease_id=self._lease_id, error=error, traceback=traceback)
+        request = runtime_pb2.FinishRequest(
+            lease_id=self._lease_id, error=error, traceback=traceback, rank=self._rank
+        )
         self._call(lambda: self._stub.Finish(request, timeout=_DEADLINE_S))
         self._channel.close()
 

@@ -6,11 +6,11 @@ process with status 1. A daemon that is gone is not the script's fault: status 7
 word (a signal, the machine) has not finished, and the daemon draws its own conclusion.
 """
 
-import io
 import sys
 import traceback
 
 from headrace.trial.cluster import ClusterRuntime
+from headrace.trial.output import print_patiently
 from headrace.trial.runtime import DaemonGone, TrialRuntimeError
 from headrace.trial.script import finish_with, run
 from headrace.trial.target import import_target
@@ -18,8 +18,7 @@ from headrace.trial.target import import_target
 
 def main() -> int:
     """Runs the trial that `HEADRACE_RUNTIME` and `HEADRACE_LEASE_ID` name; returns the exit status."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # a log that is followed must not lag
+    print_patiently()
     try:
         runtime = ClusterRuntime.from_environment()
         assignment = runtime.attach()

@@ -16,7 +16,7 @@ from headrace.trial.tracking import Tracked
 class Restore:
     """One checkpoint, read."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rank: int = 0) -> None:
         started = time.monotonic()
         document = checkpoint.read(folder)
         # The step that was reported with it, and the one that the loop had come to: a script may report in other units.
@@ -25,6 +25,8 @@ class Restore:
         self._tracked: dict[str, Any] = document["tracked"]
         self._state: dict[str, Any] = document["state"]
         self._rng: rng.State = document["rng"]
+        if rank and any(folder.glob(f"rank-{rank}.*")):  # else the gang has grown: ranks begin alike
+            self._rng = checkpoint.read(folder, f"rank-{rank}")["rng"]
         self.read_time_s = time.monotonic() - started
 
     def give(self, entry: Tracked) -> None:

@@ -41,6 +41,8 @@ class Assignment:
     # Where new checkpoints go; None where none are wanted.
     checkpoint_dir: Path | None = None
     slots: tuple[int, ...] = field(default=(0,))
+    # Of a gang of one process a slot.
+    rank: int = 0
     # `module:function` and where it lies; empty where the script runs by itself.
     target: str = ""
     working_dir: str = ""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from headrace.trial import checkpoint, rng
+from headrace.trial import checkpoint, memory, rng
 from headrace.trial.metrics import to_floats
 from headrace.trial.restore import Restore
 from headrace.trial.runtime import Action, Assignment, Ended, Report, Runtime
@@ -56,7 +56,9 @@ class Trial:
         self._runtime = runtime
         self._observer = observer
         self._tracked: dict[str, Tracked] = {}
-        self._restore = None if assignment.restore_dir is None else Restore(assignment.restore_dir)
+        memory.apply_budget()
+        folder = assignment.restore_dir
+        self._restore = None if folder is None else Restore(folder, assignment.rank)
         self._step = self._restore.loop_step if self._restore else 0
         self._reported_step = self._saved_step = self._restore.step if self._restore else 0
         if self._restore is not None:
@@ -110,6 +112,14 @@ class Trial:
     def world_size(self) -> int:
         """How many slots were granted."""
         return max(1, len(self.slots))
+
+    @property
+    def rank(self) -> int:
+        """The number of this process in a gang of one process a slot (`processes: per_slot`); 0 in all others.
+
+        Every rank calls `report` at the same steps; what rank 0 says counts, and all are told the same decision.
+        """
+        return self._assignment.rank
 
     @property
     def ended(self) -> bool:
@@ -240,6 +250,11 @@ class Trial:
 
     def _save(self, step: int) -> Path:
         assert self._assignment.checkpoint_dir is not None
+        if self.rank:  # rank 0 saves what they share; this goes into the same checkpoint
+            part = {"trial": self.name, "step": step, "rng": rng.capture()}
+            name = f"step-{step:08d}-{self._sequence + 1:06d}-rank-{self.rank}"
+            self._saved_step = step
+            return checkpoint.write(self._assignment.checkpoint_dir / name, part)
         document = {
             "trial": self.name,
             "step": step,

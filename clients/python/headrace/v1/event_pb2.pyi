@@ -62,6 +62,12 @@ class Event(_message.Message):
     RUNG_RECORDED_FIELD_NUMBER: _builtins.int
     DECISION_MADE_FIELD_NUMBER: _builtins.int
     STUDY_MOVED_FIELD_NUMBER: _builtins.int
+    SLOTS_RESERVED_FIELD_NUMBER: _builtins.int
+    TRIAL_PREEMPTED_FIELD_NUMBER: _builtins.int
+    TRIAL_PLACED_FIELD_NUMBER: _builtins.int
+    TRIAL_EXPLOITED_FIELD_NUMBER: _builtins.int
+    PROPOSAL_FAILED_FIELD_NUMBER: _builtins.int
+    PROPOSALS_ENDED_FIELD_NUMBER: _builtins.int
     cursor: _builtins.int
     """Counts from 1 within the study without gaps; assigned under the study's lock."""
     trial_number: _builtins.int
@@ -82,6 +88,18 @@ class Event(_message.Message):
     def decision_made(self) -> Global___DecisionMade: ...
     @_builtins.property
     def study_moved(self) -> Global___StudyMoved: ...
+    @_builtins.property
+    def slots_reserved(self) -> Global___SlotsReserved: ...
+    @_builtins.property
+    def trial_preempted(self) -> Global___TrialPreempted: ...
+    @_builtins.property
+    def trial_placed(self) -> Global___TrialPlaced: ...
+    @_builtins.property
+    def trial_exploited(self) -> Global___TrialExploited: ...
+    @_builtins.property
+    def proposal_failed(self) -> Global___ProposalFailed: ...
+    @_builtins.property
+    def proposals_ended(self) -> Global___ProposalsEnded: ...
     def __init__(
         self,
         *,
@@ -95,14 +113,20 @@ class Event(_message.Message):
         rung_recorded: Global___RungRecorded | None = ...,
         decision_made: Global___DecisionMade | None = ...,
         study_moved: Global___StudyMoved | None = ...,
+        slots_reserved: Global___SlotsReserved | None = ...,
+        trial_preempted: Global___TrialPreempted | None = ...,
+        trial_placed: Global___TrialPlaced | None = ...,
+        trial_exploited: Global___TrialExploited | None = ...,
+        proposal_failed: Global___ProposalFailed | None = ...,
+        proposals_ended: Global___ProposalsEnded | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "decision_made", b"decision_made", "detail", b"detail", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_moved", b"trial_moved", "trial_number", b"trial_number"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "decision_made", b"decision_made", "detail", b"detail", "proposal_failed", b"proposal_failed", "proposals_ended", b"proposals_ended", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "cursor", b"cursor", "decision_made", b"decision_made", "detail", b"detail", "message", b"message", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_moved", b"trial_moved", "trial_number", b"trial_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "cursor", b"cursor", "decision_made", b"decision_made", "detail", b"detail", "message", b"message", "proposal_failed", b"proposal_failed", "proposals_ended", b"proposals_ended", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__trial_number: _TypeAlias = _typing.Literal["trial_number"]  # noqa: Y015
     _WhichOneofArgType__trial_number: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number"]  # noqa: Y015
-    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["trial_created", "trial_moved", "report_recorded", "rung_recorded", "decision_made", "study_moved"]  # noqa: Y015
+    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["trial_created", "trial_moved", "report_recorded", "rung_recorded", "decision_made", "study_moved", "slots_reserved", "trial_preempted", "trial_placed", "trial_exploited", "proposal_failed", "proposals_ended"]  # noqa: Y015
     _WhichOneofArgType_detail: _TypeAlias = _typing.Literal["detail", b"detail"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trial_number) -> _WhichOneofReturnType__trial_number | None: ...
@@ -120,24 +144,126 @@ class TrialCreated(_message.Message):
     PARAMETERS_FIELD_NUMBER: _builtins.int
     BRACKET_FIELD_NUMBER: _builtins.int
     BASELINE_FIELD_NUMBER: _builtins.int
+    PROPOSAL_FIELD_NUMBER: _builtins.int
     bracket: _builtins.int
     baseline: _builtins.bool
     @_builtins.property
     def parameters(self) -> _spec_pb2.ParameterAssignment: ...
+    @_builtins.property
+    def proposal(self) -> Global___Proposal:
+        """What a model-based sampler made the configuration from; absent for others."""
+
     def __init__(
         self,
         *,
         parameters: _spec_pb2.ParameterAssignment | None = ...,
         bracket: _builtins.int = ...,
         baseline: _builtins.bool = ...,
+        proposal: Global___Proposal | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters", "proposal", b"proposal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "bracket", b"bracket", "parameters", b"parameters"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "bracket", b"bracket", "parameters", b"parameters", "proposal", b"proposal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TrialCreated: _TypeAlias = TrialCreated  # noqa: Y015
+
+@_typing.final
+class Proposal(_message.Message):
+    """How a configuration was proposed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: _builtins.int
+    RUNG_FIELD_NUMBER: _builtins.int
+    MILESTONE_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
+    WARM_RESULTS_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    sampler: _builtins.str
+    """The sampler's kind, such as `tpe`; `random` where the sampler failed."""
+    rung: _builtins.int
+    """The rung whose results the model saw, its level in steps, and how many results."""
+    milestone: _builtins.int
+    results: _builtins.int
+    warm_results: _builtins.int
+    """How many further results came from an earlier study."""
+    pending: _builtins.int
+    """How many trials without a result it took into account."""
+    generation: _builtins.int
+    """The generation, of an evolutionary sampler."""
+    def __init__(
+        self,
+        *,
+        sampler: _builtins.str = ...,
+        rung: _builtins.int = ...,
+        milestone: _builtins.int = ...,
+        results: _builtins.int = ...,
+        warm_results: _builtins.int = ...,
+        pending: _builtins.int = ...,
+        generation: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "generation", b"generation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "generation", b"generation", "milestone", b"milestone", "pending", b"pending", "results", b"results", "rung", b"rung", "sampler", b"sampler", "warm_results", b"warm_results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__generation: _TypeAlias = _typing.Literal["generation"]  # noqa: Y015
+    _WhichOneofArgType__generation: _TypeAlias = _typing.Literal["_generation", b"_generation"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__generation) -> _WhichOneofReturnType__generation | None: ...
+
+Global___Proposal: _TypeAlias = Proposal  # noqa: Y015
+
+@_typing.final
+class ProposalFailed(_message.Message):
+    """The sampler failed at a proposal every time it was tried, and a random draw took its place."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROPOSAL_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    proposal: _builtins.int
+    """The number of the proposal, from 0."""
+    attempts: _builtins.int
+    error: _builtins.str
+    """The last failure."""
+    def __init__(
+        self,
+        *,
+        proposal: _builtins.int = ...,
+        attempts: _builtins.int = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "error", b"error", "proposal", b"proposal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProposalFailed: _TypeAlias = ProposalFailed  # noqa: Y015
+
+@_typing.final
+class ProposalsEnded(_message.Message):
+    """The sampler has proposed all the configurations that there will be; only a user can add trials now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROPOSALS_FIELD_NUMBER: _builtins.int
+    proposals: _builtins.int
+    def __init__(
+        self,
+        *,
+        proposals: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["proposals", b"proposals"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProposalsEnded: _TypeAlias = ProposalsEnded  # noqa: Y015
 
 @_typing.final
 class TrialMoved(_message.Message):
@@ -289,6 +415,120 @@ class DecisionMade(_message.Message):
 Global___DecisionMade: _TypeAlias = DecisionMade  # noqa: Y015
 
 @_typing.final
+class TrialExploited(_message.Message):
+    """A trial took over the state of another, with a mutated configuration (population-based training)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPLOIT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def exploit(self) -> _trial_pb2.Exploit: ...
+    def __init__(
+        self,
+        *,
+        exploit: _trial_pb2.Exploit | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["exploit", b"exploit"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exploit", b"exploit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrialExploited: _TypeAlias = TrialExploited  # noqa: Y015
+
+@_typing.final
+class SlotsReserved(_message.Message):
+    """A trial that fits nowhere now has a worker reserved: others get its slots only for work that ends before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    READY_IN_S_FIELD_NUMBER: _builtins.int
+    worker: _builtins.str
+    """`workers/{worker}`."""
+    slots: _builtins.int
+    ready_in_s: _builtins.float
+    """When the slots are expected to be free, in seconds from now by measured times; absent where unknown."""
+    def __init__(
+        self,
+        *,
+        worker: _builtins.str = ...,
+        slots: _builtins.int = ...,
+        ready_in_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ready_in_s", b"_ready_in_s", "ready_in_s", b"ready_in_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ready_in_s", b"_ready_in_s", "ready_in_s", b"ready_in_s", "slots", b"slots", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ready_in_s: _TypeAlias = _typing.Literal["ready_in_s"]  # noqa: Y015
+    _WhichOneofArgType__ready_in_s: _TypeAlias = _typing.Literal["_ready_in_s", b"_ready_in_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ready_in_s) -> _WhichOneofReturnType__ready_in_s | None: ...
+
+Global___SlotsReserved: _TypeAlias = SlotsReserved  # noqa: Y015
+
+@_typing.final
+class TrialPreempted(_message.Message):
+    """A trial was told to leave its slots, with its checkpoint, to others."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IN_FAVOUR_OF_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    in_favour_of: _builtins.str
+    """`studies/{study}` that the slots are for."""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        in_favour_of: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_favour_of", b"in_favour_of", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrialPreempted: _TypeAlias = TrialPreempted  # noqa: Y015
+
+@_typing.final
+class TrialPlaced(_message.Message):
+    """A trial was given slots: why these."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RULE_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    MILLI_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    rule: _builtins.str
+    """`best_fit`, `backfill`, `grown` or `spare`."""
+    worker: _builtins.str
+    milli: _builtins.int
+    """Thousandths of each slot."""
+    sentence: _builtins.str
+    @_builtins.property
+    def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        rule: _builtins.str = ...,
+        worker: _builtins.str = ...,
+        slots: _abc.Iterable[_builtins.int] | None = ...,
+        milli: _builtins.int = ...,
+        sentence: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["milli", b"milli", "rule", b"rule", "sentence", b"sentence", "slots", b"slots", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrialPlaced: _TypeAlias = TrialPlaced  # noqa: Y015
+
+@_typing.final
 class StudyMoved(_message.Message):
     """A study went from one state to another."""
 
@@ -332,6 +572,10 @@ class Explanation(_message.Message):
     CUTOFF_VALUE_FIELD_NUMBER: _builtins.int
     SENTENCE_FIELD_NUMBER: _builtins.int
     SLOT_GOES_TO_FIELD_NUMBER: _builtins.int
+    PAUSE_PRICE_FIELD_NUMBER: _builtins.int
+    EXPECTED_VALUE_FIELD_NUMBER: _builtins.int
+    EXPECTED_SPREAD_FIELD_NUMBER: _builtins.int
+    PROBABILITY_FIELD_NUMBER: _builtins.int
     rule: _builtins.str
     """The rule's name, such as `asha_promotion`."""
     bracket: _builtins.int
@@ -349,6 +593,16 @@ class Explanation(_message.Message):
     """In one sentence, with the figures."""
     slot_goes_to: _builtins.str
     """The trial that got the slot (`studies/…/trials/…`), if one did."""
+    expected_value: _builtins.float
+    """Where a curve was extrapolated: the value expected at the full budget, its spread (one standard deviation), and
+    the probability that it beats the best value.
+    """
+    expected_spread: _builtins.float
+    probability: _builtins.float
+    @_builtins.property
+    def pause_price(self) -> Global___PausePrice:
+        """What the pause was priced at, where the policy prices pauses."""
+
     def __init__(
         self,
         *,
@@ -363,21 +617,93 @@ class Explanation(_message.Message):
         cutoff_value: _builtins.float | None = ...,
         sentence: _builtins.str = ...,
         slot_goes_to: _builtins.str = ...,
+        pause_price: Global___PausePrice | None = ...,
+        expected_value: _builtins.float | None = ...,
+        expected_spread: _builtins.float | None = ...,
+        probability: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cutoff_value", b"_cutoff_value", "_value", b"_value", "cutoff_value", b"cutoff_value", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cutoff_value", b"_cutoff_value", "_expected_spread", b"_expected_spread", "_expected_value", b"_expected_value", "_probability", b"_probability", "_value", b"_value", "cutoff_value", b"cutoff_value", "expected_spread", b"expected_spread", "expected_value", b"expected_value", "pause_price", b"pause_price", "probability", b"probability", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cutoff_value", b"_cutoff_value", "_value", b"_value", "bracket", b"bracket", "cutoff_value", b"cutoff_value", "kept", b"kept", "milestone", b"milestone", "rank", b"rank", "results", b"results", "rule", b"rule", "rung", b"rung", "sentence", b"sentence", "slot_goes_to", b"slot_goes_to", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cutoff_value", b"_cutoff_value", "_expected_spread", b"_expected_spread", "_expected_value", b"_expected_value", "_probability", b"_probability", "_value", b"_value", "bracket", b"bracket", "cutoff_value", b"cutoff_value", "expected_spread", b"expected_spread", "expected_value", b"expected_value", "kept", b"kept", "milestone", b"milestone", "pause_price", b"pause_price", "probability", b"probability", "rank", b"rank", "results", b"results", "rule", b"rule", "rung", b"rung", "sentence", b"sentence", "slot_goes_to", b"slot_goes_to", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cutoff_value: _TypeAlias = _typing.Literal["cutoff_value"]  # noqa: Y015
     _WhichOneofArgType__cutoff_value: _TypeAlias = _typing.Literal["_cutoff_value", b"_cutoff_value"]  # noqa: Y015
+    _WhichOneofReturnType__expected_spread: _TypeAlias = _typing.Literal["expected_spread"]  # noqa: Y015
+    _WhichOneofArgType__expected_spread: _TypeAlias = _typing.Literal["_expected_spread", b"_expected_spread"]  # noqa: Y015
+    _WhichOneofReturnType__expected_value: _TypeAlias = _typing.Literal["expected_value"]  # noqa: Y015
+    _WhichOneofArgType__expected_value: _TypeAlias = _typing.Literal["_expected_value", b"_expected_value"]  # noqa: Y015
+    _WhichOneofReturnType__probability: _TypeAlias = _typing.Literal["probability"]  # noqa: Y015
+    _WhichOneofArgType__probability: _TypeAlias = _typing.Literal["_probability", b"_probability"]  # noqa: Y015
     _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
     _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cutoff_value) -> _WhichOneofReturnType__cutoff_value | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_spread) -> _WhichOneofReturnType__expected_spread | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_value) -> _WhichOneofReturnType__expected_value | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__probability) -> _WhichOneofReturnType__probability | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
 
 Global___Explanation: _TypeAlias = Explanation  # noqa: Y015
+
+@_typing.final
+class PausePrice(_message.Message):
+    """Whether a pause pays: it costs a write and a read of the checkpoint, and saves the time that the trial would train on
+    in vain, to the full budget or to a pause at the next rung. That time is lost only if the trial is not promoted anyway.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKPOINT_BYTES_FIELD_NUMBER: _builtins.int
+    WRITE_S_FIELD_NUMBER: _builtins.int
+    READ_S_FIELD_NUMBER: _builtins.int
+    PRICE_S_FIELD_NUMBER: _builtins.int
+    RUNG_S_FIELD_NUMBER: _builtins.int
+    PROMOTION_PROBABILITY_FIELD_NUMBER: _builtins.int
+    WORTH_S_FIELD_NUMBER: _builtins.int
+    PAYS_FIELD_NUMBER: _builtins.int
+    REST_S_FIELD_NUMBER: _builtins.int
+    checkpoint_bytes: _builtins.int
+    write_s: _builtins.float
+    """Seconds, measured on this trial; reading counts as writing until it was measured."""
+    read_s: _builtins.float
+    price_s: _builtins.float
+    """The sum of the two."""
+    rung_s: _builtins.float
+    """Training time to the next rung."""
+    promotion_probability: _builtins.float
+    """The probability that the trial is promoted from this rung in the end."""
+    worth_s: _builtins.float
+    """What the slot's next best use is worth: (1 - promotion_probability)·min(rest_s, rung_s + price_s), or 0 where nothing
+    else is to run.
+    """
+    pays: _builtins.bool
+    """Whether the worth exceeds the price, so that the trial is paused."""
+    rest_s: _builtins.float
+    """Training time to the full budget."""
+    def __init__(
+        self,
+        *,
+        checkpoint_bytes: _builtins.int = ...,
+        write_s: _builtins.float = ...,
+        read_s: _builtins.float = ...,
+        price_s: _builtins.float = ...,
+        rung_s: _builtins.float = ...,
+        promotion_probability: _builtins.float = ...,
+        worth_s: _builtins.float = ...,
+        pays: _builtins.bool = ...,
+        rest_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_bytes", b"checkpoint_bytes", "pays", b"pays", "price_s", b"price_s", "promotion_probability", b"promotion_probability", "read_s", b"read_s", "rest_s", b"rest_s", "rung_s", b"rung_s", "worth_s", b"worth_s", "write_s", b"write_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PausePrice: _TypeAlias = PausePrice  # noqa: Y015
 
 @_typing.final
 class Decision(_message.Message):
@@ -388,21 +714,27 @@ class Decision(_message.Message):
     ACTION_FIELD_NUMBER: _builtins.int
     NEXT_MILESTONE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
     action: Global___DecisionAction.ValueType
     next_milestone: _builtins.int
     """With CONTINUE: the step up to which the trial may run without asking again."""
     reason: _builtins.str
     """For the log: why."""
+    @_builtins.property
+    def pinned(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Checkpoints of this trial (URIs) that others were given or may be given: not to be deleted."""
+
     def __init__(
         self,
         *,
         action: Global___DecisionAction.ValueType = ...,
         next_milestone: _builtins.int = ...,
         reason: _builtins.str = ...,
+        pinned: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "next_milestone", b"next_milestone", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "next_milestone", b"next_milestone", "pinned", b"pinned", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

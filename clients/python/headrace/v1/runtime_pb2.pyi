@@ -26,15 +26,19 @@ class AttachRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LEASE_ID_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
+    rank: _builtins.int
+    """The process's rank in a gang of one process a slot."""
     def __init__(
         self,
         *,
         lease_id: _builtins.str = ...,
+        rank: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "rank", b"rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -55,6 +59,8 @@ class AttachResponse(_message.Message):
     CHECKPOINT_DIR_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
     TEMPLATE_FIELD_NUMBER: _builtins.int
+    SLOT_MILLI_FIELD_NUMBER: _builtins.int
+    GPU_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     trial: _builtins.str
     """`studies/{study}/trials/{number}`."""
     restore_dir: _builtins.str
@@ -67,6 +73,10 @@ class AttachResponse(_message.Message):
     metric: _builtins.str
     checkpoint_dir: _builtins.str
     """A local folder in which the trial makes a new folder for each checkpoint."""
+    slot_milli: _builtins.int
+    """Thousandths of each slot; 0 means 1000."""
+    gpu_memory_bytes: _builtins.int
+    """The memory budget on each slot; 0 means all of it."""
     @_builtins.property
     def parameters(self) -> _spec_pb2.ParameterAssignment: ...
     @_builtins.property
@@ -89,10 +99,12 @@ class AttachResponse(_message.Message):
         checkpoint_dir: _builtins.str = ...,
         slots: _abc.Iterable[_builtins.int] | None = ...,
         template: _spec_pb2.TrialTemplate | None = ...,
+        slot_milli: _builtins.int = ...,
+        gpu_memory_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "restore_dir", b"restore_dir", "resume_step", b"resume_step", "seed", b"seed", "slots", b"slots", "template", b"template", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "gpu_memory_bytes", b"gpu_memory_bytes", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "restore_dir", b"restore_dir", "resume_step", b"resume_step", "seed", b"seed", "slot_milli", b"slot_milli", "slots", b"slots", "template", b"template", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -167,6 +179,7 @@ class ReportRequest(_message.Message):
     CHECKPOINT_DIR_FIELD_NUMBER: _builtins.int
     TRAIN_TIME_FIELD_NUMBER: _builtins.int
     SAVE_TIME_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     sequence: _builtins.int
     """Counts this process's reports from 1; a repeat has the same sequence."""
@@ -174,6 +187,10 @@ class ReportRequest(_message.Message):
     checkpoint_dir: _builtins.str
     """The finished local folder of the checkpoint, below `checkpoint_dir`; empty when nothing was saved. The
     daemon takes it over.
+    """
+    rank: _builtins.int
+    """Above 0: another rank of the gang, which reports nothing of its own and is answered what rank 0 is answered
+    on the same sequence. `checkpoint_dir` is then this rank's part of the checkpoint, to go with rank 0's.
     """
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
@@ -191,10 +208,11 @@ class ReportRequest(_message.Message):
         checkpoint_dir: _builtins.str = ...,
         train_time: _duration_pb2.Duration | None = ...,
         save_time: _duration_pb2.Duration | None = ...,
+        rank: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["save_time", b"save_time", "train_time", b"train_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "lease_id", b"lease_id", "metrics", b"metrics", "save_time", b"save_time", "sequence", b"sequence", "step", b"step", "train_time", b"train_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "lease_id", b"lease_id", "metrics", b"metrics", "rank", b"rank", "save_time", b"save_time", "sequence", b"sequence", "step", b"step", "train_time", b"train_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -227,20 +245,23 @@ class FinishRequest(_message.Message):
     LEASE_ID_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     TRACEBACK_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     error: _builtins.str
     """Empty for success; else the exception's last line, and its traceback."""
     traceback: _builtins.str
+    rank: _builtins.int
     def __init__(
         self,
         *,
         lease_id: _builtins.str = ...,
         error: _builtins.str = ...,
         traceback: _builtins.str = ...,
+        rank: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "lease_id", b"lease_id", "traceback", b"traceback"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "lease_id", b"lease_id", "rank", b"rank", "traceback", b"traceback"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

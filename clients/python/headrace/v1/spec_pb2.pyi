@@ -62,6 +62,28 @@ ASHA_VARIANT_STOPPING: AshaVariant.ValueType  # 2
 """It is terminated."""
 Global___AshaVariant: _TypeAlias = AshaVariant  # noqa: Y015
 
+class _Processes:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ProcessesEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Processes.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PROCESSES_UNSPECIFIED: _Processes.ValueType  # 0
+    PROCESSES_ONE: _Processes.ValueType  # 1
+    """One process that sees every granted device."""
+    PROCESSES_PER_SLOT: _Processes.ValueType  # 2
+    """One process a slot, with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set as torchrun sets them."""
+
+class Processes(_Processes, metaclass=_ProcessesEnumTypeWrapper):
+    """How many processes a grant of several slots is run with."""
+
+PROCESSES_UNSPECIFIED: Processes.ValueType  # 0
+PROCESSES_ONE: Processes.ValueType  # 1
+"""One process that sees every granted device."""
+PROCESSES_PER_SLOT: Processes.ValueType  # 2
+"""One process a slot, with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set as torchrun sets them."""
+Global___Processes: _TypeAlias = Processes  # noqa: Y015
+
 @_typing.final
 class StudySpec(_message.Message):
     """The whole description of a study. `headrace.spec` holds the same fields as validated Python models;
@@ -84,6 +106,12 @@ class StudySpec(_message.Message):
     BASELINE_FIELD_NUMBER: _builtins.int
     ENQUEUED_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_KEPT_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    ELASTIC_FIELD_NUMBER: _builtins.int
+    FURTHER_OBJECTIVES_FIELD_NUMBER: _builtins.int
+    CONSTRAINTS_FIELD_NUMBER: _builtins.int
+    WARM_START_FIELD_NUMBER: _builtins.int
     max_trials: _builtins.int
     """How many configurations to try, the baseline not counted. A grid may yield fewer."""
     max_parallel: _builtins.int
@@ -96,6 +124,10 @@ class StudySpec(_message.Message):
     """Seeds the sampler, the brackets and the trials; the same seed gives the same configurations."""
     checkpoints_kept: _builtins.int
     """How many checkpoints of a trial to keep beside those that a pause refers to."""
+    weight: _builtins.float
+    """The study's share of the cluster against others of its priority that want it too; 0 means 1."""
+    priority: _builtins.int
+    """A study of higher priority goes first, and takes slots from lower ones by checkpoint; 0 is ordinary."""
     @_builtins.property
     def objective(self) -> Global___Objective:
         """What to optimise."""
@@ -128,6 +160,22 @@ class StudySpec(_message.Message):
     def enqueued(self) -> _containers.RepeatedCompositeFieldContainer[Global___ParameterAssignment]:
         """Configurations to try first, before the sampler is asked."""
 
+    @_builtins.property
+    def elastic(self) -> Global___Elastic:
+        """How a trial's grant grows on its way; absent: it never changes."""
+
+    @_builtins.property
+    def further_objectives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Objective]:
+        """Objectives beside the first one. With any, the result is the Pareto front, and the policy must be `run_all`."""
+
+    @_builtins.property
+    def constraints(self) -> _containers.RepeatedCompositeFieldContainer[Global___Constraint]:
+        """What a trial must meet to count as a good one: infeasible trials are never the best."""
+
+    @_builtins.property
+    def warm_start(self) -> Global___WarmStart:
+        """An earlier study whose results the sampler begins with."""
+
     def __init__(
         self,
         *,
@@ -145,10 +193,16 @@ class StudySpec(_message.Message):
         baseline: Global___ParameterAssignment | None = ...,
         enqueued: _abc.Iterable[Global___ParameterAssignment] | None = ...,
         checkpoints_kept: _builtins.int = ...,
+        weight: _builtins.float = ...,
+        priority: _builtins.int = ...,
+        elastic: Global___Elastic | None = ...,
+        further_objectives: _abc.Iterable[Global___Objective] | None = ...,
+        constraints: _abc.Iterable[Global___Constraint] | None = ...,
+        warm_start: Global___WarmStart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "template", b"template"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "elastic", b"elastic", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "template", b"template", "warm_start", b"warm_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "checkpoints_kept", b"checkpoints_kept", "enqueued", b"enqueued", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "template", b"template"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "elastic", b"elastic", "enqueued", b"enqueued", "further_objectives", b"further_objectives", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "priority", b"priority", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "template", b"template", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -177,6 +231,61 @@ class Objective(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Objective: _TypeAlias = Objective  # noqa: Y015
+
+@_typing.final
+class Constraint(_message.Message):
+    """A bound on a metric that the trial reports. A report that lacks the metric does not meet it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    METRIC_FIELD_NUMBER: _builtins.int
+    AT_MOST_FIELD_NUMBER: _builtins.int
+    AT_LEAST_FIELD_NUMBER: _builtins.int
+    metric: _builtins.str
+    at_most: _builtins.float
+    at_least: _builtins.float
+    def __init__(
+        self,
+        *,
+        metric: _builtins.str = ...,
+        at_most: _builtins.float = ...,
+        at_least: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at_least", b"at_least", "at_most", b"at_most", "bound", b"bound"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_least", b"at_least", "at_most", b"at_most", "bound", b"bound", "metric", b"metric"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_bound: _TypeAlias = _typing.Literal["at_most", "at_least"]  # noqa: Y015
+    _WhichOneofArgType_bound: _TypeAlias = _typing.Literal["bound", b"bound"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_bound) -> _WhichOneofReturnType_bound | None: ...
+
+Global___Constraint: _TypeAlias = Constraint  # noqa: Y015
+
+@_typing.final
+class WarmStart(_message.Message):
+    """Results of an earlier study, given to the sampler as if they were this study's."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STUDY_FIELD_NUMBER: _builtins.int
+    MAX_TRIALS_FIELD_NUMBER: _builtins.int
+    study: _builtins.str
+    """The name of the earlier study. Only those of its completed trials count that belong to this study's space."""
+    max_trials: _builtins.int
+    """How many of them at most, the best first; 0 means 200."""
+    def __init__(
+        self,
+        *,
+        study: _builtins.str = ...,
+        max_trials: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_trials", b"max_trials", "study", b"study"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WarmStart: _TypeAlias = WarmStart  # noqa: Y015
 
 @_typing.final
 class Parameter(_message.Message):
@@ -413,21 +522,45 @@ class Sampler(_message.Message):
 
     RANDOM_FIELD_NUMBER: _builtins.int
     GRID_FIELD_NUMBER: _builtins.int
+    SOBOL_FIELD_NUMBER: _builtins.int
+    TPE_FIELD_NUMBER: _builtins.int
+    GP_FIELD_NUMBER: _builtins.int
+    CMAES_FIELD_NUMBER: _builtins.int
+    NSGA2_FIELD_NUMBER: _builtins.int
+    NSGA3_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def random(self) -> Global___RandomSampler: ...
     @_builtins.property
     def grid(self) -> Global___GridSampler: ...
+    @_builtins.property
+    def sobol(self) -> Global___SobolSampler: ...
+    @_builtins.property
+    def tpe(self) -> Global___TpeSampler: ...
+    @_builtins.property
+    def gp(self) -> Global___GpSampler: ...
+    @_builtins.property
+    def cmaes(self) -> Global___CmaEsSampler: ...
+    @_builtins.property
+    def nsga2(self) -> Global___Nsga2Sampler: ...
+    @_builtins.property
+    def nsga3(self) -> Global___Nsga3Sampler: ...
     def __init__(
         self,
         *,
         random: Global___RandomSampler | None = ...,
         grid: Global___GridSampler | None = ...,
+        sobol: Global___SobolSampler | None = ...,
+        tpe: Global___TpeSampler | None = ...,
+        gp: Global___GpSampler | None = ...,
+        cmaes: Global___CmaEsSampler | None = ...,
+        nsga2: Global___Nsga2Sampler | None = ...,
+        nsga3: Global___Nsga3Sampler | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["grid", b"grid", "kind", b"kind", "random", b"random"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cmaes", b"cmaes", "gp", b"gp", "grid", b"grid", "kind", b"kind", "nsga2", b"nsga2", "nsga3", b"nsga3", "random", b"random", "sobol", b"sobol", "tpe", b"tpe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["grid", b"grid", "kind", b"kind", "random", b"random"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cmaes", b"cmaes", "gp", b"gp", "grid", b"grid", "kind", b"kind", "nsga2", b"nsga2", "nsga3", b"nsga3", "random", b"random", "sobol", b"sobol", "tpe", b"tpe"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["random", "grid"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["random", "grid", "sobol", "tpe", "gp", "cmaes", "nsga2", "nsga3"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -498,6 +631,149 @@ class GridSampler(_message.Message):
 Global___GridSampler: _TypeAlias = GridSampler  # noqa: Y015
 
 @_typing.final
+class SobolSampler(_message.Message):
+    """A scrambled Sobol sequence: points that fill the space more evenly than independent draws."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SobolSampler: _TypeAlias = SobolSampler  # noqa: Y015
+
+@_typing.final
+class TpeSampler(_message.Message):
+    """Tree-structured Parzen estimators, multivariate, one group for each set of parameters that exist together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STARTUP_TRIALS_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
+    MAX_RESULTS_FIELD_NUMBER: _builtins.int
+    startup_trials: _builtins.int
+    """The first so many results come from random draws; 0 means 10."""
+    candidates: _builtins.int
+    """How many candidates are drawn from the estimator of the good trials; 0 means 24."""
+    max_results: _builtins.int
+    """How many results the estimators are made from at most, the best and the latest; 0 means 1000."""
+    def __init__(
+        self,
+        *,
+        startup_trials: _builtins.int = ...,
+        candidates: _builtins.int = ...,
+        max_results: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "max_results", b"max_results", "startup_trials", b"startup_trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TpeSampler: _TypeAlias = TpeSampler  # noqa: Y015
+
+@_typing.final
+class GpSampler(_message.Message):
+    """A Gaussian process with expected improvement, pending trials included."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STARTUP_TRIALS_FIELD_NUMBER: _builtins.int
+    MAX_RESULTS_FIELD_NUMBER: _builtins.int
+    startup_trials: _builtins.int
+    """The first so many results come from random draws; 0 means 10."""
+    max_results: _builtins.int
+    """How many results the process is fitted to at most, the best and the latest; 0 means 200. A fit costs its cube."""
+    def __init__(
+        self,
+        *,
+        startup_trials: _builtins.int = ...,
+        max_results: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_results", b"max_results", "startup_trials", b"startup_trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpSampler: _TypeAlias = GpSampler  # noqa: Y015
+
+@_typing.final
+class CmaEsSampler(_message.Message):
+    """The covariance matrix adaptation evolution strategy, on the numeric parameters that always exist."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STARTUP_TRIALS_FIELD_NUMBER: _builtins.int
+    POPULATION_FIELD_NUMBER: _builtins.int
+    startup_trials: _builtins.int
+    """The first so many results come from random draws; 0 means 1."""
+    population: _builtins.int
+    """Trials a generation; 0 means 4 + ⌊3 ln d⌋ for d parameters."""
+    def __init__(
+        self,
+        *,
+        startup_trials: _builtins.int = ...,
+        population: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["population", b"population", "startup_trials", b"startup_trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CmaEsSampler: _TypeAlias = CmaEsSampler  # noqa: Y015
+
+@_typing.final
+class Nsga2Sampler(_message.Message):
+    """The genetic algorithm NSGA-II, for several objectives."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POPULATION_FIELD_NUMBER: _builtins.int
+    population: _builtins.int
+    """Trials a generation; 0 means 50."""
+    def __init__(
+        self,
+        *,
+        population: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["population", b"population"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Nsga2Sampler: _TypeAlias = Nsga2Sampler  # noqa: Y015
+
+@_typing.final
+class Nsga3Sampler(_message.Message):
+    """The genetic algorithm NSGA-III, for three objectives and more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POPULATION_FIELD_NUMBER: _builtins.int
+    population: _builtins.int
+    """Trials a generation; 0 means 50."""
+    def __init__(
+        self,
+        *,
+        population: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["population", b"population"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Nsga3Sampler: _TypeAlias = Nsga3Sampler  # noqa: Y015
+
+@_typing.final
 class Policy(_message.Message):
     """How trials are stopped, paused and promoted."""
 
@@ -505,21 +781,55 @@ class Policy(_message.Message):
 
     RUN_ALL_FIELD_NUMBER: _builtins.int
     ASHA_FIELD_NUMBER: _builtins.int
+    SUCCESSIVE_HALVING_FIELD_NUMBER: _builtins.int
+    HYPERBAND_FIELD_NUMBER: _builtins.int
+    PASHA_FIELD_NUMBER: _builtins.int
+    MEDIAN_FIELD_NUMBER: _builtins.int
+    RUNG_MEDIAN_FIELD_NUMBER: _builtins.int
+    LEARNING_CURVE_FIELD_NUMBER: _builtins.int
+    PBT_FIELD_NUMBER: _builtins.int
+    PRICE_PAUSES_FIELD_NUMBER: _builtins.int
+    price_pauses: _builtins.bool
+    """A trial that the policy would pause goes on instead where its slot has no better use for the time that writing
+    and reading the checkpoint takes. Only for policies that pause; measured, so that nothing is assumed of it.
+    """
     @_builtins.property
     def run_all(self) -> Global___RunAllPolicy: ...
     @_builtins.property
     def asha(self) -> Global___AshaPolicy: ...
+    @_builtins.property
+    def successive_halving(self) -> Global___SuccessiveHalvingPolicy: ...
+    @_builtins.property
+    def hyperband(self) -> Global___HyperbandPolicy: ...
+    @_builtins.property
+    def pasha(self) -> Global___PashaPolicy: ...
+    @_builtins.property
+    def median(self) -> Global___MedianPolicy: ...
+    @_builtins.property
+    def rung_median(self) -> Global___RungMedianPolicy: ...
+    @_builtins.property
+    def learning_curve(self) -> Global___LearningCurvePolicy: ...
+    @_builtins.property
+    def pbt(self) -> Global___PbtPolicy: ...
     def __init__(
         self,
         *,
         run_all: Global___RunAllPolicy | None = ...,
         asha: Global___AshaPolicy | None = ...,
+        successive_halving: Global___SuccessiveHalvingPolicy | None = ...,
+        hyperband: Global___HyperbandPolicy | None = ...,
+        pasha: Global___PashaPolicy | None = ...,
+        median: Global___MedianPolicy | None = ...,
+        rung_median: Global___RungMedianPolicy | None = ...,
+        learning_curve: Global___LearningCurvePolicy | None = ...,
+        pbt: Global___PbtPolicy | None = ...,
+        price_pauses: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "kind", b"kind", "run_all", b"run_all"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "hyperband", b"hyperband", "kind", b"kind", "learning_curve", b"learning_curve", "median", b"median", "pasha", b"pasha", "pbt", b"pbt", "run_all", b"run_all", "rung_median", b"rung_median", "successive_halving", b"successive_halving"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "kind", b"kind", "run_all", b"run_all"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "hyperband", b"hyperband", "kind", b"kind", "learning_curve", b"learning_curve", "median", b"median", "pasha", b"pasha", "pbt", b"pbt", "price_pauses", b"price_pauses", "run_all", b"run_all", "rung_median", b"rung_median", "successive_halving", b"successive_halving"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["run_all", "asha"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["run_all", "asha", "successive_halving", "hyperband", "pasha", "median", "rung_median", "learning_curve", "pbt"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -582,6 +892,274 @@ class AshaPolicy(_message.Message):
 Global___AshaPolicy: _TypeAlias = AshaPolicy  # noqa: Y015
 
 @_typing.final
+class PbtPolicy(_message.Message):
+    """Population-based training (Jaderberg et al., arXiv 1711.09846). The population is `max_trials`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    QUANTILE_FIELD_NUMBER: _builtins.int
+    RESAMPLE_PROBABILITY_FIELD_NUMBER: _builtins.int
+    FACTORS_FIELD_NUMBER: _builtins.int
+    MUTABLE_FIELD_NUMBER: _builtins.int
+    interval: _builtins.int
+    """Members are compared, and may copy each other, every so many steps. 0 means a tenth of max_steps, at least 1."""
+    quantile: _builtins.float
+    """The share of the population that copies, and that is copied; above 0, at most 0.5. 0 means 0.25."""
+    resample_probability: _builtins.float
+    """The probability that a mutated parameter is drawn afresh instead of perturbed. Absent means 0.25."""
+    @_builtins.property
+    def factors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """What a perturbed number is multiplied by, one of them at random. Empty means 1.2 and 0.8."""
+
+    @_builtins.property
+    def mutable(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The parameters that mutate; the others are copied with the state. Empty means all."""
+
+    def __init__(
+        self,
+        *,
+        interval: _builtins.int = ...,
+        quantile: _builtins.float = ...,
+        resample_probability: _builtins.float | None = ...,
+        factors: _abc.Iterable[_builtins.float] | None = ...,
+        mutable: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_resample_probability", b"_resample_probability", "resample_probability", b"resample_probability"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resample_probability", b"_resample_probability", "factors", b"factors", "interval", b"interval", "mutable", b"mutable", "quantile", b"quantile", "resample_probability", b"resample_probability"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__resample_probability: _TypeAlias = _typing.Literal["resample_probability"]  # noqa: Y015
+    _WhichOneofArgType__resample_probability: _TypeAlias = _typing.Literal["_resample_probability", b"_resample_probability"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__resample_probability) -> _WhichOneofReturnType__resample_probability | None: ...
+
+Global___PbtPolicy: _TypeAlias = PbtPolicy  # noqa: Y015
+
+@_typing.final
+class SuccessiveHalvingPolicy(_message.Message):
+    """Synchronous successive halving: cohorts of trials that wait for each other at every rung (Jamieson and Talwalkar,
+    arXiv 1502.07943).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ETA_FIELD_NUMBER: _builtins.int
+    MIN_STEPS_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
+    COHORT_FIELD_NUMBER: _builtins.int
+    eta: _builtins.int
+    """The reduction factor η ≥ 2; 0 means 3."""
+    min_steps: _builtins.int
+    """The first rung, as in AshaPolicy; excludes `rungs`."""
+    cohort: _builtins.int
+    """How many trials compete with each other; 0 means as many as leave one at the top, η^(rungs-1)."""
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        eta: _builtins.int = ...,
+        min_steps: _builtins.int = ...,
+        rungs: _abc.Iterable[_builtins.int] | None = ...,
+        cohort: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cohort", b"cohort", "eta", b"eta", "min_steps", b"min_steps", "rungs", b"rungs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SuccessiveHalvingPolicy: _TypeAlias = SuccessiveHalvingPolicy  # noqa: Y015
+
+@_typing.final
+class HyperbandPolicy(_message.Message):
+    """Hyperband: successive halving in several brackets (Li et al., JMLR 18)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ETA_FIELD_NUMBER: _builtins.int
+    MIN_STEPS_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
+    eta: _builtins.int
+    """The reduction factor η ≥ 2; 0 means 3."""
+    min_steps: _builtins.int
+    """The least budget of a trial in the first bracket; the rungs are max_steps/η^k; excludes `rungs`."""
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        eta: _builtins.int = ...,
+        min_steps: _builtins.int = ...,
+        rungs: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "min_steps", b"min_steps", "rungs", b"rungs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HyperbandPolicy: _TypeAlias = HyperbandPolicy  # noqa: Y015
+
+@_typing.final
+class PashaPolicy(_message.Message):
+    """PASHA: ASHA with a top rung that grows only while the top two rungs rank trials differently (Bohdal et al.,
+    arXiv 2207.06940).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ETA_FIELD_NUMBER: _builtins.int
+    MIN_STEPS_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
+    EPSILON_FIELD_NUMBER: _builtins.int
+    eta: _builtins.int
+    """The reduction factor η ≥ 2; 0 means 3."""
+    min_steps: _builtins.int
+    """The first rung, as in AshaPolicy; excludes `rungs`."""
+    epsilon: _builtins.float
+    """Values that differ by no more count as equal when rungs are compared; absent: estimated as in the paper."""
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        eta: _builtins.int = ...,
+        min_steps: _builtins.int = ...,
+        rungs: _abc.Iterable[_builtins.int] | None = ...,
+        epsilon: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epsilon", b"_epsilon", "epsilon", b"epsilon"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epsilon", b"_epsilon", "epsilon", b"epsilon", "eta", b"eta", "min_steps", b"min_steps", "rungs", b"rungs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__epsilon: _TypeAlias = _typing.Literal["epsilon"]  # noqa: Y015
+    _WhichOneofArgType__epsilon: _TypeAlias = _typing.Literal["_epsilon", b"_epsilon"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epsilon) -> _WhichOneofReturnType__epsilon | None: ...
+
+Global___PashaPolicy: _TypeAlias = PashaPolicy  # noqa: Y015
+
+@_typing.final
+class MedianPolicy(_message.Message):
+    """Median stopping, as in Vizier: a trial whose best value so far is worse than the median of the others' running
+    averages is stopped.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
+    COMPLETED_ONLY_FIELD_NUMBER: _builtins.int
+    GRACE_STEPS_FIELD_NUMBER: _builtins.int
+    MIN_PEERS_FIELD_NUMBER: _builtins.int
+    interval: _builtins.int
+    """The rule is applied every so many steps; 0 means a hundredth of max_steps. Excludes `rungs`."""
+    completed_only: _builtins.bool
+    """Compare with completed trials only, instead of with all that came as far."""
+    grace_steps: _builtins.int
+    """No trial is stopped before so many steps."""
+    min_peers: _builtins.int
+    """No trial is stopped while there are fewer others to compare with; 0 means 3."""
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        interval: _builtins.int = ...,
+        rungs: _abc.Iterable[_builtins.int] | None = ...,
+        completed_only: _builtins.bool = ...,
+        grace_steps: _builtins.int = ...,
+        min_peers: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed_only", b"completed_only", "grace_steps", b"grace_steps", "interval", b"interval", "min_peers", b"min_peers", "rungs", b"rungs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MedianPolicy: _TypeAlias = MedianPolicy  # noqa: Y015
+
+@_typing.final
+class RungMedianPolicy(_message.Message):
+    """A trial whose value at a rung is worse, by more than a tolerance, than the median of the values there is stopped."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
+    TOLERANCE_FIELD_NUMBER: _builtins.int
+    GRACE_STEPS_FIELD_NUMBER: _builtins.int
+    MIN_RESULTS_FIELD_NUMBER: _builtins.int
+    interval: _builtins.int
+    """As in MedianPolicy."""
+    tolerance: _builtins.float
+    """As a share of the median; absent means 0.05."""
+    grace_steps: _builtins.int
+    """No trial is stopped before so many steps."""
+    min_results: _builtins.int
+    """No trial is stopped while there are fewer values at the rung, its own included; 0 means 3."""
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        interval: _builtins.int = ...,
+        rungs: _abc.Iterable[_builtins.int] | None = ...,
+        tolerance: _builtins.float | None = ...,
+        grace_steps: _builtins.int = ...,
+        min_results: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_tolerance", b"_tolerance", "tolerance", b"tolerance"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tolerance", b"_tolerance", "grace_steps", b"grace_steps", "interval", b"interval", "min_results", b"min_results", "rungs", b"rungs", "tolerance", b"tolerance"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__tolerance: _TypeAlias = _typing.Literal["tolerance"]  # noqa: Y015
+    _WhichOneofArgType__tolerance: _TypeAlias = _typing.Literal["_tolerance", b"_tolerance"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tolerance) -> _WhichOneofReturnType__tolerance | None: ...
+
+Global___RungMedianPolicy: _TypeAlias = RungMedianPolicy  # noqa: Y015
+
+@_typing.final
+class LearningCurvePolicy(_message.Message):
+    """A trial is stopped when its curve, extrapolated, is unlikely to beat the best value at the full budget."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
+    THRESHOLD_FIELD_NUMBER: _builtins.int
+    MIN_POINTS_FIELD_NUMBER: _builtins.int
+    GRACE_STEPS_FIELD_NUMBER: _builtins.int
+    interval: _builtins.int
+    """As in MedianPolicy."""
+    threshold: _builtins.float
+    """A trial whose probability to beat the best is below this is stopped; absent means 0.05."""
+    min_points: _builtins.int
+    """No trial is stopped with fewer points of its curve known; 0 means 4."""
+    grace_steps: _builtins.int
+    """No trial is stopped before so many steps."""
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        interval: _builtins.int = ...,
+        rungs: _abc.Iterable[_builtins.int] | None = ...,
+        threshold: _builtins.float | None = ...,
+        min_points: _builtins.int = ...,
+        grace_steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_threshold", b"_threshold", "threshold", b"threshold"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_threshold", b"_threshold", "grace_steps", b"grace_steps", "interval", b"interval", "min_points", b"min_points", "rungs", b"rungs", "threshold", b"threshold"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__threshold: _TypeAlias = _typing.Literal["threshold"]  # noqa: Y015
+    _WhichOneofArgType__threshold: _TypeAlias = _typing.Literal["_threshold", b"_threshold"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__threshold) -> _WhichOneofReturnType__threshold | None: ...
+
+Global___LearningCurvePolicy: _TypeAlias = LearningCurvePolicy  # noqa: Y015
+
+@_typing.final
 class Resources(_message.Message):
     """What one trial occupies while it runs."""
 
@@ -610,13 +1188,31 @@ class Resources(_message.Message):
     GPUS_FIELD_NUMBER: _builtins.int
     GPU_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    GPU_MILLI_FIELD_NUMBER: _builtins.int
+    GPU_TYPES_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
+    PROCESSES_FIELD_NUMBER: _builtins.int
     gpus: _builtins.int
     """Whole GPUs; 0 means one CPU slot."""
     gpu_memory_bytes: _builtins.int
     """Memory that each GPU must have, in bytes; 0 means any."""
+    gpu_milli: _builtins.int
+    """Thousandths of one GPU, 1 to 999, in place of whole ones: several trials share the GPU. `gpu_memory_bytes` is
+    then the trial's own budget; 0 means the same share of the GPU's memory.
+    """
+    cpus: _builtins.int
+    """With GPUs: cores that must come with them, each slot bringing an equal share of its machine's. Without: CPU
+    slots of one worker, taken together; 0 means 1.
+    """
+    processes: Global___Processes.ValueType
+    """How a grant of several slots is run."""
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Labels that the worker must carry."""
+
+    @_builtins.property
+    def gpu_types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Models that will do, by any part of the name that the worker reports, in any case; none: any."""
 
     def __init__(
         self,
@@ -624,14 +1220,71 @@ class Resources(_message.Message):
         gpus: _builtins.int = ...,
         gpu_memory_bytes: _builtins.int = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        gpu_milli: _builtins.int = ...,
+        gpu_types: _abc.Iterable[_builtins.str] | None = ...,
+        cpus: _builtins.int = ...,
+        processes: Global___Processes.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_memory_bytes", b"gpu_memory_bytes", "gpus", b"gpus", "labels", b"labels"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_milli", b"gpu_milli", "gpu_types", b"gpu_types", "gpus", b"gpus", "labels", b"labels", "processes", b"processes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Resources: _TypeAlias = Resources  # noqa: Y015
+
+@_typing.final
+class Elastic(_message.Message):
+    """How a trial's grant changes on its way. A trial changes its grant at a rung: it is paused and resumed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRANTS_FIELD_NUMBER: _builtins.int
+    SPARE_FIELD_NUMBER: _builtins.int
+    spare: _builtins.int
+    """A trial on its way to the full budget may take up to this many slots while nothing waits for them; 0 means none."""
+    @_builtins.property
+    def grants(self) -> _containers.RepeatedCompositeFieldContainer[Global___ElasticGrant]:
+        """The grant by progress, `from_step` increasing; before the first row the study's `resources` hold."""
+
+    def __init__(
+        self,
+        *,
+        grants: _abc.Iterable[Global___ElasticGrant] | None = ...,
+        spare: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grants", b"grants", "spare", b"spare"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Elastic: _TypeAlias = Elastic  # noqa: Y015
+
+@_typing.final
+class ElasticGrant(_message.Message):
+    """From a step on, so many slots: GPUs, or CPU slots where no GPU is asked for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FROM_STEP_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    from_step: _builtins.int
+    """The steps done when the row begins to hold: a rung's milestone."""
+    slots: _builtins.int
+    def __init__(
+        self,
+        *,
+        from_step: _builtins.int = ...,
+        slots: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_step", b"from_step", "slots", b"slots"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ElasticGrant: _TypeAlias = ElasticGrant  # noqa: Y015
 
 @_typing.final
 class TrialTemplate(_message.Message):

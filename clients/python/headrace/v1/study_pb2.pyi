@@ -120,6 +120,7 @@ class StudyStatus(_message.Message):
     STEPS_SPENT_FIELD_NUMBER: _builtins.int
     STEPS_RUN_ALL_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
+    FRONT_FIELD_NUMBER: _builtins.int
     pending: _builtins.int
     """The number of trials in each state."""
     running: _builtins.int
@@ -148,6 +149,10 @@ class StudyStatus(_message.Message):
     def rungs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RungStatus]:
         """Lowest rung first, summed over brackets."""
 
+    @_builtins.property
+    def front(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.Trial]:
+        """With several objectives: the feasible trials that no other one beats in every objective, by the first one."""
+
     def __init__(
         self,
         *,
@@ -166,10 +171,11 @@ class StudyStatus(_message.Message):
         steps_spent: _builtins.int = ...,
         steps_run_all: _builtins.int = ...,
         cursor: _builtins.int = ...,
+        front: _abc.Iterable[_trial_pb2.Trial] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "best", b"best"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "best", b"best", "cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "best", b"best", "cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "front", b"front", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1310,18 +1316,24 @@ class ListWorkersResponse(_message.Message):
 
     WORKERS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]: ...
+    @_builtins.property
+    def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___StudyShare]:
+        """Every active study, the greatest claim first; on the first page only."""
+
     def __init__(
         self,
         *,
         workers: _abc.Iterable[Global___WorkerStatus] | None = ...,
         next_page_token: _builtins.str = ...,
+        shares: _abc.Iterable[Global___StudyShare] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "shares", b"shares", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1359,16 +1371,27 @@ class WorkerStatus(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     LAST_SEEN_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    RESERVATION_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`workers/{worker}`."""
     connected: _builtins.bool
     version: _builtins.str
+    cpus: _builtins.int
+    """The machine's cores."""
+    trouble: _builtins.str
+    """What keeps the worker from its work now, such as a full disk, in its own words; empty while nothing does."""
     @_builtins.property
     def slots(self) -> _containers.RepeatedCompositeFieldContainer[Global___SlotStatus]: ...
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def last_seen(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def reservation(self) -> Global___SlotReservation:
+        """The trial that the worker's slots are kept for, if there is one."""
+
     def __init__(
         self,
         *,
@@ -1378,14 +1401,51 @@ class WorkerStatus(_message.Message):
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         last_seen: _timestamp_pb2.Timestamp | None = ...,
         version: _builtins.str = ...,
+        reservation: Global___SlotReservation | None = ...,
+        cpus: _builtins.int = ...,
+        trouble: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["last_seen", b"last_seen"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_seen", b"last_seen", "reservation", b"reservation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "slots", b"slots", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "cpus", b"cpus", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "reservation", b"reservation", "slots", b"slots", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkerStatus: _TypeAlias = WorkerStatus  # noqa: Y015
+
+@_typing.final
+class SlotReservation(_message.Message):
+    """A worker kept free for a trial that fits nowhere yet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIAL_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    trial: _builtins.str
+    slots: _builtins.int
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def ready(self) -> _timestamp_pb2.Timestamp:
+        """By measured times; absent where unknown."""
+
+    def __init__(
+        self,
+        *,
+        trial: _builtins.str = ...,
+        slots: _builtins.int = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        ready: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ready", b"ready", "since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ready", b"ready", "since", b"since", "slots", b"slots", "trial", b"trial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SlotReservation: _TypeAlias = SlotReservation  # noqa: Y015
 
 @_typing.final
 class SlotStatus(_message.Message):
@@ -1397,11 +1457,16 @@ class SlotStatus(_message.Message):
     DEVICE_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     TRIAL_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     device: _builtins.str
     memory_bytes: _builtins.int
     trial: _builtins.str
-    """The trial that holds the slot; empty when free."""
+    """The trial that holds the slot; empty when free. The first one where several share it."""
+    @_builtins.property
+    def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___SlotHolder]:
+        """Everyone who holds a part of the slot."""
+
     def __init__(
         self,
         *,
@@ -1409,11 +1474,95 @@ class SlotStatus(_message.Message):
         device: _builtins.str = ...,
         memory_bytes: _builtins.int = ...,
         trial: _builtins.str = ...,
+        holders: _abc.Iterable[Global___SlotHolder] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "index", b"index", "memory_bytes", b"memory_bytes", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "holders", b"holders", "index", b"index", "memory_bytes", b"memory_bytes", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SlotStatus: _TypeAlias = SlotStatus  # noqa: Y015
+
+@_typing.final
+class SlotHolder(_message.Message):
+    """A trial on a slot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIAL_FIELD_NUMBER: _builtins.int
+    MILLI_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
+    trial: _builtins.str
+    milli: _builtins.int
+    """Thousandths of the slot."""
+    memory_bytes: _builtins.int
+    """Its memory budget; 0 where it has the whole slot."""
+    leaving: _builtins.str
+    """Why it is to leave at its next rung or report; empty while it may stay."""
+    def __init__(
+        self,
+        *,
+        trial: _builtins.str = ...,
+        milli: _builtins.int = ...,
+        memory_bytes: _builtins.int = ...,
+        leaving: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leaving", b"leaving", "memory_bytes", b"memory_bytes", "milli", b"milli", "trial", b"trial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SlotHolder: _TypeAlias = SlotHolder  # noqa: Y015
+
+@_typing.final
+class StudyShare(_message.Message):
+    """What an active study has of the cluster."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STUDY_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    CPU_SLOTS_FIELD_NUMBER: _builtins.int
+    GPU_SECONDS_FIELD_NUMBER: _builtins.int
+    CPU_SECONDS_FIELD_NUMBER: _builtins.int
+    VIRTUAL_TIME_S_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    study: _builtins.str
+    """`studies/{study}`."""
+    weight: _builtins.float
+    priority: _builtins.int
+    gpus: _builtins.float
+    """GPUs and CPU slots held now."""
+    cpu_slots: _builtins.float
+    gpu_seconds: _builtins.float
+    """Used since the study began."""
+    cpu_seconds: _builtins.float
+    virtual_time_s: _builtins.float
+    """Use by weight since it last joined the others; the least one goes first."""
+    waiting: _builtins.bool
+    """Whether a trial of it waits for slots."""
+    def __init__(
+        self,
+        *,
+        study: _builtins.str = ...,
+        weight: _builtins.float = ...,
+        priority: _builtins.int = ...,
+        gpus: _builtins.float = ...,
+        cpu_slots: _builtins.float = ...,
+        gpu_seconds: _builtins.float = ...,
+        cpu_seconds: _builtins.float = ...,
+        virtual_time_s: _builtins.float = ...,
+        waiting: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_seconds", b"cpu_seconds", "cpu_slots", b"cpu_slots", "gpu_seconds", b"gpu_seconds", "gpus", b"gpus", "priority", b"priority", "study", b"study", "virtual_time_s", b"virtual_time_s", "waiting", b"waiting", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StudyShare: _TypeAlias = StudyShare  # noqa: Y015

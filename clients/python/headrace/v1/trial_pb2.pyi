@@ -112,6 +112,26 @@ class Trial(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class ObjectiveValuesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
@@ -139,6 +159,12 @@ class Trial(_message.Message):
     METRICS_FIELD_NUMBER: _builtins.int
     LOG_PATH_FIELD_NUMBER: _builtins.int
     LOG_TAIL_FIELD_NUMBER: _builtins.int
+    SLOT_MILLI_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
+    LINEAGE_FIELD_NUMBER: _builtins.int
+    OBJECTIVE_VALUES_FIELD_NUMBER: _builtins.int
+    FEASIBLE_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`studies/{study}/trials/{number}`."""
     number: _builtins.int
@@ -174,6 +200,14 @@ class Trial(_message.Message):
     """The log file, on the machine of the worker that ran the trial last; empty before."""
     log_tail: _builtins.str
     """The end of the log of the last attempt that failed or was lost."""
+    slot_milli: _builtins.int
+    """Thousandths of each slot that the trial holds: 1000, or less where it shares a GPU."""
+    waits_for: _builtins.str
+    """While it could run and does not: what it waits for."""
+    feasible: _builtins.bool
+    """Whether the last report meets every constraint; absent without constraints, and before the first report."""
+    generation: _builtins.int
+    """The generation that an evolutionary sampler proposed the trial for; absent for others."""
     @_builtins.property
     def parameters(self) -> _spec_pb2.ParameterAssignment: ...
     @_builtins.property
@@ -195,6 +229,14 @@ class Trial(_message.Message):
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Every metric in the last report, the objective included."""
+
+    @_builtins.property
+    def lineage(self) -> _containers.RepeatedCompositeFieldContainer[Global___Exploit]:
+        """What the trial copied from others, in order; `parameters` are those of the last exploit."""
+
+    @_builtins.property
+    def objective_values(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Every objective in the last report, by metric; only in studies with several objectives."""
 
     def __init__(
         self,
@@ -226,13 +268,23 @@ class Trial(_message.Message):
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         log_path: _builtins.str = ...,
         log_tail: _builtins.str = ...,
+        slot_milli: _builtins.int = ...,
+        waits_for: _builtins.str = ...,
+        lineage: _abc.Iterable[Global___Exploit] | None = ...,
+        objective_values: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        feasible: _builtins.bool | None = ...,
+        generation: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_milestone", b"_milestone", "_value", b"_value", "best_value", b"best_value", "checkpoint", b"checkpoint", "create_time", b"create_time", "end_time", b"end_time", "milestone", b"milestone", "parameters", b"parameters", "start_time", b"start_time", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_value", b"_value", "best_value", b"best_value", "checkpoint", b"checkpoint", "create_time", b"create_time", "end_time", b"end_time", "feasible", b"feasible", "generation", b"generation", "milestone", b"milestone", "parameters", b"parameters", "start_time", b"start_time", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_milestone", b"_milestone", "_value", b"_value", "baseline", b"baseline", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "checkpoint", b"checkpoint", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "epoch", b"epoch", "failures", b"failures", "interruptions", b"interruptions", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "parameters", b"parameters", "rung_results", b"rung_results", "slots", b"slots", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "value", b"value", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_value", b"_value", "baseline", b"baseline", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "checkpoint", b"checkpoint", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "epoch", b"epoch", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "parameters", b"parameters", "rung_results", b"rung_results", "slot_milli", b"slot_milli", "slots", b"slots", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_value: _TypeAlias = _typing.Literal["best_value"]  # noqa: Y015
     _WhichOneofArgType__best_value: _TypeAlias = _typing.Literal["_best_value", b"_best_value"]  # noqa: Y015
+    _WhichOneofReturnType__feasible: _TypeAlias = _typing.Literal["feasible"]  # noqa: Y015
+    _WhichOneofArgType__feasible: _TypeAlias = _typing.Literal["_feasible", b"_feasible"]  # noqa: Y015
+    _WhichOneofReturnType__generation: _TypeAlias = _typing.Literal["generation"]  # noqa: Y015
+    _WhichOneofArgType__generation: _TypeAlias = _typing.Literal["_generation", b"_generation"]  # noqa: Y015
     _WhichOneofReturnType__milestone: _TypeAlias = _typing.Literal["milestone"]  # noqa: Y015
     _WhichOneofArgType__milestone: _TypeAlias = _typing.Literal["_milestone", b"_milestone"]  # noqa: Y015
     _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
@@ -240,11 +292,64 @@ class Trial(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__best_value) -> _WhichOneofReturnType__best_value | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__feasible) -> _WhichOneofReturnType__feasible | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__generation) -> _WhichOneofReturnType__generation | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__milestone) -> _WhichOneofReturnType__milestone | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
 
 Global___Trial: _TypeAlias = Trial  # noqa: Y015
+
+@_typing.final
+class Exploit(_message.Message):
+    """One exploit: the state of a donor, taken over at a rung, and the mutated configuration to go on with."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUNG_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    DONOR_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    DONOR_VALUE_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    PREVIOUS_PARAMETERS_FIELD_NUMBER: _builtins.int
+    rung: _builtins.int
+    """The rung at which the trial stopped and copied, and the step that the donor's state is from."""
+    step: _builtins.int
+    donor: _builtins.str
+    """`studies/{study}/trials/{number}`."""
+    donor_value: _builtins.float
+    """The donor's value at the rung."""
+    @_builtins.property
+    def checkpoint(self) -> Global___CheckpointRef: ...
+    @_builtins.property
+    def parameters(self) -> _spec_pb2.ParameterAssignment: ...
+    @_builtins.property
+    def previous_parameters(self) -> _spec_pb2.ParameterAssignment:
+        """The configuration that the trial had before."""
+
+    def __init__(
+        self,
+        *,
+        rung: _builtins.int = ...,
+        step: _builtins.int = ...,
+        donor: _builtins.str = ...,
+        checkpoint: Global___CheckpointRef | None = ...,
+        donor_value: _builtins.float | None = ...,
+        parameters: _spec_pb2.ParameterAssignment | None = ...,
+        previous_parameters: _spec_pb2.ParameterAssignment | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_donor_value", b"_donor_value", "checkpoint", b"checkpoint", "donor_value", b"donor_value", "parameters", b"parameters", "previous_parameters", b"previous_parameters"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_donor_value", b"_donor_value", "checkpoint", b"checkpoint", "donor", b"donor", "donor_value", b"donor_value", "parameters", b"parameters", "previous_parameters", b"previous_parameters", "rung", b"rung", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__donor_value: _TypeAlias = _typing.Literal["donor_value"]  # noqa: Y015
+    _WhichOneofArgType__donor_value: _TypeAlias = _typing.Literal["_donor_value", b"_donor_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__donor_value) -> _WhichOneofReturnType__donor_value | None: ...
+
+Global___Exploit: _TypeAlias = Exploit  # noqa: Y015
 
 @_typing.final
 class RungResult(_message.Message):
@@ -259,6 +364,7 @@ class RungResult(_message.Message):
     ARRIVAL_FIELD_NUMBER: _builtins.int
     PROMOTED_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
     rung: _builtins.int
     milestone: _builtins.int
     """The rung's level, in steps."""
@@ -271,6 +377,10 @@ class RungResult(_message.Message):
     promoted: _builtins.bool
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def cost(self) -> Global___RungCost:
+        """What was measured on the way to the rung; only where the policy prices pauses."""
+
     def __init__(
         self,
         *,
@@ -281,16 +391,64 @@ class RungResult(_message.Message):
         arrival: _builtins.int = ...,
         promoted: _builtins.bool = ...,
         time: _timestamp_pb2.Timestamp | None = ...,
+        cost: Global___RungCost | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "time", b"time", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "cost", b"cost", "time", b"time", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "arrival", b"arrival", "milestone", b"milestone", "promoted", b"promoted", "rung", b"rung", "step", b"step", "time", b"time", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "arrival", b"arrival", "cost", b"cost", "milestone", b"milestone", "promoted", b"promoted", "rung", b"rung", "step", b"step", "time", b"time", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
     _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
 
 Global___RungResult: _TypeAlias = RungResult  # noqa: Y015
+
+@_typing.final
+class RungCost(_message.Message):
+    """What was measured on the way to a rung; absent where nothing was."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_S_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_BYTES_FIELD_NUMBER: _builtins.int
+    WRITE_S_FIELD_NUMBER: _builtins.int
+    READ_S_FIELD_NUMBER: _builtins.int
+    step_s: _builtins.float
+    """Training time a step, in seconds."""
+    checkpoint_bytes: _builtins.int
+    write_s: _builtins.float
+    """How long the checkpoint took to write, and the last restore to read."""
+    read_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        step_s: _builtins.float | None = ...,
+        checkpoint_bytes: _builtins.int | None = ...,
+        write_s: _builtins.float | None = ...,
+        read_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes", "_read_s", b"_read_s", "_step_s", b"_step_s", "_write_s", b"_write_s", "checkpoint_bytes", b"checkpoint_bytes", "read_s", b"read_s", "step_s", b"step_s", "write_s", b"write_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes", "_read_s", b"_read_s", "_step_s", b"_step_s", "_write_s", b"_write_s", "checkpoint_bytes", b"checkpoint_bytes", "read_s", b"read_s", "step_s", b"step_s", "write_s", b"write_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__checkpoint_bytes: _TypeAlias = _typing.Literal["checkpoint_bytes"]  # noqa: Y015
+    _WhichOneofArgType__checkpoint_bytes: _TypeAlias = _typing.Literal["_checkpoint_bytes", b"_checkpoint_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__read_s: _TypeAlias = _typing.Literal["read_s"]  # noqa: Y015
+    _WhichOneofArgType__read_s: _TypeAlias = _typing.Literal["_read_s", b"_read_s"]  # noqa: Y015
+    _WhichOneofReturnType__step_s: _TypeAlias = _typing.Literal["step_s"]  # noqa: Y015
+    _WhichOneofArgType__step_s: _TypeAlias = _typing.Literal["_step_s", b"_step_s"]  # noqa: Y015
+    _WhichOneofReturnType__write_s: _TypeAlias = _typing.Literal["write_s"]  # noqa: Y015
+    _WhichOneofArgType__write_s: _TypeAlias = _typing.Literal["_write_s", b"_write_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__checkpoint_bytes) -> _WhichOneofReturnType__checkpoint_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__read_s) -> _WhichOneofReturnType__read_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step_s) -> _WhichOneofReturnType__step_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__write_s) -> _WhichOneofReturnType__write_s | None: ...
+
+Global___RungCost: _TypeAlias = RungCost  # noqa: Y015
 
 @_typing.final
 class CheckpointRef(_message.Message):

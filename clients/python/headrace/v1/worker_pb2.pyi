@@ -127,6 +127,7 @@ class SessionResponse(_message.Message):
     CANCEL_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
     ACK_FIELD_NUMBER: _builtins.int
+    VACATE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -139,6 +140,8 @@ class SessionResponse(_message.Message):
     def drain(self) -> Global___Drain: ...
     @_builtins.property
     def ack(self) -> Global___Ack: ...
+    @_builtins.property
+    def vacate(self) -> Global___Vacate: ...
     def __init__(
         self,
         *,
@@ -148,12 +151,13 @@ class SessionResponse(_message.Message):
         cancel: Global___Cancel | None = ...,
         drain: Global___Drain | None = ...,
         ack: Global___Ack | None = ...,
+        vacate: Global___Vacate | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "drain", b"drain", "message", b"message", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "drain", b"drain", "message", b"message", "vacate", b"vacate", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "drain", b"drain", "message", b"message", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "drain", b"drain", "message", b"message", "vacate", b"vacate", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "assign", "decision", "cancel", "drain", "ack"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "assign", "decision", "cancel", "drain", "ack", "vacate"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -192,6 +196,7 @@ class Hello(_message.Message):
     HELD_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     LOG_DIR_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """The worker's name: stable over restarts, unique in the cluster."""
     incarnation: _builtins.str
@@ -199,6 +204,8 @@ class Hello(_message.Message):
     version: _builtins.str
     log_dir: _builtins.str
     """Where the worker writes trial logs, as `{log_dir}/{study}/{number}.log`: an absolute path on its machine."""
+    cpus: _builtins.int
+    """The machine's cores that trials may use; 0 means unknown."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]: ...
     @_builtins.property
@@ -217,10 +224,11 @@ class Hello(_message.Message):
         held: _abc.Iterable[_event_pb2.LeaseRef] | None = ...,
         version: _builtins.str = ...,
         log_dir: _builtins.str = ...,
+        cpus: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "held", b"held", "incarnation", b"incarnation", "labels", b"labels", "log_dir", b"log_dir", "version", b"version", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "devices", b"devices", "held", b"held", "incarnation", b"incarnation", "labels", b"labels", "log_dir", b"log_dir", "version", b"version", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -271,7 +279,10 @@ class Heartbeat(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     TELEMETRY_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
+    trouble: _builtins.str
+    """For people: what keeps the worker from its work now (a full disk), empty while nothing does. It goes on trying."""
     @_builtins.property
     def telemetry(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceTelemetry]: ...
     @_builtins.property
@@ -284,10 +295,11 @@ class Heartbeat(_message.Message):
         sequence: _builtins.int = ...,
         telemetry: _abc.Iterable[Global___DeviceTelemetry] | None = ...,
         held: _abc.Iterable[_event_pb2.LeaseRef] | None = ...,
+        trouble: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["held", b"held", "sequence", b"sequence", "telemetry", b"telemetry"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held", b"held", "sequence", b"sequence", "telemetry", b"telemetry", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -512,6 +524,7 @@ class Assign(_message.Message):
     METRIC_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_KEPT_FIELD_NUMBER: _builtins.int
     RESUME_STEP_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_SHARED_FIELD_NUMBER: _builtins.int
     next_milestone: _builtins.int
     """The step up to which the trial may run without asking."""
     max_steps: _builtins.int
@@ -523,6 +536,8 @@ class Assign(_message.Message):
     """How many checkpoints of the trial to keep beside those of pauses."""
     resume_step: _builtins.int
     """The step the checkpoint was taken at; 0 for a start from nothing."""
+    checkpoints_shared: _builtins.bool
+    """Other trials may be given this trial's checkpoints: delete none but after a decision, which names those to keep."""
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     @_builtins.property
@@ -549,10 +564,11 @@ class Assign(_message.Message):
         metric: _builtins.str = ...,
         checkpoints_kept: _builtins.int = ...,
         resume_step: _builtins.int = ...,
+        checkpoints_shared: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "grant", b"grant", "lease", b"lease", "parameters", b"parameters", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "grant", b"grant", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "seed", b"seed", "template", b"template"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "grant", b"grant", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "seed", b"seed", "template", b"template"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -565,6 +581,14 @@ class Grant(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SLOTS_FIELD_NUMBER: _builtins.int
+    MILLI_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    PROCESSES_FIELD_NUMBER: _builtins.int
+    milli: _builtins.int
+    """Thousandths of each slot; 0 means 1000."""
+    memory_bytes: _builtins.int
+    """The memory budget on each slot; 0 means all of it."""
+    processes: _spec_pb2.Processes.ValueType
     @_builtins.property
     def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Indices into the worker's devices."""
@@ -573,10 +597,13 @@ class Grant(_message.Message):
         self,
         *,
         slots: _abc.Iterable[_builtins.int] | None = ...,
+        milli: _builtins.int = ...,
+        memory_bytes: _builtins.int = ...,
+        processes: _spec_pb2.Processes.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_bytes", b"memory_bytes", "milli", b"milli", "processes", b"processes", "slots", b"slots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -637,6 +664,33 @@ class Cancel(_message.Message):
 Global___Cancel: _TypeAlias = Cancel  # noqa: Y015
 
 @_typing.final
+class Vacate(_message.Message):
+    """Others need the slots of this lease: the trial is to save at its next report and wait for the decision, as it does
+    at a milestone. Nothing is lost where this message is: the scheduler asks again, and at the next rung at the latest.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    @_builtins.property
+    def lease(self) -> _event_pb2.LeaseRef: ...
+    def __init__(
+        self,
+        *,
+        lease: _event_pb2.LeaseRef | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Vacate: _TypeAlias = Vacate  # noqa: Y015
+
+@_typing.final
 class Drain(_message.Message):
     """This replica goes away: finish what is in flight and connect to another."""
 
@@ -665,16 +719,22 @@ class Ack(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SEQUENCES_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
+    heartbeat: _builtins.int
+    """Answers the heartbeat of this sequence as soon as it is read, so that a worker whose scheduler is gone without a
+    word (a half-open connection, a frozen process) notices well before its leases end. 0 in answers to messages.
+    """
     @_builtins.property
     def sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
         sequences: _abc.Iterable[_builtins.int] | None = ...,
+        heartbeat: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["sequences", b"sequences"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "sequences", b"sequences"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

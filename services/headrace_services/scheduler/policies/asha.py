@@ -5,6 +5,12 @@ highest milestone down (brackets with the same milestone in order of their numbe
 n results are its best ⌊n/η⌋ that were not promoted yet, and the best of them goes on. Nothing is decided for good:
 a trial that is outside the best now may be inside when more results have come.
 
+A study ends with a trial that had the full budget: when no more results can come (no further configurations, and
+nobody in training), no candidate is left and no trial has reached the last rung, the best one that waits at the highest
+rung goes on all the same. ⌊n/η⌋ is made for an endless stream; of 150 trials over six rungs with η=3 the last rung
+would get ⌊1/3⌋ = 0, and the winner would be known from half of its training. One trial gets this chance, up to the
+last rung; when it ends on the way, no other one gets it. (Decision 0020.)
+
 **Stopping.** At a rung a trial goes on iff it is among the best max(1, ⌊n/η⌋) of the n results there, its own
 included; else it is stopped. A result that equals the last one kept is kept too: the rule stops what is worse than
 the cutoff, and a tie is not. (In promotion, where a number of places is given out, ties go by arrival.)
@@ -16,6 +22,7 @@ A trial past a rung, because a report crossed several milestones, counts as prom
 """
 
 from headrace.spec import AshaPolicy, AshaVariant, StudySpec
+from headrace_services.scheduler.brackets import draw_bracket
 from headrace_services.scheduler.policies.protocol import (
     Action,
     Explanation,
@@ -26,6 +33,7 @@ from headrace_services.scheduler.policies.protocol import (
 )
 from headrace_services.scheduler.policies.ranking import Place, Ranking
 from headrace_services.scheduler.policies.sentences import compare_sentence, no_value_sentence, standing
+from headrace_services.scheduler.records import Params
 
 
 def make_asha(spec: StudySpec, policy: AshaPolicy) -> Policy:
@@ -33,16 +41,19 @@ def make_asha(spec: StudySpec, policy: AshaPolicy) -> Policy:
     levels = policy.ladder(spec.max_steps)
     ladders = tuple(levels[bracket:] for bracket in range(policy.brackets))
     variant = AshaPromotion if policy.variant is AshaVariant.PROMOTION else AshaStopping
-    return variant(ladders=ladders, eta=policy.eta, maximize=spec.maximizes())
+    return variant(ladders=ladders, eta=policy.eta, maximize=spec.maximizes(), seed=spec.seed)
 
 
-class _Asha:
+class _Asha(Policy):
     """What the variants share: a ranking per rung, and where each trial stands."""
 
     rule = "asha"
 
-    def __init__(self, *, ladders: tuple[tuple[int, ...], ...], eta: int, maximize: bool) -> None:
+    def __init__(
+        self, *, ladders: tuple[tuple[int, ...], ...], eta: int, maximize: bool, seed: int = 0
+    ) -> None:
         self._ladders = ladders
+        self._seed = seed
         self._eta = eta
         self._rungs = {
             (bracket, rung): Ranking(maximize=maximize)
@@ -57,9 +68,27 @@ class _Asha:
         self._top: dict[int, tuple[int, int]] = {}
         self._waits_at: dict[int, tuple[int, int]] = {}
         self._withdrawn: set[int] = set()
+        self._in_training: set[int] = set()
+        self._last: int | None = None
+        """The last trial that went on although it was not among the best ⌊n/η⌋."""
+
+    @property
+    def brackets(self) -> int:
+        return len(self._ladders)
+
+    def bracket(self, number: int) -> int:
+        if self.brackets == 1:
+            return 0
+        levels = len(self._ladders[0])
+        return draw_bracket(self._seed, number, self.brackets, levels=levels, eta=self._eta)
 
     def ladder(self, bracket: int) -> tuple[int, ...]:
         return self._ladders[bracket]
+
+    def joined(self, trial: int, bracket: int, params: Params) -> None:
+        del bracket, params
+        if trial not in self._withdrawn and trial not in self._top:
+            self._in_training.add(trial)
 
     def record(self, result: RungResult) -> None:
         place = (result.bracket, result.rung)
@@ -71,16 +100,30 @@ class _Asha:
         self._rungs[place].add(result, waits=result.trial not in self._withdrawn)
         self._stop_waiting(result.trial)
         self._top[result.trial] = self._waits_at[result.trial] = place
+        self._in_training.discard(result.trial)
 
     def promoted(self, trial: int, bracket: int, rung: int) -> None:
         self._ranking(bracket, rung).result(trial)
         if self._waits_at.get(trial) == (bracket, rung):
+            place = self._rungs[bracket, rung].place(trial)
+            if place.rank > place.results // self._eta:
+                self._last = trial
             self._stop_waiting(trial)
+            if trial not in self._withdrawn:
+                self._in_training.add(trial)
 
     def withdraw(self, trial: int) -> None:
         self._withdrawn.add(trial)
+        self._in_training.discard(trial)
         if trial in self._waits_at:
             self._rungs[self._waits_at[trial]].leave(trial)
+
+    def _finished(self) -> bool:
+        """Whether a trial has reached the last rung with a value."""
+        return any(
+            self._rungs[bracket, len(ladder) - 1].value_at(1) is not None
+            for bracket, ladder in enumerate(self._ladders)
+        )
 
     def _stop_waiting(self, trial: int) -> None:
         place = self._waits_at.pop(trial, None)
@@ -113,7 +156,8 @@ class AshaPromotion(_Asha):
 
     rule = "asha_promotion"
 
-    def verdict(self, trial: int, bracket: int, rung: int) -> Verdict:
+    def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
+        del more
         ranking = self._ranking(bracket, rung)
         result = ranking.result(trial)
         place = ranking.place(trial)
@@ -132,28 +176,41 @@ class AshaPromotion(_Asha):
             action = Action.PAUSE
         return Verdict(action=action, explanation=self._explain(result, place, place.rank, kept, sentence))
 
-    def next_promotion(self) -> Promotion | None:
+    def next_promotion(self, *, more: bool = True) -> Promotion | None:
         for bracket, rung in self._promotable_from:
             ranking = self._rungs[bracket, rung]
             kept = len(ranking) // self._eta
             trial = ranking.best_waiting() if kept else None
-            if trial is None:
-                continue
-            place = ranking.place(trial)
-            if place.rank > kept:
-                continue
-            result = ranking.result(trial)
-            to_milestone = self._ladders[bracket][rung + 1]
-            head = standing(result, place.rank, place.results, kept)
-            sentence = f"{head}; it is the best one not promoted yet and goes on to {to_milestone} steps"
-            return Promotion(
-                trial=trial,
-                bracket=bracket,
-                rung=rung,
-                to_milestone=to_milestone,
-                explanation=self._explain(result, place, place.rank, kept, sentence),
-            )
+            if trial is not None and ranking.place(trial).rank <= kept:
+                why = "it is the best one not promoted yet and goes on"
+                return self._promotion(trial, bracket, rung, kept, why)
+        if more or self._in_training or self._last in self._withdrawn or self._finished():
+            return None
+        return self._last_promotion()
+
+    def _last_promotion(self) -> Promotion | None:
+        """The best of the highest rung, where nobody else will be compared with it any more."""
+        for bracket, rung in self._promotable_from:
+            trial = self._rungs[bracket, rung].best_waiting()
+            if trial is not None:
+                why = "no more results will come and no trial had the full budget, so the best one goes on"
+                return self._promotion(
+                    trial, bracket, rung, len(self._rungs[bracket, rung]) // self._eta, why
+                )
         return None
+
+    def _promotion(self, trial: int, bracket: int, rung: int, kept: int, why: str) -> Promotion:
+        ranking = self._rungs[bracket, rung]
+        result, place = ranking.result(trial), ranking.place(trial)
+        to_milestone = self._ladders[bracket][rung + 1]
+        sentence = f"{standing(result, place.rank, place.results, kept)}; {why} to {to_milestone} steps"
+        return Promotion(
+            trial=trial,
+            bracket=bracket,
+            rung=rung,
+            to_milestone=to_milestone,
+            explanation=self._explain(result, place, place.rank, kept, sentence),
+        )
 
 
 class AshaStopping(_Asha):
@@ -161,7 +218,8 @@ class AshaStopping(_Asha):
 
     rule = "asha_stopping"
 
-    def verdict(self, trial: int, bracket: int, rung: int) -> Verdict:
+    def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
+        del more
         ranking = self._ranking(bracket, rung)
         result = ranking.result(trial)
         place = ranking.place(trial)
@@ -177,5 +235,6 @@ class AshaStopping(_Asha):
             sentence = f"{head}; {compared}: {outcome}"
         return Verdict(action=action, explanation=self._explain(result, place, place.level, kept, sentence))
 
-    def next_promotion(self) -> Promotion | None:
+    def next_promotion(self, *, more: bool = True) -> Promotion | None:
+        del more
         return None

@@ -5,14 +5,15 @@ come last, in order of arrival. A second list holds the results whose trials wai
 rank among all are found without a scan.
 """
 
+import math
 from dataclasses import dataclass
 
 from sortedcontainers import SortedList
 
 from headrace_services.scheduler.policies.protocol import RungResult
 
-# (1 without a finite value, signed value, arrival, trial): the natural order of these is the order of ranks.
-_Entry = tuple[int, float, int, int]
+Entry = tuple[int, float, int, int]
+"""(1 without a finite value, signed value, arrival, trial): the natural order of these is the order of ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class Ranking:
         self._sign = -1.0 if maximize else 1.0
         self._all: SortedList = SortedList()
         self._waiting: SortedList = SortedList()
-        self._entries: dict[int, _Entry] = {}
+        self._entries: dict[int, Entry] = {}
         self._results: dict[int, RungResult] = {}
 
     def __len__(self) -> int:
@@ -44,7 +45,7 @@ class Ranking:
         """Enter a result; a ValueError says that the trial is there already."""
         if result.trial in self._entries:
             raise ValueError(f"trial {result.trial} is recorded at rung {result.rung} already")
-        entry: _Entry = (1, 0.0, result.arrival, result.trial)
+        entry: Entry = (1, 0.0, result.arrival, result.trial)
         if result.value is not None and result.finite:
             entry = (0, self._sign * result.value, result.arrival, result.trial)
         self._entries[result.trial] = entry
@@ -70,6 +71,15 @@ class Ranking:
         except KeyError:
             raise ValueError(f"trial {trial} is not recorded at this rung") from None
 
+    def entry(self, trial: int) -> Entry:
+        """What the trial's result is ordered by."""
+        return self._entries[trial]
+
+    @property
+    def trials(self) -> list[int]:
+        """Whose results these are, in order of arrival."""
+        return list(self._entries)
+
     def place(self, trial: int) -> Place:
         """Where the trial's result stands now."""
         tier, signed, _, _ = entry = self._entries[trial]
@@ -79,9 +89,22 @@ class Ranking:
             results=len(self._all),
         )
 
+    def best(self, count: int) -> list[int]:
+        """The trials of the best results, at most so many, best first."""
+        return [entry[3] for entry in self._all[:count]]
+
+    def count_within(self, signed: float) -> int:
+        """How many finite results are no worse than a signed value (greater is worse)."""
+        return int(self._all.bisect_right((0, signed, math.inf, math.inf)))
+
     def best_waiting(self) -> int | None:
         """The trial of the best result that waits."""
         return self._waiting[0][3] if self._waiting else None
+
+    def waiting_rank(self, trial: int) -> int | None:
+        """The trial's rank among those that wait, from 1; None when it does not wait."""
+        entry = self._entries[trial]
+        return int(self._waiting.index(entry)) + 1 if entry in self._waiting else None
 
     def value_at(self, rank: int) -> float | None:
         """The value at a rank, from 1; None where that result has no finite one, or there is no such rank."""

@@ -3,6 +3,7 @@
 from headrace_services.scheduler.policies.protocol import (
     Action,
     Explanation,
+    Policy,
     Promotion,
     RungResult,
     Verdict,
@@ -11,7 +12,7 @@ from headrace_services.scheduler.policies.ranking import Ranking
 from headrace_services.scheduler.policies.sentences import no_value_sentence
 
 
-class RunAll:
+class RunAll(Policy):
     """One bracket whose only rung is the full budget."""
 
     rule = "run_all"
@@ -38,7 +39,8 @@ class RunAll:
     def withdraw(self, trial: int) -> None:
         """Nothing to do: no trial is ever promoted."""
 
-    def verdict(self, trial: int, bracket: int, rung: int) -> Verdict:
+    def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
+        del more
         if (bracket, rung) != (0, 0):
             raise ValueError(f"there is no rung {rung} in bracket {bracket}")
         result = self._ranking.result(trial)
@@ -62,5 +64,6 @@ class RunAll:
         )
         return Verdict(action=Action.CONTINUE, explanation=explanation)
 
-    def next_promotion(self) -> Promotion | None:
+    def next_promotion(self, *, more: bool = True) -> Promotion | None:
+        del more
         return None

@@ -5,9 +5,14 @@ import math
 from headrace_services.scheduler.policies.protocol import RungResult
 
 
+def place_sentence(result: RungResult, rank: int, results: int) -> str:
+    """Rank and rung: `rank 5 of 14 at rung 1 (3 steps)`."""
+    steps = "step" if result.milestone == 1 else "steps"
+    return f"rank {rank} of {results} at rung {result.rung} ({result.milestone} {steps})"
+
+
 def standing(result: RungResult, rank: int, results: int, kept: int) -> str:
     """Rank, rung and how many are kept: `rank 5 of 14 at rung 1 (3 steps); the best 4 are kept`."""
-    steps = "step" if result.milestone == 1 else "steps"
     match kept:
         case 0:
             keeps = "none is kept yet"
@@ -15,15 +20,15 @@ def standing(result: RungResult, rank: int, results: int, kept: int) -> str:
             keeps = "the best one is kept"
         case _:
             keeps = f"the best {kept} are kept"
-    return f"rank {rank} of {results} at rung {result.rung} ({result.milestone} {steps}); {keeps}"
+    return f"{place_sentence(result, rank, results)}; {keeps}"
 
 
 def compare_sentence(value: float | None, cutoff: float | None, rank: int, kept: int) -> str:
     """The value against the last one kept."""
     if value is None or cutoff is None:
-        shown = "no value" if value is None else f"value {_figure(value)}"
+        shown = "no value" if value is None else f"value {figure(value)}"
         return f"{shown} has no cutoff to meet yet"
-    first, second = _figures(value, cutoff)
+    first, second = figures(value, cutoff)
     if value == cutoff:
         late = "" if rank <= kept else ", but arrived later"
         return f"value {first} equals the cutoff{late}"
@@ -38,7 +43,7 @@ def no_value_sentence(result: RungResult) -> str:
     return f"the value is {'NaN' if math.isnan(result.value) else result.value}, not a finite number"
 
 
-def _figures(value: float, other: float) -> tuple[str, str]:
+def figures(value: float, other: float) -> tuple[str, str]:
     """Two different values, with as many digits as it takes to tell them apart."""
     for digits in (4, 6, 9, 12):
         first, second = f"{value:.{digits}g}", f"{other:.{digits}g}"
@@ -47,5 +52,5 @@ def _figures(value: float, other: float) -> tuple[str, str]:
     return repr(value), repr(other)
 
 
-def _figure(value: float) -> str:
+def figure(value: float) -> str:
     return f"{value:.4g}"

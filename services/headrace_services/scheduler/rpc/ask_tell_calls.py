@@ -5,6 +5,8 @@ trial is offered to another caller, and whatever the first one still says about 
 """
 # ruff: noqa: ARG002  (every method takes the call's context)
 
+import asyncio
+
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import LeaseStaleError, NotAskTellError
@@ -14,6 +16,7 @@ from headrace_services.scheduler.arrivals import (
     Accepted,
     ExitedArrived,
     Outcome,
+    ProposalComingError,
     ReportArrived,
     Stale,
     Suggest,
@@ -24,12 +27,15 @@ from headrace_services.scheduler.records import Checkpoint, Study
 from headrace_services.scheduler.rpc import convert, names
 from headrace_services.scheduler.rpc.calls import Calls, Context, identify, trial_message
 from headrace_services.scheduler.rpc.checks import MAX_TEXT, Checks
-from headrace_services.scheduler.store import trials
+from headrace_services.scheduler.store import studies, trials
+from headrace_services.scheduler.store.database import transaction
 
 DEFAULT_LEASE_S = 600.0
 SHORTEST_LEASE_S = 1.0
 LONGEST_LEASE_S = 86_400.0
 MAX_METRICS = 1000
+LONGEST_WAIT_S = 60.0
+ASK_AGAIN_S = 1.0
 
 
 class AskTellCalls(Calls):
@@ -38,7 +44,10 @@ class AskTellCalls(Calls):
     async def SuggestTrial(
         self, request: pb.SuggestTrialRequest, context: Context
     ) -> pb.SuggestTrialResponse:
-        """The next trial for the caller, with a lease; no trial where there is nothing to run now."""
+        """The next trial for the caller, with a lease; no trial where there is nothing to run now.
+
+        Where a model is at work on the next trial, the call waits for it within its deadline.
+        """
         checks = Checks()
         study_id = checks.take(lambda: names.parse_study(request.study, field="study"))
         client_id = checks.text("client_id", request.client_id, required=True, longest=256)
@@ -55,8 +64,22 @@ class AskTellCalls(Calls):
             return Suggest(client_id=client_id, ttl_s=ttl_s)
 
         request_identity = identify(request, request.request_id)
-        response = await self.change(request_identity, study_id, arrival, _suggestion)
-        return pb.SuggestTrialResponse.FromString(response)
+        async with transaction(self.hub.engine) as conn:
+            study = await studies.find(conn, study_id)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _patience_s(context)
+        async with self.hub.watching(study.id if study else 0) as changed:
+            while True:
+                try:
+                    response = await self.change(request_identity, study_id, arrival, _suggestion)
+                except ProposalComingError:
+                    left_s = until - loop.time()
+                    if left_s <= 0:
+                        return pb.SuggestTrialResponse()
+                    # Another replica may be the one that computes it, and wakes nobody here.
+                    await changed.wait(min(left_s, ASK_AGAIN_S))
+                else:
+                    return pb.SuggestTrialResponse.FromString(response)
 
     async def ReportTrial(self, request: pb.ReportTrialRequest, context: Context) -> pb.ReportTrialResponse:
         """Record a result and say what to do next. Raises LeaseStaleError for a lease that is over."""
@@ -149,6 +172,12 @@ def _fresh(response: bytes, ref: event_pb2.LeaseRef) -> bytes:
     if not response:
         raise LeaseStaleError(f"the lease of {ref.trial} (epoch {ref.epoch}) is over")
     return response
+
+
+def _patience_s(context: Context) -> float:
+    """How long to wait for a proposal that is being computed: within the call's deadline, with time to answer."""
+    left_s = context.time_remaining()
+    return LONGEST_WAIT_S if left_s is None else min(LONGEST_WAIT_S, left_s - max(0.5, 0.1 * left_s))
 
 
 def _require_ask_tell(study: Study) -> None:

@@ -143,4 +143,4 @@ async def require_trial(conn: AsyncConnection, study: Study, number: int) -> Tri
 
 async def trial_message(conn: AsyncConnection, study: Study, number: int) -> trial_pb2.Trial:
     """A trial with its rungs; raises TrialNotFoundError."""
-    return convert.trial(study.name, await require_trial(conn, study, number))
+    return convert.trial(study.name, await require_trial(conn, study, number), study.spec)

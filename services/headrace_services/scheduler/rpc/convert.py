@@ -1,20 +1,22 @@
 """Records to messages. The one place of the service that knows both; the spec has its own in `headrace.spec`."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from google.protobuf import json_format
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from headrace.spec import params_to_proto, to_proto
+from headrace.spec import StudySpec, params_to_proto, to_proto
+from headrace.spec.objective import is_feasible
 from headrace.v1 import event_pb2, study_pb2, trial_pb2
 from headrace_services.scheduler.lifecycle import Reason, State
-from headrace_services.scheduler.preview import Preview, expected_trials
-from headrace_services.scheduler.records import Checkpoint, Decision, Lease, Study
+from headrace_services.scheduler.preview import Preview
+from headrace_services.scheduler.records import Checkpoint, Decision, Exploit, Lease, Study
 from headrace_services.scheduler.rpc import names
-from headrace_services.scheduler.store.cluster import SlotView, WorkerView
+from headrace_services.scheduler.simulator.scenario import expected_trials
+from headrace_services.scheduler.store.cluster import KeptView, ShareView, SlotView, WorkerView
 from headrace_services.scheduler.store.history import StoredEvent, StoredReport
 from headrace_services.scheduler.store.studies import Figures, Occupancy
 from headrace_services.scheduler.store.trials import RungView, TrialView
@@ -52,9 +54,10 @@ def _status(record: Study, figures: Figures) -> study_pb2.StudyStatus:
         cursor=record.cursor,
     )
     if figures.best:
-        status.best.CopyFrom(trial(record.name, figures.best))
+        status.best.CopyFrom(trial(record.name, figures.best, record.spec))
     if figures.baseline:
-        status.baseline.CopyFrom(trial(record.name, figures.baseline))
+        status.baseline.CopyFrom(trial(record.name, figures.baseline, record.spec))
+    status.front.extend(trial(record.name, view, record.spec) for view in figures.front)
     return status
 
 
@@ -80,8 +83,8 @@ def _trials_to_run(record: Study) -> int:
     return expected_trials(record.spec) + baseline + max(0, created - record.sampled)
 
 
-def trial(study_id: str, view: TrialView) -> trial_pb2.Trial:
-    """A trial."""
+def trial(study_id: str, view: TrialView, spec: StudySpec) -> trial_pb2.Trial:
+    """A trial of a study with this spec."""
     record = view.trial
     message = trial_pb2.Trial(
         name=names.trial_name(study_id, record.number),
@@ -90,6 +93,7 @@ def trial(study_id: str, view: TrialView) -> trial_pb2.Trial:
         parameters=params_to_proto(record.params),
         baseline=record.baseline,
         bracket=record.bracket,
+        generation=record.generation,
         epoch=record.epoch,
         step=record.step,
         milestone=record.milestone,
@@ -110,10 +114,28 @@ def trial(study_id: str, view: TrialView) -> trial_pb2.Trial:
         metrics=record.metrics,
         log_path=record.log_path,
         log_tail=record.log_tail,
+        lineage=[_exploit(study_id, exploit) for exploit in view.lineage],
     )
+    if spec.further_objectives:
+        values = {one.metric: record.metrics.get(one.metric) for one in spec.objectives}
+        message.objective_values.update({name: value for name, value in values.items() if value is not None})
+    if spec.constraints and record.step:
+        message.feasible = is_feasible(spec.constraints, record.metrics)
     if record.reason:
         message.termination_reason = trial_pb2.TerminationReason.Value(f"TERMINATION_REASON_{record.reason}")
     return message
+
+
+def _exploit(study_id: str, record: Exploit) -> trial_pb2.Exploit:
+    return trial_pb2.Exploit(
+        rung=record.rung,
+        step=record.checkpoint.step,
+        donor=names.trial_name(study_id, record.donor),
+        checkpoint=checkpoint(record.checkpoint),
+        donor_value=record.donor_value,
+        parameters=params_to_proto(record.params),
+        previous_parameters=params_to_proto(record.previous_params),
+    )
 
 
 def _rung_result(view: RungView) -> trial_pb2.RungResult:
@@ -190,15 +212,52 @@ def worker(view: WorkerView) -> study_pb2.WorkerStatus:
         labels=view.labels,
         last_seen=_time(view.last_seen),
         version=view.version,
+        trouble=view.trouble,
+        cpus=view.cpus,
+        reservation=_kept(view.kept) if view.kept else None,
     )
 
 
 def _slot(view: SlotView) -> study_pb2.SlotStatus:
-    holder = ""
-    if view.study is not None and view.number is not None:
-        holder = names.trial_name(view.study, view.number)
+    holders = [
+        study_pb2.SlotHolder(
+            trial=names.trial_name(holder.study, holder.number),
+            milli=holder.milli,
+            memory_bytes=holder.memory_bytes,
+            leaving=holder.leaving,
+        )
+        for holder in view.holders
+    ]
     return study_pb2.SlotStatus(
-        index=view.index, device=view.model, memory_bytes=view.memory_bytes, trial=holder
+        index=view.index,
+        device=view.model,
+        memory_bytes=view.memory_bytes,
+        trial=holders[0].trial if holders else "",
+        holders=holders,
+    )
+
+
+def _kept(view: KeptView) -> study_pb2.SlotReservation:
+    return study_pb2.SlotReservation(
+        trial=names.trial_name(view.study, view.number),
+        slots=view.slots,
+        since=_time(datetime.fromtimestamp(view.since_s, UTC)),
+        ready=None if view.ready_s is None else _time(datetime.fromtimestamp(view.ready_s, UTC)),
+    )
+
+
+def share(view: ShareView) -> study_pb2.StudyShare:
+    """What an active study has of the cluster."""
+    return study_pb2.StudyShare(
+        study=names.study_name(view.study),
+        weight=view.share.weight,
+        priority=view.share.priority,
+        gpus=view.usage.gpu_milli / 1000,
+        cpu_slots=view.usage.cpu_slots,
+        gpu_seconds=view.usage.gpu_s,
+        cpu_seconds=view.usage.cpu_s,
+        virtual_time_s=view.virtual_time_s,
+        waiting=view.share.wants is not None,
     )
 
 

@@ -5,15 +5,18 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from importlib.util import find_spec
 from math import isfinite
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import (
+    InvalidFieldError,
     StudyExistsError,
     StudyNotEndedError,
+    Violation,
 )
-from headrace.spec import StudySpec, check_study_id, from_proto
+from headrace.spec import GpSampler, StudySpec, check_study_id, from_proto
 from headrace.v1 import study_pb2 as pb
 from headrace.v1.spec_pb2 import StudySpec as SpecMessage
 from headrace_services.scheduler.arrivals import Command, Outcome, PauseStudy, ResumeStudy, StopStudy
@@ -50,6 +53,7 @@ class StudyCalls(Calls):
             created.clear()
             if await studies.find(conn, request.study_id) is not None:
                 raise StudyExistsError(f"a study '{request.study_id}' exists already")
+            await _check_warm_start(conn, spec)
             study = await studies.create(
                 conn, name=request.study_id, uid=secrets.token_hex(6), spec=spec, event=_created()
             )
@@ -76,7 +80,7 @@ class StudyCalls(Calls):
             found = await studies.newest(
                 conn, before_id=None if before is None else int(before), limit=window.limit
             )
-            figures = await studies.figures(conn, found[: window.size])
+            figures = await studies.figures(conn, found[: window.size], fronts=False)
         messages, token = window.fill(
             found, lambda study: convert.study(study, figures[study.id]), lambda study: (study.id,)
         )
@@ -176,11 +180,30 @@ class StudyCalls(Calls):
         return convert.preview(found)
 
 
+async def _check_warm_start(conn: AsyncConnection, spec: StudySpec) -> None:
+    """Raises InvalidFieldError where there is no study to begin from."""
+    if spec.warm_start is not None and await studies.find(conn, spec.warm_start.study) is None:
+        violation = Violation(
+            field="warm_start.study",
+            value=spec.warm_start.study,
+            message="is not a study",
+            remedy="Name a study that exists (`headrace studies` lists them), or leave warm_start out.",
+        )
+        raise InvalidFieldError([violation])
+
+
 def _valid_study(study_id: str, message: SpecMessage) -> StudySpec:
     """The spec of a new study; every violation of the spec and of the id at once."""
     checks = Checks()
     checks.take(lambda: check_study_id(study_id))
     spec = checks.take(lambda: from_proto(message))
+    if spec is not None and isinstance(spec.sampler, GpSampler) and find_spec("torch") is None:
+        checks.note(
+            "sampler.kind",
+            spec.sampler.kind,
+            "needs PyTorch, which this scheduler lacks",
+            "Install headrace[torch] beside the scheduler, or choose tpe.",
+        )
     checks.done()
     assert spec is not None
     return spec

@@ -21,5 +21,8 @@ class StudyServicer(StudyCalls, TrialCalls, AskTellCalls, StudyServiceServicer):
         after = str(window.after[0]) if window.after else ""
         async with transaction(self.hub.engine) as conn:
             found = await cluster.workers_after(conn, name=after, limit=window.limit)
+            shares = [] if after else await cluster.shares(conn)
         messages, token = window.fill(found, convert.worker, lambda worker: (worker.name,))
-        return pb.ListWorkersResponse(workers=messages, next_page_token=token)
+        return pb.ListWorkersResponse(
+            workers=messages, next_page_token=token, shares=map(convert.share, shares)
+        )

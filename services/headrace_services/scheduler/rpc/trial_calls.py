@@ -58,7 +58,9 @@ class TrialCalls(Calls):
         async def answer(conn: AsyncConnection, study: Study, outcome: Outcome) -> pb.AddTrialsResponse:
             assert isinstance(outcome, Added)
             added = await trials.numbered(conn, study.id, outcome.numbers)
-            return pb.AddTrialsResponse(trials=[convert.trial(study.name, view) for view in added])
+            return pb.AddTrialsResponse(
+                trials=[convert.trial(study.name, view, study.spec) for view in added]
+            )
 
         response = await self.change(
             identify(request, request.request_id),
@@ -85,7 +87,7 @@ class TrialCalls(Calls):
             study = await find_study(conn, study_id)
             found = await trials.page(conn, study.id, after=after, limit=window.limit, states=states)
         messages, token = window.fill(
-            found, lambda view: convert.trial(study_id, view), lambda view: (view.trial.number,)
+            found, lambda view: convert.trial(study_id, view, study.spec), lambda view: (view.trial.number,)
         )
         return pb.ListTrialsResponse(trials=messages, next_page_token=token)
 

@@ -1,22 +1,94 @@
-"""Samplers by the kind that a spec names. A new one is its own file and one case in `make_sampler`."""
+"""Samplers by the kind that a spec names. A new one is its own file and one case here.
 
+`make_sampler` gives what depends on the proposal's number alone; a study whose sampler learns from results has random
+draws there, which are its startup draws and what takes a failed proposal's place. `make_learner` gives the model, with
+Optuna behind it. Optuna and SciPy are imported only when they are needed: in the processes of the pool.
+"""
+
+from collections.abc import Sequence
 from typing import assert_never
 
-from headrace.spec import GridSampler, StudySpec
+from headrace.spec import (
+    CmaEsSampler,
+    GpSampler,
+    GridSampler,
+    ModelBased,
+    Nsga2Sampler,
+    Nsga3Sampler,
+    SobolSampler,
+    StudySpec,
+    TpeSampler,
+)
 from headrace.spec import RandomSampler as RandomSpec
 from headrace_services.scheduler.samplers.grid import Grid
-from headrace_services.scheduler.samplers.protocol import Params, Sampler
+from headrace_services.scheduler.samplers.history import History, Result
+from headrace_services.scheduler.samplers.protocol import ByNumber, Learner, Params, Sampler, Suggestion
 from headrace_services.scheduler.samplers.random import RandomSampler
 
-__all__ = ["Params", "Sampler", "make_sampler"]
+__all__ = [
+    "History",
+    "Learner",
+    "Params",
+    "Result",
+    "Sampler",
+    "Suggestion",
+    "is_pooled",
+    "make_learner",
+    "make_sampler",
+    "pooled_from",
+    "propose",
+]
+
+
+def is_pooled(spec: StudySpec) -> bool:
+    """Whether the study's proposals cost too much for an event loop, so that a process of the pool makes them."""
+    return isinstance(spec.sampler, ModelBased | SobolSampler)
+
+
+def pooled_from(spec: StudySpec) -> int | None:
+    """The number of the first proposal that the pool makes; None: all are made where they are needed.
+
+    The startup draws before it need no model. A study that begins with the results of another one has none.
+    """
+    if not is_pooled(spec):
+        return None
+    if isinstance(spec.sampler, TpeSampler | GpSampler) and spec.warm_start is None:
+        return spec.sampler.startup_trials
+    return 0
 
 
 def make_sampler(spec: StudySpec) -> Sampler:
-    """The sampler of a study."""
+    """The sampler of a study by the number of the proposal."""
     match spec.sampler:
-        case RandomSpec():
-            return RandomSampler(spec)
         case GridSampler() as grid:
             return Grid(spec, grid)
+        case SobolSampler():
+            from headrace_services.scheduler.samplers.sobol import SobolSampler as Sobol
+
+            return Sobol(spec)
+        case RandomSpec() | TpeSampler() | GpSampler() | CmaEsSampler() | Nsga2Sampler() | Nsga3Sampler():
+            return RandomSampler(spec)
         case never:
             assert_never(never)
+
+
+def make_learner(spec: StudySpec, warm: Sequence[Result] = ()) -> Learner:
+    """What proposes for a study of the pool, having learnt nothing but the results of an earlier study."""
+    if not isinstance(spec.sampler, ModelBased):
+        return ByNumber(make_sampler(spec))
+    from headrace_services.scheduler.samplers.learning import OptunaLearner
+
+    return OptunaLearner(spec, spec.sampler, warm)
+
+
+def propose(spec: StudySpec, history: History, number: int) -> Suggestion | None:
+    """Proposal `number` of any sampler, computed here and now; None: there are no more.
+
+    For the simulator and for tests. Whoever asks often keeps a learner instead of filling one each time.
+    """
+    if not is_pooled(spec):
+        params = make_sampler(spec).suggest(number)
+        return None if params is None else Suggestion(params=params)
+    learner = make_learner(spec, history.warm)
+    learner.learn(history.results)
+    return learner.suggest(number, history.pending)

@@ -1,12 +1,23 @@
-"""What a sampler is: a function from the number of a proposal to a configuration."""
+"""What samplers are.
 
-from typing import Protocol
+Two kinds, told apart by what a proposal depends on. A `Sampler` is a function of the proposal's number: it may be asked
+anywhere, also in a step. A `Learner` also depends on the results so far; a fit costs CPU time, so on a server it is
+asked in a process of the pool, never on the event loop. Neither remembers what it proposed: the same seed, number,
+results and pending trials give the same proposal, in any process.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from headrace_services.scheduler.samplers.history import Result
 
 Params = dict[str, bool | int | float | str]
 
 
 class Sampler(Protocol):
-    """How configurations are proposed. Nothing is remembered: the same number gives the same configuration."""
+    """How configurations are proposed by number. The same number gives the same configuration."""
 
     @property
     def size(self) -> int | None:
@@ -16,3 +27,54 @@ class Sampler(Protocol):
     def suggest(self, number: int) -> Params | None:
         """Proposal `number`, counted from 0: the active parameters in the order of the space; None: exhausted."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestion:
+    """A learner's proposal."""
+
+    params: Params
+    """The active parameters in the order of the space."""
+    generation: int | None = None
+    """The generation that it belongs to, of an evolutionary sampler. It comes back with the result."""
+
+
+class Learner(Protocol):
+    """A model of one study at one level. It only ever learns more."""
+
+    @property
+    def learnt(self) -> int:
+        """How many results it was told."""
+        ...
+
+    def learn(self, results: "Sequence[Result]") -> None:
+        """Take in further results, in the order of their arrival."""
+        ...
+
+    def suggest(self, number: int, pending: Sequence[Params], *, attempt: int = 0) -> Suggestion:
+        """Proposal `number`, counted from 0, while the results of the pending configurations are to come.
+
+        Another `attempt` at it, after a failure, is seeded otherwise.
+        """
+        ...
+
+
+class ByNumber:
+    """A sampler by number as a learner that learns nothing."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self._learnt = 0
+
+    @property
+    def learnt(self) -> int:
+        return self._learnt
+
+    def learn(self, results: "Sequence[Result]") -> None:
+        self._learnt += len(results)
+
+    def suggest(self, number: int, pending: Sequence[Params], *, attempt: int = 0) -> Suggestion:  # noqa: ARG002
+        params = self._sampler.suggest(number)
+        if params is None:
+            raise IndexError(f"there is no proposal {number}")
+        return Suggestion(params=params)

@@ -27,15 +27,16 @@ class RandomSampler:
     def size(self) -> int | None:
         return None
 
-    def suggest(self, number: int) -> Params | None:
+    def suggest(self, number: int) -> Params:
         def choose(name: str, domain: Domain) -> bool | int | float | str:
             seeds = np.random.SeedSequence(self._seed, spawn_key=(number, self._places[name]))
-            return _draw(domain, np.random.Generator(np.random.PCG64(seeds)))
+            return draw_value(domain, np.random.Generator(np.random.PCG64(seeds)))
 
         return draw(self._space, choose)
 
 
-def _draw(domain: Domain, generator: np.random.Generator) -> bool | int | float | str:
+def draw_value(domain: Domain, generator: np.random.Generator) -> bool | int | float | str:
+    """A uniform draw from one domain, in the logarithm where `log` is set."""
     match domain:
         case CategoricalDomain():
             return domain.value_at(int(generator.integers(domain.count)))

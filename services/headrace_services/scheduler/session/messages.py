@@ -7,6 +7,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec.convert import params_to_proto, to_proto
+from headrace.spec.convert_resources import resources_to_proto
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
 from headrace_services.scheduler.arrivals import ExitedArrived, ReportArrived, RestoredArrived
 from headrace_services.scheduler.records import Checkpoint, Decision, Lease, Trial
@@ -55,6 +56,7 @@ def greeting(hello: worker_pb2.Hello) -> Greeting:
         labels=dict(hello.labels),
         version=hello.version,
         log_dir=hello.log_dir,
+        cpus=hello.cpus,
     )
 
 
@@ -88,7 +90,11 @@ def report(message: worker_pb2.Report, number: int) -> ReportArrived:
 def restored(message: worker_pb2.Restored, number: int) -> RestoredArrived:
     """Convert a Restored."""
     return RestoredArrived(
-        lease_id=message.lease.lease_id, number=number, epoch=message.lease.epoch, sequence=message.sequence
+        lease_id=message.lease.lease_id,
+        number=number,
+        epoch=message.lease.epoch,
+        sequence=message.sequence,
+        read_time_s=message.read_time.ToTimedelta().total_seconds(),
     )
 
 
@@ -147,10 +153,16 @@ def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
         checkpoint=checkpoint_ref(lease.resume) if lease.resume else None,
         next_milestone=trial.milestone or study.spec.max_steps,
         max_steps=study.spec.max_steps,
-        grant=worker_pb2.Grant(slots=lease.slots),
+        grant=worker_pb2.Grant(
+            slots=lease.slots,
+            milli=lease.milli,
+            memory_bytes=lease.memory_bytes,
+            processes=resources_to_proto(study.spec.resources).processes,
+        ),
         seed=trial_seed(study.spec.seed, trial.number),
         metric=study.spec.objective.metric,
         checkpoints_kept=study.spec.checkpoints_kept,
+        checkpoints_shared=study.spec.shares_checkpoints,
         resume_step=lease.resume.step if lease.resume else 0,
     )
 
@@ -171,7 +183,10 @@ _ACTIONS = {
 def decision(record: Decision) -> event_pb2.Decision:
     """Convert a decision."""
     return event_pb2.Decision(
-        action=_ACTIONS[record.action], next_milestone=record.next_milestone, reason=record.reason
+        action=_ACTIONS[record.action],
+        next_milestone=record.next_milestone,
+        reason=record.reason,
+        pinned=record.pinned,
     )
 
 

@@ -11,6 +11,7 @@ from headrace.errors import DrainingError, HeadraceError, InvalidFieldError, Vio
 from headrace.v1 import worker_pb2, worker_pb2_grpc
 from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.session import messages
+from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.worker_session import (
     SlowWorkerError,
@@ -34,8 +35,9 @@ Context = ServicerContext[worker_pb2.SessionRequest, worker_pb2.SessionResponse]
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """The workers' side of the scheduler."""
 
-    def __init__(self, hub: Hub, registry: Registry, timing: Timing) -> None:
+    def __init__(self, hub: Hub, heartbeats: Heartbeats, registry: Registry, timing: Timing) -> None:
         self._hub = hub
+        self._heartbeats = heartbeats
         self._registry = registry
         self._timing = timing
 
@@ -50,7 +52,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         greeting = messages.greeting(hello)
         async with transaction(self._hub.engine) as conn:
             worker_id, number = await workers.greet(conn, greeting, self._timing.lease_ttl_s)
-        session = WorkerSession(self._hub, self._timing, greeting, worker_id, number)
+        session = WorkerSession(self._hub, self._heartbeats, self._timing, greeting, worker_id, number)
         self._registry.add(worker_id, session)
         log.info("worker '%s' connected with %s slots", greeting.name, len(greeting.devices))
         try:
@@ -68,7 +70,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         finally:
             self._registry.remove(worker_id, session)
             log.info("worker '%s' disconnected", greeting.name)
-            await asyncio.shield(self._disconnect(worker_id, number))
+            self._heartbeats.ended(worker_id, number)
 
     async def _hello(self, requests: AsyncIterator[worker_pb2.SessionRequest]) -> worker_pb2.Hello:
         try:
@@ -81,10 +83,3 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 [Violation(field="hello", message="was not the first message", remedy="Say Hello first.")]
             )
         return first.hello
-
-    async def _disconnect(self, worker_id: int, number: int) -> None:
-        try:
-            async with transaction(self._hub.engine) as conn:
-                await workers.disconnect(conn, worker_id, number)
-        except Exception:
-            log.debug("could not note that a worker disconnected; its lease time will tell", exc_info=True)

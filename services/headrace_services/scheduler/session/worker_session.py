@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import random
 import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -19,14 +20,17 @@ from headrace_services.scheduler.arrivals import (
     ReportArrived,
     RestoredArrived,
     Stale,
+    Vacation,
 )
 from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.records import Lease, Trial
 from headrace_services.scheduler.session import messages
+from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.held import Held
 from headrace_services.scheduler.step.transaction import Submission
 from headrace_services.scheduler.store import workers
 from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.heartbeats import Beat, Noted
 from headrace_services.scheduler.store.workers import StudyInfo
 
 log = logging.getLogger(__name__)
@@ -35,14 +39,19 @@ REPLICA = f"{socket.gethostname()}:{os.getpid()}"
 """How this replica is named in its workers' logs."""
 MAX_OUTGOING = 1024
 MAX_IN_FLIGHT = 64
+MAX_TROUBLE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How often workers speak, and how long they may be silent, in seconds."""
+    """How often workers speak, how long they may be silent, and for how long a stream lasts, in seconds."""
 
     heartbeat_s: float = 3.0
     lease_ttl_s: float = 15.0
+    stream_age_s: float = 900.0
+    """About when a worker is asked to connect anew, so that streams spread over the replicas again."""
+    drain_grace_s: float = 10.0
+    """How long a worker that is asked to go may still listen for answers."""
 
 
 class SlowWorkerError(Exception):
@@ -56,23 +65,31 @@ class WorkerSession:
     """Speaks with one worker. Made after its Hello was written down."""
 
     def __init__(
-        self, hub: Hub, timing: Timing, greeting: workers.Greeting, worker_id: int, number: int
+        self,
+        hub: Hub,
+        heartbeats: Heartbeats,
+        timing: Timing,
+        greeting: workers.Greeting,
+        worker_id: int,
+        number: int,
     ) -> None:
         self.worker_id = worker_id
         self._hub = hub
+        self._heartbeats = heartbeats
         self._timing = timing
         self._name = greeting.name
         self._incarnation = greeting.incarnation
         self._number = number
-        self._began = asyncio.get_running_loop().time()
         self._held = Held()
+        self._told_to_leave: set[str] = set()
         self._studies: dict[int, StudyInfo] = {}
         self._study_ids: dict[str, int] = {}
         self._outgoing: asyncio.Queue[worker_pb2.SessionResponse | Order] = asyncio.Queue(MAX_OUTGOING)
         self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._look_again = asyncio.Event()
         self._beat = asyncio.Event()
-        self._overflow = False
+        self._trouble = ""
+        self._overflow = asyncio.Event()
         self._welcomed = False
 
     # --- what others tell the session ------------------------------------------------------------------
@@ -87,6 +104,8 @@ class WorkerSession:
                 self._held.grant(order.lease.id)
             case Cancellation():
                 self._held.end(order.lease.id)
+            case Vacation():
+                self._told_to_leave.add(order.lease.id)
         self._put(order)
 
     def look_again(self) -> None:
@@ -95,13 +114,14 @@ class WorkerSession:
 
     def drain(self) -> None:
         """Tell the worker to go elsewhere."""
-        self._put(worker_pb2.SessionResponse(drain=worker_pb2.Drain()))
+        grace = messages.duration(self._timing.drain_grace_s)
+        self._put(worker_pb2.SessionResponse(drain=worker_pb2.Drain(grace=grace)))
 
     def _put(self, message: worker_pb2.SessionResponse | Order) -> None:
         try:
             self._outgoing.put_nowait(message)
         except asyncio.QueueFull:
-            self._overflow = True
+            self._overflow.set()
 
     # --- the stream ------------------------------------------------------------------------------------
 
@@ -118,10 +138,13 @@ class WorkerSession:
                 tasks.create_task(self._write(write)),
                 tasks.create_task(self._reconcile_when_asked()),
                 tasks.create_task(self._note_heartbeats()),
+                tasks.create_task(self._cut_off_when_full()),
+                tasks.create_task(self._grow_old()),
             ]
             try:
                 async for request in incoming:
                     await self._take(request, tasks)
+                await self._say_the_rest()
             finally:
                 for helper in helpers:
                     helper.cancel()
@@ -148,6 +171,9 @@ class WorkerSession:
     async def _take(self, request: worker_pb2.SessionRequest, tasks: asyncio.TaskGroup) -> None:
         kind = request.WhichOneof("message")
         if kind == "heartbeat":
+            answer = worker_pb2.Ack(heartbeat=request.heartbeat.sequence)
+            self._put(worker_pb2.SessionResponse(ack=answer))
+            self._trouble = request.heartbeat.trouble[:MAX_TROUBLE].replace("\x00", "\ufffd")
             self._beat.set()
             if self._held.heartbeat({ref.lease_id for ref in request.heartbeat.held}):
                 self.look_again()
@@ -230,17 +256,39 @@ class WorkerSession:
 
     # --- the session's own tasks -----------------------------------------------------------------------
 
+    async def _say_the_rest(self) -> None:
+        """The worker says no more: answer what it has said, so that it need not say it again elsewhere."""
+        for _ in range(MAX_IN_FLIGHT):
+            await self._in_flight.acquire()
+        await self._outgoing.join()
+
     async def _write(self, write: Callable[[worker_pb2.SessionResponse], object]) -> None:
         while True:
             message = await self._outgoing.get()
-            if self._overflow:
-                raise SlowWorkerError(f"worker '{self._name}' does not read what it is sent")
-            if isinstance(message, (Assignment, Cancellation)):
+            if isinstance(message, (Assignment, Cancellation, Vacation)):
                 response = await self._order_message(message)
             else:
                 response = message
             if response is not None:
-                await write(response)  # type: ignore[misc]  # grpc.aio's write is a coroutine function
+                try:
+                    async with asyncio.timeout(self._timing.lease_ttl_s):
+                        await write(response)  # type: ignore[misc]  # grpc.aio's write is a coroutine function
+                except TimeoutError:
+                    raise self._slow() from None
+            self._outgoing.task_done()
+
+    async def _cut_off_when_full(self) -> None:
+        """Whoever does not read is cut off, and reads what it missed in its next session."""
+        await self._overflow.wait()
+        raise self._slow()
+
+    def _slow(self) -> "SlowWorkerError":
+        return SlowWorkerError(f"worker '{self._name}' does not read what it is sent")
+
+    async def _grow_old(self) -> None:
+        """Ask the worker to connect anew after a while, each at a time of its own."""
+        await asyncio.sleep(self._timing.stream_age_s * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
+        self.drain()
 
     async def _order_message(self, order: Order) -> worker_pb2.SessionResponse | None:
         study = await self._study(order.lease.study_id)
@@ -252,6 +300,9 @@ class WorkerSession:
             case Cancellation():
                 lease = messages.lease_ref(order.lease, study.name)
                 return worker_pb2.SessionResponse(cancel=worker_pb2.Cancel(lease=lease, reason=order.reason))
+            case Vacation():
+                lease = messages.lease_ref(order.lease, study.name)
+                return worker_pb2.SessionResponse(vacate=worker_pb2.Vacate(lease=lease, reason=order.reason))
 
     async def _note_heartbeats(self) -> None:
         """Write heartbeats down, however many came as one, and read what the worker should hold.
@@ -262,17 +313,23 @@ class WorkerSession:
         while True:
             await self._beat.wait()
             self._beat.clear()
+            beat = Beat(worker_id=self.worker_id, session=self._number, trouble=self._trouble)
             try:
-                async with transaction(self._hub.engine) as conn:
-                    mine = await workers.heartbeat(
-                        conn, self.worker_id, self._number, self._timing.lease_ttl_s
-                    )
-                    live = await workers.live_lease_ids(conn, self.worker_id)
+                noted = await self._heartbeats.note(beat)
             except DatabaseUnavailableError:
                 continue  # the next heartbeat tries again, and nothing expires meanwhile
-            if not mine:
+            if not noted.mine:
                 raise SupersededError(f"a newer session speaks for worker '{self._name}'")
-            self._held.refresh(live)
+            self._held.refresh(set(noted.leases))
+            self._tell_to_leave(noted)
+
+    def _tell_to_leave(self, noted: Noted) -> None:
+        """Send what was asked of the worker's trials by a step whose order did not come here; once a session."""
+        self._told_to_leave &= noted.leases
+        for lease, why in noted.leaving:
+            if lease.id not in self._told_to_leave:
+                self._told_to_leave.add(lease.id)
+                self._put(Vacation(worker_id=self.worker_id, lease=lease, reason=why))
 
     async def _reconcile_when_asked(self) -> None:
         while True:
@@ -300,8 +357,9 @@ class WorkerSession:
     async def _repeat(self, lease: Lease, trial: Trial) -> None:
         if lease.incarnation == self._incarnation:
             self._put(Assignment(worker_id=self.worker_id, trial=trial, lease=lease))
-        elif asyncio.get_running_loop().time() - self._began > self._timing.lease_ttl_s:
-            # Its earlier incarnation held the lease; by now that would have been reported as lost.
+        else:
+            # An earlier incarnation held the lease. One that remembered it would have named it: it is going to report
+            # it lost, in order, behind what the trial still had to say. This one has lost its memory, and the trial.
             arrival = LeaseExpired(
                 lease_id=lease.id,
                 number=lease.number,

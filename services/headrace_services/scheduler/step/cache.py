@@ -8,10 +8,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.brackets import bracket_for
 from headrace_services.scheduler.policies import Policy, RungResult, make_policy
-from headrace_services.scheduler.records import RungEntry
-from headrace_services.scheduler.samplers import Sampler, make_sampler
+from headrace_services.scheduler.records import Params, RungEntry
+from headrace_services.scheduler.samplers import Sampler, make_sampler, pooled_from
+from headrace_services.scheduler.step.live import LiveRows
 
 
 @dataclass(slots=True)
@@ -21,13 +21,27 @@ class StudyCache:
     spec: StudySpec
     policy: Policy
     sampler: Sampler
+    pooled_from: int | None = None
+    """The sampler's proposals from this number on come from the pool; None: all are made in the step."""
     cursor: int = 0
+    live: LiveRows = field(default_factory=LiveRows)
+    kept: tuple[int, float] = (0, 0.0)
+    """For a trial of how many slots it was last looked whether to keep them, and when by the database's clock."""
+    left_to: dict[int, float] = field(default_factory=dict)
+    """Since when free slots are left to other studies that have not come for them; by the same clock."""
+    next_number: int = 0
+    """The number after the last trial that the policy has heard of."""
     _arrivals: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     @classmethod
     def empty(cls, spec: StudySpec) -> "StudyCache":
         """Return the cache of a study in which nothing has happened yet."""
-        return cls(spec=spec, policy=make_policy(spec), sampler=make_sampler(spec))
+        return cls(
+            spec=spec,
+            policy=make_policy(spec),
+            sampler=make_sampler(spec),
+            pooled_from=pooled_from(spec),
+        )
 
     @property
     def sampled_limit(self) -> int:
@@ -39,12 +53,18 @@ class StudyCache:
 
     def bracket(self, number: int) -> int:
         """Return the bracket of trial `number`: a function of the study's seed and the number."""
-        return bracket_for(self.spec, number)
+        return self.policy.bracket(number)
 
     def next_arrival(self, bracket: int, rung: int) -> int:
         """Return the position that the next result at a rung gets, and count it."""
         self._arrivals[bracket, rung] += 1
         return self._arrivals[bracket, rung]
+
+    def joined(self, number: int, bracket: int, params: Params, *, baseline: bool) -> None:
+        """Fold in that a trial was created; the baseline runs outside the policy."""
+        self.next_number = number + 1
+        if not baseline:
+            self.policy.joined(number, bracket, params)
 
     def record(self, entry: RungEntry) -> None:
         """Fold in a rung result."""
@@ -58,6 +78,8 @@ class StudyCache:
                 step=entry.step,
                 value=entry.value,
                 arrival=entry.arrival,
+                checkpoint=entry.checkpoint,
+                cost=entry.cost,
             )
         )
 

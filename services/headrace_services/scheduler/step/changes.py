@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from headrace_services.scheduler.records import Event, Lease, Report, RungEntry, Slot, Trial
+from headrace.spec.resources import WHOLE
+from headrace_services.scheduler.records import Event, Exploit, Lease, Report, RungEntry, Slot, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +42,34 @@ class Changes:
     reports: list[Report] = field(default_factory=list)
     rungs: list[RungChange] = field(default_factory=list)
     promotions: list[PromotionChange] = field(default_factory=list)
+    exploits: list[tuple[Exploit, int]] = field(default_factory=list)
+    """Each with the event that tells of it."""
     granted: dict[str, Lease] = field(default_factory=dict)
     updated: dict[str, Lease] = field(default_factory=dict)
     occupied: dict[tuple[int, int], str] = field(default_factory=dict)
     vacated: dict[tuple[int, int], str] = field(default_factory=dict)
+    shared: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    """By how much the shared thousandths and memory of a slot change."""
+    asks: dict[str, bool] = field(default_factory=dict)
+    """Leases, of any study, that are to end for this one: at their next rung, or (True) report."""
+    withdraw_asks: bool = False
+    """Whether what this study asked of others before is void."""
     events: list[Event] = field(default_factory=list)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether any row of the study's trials changed."""
+        return bool(
+            self.created or self.trials or self.granted or self.updated or self.reports or self.events
+        )
 
     def occupy(self, slots: tuple[Slot, ...], lease: Lease) -> None:
         """Note that `lease` holds `slots` from now on."""
         for slot in slots:
-            self.occupied[slot.worker_id, slot.index] = lease.id
+            if lease.milli < WHOLE:
+                self._share((slot.worker_id, slot.index), lease.milli, lease.memory_bytes)
+            else:
+                self.occupied[slot.worker_id, slot.index] = lease.id
 
     def vacate(self, lease: Lease) -> None:
         """Note that `lease` holds its slots no longer."""
@@ -58,6 +77,13 @@ class Changes:
             return
         for index in lease.slots:
             key = (lease.worker_id, index)
+            if lease.milli < WHOLE:
+                self._share(key, -lease.milli, -lease.memory_bytes)
+                continue
             if self.occupied.get(key) == lease.id:
                 del self.occupied[key]
             self.vacated[key] = lease.id
+
+    def _share(self, key: tuple[int, int], milli: int, memory_bytes: int) -> None:
+        before = self.shared.get(key, (0, 0))
+        self.shared[key] = (before[0] + milli, before[1] + memory_bytes)

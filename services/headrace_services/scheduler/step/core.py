@@ -17,6 +17,7 @@ from headrace_services.scheduler.arrivals import (
     Outcome,
     PauseStudy,
     PauseTrial,
+    Proposed,
     ReportArrived,
     RestoredArrived,
     ResumeStudy,
@@ -26,7 +27,7 @@ from headrace_services.scheduler.arrivals import (
     Suggest,
 )
 from headrace_services.scheduler.lifecycle import Reason, State, StudyState
-from headrace_services.scheduler.step import commands, endings, reports
+from headrace_services.scheduler.step import commands, endings, proposals, reports
 from headrace_services.scheduler.step.state import StepState
 
 
@@ -46,6 +47,8 @@ def apply(state: StepState, arrival: Arrival, *, seat: int = 0) -> Outcome | Non
             return endings.expired(state, arrival)
         case Kick():
             state.wants_placement = True
+        case Proposed():
+            return proposals.take(state, arrival)
         case Suggest():
             state.wants_placement = True
             state.seats.append((seat, arrival))

@@ -32,8 +32,10 @@ def restored(state: StepState, arrival: RestoredArrived) -> Outcome:
     lease = state.lease(arrival)
     if lease is None or not lease.live:
         return Stale()
-    if state.is_fresh(lease, arrival.sequence) and state.trials[lease.number].state is State.RESUMED:
-        state.move(lease.number, Action.RESTORED)
+    # Nothing is noted where nothing moves: a change without an event would be hidden from other replicas.
+    if state.trials[lease.number].state is State.RESUMED and state.is_fresh(lease, arrival.sequence):
+        read_s = arrival.read_time_s or state.trials[lease.number].read_s
+        state.move(lease.number, Action.RESTORED, read_s=read_s)
     return Accepted()
 
 

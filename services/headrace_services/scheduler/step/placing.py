@@ -1,40 +1,70 @@
 """Repack and relaunch: what runs next, on which slots, and when nothing is left to run."""
 
-from dataclasses import replace
+from collections.abc import Container
 
-from headrace_services.scheduler.arrivals import Assignment, Suggested
+from headrace.spec import StudySpec
+from headrace.spec.resources import WHOLE
+from headrace_services.scheduler import events
+from headrace_services.scheduler.arrivals import Assignment, ProposalComingError, Suggested
 from headrace_services.scheduler.lifecycle import Action, State, StudyState
 from headrace_services.scheduler.policies import Action as Ruling
 from headrace_services.scheduler.policies import Promotion
-from headrace_services.scheduler.records import Lease, Params, Slot, Trial
-from headrace_services.scheduler.step.placement import place as slots_for
+from headrace_services.scheduler.records import Lease, Params, Proposal, Trial
+from headrace_services.scheduler.samplers import is_pooled
+from headrace_services.scheduler.step import sharing
+from headrace_services.scheduler.step.placement import Placement, request_at
 from headrace_services.scheduler.step.state import StepState
 
 LOOKAHEAD = 4
 """How many configurations to have ready beyond those that run, so that a freed slot never waits for a sampler."""
 
 
-def place(state: StepState) -> int | None:
+def place(state: StepState, *, pass_over: bool = True) -> int | None:
     """Give free slots, or waiting clients, their next trials.
 
-    Returns the number of a trial whose copy must be loaded before it can go on, or None when it is done.
+    Returns the number of a trial whose copy must be loaded before it can go on, or None when it is done. Without
+    `pass_over` it stops at the first trial that fits nowhere, so that slots can be kept for it (`sharing.keep`) before
+    smaller ones are placed around it.
     """
-    while state.active:
-        limit = state.study.spec.max_parallel
-        if limit and state.live >= limit:
+    passed_over: set[int] = set()
+    state.room.blocked = None
+    while state.active and not _is_full(state):
+        if state.study.spec.template is None and not state.seats:
             break
-        slots = _next_slots(state)
-        job = _next_job(state) if slots is not None else None
-        if slots is None or job is None:
+        job = _next_job(state, passed_over)
+        if job is None:
             break
         number, promotion = job
         if number not in state.trials:
             return number
+        trial = state.trials[number]
+        placement = None
+        if state.study.spec.template is not None:
+            milestone = promotion.to_milestone if promotion else trial.milestone or state.study.spec.max_steps
+            placement = sharing.find(state, trial, milestone)
+            if placement is None:
+                if not pass_over or not _may_pass_over(state, trial):
+                    break
+                passed_over.add(number)
+                continue
         if promotion is not None:
             _promote(state, promotion)
         if not state.trials[number].held:
-            _launch(state, state.trials[number], slots)
+            _launch(state, state.trials[number], placement)
     return None
+
+
+def _is_full(state: StepState) -> bool:
+    limit = state.study.spec.max_parallel
+    return bool(limit) and state.live >= limit
+
+
+def _may_pass_over(state: StepState, trial: Trial) -> bool:
+    """Whether a smaller trial behind one that does not fit might: only where trials differ in size."""
+    spec = state.study.spec
+    if spec.elastic is None or not state.free:
+        return False
+    return request_at(spec, trial.step).slots > spec.resources.slots
 
 
 def settle(state: StepState) -> None:
@@ -47,16 +77,40 @@ def settle(state: StepState) -> None:
             state.move_study(StudyState.FAILED, f"no trial reported '{metric}'")
     while state.active and len(state.queue) < LOOKAHEAD and _create_next(state) is not None:
         pass
+    if state.active and next_is_pooled(state):
+        ready = lookahead(state.study.spec, state.live) + len(state.seats)
+        state.proposals_wanted = max(0, ready - len(state.queue))
 
 
 def answer_seats(state: StepState) -> None:
-    """Tell the clients that got no trial so."""
+    """Tell the clients that got no trial so, or that one is coming."""
+    coming = state.active and next_is_pooled(state)
     for seat, _ in state.seats:
-        state.suggested[seat] = Suggested(trial=None, lease=None, done=state.study.state.ended)
+        state.suggested[seat] = (
+            ProposalComingError()
+            if coming
+            else Suggested(trial=None, lease=None, done=state.study.state.ended)
+        )
     state.seats.clear()
 
 
-def create(state: StepState, params: Params, *, baseline: bool = False) -> Trial:
+def lookahead(spec: StudySpec, live: int) -> int:
+    """How many configurations to have ready: few of those that a model proposes, as each was proposed without knowing
+    the results that came in since; more where many trials run, and one may end at any moment."""
+    return min(LOOKAHEAD, 1 + live // 4) if is_pooled(spec) else LOOKAHEAD
+
+
+def next_is_pooled(state: StepState) -> bool:
+    """Whether the next configuration is one that the pool computes."""
+    index, pooled = state.study.sampled, state.cache.pooled_from
+    if pooled is None or _baseline_is_due(state) or index >= state.cache.sampled_limit:
+        return False
+    return index >= len(state.study.spec.enqueued) + pooled
+
+
+def create(
+    state: StepState, params: Params, *, baseline: bool = False, proposal: Proposal | None = None
+) -> Trial:
     """Add a trial with a configuration."""
     number = state.study.next_number
     bracket = 0 if baseline else state.cache.bracket(number)
@@ -66,37 +120,42 @@ def create(state: StepState, params: Params, *, baseline: bool = False) -> Trial
         params=dict(params),
         baseline=baseline,
         bracket=bracket,
+        generation=proposal.generation if proposal else None,
         milestone=state.cache.policy.ladder(bracket)[0],
     )
-    state.add(trial)
+    state.add(trial, proposal)
     return trial
 
 
-def _next_slots(state: StepState) -> tuple[Slot, ...] | None:
-    if state.study.spec.template is None:
-        return () if state.seats else None
-    return slots_for(state.free, state.study.spec.resources)
-
-
-def _next_job(state: StepState) -> tuple[int, Promotion | None] | None:
+def _next_job(state: StepState, passed_over: Container[int] = ()) -> tuple[int, Promotion | None] | None:
     """What to run next: what was interrupted, then promotions, then new configurations."""
-    if state.queue and state.trials[state.queue[0]].epoch:
-        return state.queue[0], None
-    promotion = state.cache.policy.next_promotion()
-    if promotion is not None:
+    first = _first_in_queue(state, passed_over)
+    if first is not None and state.trials[first].epoch:
+        return first, None
+    new_first = state.cache.policy.new_trials_first and (first is not None or _create_next(state))
+    promotion = None if new_first else state.next_promotion()
+    if promotion is not None and promotion.trial not in passed_over:
         return promotion.trial, promotion
-    if not state.queue and _create_next(state) is None:
+    if _first_in_queue(state, passed_over) is None and _create_next(state) is None:
         return None
-    return state.queue[0], None
+    first = _first_in_queue(state, passed_over)
+    return None if first is None else (first, None)
+
+
+def _first_in_queue(state: StepState, passed_over: Container[int]) -> int | None:
+    return next((number for number in state.queue if number not in passed_over), None)
 
 
 def _promote(state: StepState, promotion: Promotion) -> None:
     state.mark_promoted(promotion.trial, promotion.bracket, promotion.rung)
     state.explain(promotion.trial, Ruling.CONTINUE, promotion.explanation)
+    if promotion.exploit is not None:
+        state.exploit(promotion.exploit)
     state.update(promotion.trial, milestone=promotion.to_milestone)
 
 
-def _launch(state: StepState, trial: Trial, slots: tuple[Slot, ...]) -> None:
+def _launch(state: StepState, trial: Trial, placement: Placement | None) -> None:
+    slots = placement.slots if placement else ()
     if trial.number in state.queue:
         state.queue.remove(trial.number)
     epoch = trial.epoch + 1
@@ -114,7 +173,14 @@ def _launch(state: StepState, trial: Trial, slots: tuple[Slot, ...]) -> None:
         slots=tuple(slot.index for slot in slots),
         step=resume.step if resume else 0,
         resume=resume,
+        milli=placement.milli if placement else WHOLE,
+        memory_bytes=placement.memory_bytes if placement else 0,
+        model=slots[0].model if slots else "",
     )
+    if placement is not None and placement.rule != "best_fit":
+        state.emit(events.trial_placed(trial.number, slots, lease.milli, placement.rule, _told(placement)))
+        if placement.rule == "backfill":  # the slots are another's from its next rung on
+            state.changes.asks[lease.id] = False
     state.grant(lease, slots)
     log_path = f"{slots[0].log_dir}/{state.study.name}/{trial.number}.log" if slots else trial.log_path
     action = Action.RESUME if trial.state is State.PAUSED else Action.LAUNCH
@@ -126,9 +192,15 @@ def _launch(state: StepState, trial: Trial, slots: tuple[Slot, ...]) -> None:
         state.orders.append(Assignment(worker_id=slots[0].worker_id, trial=moved, lease=lease))
 
 
+def _told(placement: Placement) -> str:
+    if placement.rule == "spare":
+        return f"{len(placement.slots)} slots, for nothing else waits"
+    return "on slots that are kept for another trial, for it will be done before that one can start"
+
+
 def _is_complete(state: StepState) -> bool:
     idle = state.live == 0 and state.held == 0 and not state.queue
-    return idle and state.cache.policy.next_promotion() is None and not _more_to_create(state)
+    return idle and state.next_promotion() is None and not _more_to_create(state)
 
 
 def _baseline_is_due(state: StepState) -> bool:
@@ -136,7 +208,7 @@ def _baseline_is_due(state: StepState) -> bool:
 
 
 def _more_to_create(state: StepState) -> bool:
-    return _baseline_is_due(state) or state.study.sampled < state.cache.sampled_limit
+    return _baseline_is_due(state) or state.more
 
 
 def _create_next(state: StepState) -> Trial | None:
@@ -145,11 +217,11 @@ def _create_next(state: StepState) -> Trial | None:
     if spec.baseline is not None and _baseline_is_due(state):
         return create(state, spec.baseline, baseline=True)
     index = state.study.sampled
-    if index >= state.cache.sampled_limit:
+    if index >= state.cache.sampled_limit or next_is_pooled(state):
         return None
     if index < len(spec.enqueued):
         params: Params | None = spec.enqueued[index]
     else:
         params = state.cache.sampler.suggest(index - len(spec.enqueued))
-    state.study = replace(state.study, sampled=index + 1)
+    state.count_proposal()
     return create(state, params) if params is not None else None

@@ -9,11 +9,13 @@ from dataclasses import replace
 from math import isfinite
 
 from headrace.spec import Goal
+from headrace.spec.objective import is_feasible
 from headrace_services.scheduler import events
 from headrace_services.scheduler.arrivals import Accepted, Outcome, ReportArrived, Stale
 from headrace_services.scheduler.lifecycle import Action, Reason, State, StudyState
 from headrace_services.scheduler.policies import Action as Ruling
-from headrace_services.scheduler.records import Decision, Lease, Report, RungEntry, Trial
+from headrace_services.scheduler.records import Decision, Lease, Report, RungCost, RungEntry, Trial
+from headrace_services.scheduler.step import sharing
 from headrace_services.scheduler.step.changes import RungChange
 from headrace_services.scheduler.step.state import StepState
 
@@ -26,7 +28,7 @@ def report(state: StepState, arrival: ReportArrived) -> Outcome:
     sequence = arrival.sequence if arrival.sequence is not None else lease.last_sequence + 1
     if sequence <= lease.last_sequence:
         known = state.answers.get((lease.number, lease.epoch, sequence))
-        return Accepted(decision=known) if known else Stale()
+        return Accepted(decision=_pinning(state, lease.number, known)) if known else Stale()
     if not lease.live:
         return Stale()
     if state.trials[lease.number].state is State.RESUMED:
@@ -34,11 +36,14 @@ def report(state: StepState, arrival: ReportArrived) -> Outcome:
     progress = max(0, arrival.step - lease.step)
     lease = state.update_lease(lease, last_sequence=sequence, step=lease.step + progress)
     trial = _note_metrics(state, arrival, progress)
+    if progress and lease.model and arrival.train_time_s > 0:
+        state.learn_speed(lease, progress, arrival.train_time_s)
+        trial = state.trials[lease.number]
     state.emit(events.report_recorded(lease, sequence, arrival))
     if not progress or trial.milestone is None or arrival.step < trial.milestone:
-        decision = _go_on(trial.milestone or arrival.step, "before the next rung")
+        decision = _before_milestone(state, trial, lease, arrival)
     elif state.study.metric_seen:
-        decision = _at_milestone(state, trial, lease, arrival)
+        decision = _at_milestone(state, trial, lease, arrival, progress)
     else:
         decision = _metric_unknown(state, arrival)
     state.answers[lease.number, lease.epoch, sequence] = decision
@@ -54,7 +59,22 @@ def report(state: StepState, arrival: ReportArrived) -> Outcome:
             decision=decision,
         )
     )
-    return Accepted(decision=decision)
+    return Accepted(decision=_pinning(state, lease.number, decision))
+
+
+def _pinning(state: StepState, number: int, decision: Decision) -> Decision:
+    """The decision with the trial's checkpoints that are not to be deleted: others stand on them, or may come to."""
+    if not state.study.spec.shares_checkpoints:
+        return decision
+    return replace(decision, pinned=tuple(sorted(state.cache.policy.pinned(number))))
+
+
+def _before_milestone(state: StepState, trial: Trial, lease: Lease, arrival: ReportArrived) -> Decision:
+    """Go on, unless others of more priority need the slots and this report has a checkpoint to go on from."""
+    why = sharing.leaves_at_report(state, lease, arrival) if trial.milestone is not None else None
+    if why is not None:
+        return _leave(state, trial.number, why, milestone=trial.milestone)
+    return _go_on(trial.milestone or arrival.step, "before the next rung")
 
 
 def _note_metrics(state: StepState, arrival: ReportArrived, progress: int) -> Trial:
@@ -75,6 +95,7 @@ def _note_metrics(state: StepState, arrival: ReportArrived, progress: int) -> Tr
         progress
         and value is not None
         and isfinite(value)
+        and is_feasible(state.study.spec.constraints, arrival.metrics)
         and _better(value, trial.best_value, objective.goal)
     ):
         trial = state.update(trial.number, best_value=value, best_step=arrival.step)
@@ -90,9 +111,11 @@ def _better(value: float, than: float | None, goal: Goal) -> bool:
     return value > than if goal is Goal.MAXIMIZE else value < than
 
 
-def _at_milestone(state: StepState, trial: Trial, lease: Lease, arrival: ReportArrived) -> Decision:
+def _at_milestone(
+    state: StepState, trial: Trial, lease: Lease, arrival: ReportArrived, progress: int
+) -> Decision:
     ladder = state.cache.policy.ladder(trial.bracket)
-    entries = [] if trial.baseline else _record_rungs(state, trial, ladder, arrival)
+    entries = [] if trial.baseline else _record_rungs(state, trial, ladder, arrival, progress)
     if arrival.step >= ladder[-1]:
         why = f"reached the full budget of {state.study.spec.max_steps} steps"
         state.terminate(trial.number, Reason.COMPLETED, why)
@@ -103,13 +126,17 @@ def _at_milestone(state: StepState, trial: Trial, lease: Lease, arrival: ReportA
     target = next(level for level in ladder if level > arrival.step)
     if trial.held or not state.active:
         return _leave(state, trial.number, "paused by a user", milestone=target)
+    leaves = sharing.leaves_at_rung(state, lease, state.trials[trial.number], target)
+    if leaves is not None:
+        return _leave(state, trial.number, leaves, milestone=target)
     state.update(trial.number, milestone=target)
     return _go_on(target, why)
 
 
 def _record_rungs(
-    state: StepState, trial: Trial, ladder: tuple[int, ...], arrival: ReportArrived
+    state: StepState, trial: Trial, ladder: tuple[int, ...], arrival: ReportArrived, progress: int
 ) -> list[RungEntry]:
+    cost = _cost(trial, arrival, progress) if state.study.spec.prices_pauses else None
     entries = [
         RungEntry(
             number=trial.number,
@@ -119,6 +146,8 @@ def _record_rungs(
             step=arrival.step,
             value=arrival.metrics.get(state.study.spec.objective.metric),
             arrival=state.cache.next_arrival(trial.bracket, rung),
+            checkpoint=arrival.checkpoint if state.study.spec.shares_checkpoints else None,
+            cost=cost,
         )
         for rung in range(trial.rungs, len(ladder))
         if ladder[rung] <= arrival.step
@@ -133,30 +162,53 @@ def _record_rungs(
     return entries
 
 
+def _cost(trial: Trial, arrival: ReportArrived, progress: int) -> RungCost:
+    """What a pause of this trial would cost, as far as it was measured."""
+    saved = arrival.checkpoint
+    return RungCost(
+        step_s=arrival.train_time_s / progress if arrival.train_time_s > 0 else None,
+        checkpoint_bytes=saved.size_bytes if saved else None,
+        write_s=saved.write_time_s if saved and saved.write_time_s > 0 else None,
+        read_s=trial.read_s,
+    )
+
+
 def _judge(state: StepState, entry: RungEntry, lease: Lease) -> Decision:
     """Ask the policy. A trial that has to wait goes on all the same if it is the one to be promoted now."""
     policy = state.cache.policy
-    verdict = policy.verdict(entry.number, entry.bracket, entry.rung)
+    verdict = policy.verdict(entry.number, entry.bracket, entry.rung, more=state.more)
     if verdict.action is Ruling.STOP:
         why = verdict.explanation.sentence
         state.explain(entry.number, Ruling.STOP, verdict.explanation, frees=lease)
         state.terminate(entry.number, Reason.STOPPED_EARLY, why)
         return Decision(action="STOP", next_milestone=0, reason=why)
-    explanation = verdict.explanation
+    explanation, exploit = verdict.explanation, None
     if verdict.action is Ruling.PAUSE:
-        promotion = policy.next_promotion()
-        if promotion is None or promotion.trial != entry.number:
+        promotion = state.next_promotion()
+        if promotion is None or promotion.trial != entry.number or state.unstarted:
             state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease)
             return _leave(state, entry.number, explanation.sentence, milestone=None)
-        explanation = promotion.explanation
+        explanation, exploit = promotion.explanation, promotion.exploit
     target = policy.ladder(entry.bracket)[entry.rung + 1]
     state.mark_promoted(entry.number, entry.bracket, entry.rung)
+    if exploit is not None:  # it starts again from the other's state, on a slot of this very step
+        state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease)
+        state.exploit(exploit)
+        return _leave(state, entry.number, explanation.sentence, milestone=target)
     if state.trials[entry.number].held or not state.active:
         state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease)
         why = f"{explanation.sentence}; paused by a user"
         return _leave(state, entry.number, why, milestone=target)
+    leaves = sharing.leaves_at_rung(state, lease, state.trials[entry.number], target)
+    if leaves is not None:
+        state.explain(entry.number, Ruling.CONTINUE, explanation, frees=lease)
+        return _leave(state, entry.number, f"{explanation.sentence}; {leaves}", milestone=target)
     state.explain(entry.number, Ruling.CONTINUE, explanation)
     state.update(entry.number, milestone=target)
+    if (
+        state.next_promotion() is not None
+    ):  # the same result lets others go on, and slots may be free for them
+        state.wants_placement = True
     return _go_on(target, explanation.sentence)
 
 

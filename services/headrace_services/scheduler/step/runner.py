@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import psycopg
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_random_exponential
@@ -187,4 +188,4 @@ def _is_away(error: BaseException) -> bool:
 
 
 def _lost_a_race(error: BaseException) -> bool:
-    return isinstance(error, (StaleCopyError, IntegrityError)) or is_conflict(error)
+    return isinstance(error, (StaleCopyError, IntegrityError, psycopg.IntegrityError)) or is_conflict(error)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from headrace.errors import HeadraceError
 from headrace_services.scheduler import events
 from headrace_services.scheduler.arrivals import (
     Cancellation,
@@ -18,10 +19,21 @@ from headrace_services.scheduler.arrivals import (
 )
 from headrace_services.scheduler.lifecycle import Action, Reason, StudyState, next_state
 from headrace_services.scheduler.policies import Action as Ruling
-from headrace_services.scheduler.policies import Explanation
-from headrace_services.scheduler.records import Decision, Event, Lease, Slot, Study, Trial
+from headrace_services.scheduler.policies import Explanation, Promotion
+from headrace_services.scheduler.records import (
+    Decision,
+    Event,
+    Exploit,
+    Lease,
+    Proposal,
+    Slot,
+    Study,
+    Trial,
+)
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.changes import Changes, PromotionChange, TrialChange
+from headrace_services.scheduler.step.placement.speeds import grant_kind, learn
+from headrace_services.scheduler.step.room import Room
 
 
 class StepState:
@@ -35,19 +47,28 @@ class StepState:
         self.trials: dict[int, Trial] = {}
         self.leases: dict[str, Lease] = {}
         self.slots: dict[str, tuple[Slot, ...]] = {}
-        """The slots that leases hold."""
+        """The slots that leases hold, each with what the lease has of it as free: what becomes free with it."""
         self.free: list[Slot] = []
         self.queue: list[int] = []
         """Runnable trials: interrupted ones first, then by number."""
         self.seats: list[tuple[int, Suggest]] = []
         """Clients that wait for a trial."""
-        self.suggested: dict[int, Suggested] = {}
+        self.suggested: dict[int, Suggested | HeadraceError] = {}
         self.answers: dict[tuple[int, int, int], Decision] = {}
         """What reports (number, epoch, sequence) were answered, in this step or before."""
-        self.live = 0
+        known = cache.live.count
+        self.live = known or 0
+        self.live_is_counted = known is not None
+        """Else `live` is only what this step has added to the live leases so far, or taken away."""
         self.held = 0
+        self.unstarted = 0
+        """Trials that were never placed; counted only where the policy lets them go first."""
         self.wants_placement = False
         """Whether something may be placed, or the study be complete, because of what this step did."""
+        self.proposals_wanted = 0
+        """How many further proposals the pool is to compute."""
+        self.room = Room()
+        """What is known of the cluster beyond the study."""
         self._vacancies: dict[tuple[int, int], int] = {}
 
     @property
@@ -68,6 +89,21 @@ class StepState:
         runnable = [trial for trial in self.trials.values() if trial.runnable]
         runnable.sort(key=lambda trial: (trial.epoch == 0, trial.number))
         self.queue = [trial.number for trial in runnable]
+
+    @property
+    def more(self) -> bool:
+        """Whether there are configurations that the sampler was not asked for yet."""
+        return self.study.sampled < self.cache.sampled_limit
+
+    def count_proposal(self) -> None:
+        """Note that a configuration was proposed; the log says when it was the last one."""
+        self.study = replace(self.study, sampled=self.study.sampled + 1)
+        if not self.more:
+            self.emit(events.proposals_ended(self.study.sampled))
+
+    def next_promotion(self) -> Promotion | None:
+        """What the policy would promote now."""
+        return self.cache.policy.next_promotion(more=self.more)
 
     # --- trials --------------------------------------------------------------------------------------
 
@@ -90,6 +126,9 @@ class StepState:
             self.held -= 1
         over: dict[str, Any] = {"reason": reason, "detail": detail, "milestone": None, "held": False}
         self.move(number, Action.TERMINATE, **over, **changes)
+        reserved = self.study.standing.reserved
+        if reserved is not None and reserved.number == number:
+            self.give_up_reservation()
         if number in self.queue:
             self.queue.remove(number)
         self.cache.policy.withdraw(number)
@@ -103,19 +142,28 @@ class StepState:
             self._note(before, after, self.study.cursor)
         return after
 
-    def add(self, trial: Trial) -> None:
+    def add(self, trial: Trial, proposal: Proposal | None = None) -> None:
         """Add a new trial."""
         self.study = replace(self.study, next_number=trial.number + 1)
         self.trials[trial.number] = trial
+        self.cache.joined(trial.number, trial.bracket, trial.params, baseline=trial.baseline)
         self.changes.created.append(trial)
         self.queue.append(trial.number)
-        self.emit(events.trial_created(trial))
+        self.emit(events.trial_created(trial, proposal))
 
     def mark_promoted(self, number: int, bracket: int, rung: int) -> None:
         """Note that a trial goes past a rung; the next event says why."""
         self.cache.promoted(number, bracket, rung)
         change = PromotionChange(number=number, rung=rung, cursor=self.study.cursor + 1)
         self.changes.promotions.append(change)
+
+    def exploit(self, exploit: Exploit) -> None:
+        """Give a trial that is about to go on another's state and a mutated configuration."""
+        self.cache.policy.exploited(exploit)
+        cursor = self.emit(events.trial_exploited(self.study.name, exploit))
+        self.changes.exploits.append((exploit, cursor))
+        donor = {"best_value": exploit.donor_value, "best_step": exploit.checkpoint.step}
+        self.update(exploit.number, params=exploit.params, checkpoint=exploit.checkpoint, **donor)
 
     def _note(self, before: Trial, after: Trial, cursor: int) -> None:
         self.trials[after.number] = after
@@ -142,12 +190,14 @@ class StepState:
     def grant(self, lease: Lease, slots: tuple[Slot, ...]) -> None:
         """Give out a lease on slots, or on none to a client."""
         self.leases[lease.id] = lease
-        self.slots[lease.id] = slots
+        self.slots[lease.id] = tuple(slot.part(lease.milli, lease.memory_bytes) for slot in slots)
         self.changes.granted[lease.id] = lease
         self.changes.occupy(slots, lease)
         self.live += 1
+        if slots:
+            self._use(slots[0], lease.milli * len(slots))
         for slot in slots:
-            self.free.remove(slot)
+            self._take(slot, lease)
             self._fill_vacancy(slot, lease.number)
 
     def release(self, lease: Lease) -> None:
@@ -156,7 +206,35 @@ class StepState:
         self.changes.vacate(lease)
         self.live -= 1
         self.wants_placement = True
-        self.free.extend(slot for slot in self.slots.get(lease.id, ()) if slot.placeable)
+        slots = self.slots.get(lease.id, ())
+        if slots:
+            self._use(slots[0], -lease.milli * len(slots))
+        self.offer(slot for slot in slots if slot.placeable)
+
+    def offer(self, slots: Iterable[Slot]) -> None:
+        """Add free slots; of a shared one that is there already, what is free of it grows."""
+        here = {(slot.worker_id, slot.index): place for place, slot in enumerate(self.free)}
+        for slot in slots:
+            place = here.get((slot.worker_id, slot.index))
+            if place is None:
+                self.free.append(slot)
+            else:
+                self.free[place] = self.free[place].less(-slot.free_milli, -slot.memory_left)
+
+    def _take(self, slot: Slot, lease: Lease) -> None:
+        for place, known in enumerate(self.free):
+            if (known.worker_id, known.index) == (slot.worker_id, slot.index):
+                rest = known.less(lease.milli, lease.memory_bytes)
+                if rest.free_milli:
+                    self.free[place] = rest
+                else:
+                    del self.free[place]
+                return
+        raise ValueError(f"slot {slot.index} of {slot.worker_name} is not free")
+
+    def _use(self, slot: Slot, milli: int) -> None:
+        usage = self.study.standing.usage.settled(self.study.now_s)
+        self.stand(usage=usage.hold(slot.kind == "GPU", milli))
 
     def update_lease(self, lease: Lease, **changes: Any) -> Lease:
         """Change a lease."""
@@ -175,6 +253,21 @@ class StepState:
             self.orders.append(Cancellation(worker_id=lease.worker_id, lease=lease, reason=why))
 
     # --- the study and its log -----------------------------------------------------------------------
+
+    def stand(self, **changes: Any) -> None:
+        """Change the study's standing in the cluster."""
+        self.study = replace(self.study, standing=replace(self.study.standing, **changes))
+
+    def give_up_reservation(self) -> None:
+        """No slots are kept for a trial of the study any more."""
+        self.stand(reserved=None)
+        self.changes.withdraw_asks = True
+
+    def learn_speed(self, lease: Lease, steps: int, seconds: float) -> None:
+        """Take in how long a trial trained on its grant."""
+        kind = grant_kind(lease.model, len(lease.slots), lease.milli)
+        self.stand(speeds=learn(self.study.standing.speeds, kind, steps, seconds))
+        self.update(lease.number, speeds=learn(self.trials[lease.number].speeds, kind, steps, seconds))
 
     def move_study(self, state: StudyState, detail: str) -> None:
         """Move the study; once it has ended it stays so."""

@@ -6,6 +6,8 @@ orders it with the steps of other replicas.
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -13,22 +15,22 @@ from headrace.errors import HeadraceError, StudyNotFoundError
 from headrace_services.scheduler.arrivals import (
     Accepted,
     Arrival,
-    ExitedArrived,
-    LeaseExpired,
+    Leased,
     Order,
     Outcome,
     PauseTrial,
     ReportArrived,
-    RestoredArrived,
     ResumeTrial,
     StopTrial,
 )
 from headrace_services.scheduler.records import Study
-from headrace_services.scheduler.step import core, placing
+from headrace_services.scheduler.step import cluster_rows, core, placing, sharing
 from headrace_services.scheduler.step.cache import StudyCache
-from headrace_services.scheduler.step.placement import place as slots_for
+from headrace_services.scheduler.step.live import LiveRows
 from headrace_services.scheduler.step.state import StepState
-from headrace_services.scheduler.store import requests, rows, step_reads, step_writes
+from headrace_services.scheduler.store import exploits, requests, rows, step_reads
+from headrace_services.scheduler.store.pipeline import pipeline
+from headrace_services.scheduler.store.step_writes import Writes
 
 FREE_SLOTS_AT_ONCE = 64
 """How many free slots that suit its trials one step looks at; more are left to the next one."""
@@ -66,28 +68,45 @@ class StepResult:
     """Whether slots that this step freed found no trial here and may serve another study."""
     again: bool
     """Whether there was more to place than one step places."""
+    kicks: tuple[int, ...] = ()
+    """Other studies that free slots were left to."""
+    proposals_wanted: int = 0
+    """How many further proposals the pool is to compute."""
 
 
 async def run_step(
     conn: AsyncConnection, study_id: int, submissions: Sequence[Submission], cache: StudyCache | None
 ) -> StepResult:
     """Run one step in the transaction of `conn`. The caller commits, and drops the cache if that fails."""
-    study = await step_reads.lock_study(conn, study_id, cache.spec if cache else None)
+    leases, numbers = _named(submissions)
+    live = cache.live if cache else LiveRows()
+    async with pipeline(conn) as sent:
+        ask = await step_reads.ask_study(sent, study_id, cache.spec if cache else None)
+        asked = await step_reads.ask_rows(
+            sent, study_id, leases - live.leases.keys(), numbers - live.trials.keys()
+        )
+    study = await ask.study()
     if study is None:
         gone = StudyNotFoundError("the study was deleted")
         settled = tuple(Settled(outcome=gone) for _ in submissions)
         return StepResult(settled=settled, orders=(), cache=None, cursor=0, slots_left=True, again=False)
     cache = cache or StudyCache.empty(study.spec)
-    await _catch_up(conn, study, cache)
+    if cache.cursor != study.cursor:
+        await _catch_up(conn, study, cache)
+        cache.live.clear()
+        async with pipeline(conn) as sent:
+            asked = await step_reads.ask_rows(sent, study_id, leases, numbers)
     state = StepState(study, cache)
+    await _load(conn, state, leases, numbers, asked)
     repeats = await requests.answered(conn, [s.request for s in submissions if s.request is not None])
     fresh = [
         (seat, s.arrival)
         for seat, s in enumerate(submissions)
         if s.request is None or s.request.id not in repeats
     ]
-    await _load(conn, state, [arrival for _, arrival in fresh])
+    await _load_answers(conn, state, [arrival for _, arrival in fresh])
     outcomes: dict[int, Outcome | HeadraceError | None] = {}
+    await cluster_rows.look_for_spare(conn, state)
     for seat, arrival in fresh:
         try:
             outcomes[seat] = core.apply(state, arrival, seat=seat)
@@ -106,8 +125,8 @@ async def run_step(
         await _load_slots(conn, state)
         core.finish(state)
         slots_left = True
-    await step_writes.write(conn, study, state.study, state.changes)
-    cache.cursor = state.study.cursor
+    await _write(conn, study, state)
+    await cluster_rows.write(conn, state)
     return StepResult(
         settled=await _settle(conn, submissions, outcomes, repeats),
         orders=tuple(state.orders),
@@ -115,56 +134,80 @@ async def run_step(
         cursor=state.study.cursor,
         slots_left=slots_left,
         again=again,
+        proposals_wanted=state.proposals_wanted,
+        kicks=tuple(sorted(state.room.kicks)),
     )
 
 
 async def _catch_up(conn: AsyncConnection, study: Study, cache: StudyCache) -> None:
     """Fold in what other replicas did since the cache was last used."""
-    if cache.cursor == study.cursor:
-        return
-    results = await step_reads.rung_results_since(conn, study.id, cache.cursor)
-    for row in results:
+    for row in await step_reads.trials_created_since(conn, study.id, cache.next_number):
+        cache.joined(row.number, row.bracket, row.params, baseline=row.baseline)
+    folds: list[tuple[int, int, Callable[[], None]]] = []
+    for row in await step_reads.rung_results_since(conn, study.id, cache.cursor):
+        entry = rows.rung_entry(row)
         if row.cursor > cache.cursor:
-            cache.record(rows.rung_entry(row))
-    for row in results:
+            folds.append((row.cursor, 0, partial(cache.record, entry)))
         if row.promoted_cursor is not None and row.promoted_cursor > cache.cursor:
-            cache.promoted(row.number, row.bracket, row.rung)
-    for number in await step_reads.ended_since(conn, study.id, cache.cursor):
-        cache.policy.withdraw(number)
+            past = partial(cache.promoted, entry.number, entry.bracket, entry.rung)
+            folds.append((row.promoted_cursor, 1, past))
+    if cache.spec.shares_checkpoints:
+        for exploit, cursor in await exploits.since(conn, study.id, cache.cursor):
+            folds.append((cursor, 1, partial(cache.policy.exploited, exploit)))
+    for number, cursor in await step_reads.ended_since(conn, study.id, cache.cursor):
+        folds.append((cursor, 2, partial(cache.policy.withdraw, number)))
+    for _, _, fold in sorted(folds, key=itemgetter(0, 1)):
+        fold()
     cache.cursor = study.cursor
 
 
-async def _load(conn: AsyncConnection, state: StepState, arrivals: Sequence[Arrival]) -> None:
-    """Load the rows that the arrivals name."""
-    lease_ids: set[str] = set()
+def _named(submissions: Sequence[Submission]) -> tuple[set[str], set[int]]:
+    """The leases and the trials that arrivals speak of."""
+    leases: set[str] = set()
     numbers: set[int] = set()
-    for arrival in arrivals:
-        match arrival:
-            case ReportArrived() | RestoredArrived() | ExitedArrived() | LeaseExpired():
-                lease_ids.add(arrival.lease_id)
-            case PauseTrial() | ResumeTrial() | StopTrial():
+    for submission in submissions:
+        match submission.arrival:
+            case Leased() as arrival:
+                leases.add(arrival.lease_id)
+                numbers.add(arrival.number)
+            case PauseTrial() | ResumeTrial() | StopTrial() as arrival:
                 numbers.add(arrival.number)
             case _:
                 pass
-    leases = [lease for lease in await step_reads.leases(conn, lease_ids) if lease.study_id == state.study.id]
-    trials = await step_reads.trials(conn, state.study.id, numbers | {lease.number for lease in leases})
-    held = {trial.lease_id for trial in trials if trial.lease_id} - {lease.id for lease in leases}
-    state.load(trials=trials, leases=[*leases, *await step_reads.leases(conn, held)])
-    await _load_slots(conn, state)
-    state.answers.update(
-        await step_reads.decisions(
-            conn,
-            state.study.id,
-            [
-                (a.number, a.epoch, a.sequence)
-                for a in arrivals
-                if isinstance(a, ReportArrived)
-                and a.sequence is not None
-                and a.lease_id in state.leases
-                and a.sequence <= state.leases[a.lease_id].last_sequence
-            ],
-        )
+    return leases, numbers
+
+
+async def _load(
+    conn: AsyncConnection, state: StepState, leases: set[str], numbers: set[int], asked: step_reads.AskedRows
+) -> None:
+    """Give the step its copies of the named rows, and of the leases that the trials among them hold."""
+    live = state.cache.live
+    state.slots.update(await asked.found_slots())
+    state.load(
+        trials=[*await asked.found_trials(), *(live.trials[n] for n in numbers & live.trials.keys())],
+        leases=[*await asked.found_leases(), *(live.leases[i] for i in leases & live.leases.keys())],
     )
+    held = {trial.lease_id for trial in state.trials.values() if trial.lease_id} - state.leases.keys()
+    if missing := held - live.leases.keys():
+        state.load(leases=await step_reads.leases(conn, missing))
+    state.load(leases=[live.leases[lease_id] for lease_id in held - missing])
+    state.slots.update({i: live.slots[i] for i in state.leases.keys() & live.slots.keys()})
+    await _load_slots(conn, state)
+    if state.cache.policy.new_trials_first:
+        state.unstarted = await step_reads.unstarted_count(conn, state.study.id)
+
+
+async def _load_answers(conn: AsyncConnection, state: StepState, arrivals: Sequence[Arrival]) -> None:
+    """Load what was answered to reports that come again."""
+    repeated = [
+        (a.number, a.epoch, a.sequence)
+        for a in arrivals
+        if isinstance(a, ReportArrived)
+        and a.sequence is not None
+        and a.lease_id in state.leases
+        and a.sequence <= state.leases[a.lease_id].last_sequence
+    ]
+    state.answers.update(await step_reads.decisions(conn, state.study.id, repeated))
 
 
 async def _load_slots(conn: AsyncConnection, state: StepState) -> None:
@@ -178,20 +221,56 @@ async def _load_slots(conn: AsyncConnection, state: StepState) -> None:
 
 async def _place(conn: AsyncConnection, state: StepState, arrivals: int) -> tuple[bool, bool]:
     """Reclaim, repack, relaunch. Returns whether slots are left over, and whether there is more to place."""
-    state.live += await step_reads.live_count(conn, state.study.id)
+    await _count_and_reclaim(conn, state)
     freed = list(state.free)
     if state.study.spec.template is not None:
-        state.free += await step_reads.free_slots(conn, state.study.spec.resources, FREE_SLOTS_AT_ONCE)
+        await cluster_rows.free_slots(conn, state, FREE_SLOTS_AT_ONCE)
+        sharing.join(state)
     offered = len(state.free)
     limit = offered + len(state.seats) + placing.LOOKAHEAD + arrivals + 1
     state.load_queue(await step_reads.runnable_trials(conn, state.study.id, limit))
-    while (number := placing.place(state)) is not None:
-        state.load(trials=await step_reads.trials(conn, state.study.id, [number]))
+    await _place_all(conn, state, pass_over=False)
+    await cluster_rows.keep_slots(conn, state)
+    await _place_all(conn, state, pass_over=True)
     if not state.live and not state.queue:  # it may be complete; the count visits all trials
         state.held += await step_reads.held_count(conn, state.study.id)
     placing.settle(state)
-    used_up = bool(state.changes.granted) and slots_for(state.free, state.study.spec.resources) is None
-    return any(slot in state.free for slot in freed), offered >= FREE_SLOTS_AT_ONCE and used_up
+    sharing.settle_standing(state)
+    used_up = bool(state.changes.granted) and not cluster_rows.more_fits(state)
+    return cluster_rows.left_over(state, freed), offered >= FREE_SLOTS_AT_ONCE and used_up
+
+
+async def _place_all(conn: AsyncConnection, state: StepState, *, pass_over: bool) -> None:
+    if pass_over and state.room.blocked is None:
+        return
+    while (number := placing.place(state, pass_over=pass_over)) is not None:
+        state.load(trials=await step_reads.trials(conn, state.study.id, [number]))
+
+
+async def _count_and_reclaim(conn: AsyncConnection, state: StepState) -> None:
+    """Count the live leases, and ask the rows which of the slots that became free can be used again."""
+    if not state.live_is_counted:
+        state.live += await step_reads.live_count(conn, state.study.id)
+        state.live_is_counted = True
+    ended = [lease.id for lease in state.changes.updated.values() if not lease.live and lease.slots]
+    freed = await step_reads.slots_of(conn, ended)
+    state.free = []
+    state.offer(slot for slots in freed.values() for slot in slots if slot.placeable)
+
+
+async def _write(conn: AsyncConnection, before: Study, state: StepState) -> None:
+    """Write what changed, and keep the copies that the next step may need."""
+    changes, after, cache = state.changes, state.study, state.cache
+    if changes.has_rows or after != before:
+        async with pipeline(conn) as sent:
+            writes = Writes(sent)
+            await writes.write(before, after, changes)
+        writes.check()
+        await exploits.append(conn, after.id, changes.exploits)
+    assert not changes.has_rows or after.cursor > before.cursor, "other replicas would not see the change"
+    cache.cursor = after.cursor
+    count = state.live if state.live_is_counted else None
+    cache.live.keep(state.leases.values(), state.trials, state.slots, count)
 
 
 async def _settle(

@@ -6,20 +6,54 @@ from datetime import datetime
 from sqlalchemy import and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.lifecycle import StudyState
+from headrace_services.scheduler.records import Usage
+from headrace_services.scheduler.step.placement.shares import Share, claim, virtual_time_s
+from headrace_services.scheduler.store import placement, rows, tables
 
 _HEARD_OF = and_(tables.worker.c.connected, tables.worker.c.expires_at > func.clock_timestamp())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HolderView:
+    """A trial on a slot."""
+
+    study: str
+    number: int
+    milli: int
+    memory_bytes: int
+    leaving: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotView:
-    """A slot, and the trial that holds it."""
+    """A slot, and the trials that hold it."""
 
     index: int
     model: str
     memory_bytes: int
-    study: str | None
-    number: int | None
+    holders: list[HolderView] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptView:
+    """Slots of a worker that are kept for a trial; times in seconds since 1970."""
+
+    study: str
+    number: int
+    slots: int
+    since_s: float
+    ready_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareView:
+    """What an active study has of the cluster."""
+
+    study: str
+    share: Share
+    usage: Usage
+    virtual_time_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +65,17 @@ class WorkerView:
     labels: dict[str, str]
     version: str
     last_seen: datetime
+    trouble: str
     slots: list[SlotView] = field(default_factory=list)
+    cpus: int = 0
+    kept: KeptView | None = None
 
 
 async def workers_after(conn: AsyncConnection, *, name: str, limit: int) -> list[WorkerView]:
     """Workers by name, after the one of `name`, with their slots."""
     w, s, le, st = tables.worker, tables.slot, tables.lease, tables.study
     query = select(w, _HEARD_OF.label("heard_of")).where(w.c.name > name).order_by(w.c.name).limit(limit)
+    kept = await _kept(conn)
     found = {
         row.id: WorkerView(
             name=row.name,
@@ -45,25 +83,40 @@ async def workers_after(conn: AsyncConnection, *, name: str, limit: int) -> list
             labels=row.labels,
             version=row.version,
             last_seen=row.last_seen,
+            trouble=row.trouble,
+            cpus=row.cpus,
+            kept=kept.get(row.id),
         )
         for row in await conn.execute(query)
     }
+    lv = tables.leave
     slots = (
-        select(s, s.c.index.label("place"), le.c.number, st.c.name.label("study_name"))
-        .join_from(s, le, s.c.lease_id == le.c.id, isouter=True)
+        select(s, s.c.index.label("place"), le.c.number, le.c.milli, st.c.name.label("study_name"))
+        .add_columns(le.c.memory_bytes.label("budget"), lv.c.why)
+        .join_from(
+            s,
+            le,
+            and_(le.c.live, le.c.worker_id == s.c.worker_id, s.c.index == func.any(le.c.slots)),
+            isouter=True,
+        )
         .join(st, le.c.study_id == st.c.id, isouter=True)
-        .where(s.c.worker_id.in_(found), or_(s.c.present, s.c.lease_id.is_not(None)))
-        .order_by(s.c.worker_id, s.c.index)
+        .join(lv, lv.c.lease_id == le.c.id, isouter=True)
+        .where(s.c.worker_id.in_(found), or_(s.c.present, le.c.id.is_not(None)))
+        .order_by(s.c.worker_id, s.c.index, le.c.grant_time, le.c.id)
     )
     for row in await conn.execute(slots):
-        slot = SlotView(
-            index=row.place,
-            model=row.model,
-            memory_bytes=row.memory_bytes,
-            study=row.study_name,
-            number=row.number,
-        )
-        found[row.worker_id].slots.append(slot)
+        listed = found[row.worker_id].slots
+        if not listed or listed[-1].index != row.place:
+            listed.append(SlotView(index=row.place, model=row.model, memory_bytes=row.memory_bytes))
+        if row.study_name is not None:
+            holder = HolderView(
+                study=row.study_name,
+                number=row.number,
+                milli=row.milli,
+                memory_bytes=row.budget,
+                leaving=row.why or "",
+            )
+            listed[-1].holders.append(holder)
     return list(found.values())
 
 
@@ -72,3 +125,39 @@ async def connected_slots(conn: AsyncConnection) -> int:
     w, s = tables.worker, tables.slot
     query = select(func.count()).select_from(s.join(w, s.c.worker_id == w.c.id)).where(s.c.present, _HEARD_OF)
     return int((await conn.execute(query)).scalar_one())
+
+
+async def _kept(conn: AsyncConnection) -> dict[int, KeptView]:
+    """What is kept for whom, by worker."""
+    st = tables.study
+    query = select(st.c.name, st.c.standing).where(st.c.state == StudyState.ACTIVE.value)
+    found = {}
+    for row in await conn.execute(query):
+        reserved = rows.standing(row.standing).reserved
+        if reserved is not None:
+            found[reserved.worker_id] = KeptView(
+                study=row.name,
+                number=reserved.number,
+                slots=len(reserved.slots),
+                since_s=reserved.since_s,
+                ready_s=reserved.ready_s,
+            )
+    return found
+
+
+async def shares(conn: AsyncConnection) -> list[ShareView]:
+    """What each active study has of the cluster, the one that goes first first."""
+    found = await placement.others(conn, 0)
+    if found is None:
+        return []
+    now_s = float((await conn.execute(select(func.extract("epoch", func.clock_timestamp())))).scalar_one())
+    ordered = sorted(found.shares, key=lambda share: claim(share, found.totals, now_s))
+    return [
+        ShareView(
+            study=found.names[share.study_id],
+            share=share,
+            usage=share.usage.settled(now_s),
+            virtual_time_s=virtual_time_s(share, found.totals, now_s),
+        )
+        for share in ordered
+    ]

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import psycopg
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -10,13 +11,22 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from headrace.errors import DatabaseUnavailableError, InvalidFieldError, Violation
 
-POOL_SIZE = 8
+POOL_SIZE = 16
 STATEMENT_TIMEOUT_MS = 60_000
+IDLE_IN_TRANSACTION_MS = 10_000
+"""A replica that freezes in the middle of a step holds the study's lock; Postgres takes it away after this time."""
 _RETRYABLE_STATES = {
     "40001",  # serialization failure
     "40P01",  # deadlock detected
     "55P03",  # lock not available
 }
+
+# A step runs its statements by psycopg itself, all others by SQLAlchemy, which wraps psycopg's errors.
+_AWAY = (
+    *(OperationalError, InterfaceError, PoolTimeoutError),
+    *(psycopg.OperationalError, psycopg.InterfaceError),
+    *(ConnectionError, TimeoutError),
+)
 
 
 def parse_url(url: str) -> URL:
@@ -48,13 +58,15 @@ def open_engine(url: str, *, pool_size: int = POOL_SIZE) -> AsyncEngine:
     return create_async_engine(
         parse_url(url),
         pool_size=pool_size,
-        max_overflow=pool_size,
+        max_overflow=0,  # a connection made for one transaction costs more than to wait for one
+        pool_use_lifo=True,  # so that a quiet replica works on one connection, whose statements are prepared
         pool_timeout=30,
         pool_recycle=1800,
         connect_args={
             "connect_timeout": 5,
             "application_name": "headrace scheduler",
-            "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c idle_in_transaction_session_timeout=60000",
+            "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} "
+            f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}",
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,
@@ -66,14 +78,13 @@ def is_away(error: BaseException) -> bool:
     """Whether an error says that the database cannot be reached now, and not that a statement is wrong."""
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
-    return isinstance(
-        error, (OperationalError, InterfaceError, PoolTimeoutError, ConnectionError, TimeoutError)
-    )
+    return isinstance(error, _AWAY)
 
 
 def is_conflict(error: BaseException) -> bool:
     """Whether a transaction lost against another one and should be tried again."""
-    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _RETRYABLE_STATES
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return isinstance(cause, psycopg.Error) and cause.sqlstate in _RETRYABLE_STATES
 
 
 @asynccontextmanager

@@ -1,6 +1,8 @@
 """Rows to records and back. The one place that knows how a record is spelled in the tables."""
 
-from dataclasses import asdict
+import math
+from dataclasses import asdict, fields
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Row
@@ -10,13 +12,21 @@ from headrace_services.scheduler.lifecycle import Reason, State, StudyState
 from headrace_services.scheduler.records import (
     Checkpoint,
     Decision,
+    Event,
     Lease,
+    Leaving,
     Report,
+    Reserved,
+    RungCost,
     RungEntry,
     Slot,
+    Speeds,
+    Standing,
     Study,
     Trial,
+    Usage,
 )
+from headrace_services.scheduler.store.tables import finite_json, json_number, metrics_of_json
 
 AnyRow = Row[Any]
 Columns = dict[str, Any]
@@ -39,7 +49,47 @@ def study(row: AnyRow, spec: StudySpec | None = None) -> Study:
         early_failures=row.early_failures,
         create_time=row.create_time,
         end_time=row.end_time,
+        standing=standing(row.standing),
+        now_s=float(getattr(row, "now_s", 0.0)),
+        leaving={
+            lease_id: Leaving(for_study_id=asker, at_report=at_report, why=why)
+            for lease_id, (asker, at_report, why) in (getattr(row, "leaving", None) or {}).items()
+        },
     )
+
+
+def standing(columns: Columns) -> Standing:
+    """A study's standing, as it lies in its JSON column."""
+    if not columns:
+        return Standing()
+    reserved = columns["reserved"]
+    return Standing(
+        usage=Usage(**columns["usage"]),
+        speeds=speeds(columns["speeds"]),
+        reserved=Reserved(**{**reserved, "slots": tuple(reserved["slots"])}) if reserved else None,
+        wants_slots=columns["wants_slots"],
+        wants_count=columns["wants_count"],
+        quantum_s=columns["quantum_s"],
+        looked_s=columns["looked_s"],
+    )
+
+
+def standing_columns(record: Standing) -> Columns:
+    """The JSON of a standing."""
+    return {
+        "usage": asdict(record.usage),
+        "speeds": dict(record.speeds),
+        "reserved": asdict(record.reserved) if record.reserved else None,
+        "wants_slots": record.wants_slots,
+        "wants_count": record.wants_count,
+        "quantum_s": record.quantum_s,
+        "looked_s": record.looked_s,
+    }
+
+
+def speeds(columns: Columns) -> Speeds:
+    """Steps and seconds by kind of grant."""
+    return {kind: (steps, seconds) for kind, (steps, seconds) in columns.items()}
 
 
 def trial(row: AnyRow) -> Trial:
@@ -51,6 +101,7 @@ def trial(row: AnyRow) -> Trial:
         params=row.params,
         baseline=row.baseline,
         bracket=row.bracket,
+        generation=row.generation,
         epoch=row.epoch,
         step=row.step,
         milestone=row.milestone,
@@ -59,7 +110,7 @@ def trial(row: AnyRow) -> Trial:
         value=row.value,
         best_value=row.best_value,
         best_step=row.best_step,
-        metrics=row.metrics,
+        metrics=metrics_of_json(row.metrics),
         reason=Reason(row.reason) if row.reason else None,
         detail=row.detail,
         checkpoint=checkpoint(row.checkpoint),
@@ -70,6 +121,8 @@ def trial(row: AnyRow) -> Trial:
         steps_spent=row.steps_spent,
         log_path=row.log_path,
         log_tail=row.log_tail,
+        speeds=speeds(row.speeds),
+        read_s=row.read_s,
         create_time=row.create_time,
         start_time=row.start_time,
         end_time=row.end_time,
@@ -85,10 +138,10 @@ def trial_columns(record: Trial) -> Columns:
         "milestone": record.milestone,
         "held": record.held,
         "rungs": record.rungs,
-        "value": record.value,
-        "best_value": record.best_value,
+        "value": _number(record.value),
+        "best_value": _number(record.best_value),
         "best_step": record.best_step,
-        "metrics": record.metrics,
+        "metrics": finite_json(record.metrics),
         "reason": record.reason.value if record.reason else None,
         "detail": record.detail,
         "checkpoint": checkpoint_columns(record.checkpoint),
@@ -99,7 +152,59 @@ def trial_columns(record: Trial) -> Columns:
         "steps_spent": record.steps_spent,
         "log_path": record.log_path,
         "log_tail": record.log_tail,
+        "speeds": dict(record.speeds),
+        "read_s": record.read_s,
     }
+
+
+def progress_columns(record: Trial) -> Columns:
+    """The columns that a report changes while its trial stays where it is."""
+    return {
+        "step": record.step,
+        "milestone": record.milestone,
+        "rungs": record.rungs,
+        "value": _number(record.value),
+        "best_value": _number(record.best_value),
+        "best_step": record.best_step,
+        "metrics": finite_json(record.metrics),
+        "checkpoint": checkpoint_columns(record.checkpoint),
+        "losses_in_row": record.losses_in_row,
+        "steps_spent": record.steps_spent,
+        "speeds": dict(record.speeds),
+    }
+
+
+def is_progress(before: Trial, after: Trial) -> bool:
+    """Whether the progress columns are all that changed."""
+    return bool(_standing(before) == _standing(after))
+
+
+def study_columns(record: Study) -> Columns:
+    """The columns of a study that a step changes."""
+    return {
+        "state": record.state.value,
+        "detail": record.detail,
+        "cursor": record.cursor,
+        "next_number": record.next_number,
+        "sampled": record.sampled,
+        "reports": record.reports,
+        "metric_seen": record.metric_seen,
+        "early_failures": record.early_failures,
+        "standing": standing_columns(record.standing),
+    }
+
+
+STUDY_COLUMNS = (
+    "state",
+    "detail",
+    "cursor",
+    "next_number",
+    "sampled",
+    "reports",
+    "metric_seen",
+    "early_failures",
+    "standing",
+)
 
 
 def checkpoint(columns: Columns | None) -> Checkpoint | None:
@@ -109,7 +214,10 @@ def checkpoint(columns: Columns | None) -> Checkpoint | None:
 
 def checkpoint_columns(record: Checkpoint | None) -> Columns | None:
     """The JSON of a checkpoint."""
-    return asdict(record) if record else None
+    return {name: getattr(record, name) for name in _CHECKPOINT} if record else None
+
+
+_CHECKPOINT = tuple(part.name for part in fields(Checkpoint))
 
 
 def lease(row: AnyRow) -> Lease:
@@ -128,6 +236,9 @@ def lease(row: AnyRow) -> Lease:
         last_sequence=row.last_sequence,
         step=row.step,
         resume=checkpoint(row.resume),
+        milli=row.milli,
+        memory_bytes=row.memory_bytes,
+        model=row.model,
     )
 
 
@@ -143,6 +254,10 @@ def slot(row: AnyRow) -> Slot:
         incarnation=row.incarnation,
         log_dir=row.log_dir,
         placeable=row.placeable,
+        model=row.model,
+        cores=row.cores,
+        free_milli=row.free_milli,
+        used_memory_bytes=row.used_memory_bytes,
     )
 
 
@@ -157,12 +272,61 @@ def rung_entry(row: AnyRow) -> RungEntry:
         value=row.value,
         arrival=row.arrival,
         promoted=row.promoted_cursor is not None,
+        checkpoint=checkpoint(row.checkpoint),
+        cost=RungCost(**row.cost) if row.cost else None,
     )
 
 
 def decision(row: AnyRow) -> Decision:
     """The decision in a row of `report`."""
     return Decision(action=row.action, next_milestone=row.next_milestone, reason=row.decision_reason)
+
+
+def rung_columns(study_id: int, entry: RungEntry, cursor: int) -> Columns:
+    """A row of `rung_result`; `cursor` is the event that recorded it."""
+    return {
+        "study_id": study_id,
+        "number": entry.number,
+        "rung": entry.rung,
+        "bracket": entry.bracket,
+        "milestone": entry.milestone,
+        "step": entry.step,
+        "value": _number(entry.value),
+        "arrival": entry.arrival,
+        "checkpoint": checkpoint_columns(entry.checkpoint),
+        "cost": asdict(entry.cost) if entry.cost else None,
+        "cursor": cursor,
+    }
+
+
+RUNG_COLUMNS = (
+    "study_id",
+    "number",
+    "rung",
+    "bracket",
+    "milestone",
+    "step",
+    "value",
+    "arrival",
+    "checkpoint",
+    "cost",
+    "cursor",
+)
+
+
+def event_columns(study_id: int, cursor: int, event: Event) -> Columns:
+    """A row of `event`."""
+    return {
+        "study_id": study_id,
+        "cursor": cursor,
+        "number": event.number,
+        "kind": event.kind,
+        "message": event.message,
+        "detail": event.detail,
+    }
+
+
+EVENT_COLUMNS = ("study_id", "cursor", "number", "kind", "message", "detail")
 
 
 def report_columns(study_id: int, record: Report) -> Columns:
@@ -173,10 +337,35 @@ def report_columns(study_id: int, record: Report) -> Columns:
         "epoch": record.epoch,
         "sequence": record.sequence,
         "step": record.step,
-        "metrics": record.metrics,
+        "metrics": finite_json(record.metrics),
         "checkpoint": checkpoint_columns(record.checkpoint),
         "train_time_s": record.train_time_s,
         "action": record.decision.action,
         "next_milestone": record.decision.next_milestone,
         "decision_reason": record.decision.reason,
     }
+
+
+REPORT_COLUMNS = (
+    "study_id",
+    "number",
+    "epoch",
+    "sequence",
+    "step",
+    "metrics",
+    "checkpoint",
+    "train_time_s",
+    "action",
+    "next_milestone",
+    "decision_reason",
+)
+
+
+def _number(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else json_number(value)
+
+
+_any_trial = Trial(study_id=0, number=0, params={}, milestone=None)
+TRIAL_COLUMNS = tuple(trial_columns(_any_trial))
+PROGRESS_COLUMNS = tuple(progress_columns(_any_trial))
+_standing = attrgetter(*(name for name in TRIAL_COLUMNS if name not in PROGRESS_COLUMNS))

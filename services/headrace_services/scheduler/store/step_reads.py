@@ -1,24 +1,87 @@
 """What a step reads, under the study's lock."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Row, and_, func, or_, select, tuple_
+from sqlalchemy import ARRAY, BigInteger, Row, Text, and_, any_, bindparam, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace.spec import Resources, StudySpec
+from headrace.spec import StudySpec
 from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.records import Decision, Lease, Slot, Study, Trial
 from headrace_services.scheduler.store import rows, tables
+from headrace_services.scheduler.store.pipeline import Cursor, Pipeline, Statement, compiled, pipeline
+from headrace_services.scheduler.store.placement import slots_query
 
 now = func.clock_timestamp()
 
 
 async def lock_study(conn: AsyncConnection, study_id: int, spec: StudySpec | None) -> Study | None:
     """Lock a study's row until the transaction ends; None when the study was deleted. `spec`, if it is known."""
-    query = select(tables.study).where(tables.study.c.id == study_id).with_for_update()
-    row = (await conn.execute(query)).one_or_none()
-    return rows.study(row, spec) if row else None
+    async with pipeline(conn) as sent:
+        ask = await ask_study(sent, study_id, spec)
+    return await ask.study()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedStudy:
+    """A study on its way."""
+
+    spec: StudySpec | None
+    cursor: Cursor
+
+    async def study(self) -> Study | None:
+        """The study; None when it was deleted."""
+        row = await self.cursor.fetchone()
+        return rows.study(row, self.spec) if row else None
+
+
+async def ask_study(sent: Pipeline, study_id: int, spec: StudySpec | None) -> AskedStudy:
+    """Lock a study's row; what is asked for next is read under the lock."""
+    cursor = await sent.run(_LOCK_STUDY if spec is None else _LOCK_KNOWN_STUDY, study=study_id)
+    return AskedStudy(spec=spec, cursor=cursor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedRows:
+    """Trials and leases on their way."""
+
+    leases: Cursor | None = None
+    slots: Cursor | None = None
+    trials: Cursor | None = None
+
+    async def found_leases(self) -> list[Lease]:
+        """Those of the named leases that the study has."""
+        return [rows.lease(row) for row in await self.leases.fetchall()] if self.leases else []
+
+    async def found_slots(self) -> dict[str, tuple[Slot, ...]]:
+        """The slots that the named leases hold."""
+        held: dict[str, list[Slot]] = {}
+        for row in await self.slots.fetchall() if self.slots else ():
+            held.setdefault(row.held_by, []).append(rows.slot(row))
+        return {lease_id: tuple(slots) for lease_id, slots in held.items()}
+
+    async def found_trials(self) -> list[Trial]:
+        """Those of the named trials that exist."""
+        return [rows.trial(row) for row in await self.trials.fetchall()] if self.trials else []
+
+
+async def ask_rows(
+    sent: Pipeline, study_id: int, leases: Collection[str], numbers: Collection[int]
+) -> AskedRows:
+    """Ask for leases, with the slots that they hold, and for trials."""
+    asked = AskedRows()
+    if leases:
+        ids = sorted(leases)
+        asked = replace(
+            asked,
+            leases=await sent.run(_LEASES, study=study_id, ids=ids),
+            slots=await sent.run(_SLOTS_OF, ids=ids),
+        )
+    if numbers:
+        asked = replace(asked, trials=await sent.run(_TRIALS, study=study_id, numbers=sorted(numbers)))
+    return asked
 
 
 async def trials(conn: AsyncConnection, study_id: int, numbers: Iterable[int]) -> list[Trial]:
@@ -55,6 +118,19 @@ async def runnable_trials(conn: AsyncConnection, study_id: int, limit: int) -> l
         .limit(limit)
     )
     return [rows.trial(row) for row in await conn.execute(query)]
+
+
+async def unstarted_count(conn: AsyncConnection, study_id: int) -> int:
+    """How many trials were never placed."""
+    t = tables.trial
+    query = select(func.count()).where(
+        t.c.study_id == study_id,
+        t.c.state == State.PENDING.value,
+        t.c.epoch == 0,
+        t.c.milestone.is_not(None),
+        ~t.c.held,
+    )
+    return int((await conn.execute(query)).scalar_one())
 
 
 async def held_count(conn: AsyncConnection, study_id: int) -> int:
@@ -101,57 +177,13 @@ async def decisions(
     return {(row.number, row.epoch, row.sequence): rows.decision(row) for row in await conn.execute(query)}
 
 
-def _slots_query() -> Any:
-    s, w = tables.slot, tables.worker
-    return select(
-        s.c.worker_id,
-        s.c.index.label("slot_index"),
-        s.c.kind,
-        s.c.memory_bytes,
-        w.c.labels,
-        w.c.name.label("worker_name"),
-        w.c.incarnation,
-        w.c.log_dir,
-        s.c.lease_id,
-        and_(s.c.present, w.c.connected, w.c.expires_at > now).label("placeable"),
-    ).join_from(s, w, s.c.worker_id == w.c.id)
-
-
 async def slots_of(conn: AsyncConnection, lease_ids: Sequence[str]) -> dict[str, tuple[Slot, ...]]:
     """The slots that the named leases hold."""
     if not lease_ids:
         return {}
-    held: dict[str, list[Slot]] = {}
-    query = _slots_query().where(tables.slot.c.lease_id.in_(lease_ids)).order_by(tables.slot.c.index)
-    for row in await conn.execute(query):
-        held.setdefault(row.lease_id, []).append(rows.slot(row))
-    return {lease_id: tuple(slots) for lease_id, slots in held.items()}
-
-
-async def free_slots(conn: AsyncConnection, request: Resources, limit: int) -> list[Slot]:
-    """Free slots that suit a request, CPU slots first; locked for this transaction, skipping what others are taking.
-
-    Unsuitable slots would use the limit up: a study that needs GPUs must not be blind behind many free CPUs, nor a
-    gang behind workers that have too few.
-    """
-    s, w = tables.slot, tables.worker
-    free = [s.c.lease_id.is_(None), s.c.present, w.c.connected, w.c.expires_at > now]
-    if request.labels:
-        free.append(w.c.labels.contains(request.labels))
-    if request.gpus:
-        free += [s.c.kind == "GPU", s.c.memory_bytes >= request.gpu_memory_bytes]
-    query = (
-        _slots_query()
-        .where(*free)
-        .order_by(s.c.kind, s.c.worker_id, s.c.index)
-        .limit(limit)
-        .with_for_update(of=s, skip_locked=True)
-    )
-    if request.gpus > 1:
-        enough = select(s.c.worker_id).join_from(s, w, s.c.worker_id == w.c.id).where(*free)
-        enough = enough.group_by(s.c.worker_id).having(func.count() >= request.gpus)
-        query = query.where(s.c.worker_id.in_(enough))
-    return [rows.slot(row) for row in await conn.execute(query)]
+    async with pipeline(conn) as sent:
+        asked = AskedRows(slots=await sent.run(_SLOTS_OF, ids=sorted(lease_ids)))
+    return await asked.found_slots()
 
 
 async def rung_results_since(conn: AsyncConnection, study_id: int, cursor: int) -> Sequence[Row[Any]]:
@@ -165,10 +197,62 @@ async def rung_results_since(conn: AsyncConnection, study_id: int, cursor: int) 
     return (await conn.execute(query)).all()
 
 
-async def ended_since(conn: AsyncConnection, study_id: int, cursor: int) -> list[int]:
-    """Trials that ended after an event."""
+async def trials_created_since(conn: AsyncConnection, study_id: int, number: int) -> Sequence[Row[Any]]:
+    """What a policy is told of the trials from a number on, in order."""
     t = tables.trial
     query = (
-        select(t.c.number).where(t.c.study_id == study_id, t.c.end_cursor > cursor).order_by(t.c.end_cursor)
+        select(t.c.number, t.c.bracket, t.c.params, t.c.baseline)
+        .where(t.c.study_id == study_id, t.c.number >= number)
+        .order_by(t.c.number)
     )
-    return [int(row.number) for row in await conn.execute(query)]
+    return list(await conn.execute(query))
+
+
+async def ended_since(conn: AsyncConnection, study_id: int, cursor: int) -> list[tuple[int, int]]:
+    """Trials that ended after an event, each with the event that ended it."""
+    t = tables.trial
+    query = select(t.c.number, t.c.end_cursor).where(t.c.study_id == study_id, t.c.end_cursor > cursor)
+    return [(int(row.number), int(row.end_cursor)) for row in await conn.execute(query)]
+
+
+_study = bindparam("study", type_=BigInteger)
+_ids = bindparam("ids", type_=ARRAY(Text))
+
+
+def _locking(*columns: Any) -> Statement:
+    """A study's row, with what others ask of its leases: for [study, at the next report?, why] by lease."""
+    lv = tables.leave
+    asked = func.jsonb_object_agg(
+        lv.c.lease_id, func.jsonb_build_array(lv.c.for_study_id, lv.c.at_report, lv.c.why)
+    )
+    query = select(
+        *columns,
+        func.extract("epoch", now).label("now_s"),
+        select(asked).where(lv.c.study_id == _study).scalar_subquery().label("leaving"),
+    )
+    return compiled(query.where(tables.study.c.id == _study).with_for_update(of=tables.study))
+
+
+_LOCK_STUDY = _locking(*tables.study.c)
+_LOCK_KNOWN_STUDY = _locking(*(column for column in tables.study.c if column.name != "spec"))
+_LEASES = compiled(
+    select(tables.lease).where(tables.lease.c.id == any_(_ids), tables.lease.c.study_id == _study)
+)
+_TRIALS = compiled(
+    select(tables.trial).where(
+        tables.trial.c.study_id == _study,
+        tables.trial.c.number == any_(bindparam("numbers", type_=ARRAY(BigInteger))),
+    )
+)
+_SLOTS_OF = compiled(
+    slots_query(held_by=tables.lease)
+    .join(
+        tables.lease,
+        and_(
+            tables.slot.c.worker_id == tables.lease.c.worker_id,
+            tables.slot.c.index == func.any(tables.lease.c.slots),
+        ),
+    )
+    .where(tables.lease.c.id == any_(_ids))
+    .order_by(tables.slot.c.index)
+)

@@ -1,15 +1,19 @@
 """What a step writes. Every write is guarded by what the step loaded; a guard that meets no row means that the
-copy was stale, and the whole transaction is given up."""
+copy was stale, and the whole transaction is given up.
 
+One statement a table, whatever the number of rows, and all of them in one pipeline."""
+
+import json
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from sqlalchemy import CursorResult, bindparam, case, func, insert, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import ColumnElement, bindparam, case, func, insert, select, update
 
 from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.records import Lease, Study, Trial
 from headrace_services.scheduler.step.changes import Changes, TrialChange
 from headrace_services.scheduler.store import rows, tables
+from headrace_services.scheduler.store.pipeline import Cursor, Pipeline, Statement, compiled, given
 from headrace_services.scheduler.store.rows import Columns
 
 now = func.clock_timestamp()
@@ -19,19 +23,90 @@ class StaleCopyError(Exception):
     """A guarded write met no row: something changed it outside the study's lock."""
 
 
-async def write(conn: AsyncConnection, before: Study, after: Study, changes: Changes) -> None:
-    """Write everything that a step changed. The order keeps every constraint satisfied in between."""
-    await _create_trials(conn, changes.created)
-    await _end_and_grant_leases(conn, changes)
-    await _move_trials(conn, changes.trials)
-    await _move_slots(conn, changes)
-    await _append_history(conn, after.id, before.cursor, changes)
-    await _update_study(conn, before, after)
+class Writes:
+    """The writes of one step: sent by `write`, found good by `check` when the pipeline is done."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._expected: list[tuple[Cursor, int]] = []
+
+    async def write(self, before: Study, after: Study, changes: Changes) -> None:
+        """Write everything that a step changed. The order keeps every constraint satisfied in between."""
+        await self._insert(_CREATE_TRIALS, map(_created, changes.created))
+        await self._end_and_grant_leases(changes)
+        await self._move_trials(changes.trials)
+        await self._move_slots(changes)
+        await self._append_history(after.id, before.cursor, changes)
+        await self._update_study(before, after)
+
+    def check(self) -> None:
+        """Raise StaleCopyError where a guarded write did not meet all of its rows."""
+        for cursor, count in self._expected:
+            if cursor.rowcount != count:
+                raise StaleCopyError(f"expected to change {count} rows and changed {cursor.rowcount}")
+
+    async def _insert(self, statement: Statement, values: Iterable[Columns]) -> None:
+        if listed := list(values):
+            await self._pipeline.run(statement, listed)
+
+    async def _guarded(self, statement: Statement, values: Iterable[Columns]) -> None:
+        """Run a guarded write for each of the rows; each must meet its own."""
+        if listed := list(values):
+            self._expected.append((await self._pipeline.run(statement, listed), len(listed)))
+
+    async def _end_and_grant_leases(self, changes: Changes) -> None:
+        going = (lease for lease in changes.updated.values() if lease.live)
+        ended = (lease for lease in changes.updated.values() if not lease.live)
+        await self._guarded(_CONTINUE_LEASES, map(_progress, going))
+        await self._guarded(_END_LEASES, map(_progress, ended))
+        await self._insert(_GRANT_LEASES, map(_granted, changes.granted.values()))
+
+    async def _move_trials(self, changes: list[TrialChange]) -> None:
+        for wave in _waves(changes):
+            progress, moves, ends = list[Columns](), list[Columns](), list[Columns]()
+            for change in wave:
+                if rows.is_progress(change.before, change.after):
+                    progress.append(_guards(change) | rows.progress_columns(change.after))
+                elif change.after.state is State.TERMINATED:
+                    columns = rows.trial_columns(change.after) | {"end_cursor": change.cursor}
+                    ends.append(_guards(change) | columns)
+                else:
+                    moves.append(_guards(change) | rows.trial_columns(change.after))
+            await self._guarded(_PROGRESS_TRIALS, progress)
+            await self._guarded(_MOVE_TRIALS, moves)
+            await self._guarded(_END_TRIALS, ends)
+
+    async def _move_slots(self, changes: Changes) -> None:
+        await self._insert(_VACATE_SLOTS, _placed(changes.vacated))
+        await self._guarded(_SHARE_SLOTS, _parts(changes.shared))
+        await self._guarded(_OCCUPY_SLOTS, _placed(changes.occupied))
+
+    async def _append_history(self, study_id: int, cursor: int, changes: Changes) -> None:
+        await self._insert(_REPORTS, (rows.report_columns(study_id, report) for report in changes.reports))
+        entries = (rows.rung_columns(study_id, change.entry, change.cursor) for change in changes.rungs)
+        await self._insert(_RUNGS, entries)
+        promoted = (
+            {"g_study": study_id, "g_number": c.number, "g_rung": c.rung, "at": c.cursor}
+            for c in changes.promotions
+        )
+        await self._guarded(_PROMOTE, promoted)
+        logged = (
+            rows.event_columns(study_id, cursor + offset, event)
+            for offset, event in enumerate(changes.events, start=1)
+        )
+        await self._insert(_EVENTS, logged)
+
+    async def _update_study(self, before: Study, after: Study) -> None:
+        if after == before:
+            return
+        ends = after.state.ended and not before.state.ended
+        values = rows.study_columns(after) | {"g_study": after.id, "g_cursor": before.cursor}
+        values["standing"] = json.dumps(values["standing"], allow_nan=False)
+        cursor = await self._pipeline.run(_END_STUDY if ends else _UPDATE_STUDY, **values)
+        self._expected.append((cursor, 1))
 
 
-async def _create_trials(conn: AsyncConnection, created: list[Trial]) -> None:
-    if created:
-        await conn.execute(insert(tables.trial), [_created(trial) for trial in created])
+# --- rows -------------------------------------------------------------------------------------------
 
 
 def _created(trial: Trial) -> Columns:
@@ -42,47 +117,9 @@ def _created(trial: Trial) -> Columns:
         "params": trial.params,
         "baseline": trial.baseline,
         "bracket": trial.bracket,
+        "generation": trial.generation,
         "milestone": trial.milestone,
     }
-
-
-async def _end_and_grant_leases(conn: AsyncConnection, changes: Changes) -> None:
-    le = tables.lease
-    query = (
-        update(le)
-        .where(le.c.id == bindparam("lease"), le.c.live)
-        .values(
-            last_sequence=bindparam("new_sequence"),
-            step=bindparam("new_step"),
-            expires_at=now + _seconds(le.c.ttl_s),
-        )
-    )
-    going = [lease for lease in changes.updated.values() if lease.live]
-    ended = [lease for lease in changes.updated.values() if not lease.live]
-    await _guarded(conn, query, [_progress(lease) for lease in going])
-    await _guarded(conn, query.values(live=False, end_time=now), [_progress(lease) for lease in ended])
-    if changes.granted:
-        values = {
-            **{name: bindparam(name) for name in _LEASE_COLUMNS},
-            "expires_at": now + _seconds(bindparam("ttl_s")),
-        }
-        await conn.execute(insert(le).values(values), [_granted(lease) for lease in changes.granted.values()])
-
-
-_LEASE_COLUMNS = (
-    "id",
-    "study_id",
-    "number",
-    "epoch",
-    "worker_id",
-    "incarnation",
-    "client_id",
-    "ttl_s",
-    "slots",
-    "last_sequence",
-    "step",
-    "resume",
-)
 
 
 def _granted(lease: Lease) -> Columns:
@@ -91,30 +128,27 @@ def _granted(lease: Lease) -> Columns:
 
 
 def _progress(lease: Lease) -> Columns:
-    return {"lease": lease.id, "new_sequence": lease.last_sequence, "new_step": lease.step}
+    return {"g_lease": lease.id, "last_sequence": lease.last_sequence, "step": lease.step}
 
 
-def _seconds(column: Any) -> Any:
-    return func.make_interval(0, 0, 0, 0, 0, 0, column)
+def _placed(slots: dict[tuple[int, int], str]) -> Iterable[Columns]:
+    for (worker, index), lease in slots.items():
+        yield {"g_worker": worker, "g_index": index, "lease": lease}
 
 
-async def _move_trials(conn: AsyncConnection, changes: list[TrialChange]) -> None:
-    t = tables.trial
-    guard = (
-        t.c.study_id == bindparam("g_study"),
-        t.c.number == bindparam("g_number"),
-        t.c.epoch == bindparam("g_epoch"),
-        t.c.state == bindparam("g_state"),
-    )
-    for wave in _waves(changes):
-        for ends in (False, True):
-            part = [change for change in wave if (change.after.state is State.TERMINATED) is ends]
-            names = rows.trial_columns(part[0].after) if part else {}
-            values: dict[str, Any] = {name: bindparam(name) for name in names}
-            if ends:
-                values |= {"end_time": now, "end_cursor": bindparam("ended_at")}
-            values["start_time"] = func.coalesce(t.c.start_time, case((bindparam("epoch") > 0, now)))
-            await _guarded(conn, update(t).where(*guard).values(values), [_guards(change) for change in part])
+def _parts(slots: dict[tuple[int, int], tuple[int, int]]) -> Iterable[Columns]:
+    for (worker, index), (milli, memory) in slots.items():
+        if milli or memory:
+            yield {"g_worker": worker, "g_index": index, "milli": milli, "memory": memory}
+
+
+def _guards(change: TrialChange) -> Columns:
+    return {
+        "g_study": change.before.study_id,
+        "g_number": change.before.number,
+        "g_epoch": change.before.epoch,
+        "g_state": change.before.state.value,
+    }
 
 
 def _waves(changes: list[TrialChange]) -> list[list[TrialChange]]:
@@ -135,116 +169,136 @@ def _waves(changes: list[TrialChange]) -> list[list[TrialChange]]:
     return [[chain[level] for chain in chains.values() if len(chain) > level] for level in range(depth)]
 
 
-def _guards(change: TrialChange) -> Columns:
-    columns = rows.trial_columns(change.after) | {
-        "g_study": change.before.study_id,
-        "g_number": change.before.number,
-        "g_epoch": change.before.epoch,
-        "g_state": change.before.state.value,
-    }
-    if change.after.state is State.TERMINATED:
-        columns["ended_at"] = change.cursor
-    return columns
+# --- statements -------------------------------------------------------------------------------------
 
 
-async def _move_slots(conn: AsyncConnection, changes: Changes) -> None:
+def _inserting(table: Any, *names: str, **computed: Callable[[Any], ColumnElement[Any]]) -> Statement:
+    """Insert the given rows; `computed` columns are expressions over a given row."""
+    new = given({name: table.c[name] for name in names})
+    values = [new.c[name] for name in names] + [of(new.c) for of in computed.values()]
+    query = insert(table).from_select([*names, *computed], select(*values), include_defaults=False)
+    return compiled(query)
+
+
+def _seconds(column: Any) -> Any:
+    return func.make_interval(0, 0, 0, 0, 0, 0, column)
+
+
+_LEASE_COLUMNS = (
+    "id",
+    "study_id",
+    "number",
+    "epoch",
+    "worker_id",
+    "incarnation",
+    "client_id",
+    "ttl_s",
+    "slots",
+    "last_sequence",
+    "step",
+    "resume",
+    "milli",
+    "memory_bytes",
+    "model",
+)
+_CREATE_TRIALS = _inserting(
+    tables.trial, "study_id", "number", "state", "params", "baseline", "bracket", "generation", "milestone"
+)
+_GRANT_LEASES = _inserting(tables.lease, *_LEASE_COLUMNS, expires_at=lambda new: now + _seconds(new.ttl_s))
+_REPORTS = _inserting(tables.report, *rows.REPORT_COLUMNS)
+_RUNGS = _inserting(tables.rung_result, *rows.RUNG_COLUMNS)
+_EVENTS = _inserting(tables.event, *rows.EVENT_COLUMNS)
+
+
+def _updating_leases(**values: Any) -> Statement:
+    le = tables.lease
+    new = given({"g_lease": le.c.id, "last_sequence": le.c.last_sequence, "step": le.c.step})
+    query = update(le).where(le.c.id == new.c.g_lease, le.c.live)
+    changed = {"last_sequence": new.c.last_sequence, "step": new.c.step}
+    return compiled(query.values(**changed, expires_at=now + _seconds(le.c.ttl_s), **values))
+
+
+_CONTINUE_LEASES = _updating_leases()
+_END_LEASES = _updating_leases(live=False, end_time=now)
+
+
+def _updating_trials(names: Iterable[str], *, ends: bool = False) -> Statement:
+    t = tables.trial
+    guards = {"g_study": t.c.study_id, "g_number": t.c.number, "g_epoch": t.c.epoch, "g_state": t.c.state}
+    changed = [*names, "end_cursor"] if ends else list(names)
+    new = given(guards | {name: t.c[name] for name in changed})
+    query = update(t).where(*(of == new.c[name] for name, of in guards.items()))
+    values: dict[str, Any] = {name: new.c[name] for name in changed}
+    if "epoch" in values:
+        values["start_time"] = func.coalesce(t.c.start_time, case((new.c.epoch > 0, now)))
+    if ends:
+        values["end_time"] = now
+    return compiled(query.values(values))
+
+
+_PROGRESS_TRIALS = _updating_trials(rows.PROGRESS_COLUMNS)
+_MOVE_TRIALS = _updating_trials(rows.TRIAL_COLUMNS)
+_END_TRIALS = _updating_trials(rows.TRIAL_COLUMNS, ends=True)
+
+
+def _updating_slots(*, vacate: bool) -> Statement:
     s = tables.slot
-    here = (s.c.worker_id == bindparam("g_worker"), s.c.index == bindparam("g_index"))
-    freed = update(s).where(*here, s.c.lease_id == bindparam("g_lease")).values(lease_id=None)
-    for (worker, index), lease in changes.vacated.items():
-        await conn.execute(freed, {"g_worker": worker, "g_index": index, "g_lease": lease})
-    taken = update(s).where(*here, s.c.lease_id.is_(None)).values(lease_id=bindparam("new_lease"))
-    occupied = [
-        {"g_worker": worker, "g_index": index, "new_lease": lease}
-        for (worker, index), lease in changes.occupied.items()
-    ]
-    await _guarded(conn, taken, occupied)
+    here = given({"g_worker": s.c.worker_id, "g_index": s.c.index, "lease": s.c.lease_id})
+    query = update(s).where(s.c.worker_id == here.c.g_worker, s.c.index == here.c.g_index)
+    if vacate:
+        return compiled(query.where(s.c.lease_id == here.c.lease).values(lease_id=None))
+    return compiled(query.where(s.c.lease_id.is_(None), s.c.shared_milli == 0).values(lease_id=here.c.lease))
 
 
-async def _append_history(conn: AsyncConnection, study_id: int, cursor: int, changes: Changes) -> None:
-    if changes.reports:
-        values = [rows.report_columns(study_id, report) for report in changes.reports]
-        await conn.execute(insert(tables.report), values)
+_VACATE_SLOTS = _updating_slots(vacate=True)
+_OCCUPY_SLOTS = _updating_slots(vacate=False)
+
+
+def _sharing_slots() -> Statement:
+    s = tables.slot
+    part = given(
+        {
+            "g_worker": s.c.worker_id,
+            "g_index": s.c.index,
+            "milli": s.c.shared_milli,
+            "memory": s.c.shared_memory_bytes,
+        }
+    )
+    here = (s.c.worker_id == part.c.g_worker, s.c.index == part.c.g_index, s.c.lease_id.is_(None))
+    more = {
+        "shared_milli": s.c.shared_milli + part.c.milli,
+        "shared_memory_bytes": s.c.shared_memory_bytes + part.c.memory,
+    }
+    return compiled(update(s).where(*here).values(**more))
+
+
+_SHARE_SLOTS = _sharing_slots()
+
+
+def _promoting() -> Statement:
     r = tables.rung_result
-    if changes.rungs:
-        await conn.execute(
-            insert(r),
-            [
-                {
-                    "study_id": study_id,
-                    "number": change.entry.number,
-                    "rung": change.entry.rung,
-                    "bracket": change.entry.bracket,
-                    "milestone": change.entry.milestone,
-                    "step": change.entry.step,
-                    "value": change.entry.value,
-                    "arrival": change.entry.arrival,
-                    "cursor": change.cursor,
-                }
-                for change in changes.rungs
-            ],
-        )
-    promote = (
-        update(r)
-        .where(
-            r.c.study_id == bindparam("g_study"),
-            r.c.number == bindparam("g_number"),
-            r.c.rung == bindparam("g_rung"),
-            r.c.promoted_cursor.is_(None),
-        )
-        .values(promoted_cursor=bindparam("at"))
+    new = given({"g_study": r.c.study_id, "g_number": r.c.number, "g_rung": r.c.rung, "at": r.c.cursor})
+    query = update(r).where(
+        r.c.study_id == new.c.g_study,
+        r.c.number == new.c.g_number,
+        r.c.rung == new.c.g_rung,
+        r.c.promoted_cursor.is_(None),
     )
-    promoted = [
-        {"g_study": study_id, "g_number": change.number, "g_rung": change.rung, "at": change.cursor}
-        for change in changes.promotions
-    ]
-    await _guarded(conn, promote, promoted)
-    if changes.events:
-        await conn.execute(
-            insert(tables.event),
-            [
-                {
-                    "study_id": study_id,
-                    "cursor": cursor + offset,
-                    "number": event.number,
-                    "kind": event.kind,
-                    "message": event.message,
-                    "detail": event.detail,
-                }
-                for offset, event in enumerate(changes.events, start=1)
-            ],
-        )
+    return compiled(query.values(promoted_cursor=new.c["at"]))
 
 
-async def _update_study(conn: AsyncConnection, before: Study, after: Study) -> None:
-    if after == before:
-        return
+_PROMOTE = _promoting()
+
+
+def _updating_study(**values: Any) -> Statement:
     s = tables.study
-    query = (
-        update(s)
-        .where(s.c.id == after.id, s.c.cursor == before.cursor)
-        .values(
-            state=after.state.value,
-            detail=after.detail,
-            cursor=after.cursor,
-            next_number=after.next_number,
-            sampled=after.sampled,
-            reports=after.reports,
-            metric_seen=after.metric_seen,
-            early_failures=after.early_failures,
-        )
+    query = update(s).where(
+        s.c.id == bindparam("g_study", type_=s.c.id.type),
+        s.c.cursor == bindparam("g_cursor", type_=s.c.cursor.type),
     )
-    if after.state.ended and not before.state.ended:
-        query = query.values(end_time=now)
-    _expect(await conn.execute(query), 1)
+    changed = {name: bindparam(name, type_=s.c[name].type) for name in rows.STUDY_COLUMNS}
+    return compiled(query.values(**changed, **values))
 
 
-async def _guarded(conn: AsyncConnection, query: Any, parameters: list[Columns]) -> None:
-    """Run a guarded write for each set of parameters; each must meet its row."""
-    if parameters:
-        _expect(await conn.execute(query, parameters), len(parameters))
-
-
-def _expect(result: CursorResult[Any], count: int) -> None:
-    if result.rowcount != count:
-        raise StaleCopyError(f"expected to change {count} rows and changed {result.rowcount}")
+_UPDATE_STUDY = _updating_study()
+_END_STUDY = _updating_study(end_time=now)

@@ -52,17 +52,21 @@ class Metrics(TypeDecorator[dict[str, float]]):
 
     def process_bind_param(self, value: dict[str, float] | None, dialect: Dialect) -> Any:  # noqa: ARG002
         """Spell out what JSON cannot hold."""
-        if value is None:
-            return None
-        return {
-            name: number if math.isfinite(number) else json_number(number) for name, number in value.items()
-        }
+        return None if value is None else finite_json(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, float] | None:  # noqa: ARG002
         """Undo it."""
-        if value is None:
-            return None
-        return {name: _NON_FINITE[n] if isinstance(n, str) else float(n) for name, n in value.items()}
+        return None if value is None else metrics_of_json(value)
+
+
+def finite_json(metrics: dict[str, float]) -> dict[str, float | str]:
+    """Return metrics as JSON can hold them."""
+    return {name: n if math.isfinite(n) else json_number(n) for name, n in metrics.items()}
+
+
+def metrics_of_json(value: dict[str, Any]) -> dict[str, float]:
+    """Return metrics as they were before `finite_json`."""
+    return {name: _NON_FINITE[n] if isinstance(n, str) else float(n) for name, n in value.items()}
 
 
 def json_number(number: float) -> float | str:
@@ -96,12 +100,18 @@ study = Table(
     Column("reports", BigInteger, nullable=False, server_default="0"),
     Column("metric_seen", Boolean, nullable=False, server_default="false"),
     Column("early_failures", BigInteger, nullable=False, server_default="0"),
+    # Of the spec, for other studies' steps to read; and what changes of the study's place in the cluster.
+    Column("weight", Float, nullable=False, server_default="1"),
+    Column("priority", Integer, nullable=False, server_default="0"),
+    Column("standing", JSONB, nullable=False, server_default="{}"),
     _time("create_time", now=True),
     _time("end_time"),
     # A study is in one of its five states.
     CheckConstraint("state IN ('ACTIVE', 'PAUSED', 'COMPLETED', 'STOPPED', 'FAILED')", name="state"),
     # A study has an end if and only if it ended.
     CheckConstraint("(state IN ('COMPLETED', 'STOPPED', 'FAILED')) = (end_time IS NOT NULL)", name="end"),
+    CheckConstraint("weight > 0", name="weight"),
+    Index("study_active", "id", postgresql_where=text("state = 'ACTIVE'")),
 )
 
 worker = Table(
@@ -110,12 +120,16 @@ worker = Table(
     Column("id", BigInteger, Identity(), primary_key=True),
     Column("name", Text, nullable=False, unique=True),
     Column("incarnation", Text, nullable=False),
+    # What keeps it from its work now, in its own words.
+    Column("trouble", Text, nullable=False, server_default=""),
     # Counts the streams; only the newest one speaks for the worker.
     Column("session", BigInteger, nullable=False, server_default="0"),
     Column("connected", Boolean, nullable=False, server_default="false"),
     Column("labels", JSONB, nullable=False, server_default="{}"),
     Column("version", Text, nullable=False, server_default=""),
     Column("log_dir", Text, nullable=False, server_default=""),
+    # The machine's cores; 0 where it did not say.
+    Column("cpus", Integer, nullable=False, server_default="0"),
     _time("session_time", now=True),
     _time("last_seen", now=True),
     # The worker's leases live until then, by the database's clock.
@@ -138,6 +152,11 @@ lease = Table(
     Column("last_sequence", BigInteger, nullable=False, server_default="0"),
     Column("step", BigInteger, nullable=False, server_default="0"),
     Column("resume", JSONB(none_as_null=True)),
+    # Thousandths of each slot, and its memory budget where that is not the whole slot.
+    Column("milli", Integer, nullable=False, server_default="1000"),
+    Column("memory_bytes", BigInteger, nullable=False, server_default="0"),
+    # The device model, by which speed is learnt.
+    Column("model", Text, nullable=False, server_default=""),
     _time("grant_time", now=True),
     _time("expires_at"),
     _time("end_time"),
@@ -152,6 +171,8 @@ lease = Table(
     CheckConstraint("(worker_id IS NULL) = (cardinality(slots) = 0)", name="slots"),
     CheckConstraint("epoch >= 1", name="epoch"),
     CheckConstraint("live = (end_time IS NULL)", name="end"),
+    # A grant of several slots has them whole.
+    CheckConstraint("milli = 1000 OR (milli BETWEEN 1 AND 999 AND cardinality(slots) <= 1)", name="milli"),
     # A trial has at most one live lease.
     Index("lease_live_trial", "study_id", "number", unique=True, postgresql_where=text("live")),
     Index("lease_live_worker", "worker_id", postgresql_where=text("live")),
@@ -169,10 +190,34 @@ slot = Table(
     Column("uuid", Text, nullable=False),
     # The lease that occupies the device: one at most, by the shape of the table.
     Column("lease_id", Text, ForeignKey("lease.id", deferrable=True, initially="DEFERRED")),
+    # What leases that share the device hold of it: thousandths, and the sum of their memory budgets.
+    Column("shared_milli", Integer, nullable=False, server_default="0"),
+    Column("shared_memory_bytes", BigInteger, nullable=False, server_default="0"),
+    # The device's share of its machine's cores.
+    Column("cores", Float, nullable=False, server_default="0"),
     # Withdrawn devices stay until their lease ends.
     Column("present", Boolean, nullable=False, server_default="true"),
     CheckConstraint("kind IN ('CPU', 'GPU')", name="kind"),
+    # A device is given out once, and not twice: whole to one lease, or in parts that fit.
+    CheckConstraint("shared_milli BETWEEN 0 AND 1000 AND shared_memory_bytes >= 0", name="parts"),
+    CheckConstraint("lease_id IS NULL OR shared_milli = 0", name="whole"),
     Index("slot_free", "worker_id", postgresql_where=text("lease_id IS NULL AND present")),
+)
+
+# Running trials that are to leave their slots to others. Written by the steps of other studies, without the lock
+# of the trial's own, which reads it with its row: a message between studies that share a cluster.
+leave = Table(
+    "leave",
+    metadata,
+    Column("lease_id", Text, ForeignKey("lease.id", ondelete="CASCADE"), primary_key=True),
+    # The study whose trial is to leave, and the one that asks.
+    Column("study_id", BigInteger, nullable=False),
+    Column("for_study_id", BigInteger, ForeignKey("study.id", ondelete="CASCADE"), nullable=False),
+    # At the next report with a checkpoint; else at the next rung.
+    Column("at_report", Boolean, nullable=False),
+    Column("why", Text, nullable=False),
+    Index("leave_study", "study_id"),
+    Index("leave_for_study", "for_study_id"),
 )
 
 trial = Table(
@@ -184,6 +229,8 @@ trial = Table(
     Column("params", JSON, nullable=False),
     Column("baseline", Boolean, nullable=False, server_default="false"),
     Column("bracket", Integer, nullable=False, server_default="0"),
+    # Of the trials that an evolutionary sampler proposed.
+    Column("generation", Integer),
     Column("epoch", BigInteger, nullable=False, server_default="0"),
     Column("step", BigInteger, nullable=False, server_default="0"),
     Column("milestone", BigInteger),
@@ -203,6 +250,10 @@ trial = Table(
     Column("steps_spent", BigInteger, nullable=False, server_default="0"),
     Column("log_path", Text, nullable=False, server_default=""),
     Column("log_tail", Text, nullable=False, server_default=""),
+    # Steps and seconds of training by kind of grant.
+    Column("speeds", JSONB, nullable=False, server_default="{}"),
+    # How long its last restore took, in seconds.
+    Column("read_s", Float),
     # The event that ended the trial, for caches that catch up.
     Column("end_cursor", BigInteger),
     _time("create_time", now=True),
@@ -226,6 +277,8 @@ trial = Table(
     # Only the first trial is a baseline.
     CheckConstraint("NOT baseline OR number = 0", name="baseline"),
     CheckConstraint("step >= 0 AND rungs >= 0 AND failures >= 0 AND steps_spent >= 0", name="counts"),
+    # Generations count from 0.
+    CheckConstraint("generation >= 0", name="generation"),
     Index(
         "trial_runnable",
         "study_id",
@@ -274,6 +327,10 @@ rung_result = Table(
     # The events that recorded and promoted it, for caches that catch up.
     Column("cursor", BigInteger, nullable=False),
     Column("promoted_cursor", BigInteger),
+    # What was saved with the report: what another trial may be given (population-based training).
+    Column("checkpoint", JSONB(none_as_null=True)),
+    # What was measured on the way; only where the policy prices pauses.
+    Column("cost", JSONB(none_as_null=True)),
     _time("time", now=True),
     ForeignKeyConstraint(["study_id", "number"], ["trial.study_id", "trial.number"], ondelete="CASCADE"),
     # Arrivals at a rung are numbered without doubles.
@@ -287,6 +344,36 @@ rung_result = Table(
         "promoted_cursor",
         postgresql_where=text("promoted_cursor IS NOT NULL"),
     ),
+)
+
+exploit = Table(
+    "exploit",
+    metadata,
+    Column("study_id", BigInteger, primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    # A trial copies at most once at each rung.
+    Column("rung", Integer, primary_key=True),
+    Column("donor", BigInteger, nullable=False),
+    Column("checkpoint", JSONB, nullable=False),
+    Column("donor_value", Float),
+    Column("previous_params", JSON, nullable=False),
+    Column("params", JSON, nullable=False),
+    # The event that tells of it, for caches that catch up.
+    Column("cursor", BigInteger, nullable=False),
+    _time("time", now=True),
+    # Both were recorded at the rung.
+    ForeignKeyConstraint(
+        ["study_id", "number", "rung"],
+        ["rung_result.study_id", "rung_result.number", "rung_result.rung"],
+        ondelete="CASCADE",
+    ),
+    ForeignKeyConstraint(
+        ["study_id", "donor", "rung"],
+        ["rung_result.study_id", "rung_result.number", "rung_result.rung"],
+        ondelete="CASCADE",
+    ),
+    CheckConstraint("donor <> number", name="itself"),
+    Index("exploit_cursor", "study_id", "cursor"),
 )
 
 event = Table(

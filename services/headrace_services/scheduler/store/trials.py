@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.lifecycle import State
-from headrace_services.scheduler.records import Lease, RungEntry, Trial
-from headrace_services.scheduler.store import rows, tables
+from headrace_services.scheduler.records import Exploit, Lease, RungEntry, Trial
+from headrace_services.scheduler.store import exploits, rows, tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,8 @@ class TrialView:
     slots: tuple[int, ...]
     rungs: tuple[RungView, ...] = ()
     """Lowest first; empty where they were not asked for."""
+    lineage: tuple[Exploit, ...] = ()
+    """What it copied from others, in order; empty where the rungs are."""
 
 
 async def one(conn: AsyncConnection, study_id: int, number: int) -> TrialView | None:
@@ -81,7 +83,7 @@ async def find_lease(conn: AsyncConnection, lease_id: str) -> Lease | None:
 
 
 async def _with_rungs(conn: AsyncConnection, study_id: int, found: list[TrialView]) -> list[TrialView]:
-    """The same with the rungs, in one query for all of them."""
+    """The same with the rungs and the lineage, in one query each for all of them."""
     numbers = [view.trial.number for view in found if view.trial.rungs]
     if not numbers:
         return found
@@ -90,7 +92,15 @@ async def _with_rungs(conn: AsyncConnection, study_id: int, found: list[TrialVie
     entries: dict[int, list[RungView]] = {}
     for row in await conn.execute(query):
         entries.setdefault(row.number, []).append(RungView(entry=rows.rung_entry(row), time=row.time))
-    return [replace(view, rungs=tuple(entries.get(view.trial.number, ()))) for view in found]
+    copied = await exploits.of_trials(conn, study_id, numbers)
+    return [
+        replace(
+            view,
+            rungs=tuple(entries.get(view.trial.number, ())),
+            lineage=tuple(copied.get(view.trial.number, ())),
+        )
+        for view in found
+    ]
 
 
 def _view(row: Any) -> TrialView:

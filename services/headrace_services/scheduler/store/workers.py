@@ -40,6 +40,7 @@ class Greeting:
     labels: dict[str, str]
     version: str
     log_dir: str
+    cpus: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,7 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
         "labels": greeting.labels,
         "version": greeting.version,
         "log_dir": greeting.log_dir,
+        "cpus": greeting.cpus,
         "session_time": now,
         "last_seen": now,
         "expires_at": now + _seconds(ttl_s),
@@ -82,37 +84,23 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
     )
     worker_id, session = (await conn.execute(query.returning(w.c.id, w.c.session))).one()
     await conn.execute(update(s).where(s.c.worker_id == worker_id).values(present=False))
+    cores = greeting.cpus / len(greeting.devices) if greeting.devices else 0.0
     for device in greeting.devices:
         described: dict[str, Any] = {
             "kind": device.kind,
             "model": device.model,
             "memory_bytes": device.memory_bytes,
             "uuid": device.uuid,
+            "cores": cores,
             "present": True,
         }
         slot = insert(s).values(worker_id=worker_id, index=device.index, **described)
         await conn.execute(
             slot.on_conflict_do_update(index_elements=[s.c.worker_id, s.c.index], set_=described)
         )
-    await conn.execute(delete(s).where(s.c.worker_id == worker_id, ~s.c.present, s.c.lease_id.is_(None)))
+    unused = (s.c.lease_id.is_(None), s.c.shared_milli == 0)
+    await conn.execute(delete(s).where(s.c.worker_id == worker_id, ~s.c.present, *unused))
     return int(worker_id), int(session)
-
-
-async def heartbeat(conn: AsyncConnection, worker_id: int, session: int, ttl_s: float) -> bool:
-    """Note that a worker lives, which extends its leases. False when a newer session speaks for it."""
-    w = tables.worker
-    query = (
-        update(w)
-        .where(w.c.id == worker_id, w.c.session == session)
-        .values(connected=True, last_seen=now, expires_at=now + _seconds(ttl_s))
-    )
-    return (await conn.execute(query)).rowcount == 1
-
-
-async def disconnect(conn: AsyncConnection, worker_id: int, session: int) -> None:
-    """Note that a session's stream ended. The worker's leases go on until they expire."""
-    w = tables.worker
-    await conn.execute(update(w).where(w.c.id == worker_id, w.c.session == session).values(connected=False))
 
 
 async def held_leases(conn: AsyncConnection, worker_id: int) -> list[HeldLease]:
@@ -127,13 +115,6 @@ async def held_leases(conn: AsyncConnection, worker_id: int) -> list[HeldLease]:
         ).one()
         found.append(HeldLease(lease=lease, trial=rows.trial(trial)))
     return found
-
-
-async def live_lease_ids(conn: AsyncConnection, worker_id: int) -> set[str]:
-    """The ids of the worker's live leases."""
-    le = tables.lease
-    query = select(le.c.id).where(le.c.worker_id == worker_id, le.c.live)
-    return {row.id for row in await conn.execute(query)}
 
 
 async def study_by_name(conn: AsyncConnection, name: str) -> StudyInfo | None:
@@ -176,7 +157,12 @@ async def studies_waiting_for_slots(conn: AsyncConnection) -> list[int]:
     """
     st, t, s, w = tables.study, tables.trial, tables.slot, tables.worker
     free = exists().where(
-        s.c.worker_id == w.c.id, s.c.lease_id.is_(None), s.c.present, w.c.connected, w.c.expires_at > now
+        s.c.worker_id == w.c.id,
+        s.c.lease_id.is_(None),
+        s.c.shared_milli < 1000,
+        s.c.present,
+        w.c.connected,
+        w.c.expires_at > now,
     )
     waiting = exists().where(
         t.c.study_id == st.c.id, t.c.state.in_([State.PENDING.value, State.PAUSED.value]), ~t.c.held

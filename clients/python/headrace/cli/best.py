@@ -1,0 +1,59 @@
+"""`headrace best`: the configuration that won, or, with several objectives, those that no other one beats."""
+
+import typer
+
+from headrace.cli import views, wording
+from headrace.cli.output import Cell
+from headrace.cli.session import AsJson, Session, StudyArgument
+from headrace.cli.summary import exact
+from headrace.client.model import StudyInfo
+
+
+def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) -> None:
+    """Print the best configuration, ready to copy; of several objectives, the front.
+
+    Trials that miss a constraint never count. On the front are the trials that no other one beats in every objective.
+
+    [bold]Examples[/bold]
+
+    headrace best digits
+
+    headrace best digits --json | jq .params
+    """
+    session = Session.of(context)
+    with session.client() as client:
+        info = client.study(study).status()
+    if info.spec.further_objectives:
+        if as_json:
+            session.output.json([views.trial(trial) for trial in info.front])
+            return
+        _show_front(info, session)
+        return
+    if as_json:
+        session.output.json(views.trial(info.best) if info.best else None)
+    elif info.best is None:
+        constraints = ", ".join(map(str, info.spec.constraints))
+        met = f" with {constraints}" if constraints else ""
+        session.output.note(f"No trial has reported a finite {info.spec.objective.metric}{met} yet.")
+    else:
+        trial = info.best
+        value = f"{info.spec.objective.metric} {wording.number(trial.best_value)} at step {trial.best_step}"
+        session.output.line(f"# trial {trial.number}: {value}")
+        for name, given in trial.params.items():
+            session.output.line(f"{name}: {exact(given)}")
+
+
+def _show_front(study: StudyInfo, session: Session) -> None:
+    if not study.front:
+        session.output.note("No feasible trial has reported all objectives yet.")
+        return
+    metrics = [objective.metric for objective in study.spec.objectives]
+    rows: list[list[Cell]] = [
+        [
+            str(trial.number),
+            *(wording.number(trial.objective_values.get(metric)) for metric in metrics),
+            wording.params(trial.params),
+        ]
+        for trial in study.front
+    ]
+    session.output.table(["TRIAL", *metrics, "PARAMETERS"], rows, right=["TRIAL", *metrics])

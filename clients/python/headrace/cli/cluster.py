@@ -1,0 +1,119 @@
+"""`headrace cluster`: who holds what, what is kept for whom, and how the studies share."""
+
+import typer
+from rich.text import Text
+
+from headrace.cli import wording
+from headrace.cli.output import Cell
+from headrace.cli.session import AsJson, Session
+from headrace.client.model import Holder, Slot, SlotReservation, StudyShare, Worker
+
+
+def cluster(context: typer.Context, as_json: AsJson = False) -> None:
+    """Show who holds which slots, what is kept for whom, and each study's share.
+
+    [bold]Examples[/bold]
+
+    headrace cluster
+
+    headrace cluster --json | jq '.shares[] | {study, gpus, waiting}'
+    """
+    session = Session.of(context)
+    with session.client() as client:
+        found, shares = client.workers(), client.shares()
+    if as_json:
+        session.output.json(
+            {"workers": [_worker_json(w) for w in found], "shares": [_share_json(s) for s in shares]}
+        )
+        return
+    connected = [worker for worker in found if worker.connected]
+    if not connected:
+        session.output.note("No worker is connected. Start one with `headrace worker --scheduler HOST:PORT`.")
+    else:
+        rows = [row for worker in connected for slot in worker.slots for row in _slot_rows(worker, slot)]
+        session.output.table(
+            ["WORKER", "SLOT", "DEVICE", "SHARE", "TRIAL", "NOTE"], rows, right=["SLOT", "SHARE"]
+        )
+        for worker in connected:
+            if worker.reservation is not None:
+                session.output.note(_kept(worker.name, worker.reservation))
+    if shares:
+        session.output.table(
+            [
+                "STUDY",
+                "PRIORITY",
+                "WEIGHT",
+                "GPUS",
+                "CPU SLOTS",
+                "GPU HOURS",
+                "CPU HOURS",
+                "VIRTUAL TIME",
+                "WAITS",
+            ],
+            [_share_row(share) for share in shares],
+            right=["PRIORITY", "WEIGHT", "GPUS", "CPU SLOTS", "GPU HOURS", "CPU HOURS", "VIRTUAL TIME"],
+        )
+
+
+def _slot_rows(worker: Worker, slot: Slot) -> list[list[Cell]]:
+    here = [worker.name, str(slot.index), slot.device]
+    if not slot.holders:
+        return [[*here, "-", Text("free", style="green"), ""]]
+    return [
+        [*here, f"{holder.share:g}", str(holder.trial), Text(_note(holder), style="yellow")]
+        for holder in slot.holders
+    ]
+
+
+def _note(holder: Holder) -> str:
+    return f"leaves soon: {holder.leaving}" if holder.leaving else ""
+
+
+def _kept(worker: str, kept: SlotReservation) -> str:
+    plural = wording.plural(kept.slots, "slot")
+    ready = "" if kept.ready is None else f", free about {kept.ready.astimezone():%H:%M:%S}"
+    return f"{plural} of {worker} are kept for {kept.trial}{ready}; others run there only what ends before."
+
+
+def _share_row(share: StudyShare) -> list[Cell]:
+    return [
+        share.study,
+        str(share.priority),
+        f"{share.weight:g}",
+        f"{share.gpus:g}",
+        f"{share.cpu_slots:g}",
+        f"{share.gpu_seconds / 3600:.2f}",
+        f"{share.cpu_seconds / 3600:.2f}",
+        f"{share.virtual_time_s:.0f} s",
+        "for slots" if share.waiting else "",
+    ]
+
+
+def _worker_json(worker: Worker) -> dict[str, object]:
+    kept = worker.reservation
+    return {
+        "name": worker.name,
+        "connected": worker.connected,
+        "slots": [
+            {
+                "index": slot.index,
+                "device": slot.device,
+                "holders": [
+                    {
+                        "trial": str(holder.trial),
+                        "share": holder.share,
+                        "memory_bytes": holder.memory_bytes,
+                        "leaving": holder.leaving,
+                    }
+                    for holder in slot.holders
+                ],
+            }
+            for slot in worker.slots
+        ],
+        "reservation": kept
+        and {"trial": str(kept.trial), "slots": kept.slots, "since": kept.since, "ready": kept.ready},
+    }
+
+
+def _share_json(share: StudyShare) -> dict[str, object]:
+    return {name: getattr(share, name) for name in StudyShare.__slots__}

@@ -1,0 +1,59 @@
+"""`headrace lineage`: the schedule that population-based training found."""
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli import wording
+from headrace.cli.session import AsJson, Session, StudyArgument
+from headrace.client.lineage import Stretch, schedule
+from headrace.errors import HeadraceError
+
+
+def lineage(
+    context: typer.Context,
+    study: StudyArgument,
+    trial: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="[TRIAL]", min=0, help="A trial's number; the best one if left out.", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where a trial's state comes from: which trial trained it over which steps, and with which parameters.
+
+    In population-based training that is the schedule which was discovered; elsewhere every trial has trained all of
+    its steps itself.
+
+    [bold]Examples[/bold]
+
+    headrace lineage pbt
+
+    headrace lineage pbt 3
+    """
+    session = Session.of(context)
+    with session.client() as client:
+        handle = client.study(study)
+        best = handle.best() if trial is None else handle.trial(trial).info()
+        if best is None:
+            raise HeadraceError(f"no trial of study '{study}' has a value yet", remedy="Try again later.")
+        stretches = schedule({info.number: info for info in handle.trials()}, best.number)
+        space = list(handle.status().spec.space)
+    if as_json:
+        session.output.json({"trial": best.number, "schedule": [_json(stretch) for stretch in stretches]})
+        return
+    session.output.line(f"Trial {best.number} of study {study}: {wording.number(best.best_value)}")
+    for stretch in stretches:
+        ordered = {name: stretch.params[name] for name in space if name in stretch.params}
+        steps = f"steps {stretch.start + 1} to {stretch.end}"
+        session.output.line(f"  {steps:<18} trial {stretch.trial:<4} {wording.params(ordered)}")
+
+
+def _json(stretch: Stretch) -> dict[str, object]:
+    return {
+        "start": stretch.start,
+        "end": stretch.end,
+        "trial": stretch.trial,
+        "params": dict(stretch.params),
+    }

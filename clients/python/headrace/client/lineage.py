@@ -1,0 +1,40 @@
+"""Where a trained state comes from: in population-based training, a chain of trials that copied one another.
+
+The value of a population is a *schedule*: which parameters its best state was trained with, and when. One follows it
+back from the trial that holds the state, through the donor of its last exploit, to a trial that started from nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.client.model import TrialInfo
+from headrace.spec import Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Steps `start` (exclusive) to `end` of a schedule, trained by `trial` with `params`."""
+
+    start: int
+    end: int
+    trial: int
+    params: Mapping[str, Value]
+
+
+def schedule(trials: Mapping[int, TrialInfo], number: int) -> list[Stretch]:
+    """The stretches that led to a trial's state now, first to last; one where it copied nobody.
+
+    Raises KeyError where the trial, or one that it copied, is not among `trials`.
+    """
+    stretches: list[Stretch] = []
+    trial = trials[number]
+    end, rung = trial.step, None
+    while True:
+        before = [exploit for exploit in trial.lineage if rung is None or exploit.rung < rung]
+        after = [exploit for exploit in trial.lineage if rung is not None and exploit.rung >= rung]
+        start = before[-1].step if before else 0
+        params = after[0].previous_params if after else trial.params
+        stretches.append(Stretch(start=start, end=end, trial=trial.number, params=params))
+        if not before:
+            return stretches[::-1]
+        end, rung, trial = start, before[-1].rung, trials[before[-1].donor]

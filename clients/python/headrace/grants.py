@@ -1,0 +1,10 @@
+"""What a worker tells a program of its grant, in the environment: one place for both sides' names."""
+
+WORLD_SIZE = "HEADRACE_WORLD_SIZE"
+"""How many slots were granted."""
+RANK = "HEADRACE_RANK"
+"""The process's rank in a gang of one process a slot; absent in a trial of one process."""
+GPU_SHARE = "HEADRACE_GPU_SHARE"
+"""The part of a GPU that a trial has, such as 0.25; absent where it has its slots whole."""
+GPU_MEMORY_BYTES = "HEADRACE_GPU_MEMORY_BYTES"
+"""The trial's memory budget on a GPU that it shares."""

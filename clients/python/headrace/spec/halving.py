@@ -1,0 +1,100 @@
+"""Successive halving in its forms, as a user names them."""
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, PlainValidator, model_validator
+
+from headrace.spec.problems import Problem, fault, reject
+from headrace.spec.rungs import GeometricPolicy
+from headrace.spec.scalars import Count, Real, integer_within
+
+_MAX_BRACKETS = 64
+
+Brackets = Annotated[int, PlainValidator(integer_within(1, _MAX_BRACKETS))]
+
+
+def _spread(value: float) -> float:
+    if value < 0:
+        raise fault("must be 0 or more", "Leave it out to have it estimated.")
+    return value
+
+
+class AshaVariant(StrEnum):
+    """What happens to a trial outside the best 1/η of its rung: it is paused, or it is stopped."""
+
+    PROMOTION = "promotion"
+    STOPPING = "stopping"
+
+
+class AshaPolicy(GeometricPolicy):
+    """Asynchronous successive halving (Li et al., arXiv 1810.05934)."""
+
+    kind: Literal["asha"] = "asha"
+    variant: AshaVariant = AshaVariant.PROMOTION
+    brackets: Brackets = 1
+
+    @model_validator(mode="after")
+    def _only_pauses_have_a_price(self) -> Self:
+        if self.price_pauses and self.variant is AshaVariant.STOPPING:
+            reject(
+                [
+                    Problem(
+                        loc=("price_pauses",),
+                        value=True,
+                        message="has no meaning for the stopping variant, which never pauses",
+                        remedy="Remove it, or choose the variant promotion.",
+                    )
+                ]
+            )
+        return self
+
+    def problems(self, max_steps: int) -> list[Problem]:
+        """What is wrong between the policy and the full budget."""
+        found = super().problems(max_steps)
+        levels = len(self.ladder(max_steps))
+        if not found and self.brackets > levels:
+            found = [
+                Problem(
+                    loc=("policy", "brackets"),
+                    value=self.brackets,
+                    message=f"is more than there are rungs, which is {levels}",
+                    remedy=f"Choose at most {levels}: bracket s skips the first s rungs.",
+                )
+            ]
+        return found
+
+
+class SuccessiveHalvingPolicy(GeometricPolicy):
+    """Synchronous successive halving (Jamieson and Talwalkar, arXiv 1502.07943), in cohorts of `cohort` trials."""
+
+    kind: Literal["successive_halving"] = "successive_halving"
+    cohort: Count | None = None
+
+    def cohort_size(self, max_steps: int) -> int:
+        """How many trials compete: as many as leave one at the top where nothing is said."""
+        return self.cohort or self.eta ** (len(self.ladder(max_steps)) - 1)
+
+
+class HyperbandPolicy(GeometricPolicy):
+    """Hyperband (Li et al., JMLR 18): successive halving in a bracket for each rung."""
+
+    kind: Literal["hyperband"] = "hyperband"
+
+    def ladder(self, max_steps: int) -> tuple[int, ...]:
+        """The milestones of bracket 0: ⌊max_steps/η^k⌋ for k = s_max, …, 0, where min_steps·η^s_max ≤ max_steps."""
+        if self.rungs:
+            return self.rungs
+        s_max = 0
+        level = (self.min_steps or 1) * self.eta
+        while level <= max_steps:
+            s_max += 1
+            level *= self.eta
+        return tuple(max_steps // self.eta**power for power in range(s_max, -1, -1))
+
+
+class PashaPolicy(GeometricPolicy):
+    """PASHA (Bohdal et al., arXiv 2207.06940): ASHA whose top rung grows while rankings disagree."""
+
+    kind: Literal["pasha"] = "pasha"
+    epsilon: Annotated[Real, AfterValidator(_spread)] | None = None

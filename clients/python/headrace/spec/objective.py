@@ -1,0 +1,171 @@
+"""What a study is after: objectives, constraints on metrics, and an earlier study to begin from.
+
+A trial's *objective vector* has one value for each objective, in the order of the spec. A trial is *feasible* where it
+meets every constraint. With several objectives no trial is simply the best: what counts is the *front*, the feasible
+trials that no other one dominates, which means to be at least as good in every objective and better in one.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from math import inf, isfinite, isnan
+from typing import Annotated, Any, Final, Self
+
+from pydantic import PlainValidator, model_validator
+
+from headrace.spec.domains import SpecModel, show_real
+from headrace.spec.problems import Problem, fault, reject
+from headrace.spec.scalars import Real, integer_within, text_of
+
+_METRIC: Final = re.compile(r"[A-Za-z_][\w./@-]{0,126}", re.ASCII)
+STUDY_ID: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
+MAX_OBJECTIVES: Final = 16
+MAX_CONSTRAINTS: Final = 64
+
+
+def _metric(value: Any) -> str:
+    name = text_of(value)
+    if not _METRIC.fullmatch(name):
+        raise fault(
+            "is not a good name for a metric",
+            "Begin with a letter or _, then letters, digits, _ . / @ or - (127 at most).",
+        )
+    return name
+
+
+def _study_id(value: Any) -> str:
+    name = text_of(value)
+    if not STUDY_ID.fullmatch(name):
+        raise fault(
+            "is not a good name for a study",
+            "Use 1 to 63 lower-case letters, digits and hyphens, and begin with a letter.",
+        )
+    return name
+
+
+Metric = Annotated[str, PlainValidator(_metric)]
+StudyName = Annotated[str, PlainValidator(_study_id)]
+WarmTrials = Annotated[int, PlainValidator(integer_within(1, 10_000))]
+
+
+class Goal(StrEnum):
+    """The direction of the objective."""
+
+    MINIMIZE = "minimize"
+    MAXIMIZE = "maximize"
+
+
+class Objective(SpecModel):
+    """What to optimise: one metric that the trial reports."""
+
+    metric: Metric
+    goal: Goal
+
+    @property
+    def sign(self) -> float:
+        """What a value is multiplied with so that less is better."""
+        return -1.0 if self.goal is Goal.MAXIMIZE else 1.0
+
+
+class Constraint(SpecModel):
+    """A bound on a metric: exactly one of `at_most` and `at_least`."""
+
+    metric: Metric
+    at_most: Real | None = None
+    at_least: Real | None = None
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if (self.at_most is None) == (self.at_least is None):
+            found = "has no bound" if self.at_most is None else "has two bounds"
+            reject([Problem(loc=(), message=found, remedy="Give exactly one of at_most and at_least.")])
+        return self
+
+    def excess(self, value: float | None) -> float:
+        """By how much a value misses the bound: at most 0 where it is met; infinite for a missing value or NaN."""
+        if value is None or isnan(value):
+            return inf
+        if self.at_most is not None:
+            return value - self.at_most
+        return (self.at_least or 0.0) - value
+
+    def __str__(self) -> str:
+        if self.at_most is not None:
+            return f"{self.metric} ≤ {show_real(self.at_most)}"
+        return f"{self.metric} ≥ {show_real(self.at_least or 0.0)}"
+
+
+class WarmStart(SpecModel):
+    """Begin with the results of an earlier study: at most `max_trials` of its completed trials, the best first."""
+
+    study: StudyName
+    max_trials: WarmTrials = 200
+
+
+def objective_problems(
+    first: Objective, further: Sequence[Objective], constraints: Sequence[Constraint], *, run_all: bool
+) -> list[Problem]:
+    """What is wrong between the objectives, the constraints and the policy."""
+    problems: list[Problem] = []
+    if len(further) >= MAX_OBJECTIVES:
+        problems.append(_too_many("further_objectives", len(further), MAX_OBJECTIVES - 1))
+    if len(constraints) > MAX_CONSTRAINTS:
+        problems.append(_too_many("constraints", len(constraints), MAX_CONSTRAINTS))
+    seen = {first.metric}
+    for index, objective in enumerate(further):
+        if objective.metric in seen:
+            problems.append(
+                Problem(
+                    loc=("further_objectives", index, "metric"),
+                    value=objective.metric,
+                    message="is the metric of an earlier objective",
+                    remedy="Give every objective a metric of its own.",
+                )
+            )
+        seen.add(objective.metric)
+    if further and not run_all:
+        problems.append(
+            Problem(
+                loc=("further_objectives",),
+                message="cannot be combined with a policy that stops trials: a rung ranks by one metric",
+                remedy="Set `policy: {kind: run_all}`, or make the others constraints.",
+            )
+        )
+    return problems
+
+
+def _too_many(field: str, count: int, most: int) -> Problem:
+    return Problem(loc=(field,), message=f"has {count} entries", remedy=f"List at most {most}.")
+
+
+def objective_vector(
+    objectives: Iterable[Objective], metrics: Mapping[str, float]
+) -> tuple[float, ...] | None:
+    """The values of all objectives, or None where one is missing or not finite."""
+    values = [metrics.get(objective.metric) for objective in objectives]
+    known = [value for value in values if value is not None and isfinite(value)]
+    return tuple(known) if len(known) == len(values) else None
+
+
+def is_feasible(constraints: Iterable[Constraint], metrics: Mapping[str, float]) -> bool:
+    """Whether the metrics meet every constraint."""
+    return all(constraint.excess(metrics.get(constraint.metric)) <= 0 for constraint in constraints)
+
+
+def front(vectors: Sequence[Sequence[float]], objectives: Sequence[Objective]) -> list[int]:
+    """The places of the vectors that no other one dominates, by the first objective; equal ones all count.
+
+    Each vector is compared with the front so far, after a sort that lets no later vector dominate an earlier one:
+    O(n log n + n·f) for a front of f.
+    """
+    signs = [objective.sign for objective in objectives]
+    turned = [tuple(sign * value for sign, value in zip(signs, vector, strict=True)) for vector in vectors]
+    found: list[int] = []
+    for place in sorted(range(len(turned)), key=lambda place: (turned[place], place)):
+        if not any(_dominates(turned[other], turned[place]) for other in reversed(found)):
+            found.append(place)
+    return found
+
+
+def _dominates(left: tuple[float, ...], right: tuple[float, ...]) -> bool:
+    return left != right and all(a <= b for a, b in zip(left, right, strict=True))

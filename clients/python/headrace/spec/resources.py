@@ -1,0 +1,160 @@
+"""What a trial occupies while it runs, and how that grows on its way."""
+
+import re
+from enum import StrEnum
+from itertools import pairwise
+from typing import Annotated, Any, Final, Self
+
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
+
+from headrace.spec.domains import SpecModel
+from headrace.spec.problems import Problem, fault, reject
+from headrace.spec.scalars import INT32_MAX, Bytes, CountOrZero, Steps, Text, integer_within
+
+WHOLE: Final = 1000
+"""A whole slot, in thousandths of one."""
+PRIORITY_MAX: Final = 1000
+_WEIGHT_MAX: Final = 1e6
+_SIZE: Final = re.compile(r"(\d+(?:\.\d*)?)\s*([KMGT]i?)?B?", re.IGNORECASE | re.ASCII)
+_POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+class Processes(StrEnum):
+    """How many processes a grant of several slots is run with."""
+
+    ONE = "one"
+    PER_SLOT = "per_slot"
+
+
+def _size(value: Any) -> Any:
+    """Bytes as people write them: `16GiB`, `500MB`. Anything else is left to the check of whole numbers."""
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return value
+    unit = (match[2] or "").upper()
+    base = 1024 if unit.endswith("I") else 1000
+    return int(float(match[1]) * base ** _POWERS[unit[:1]])
+
+
+Size = Annotated[Bytes, BeforeValidator(_size)]
+Milli = Annotated[int, PlainValidator(integer_within(0, WHOLE - 1))]
+Priority = Annotated[int, PlainValidator(integer_within(-PRIORITY_MAX, PRIORITY_MAX))]
+Slots = Annotated[int, PlainValidator(integer_within(1, INT32_MAX))]
+
+
+def _weight(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _WEIGHT_MAX:
+        raise fault(
+            f"must be a number above 0, at most {_WEIGHT_MAX:g}", "1 is ordinary, 3 is three times as much."
+        )
+    return float(value)
+
+
+Weight = Annotated[float, PlainValidator(_weight)]
+
+
+class Resources(SpecModel):
+    """What one trial occupies while it runs: whole GPUs, a share of one, or CPU slots where it asks for no GPU."""
+
+    gpus: CountOrZero = 0
+    gpu_memory_bytes: Size = 0
+    labels: dict[Text, Text] = Field(default_factory=dict)
+    gpu_milli: Milli = 0
+    gpu_types: tuple[Text, ...] = ()
+    cpus: CountOrZero = 0
+    processes: Processes = Processes.ONE
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a GPU is asked for, or a share of one."""
+        return bool(self.gpus or self.gpu_milli)
+
+    @property
+    def slots(self) -> int:
+        """How many slots of one worker it takes."""
+        return self.gpus or (1 if self.gpu_milli else max(1, self.cpus))
+
+    @property
+    def milli(self) -> int:
+        """Thousandths of each slot."""
+        return self.gpu_milli or WHOLE
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        problems = []
+        if self.gpus and self.gpu_milli:
+            remedy = "Give whole GPUs with gpus, or a share of one with gpu_milli."
+            problems.append(
+                Problem(loc=("gpu_milli",), value=self.gpu_milli, message="excludes gpus", remedy=remedy)
+            )
+        for name, value in (("gpu_memory_bytes", self.gpu_memory_bytes), ("gpu_types", self.gpu_types)):
+            if value and not self.on_gpu:
+                problems.append(
+                    Problem(
+                        loc=(name,),
+                        value=value,
+                        message="has no meaning without a GPU",
+                        remedy="Remove it, or ask for GPUs with gpus.",
+                    )
+                )
+        reject(problems)
+        return self
+
+
+class ElasticGrant(SpecModel):
+    """From a rung on, so many slots."""
+
+    from_step: Steps
+    slots: Slots
+
+
+class Elastic(SpecModel):
+    """How a trial's grant grows on its way. Before the first row of `grants` the study's `resources` hold."""
+
+    grants: tuple[ElasticGrant, ...] = ()
+    spare: CountOrZero = 0
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        steps = [row.from_step for row in self.grants]
+        problems = [
+            Problem(
+                loc=("grants", index, "from_step"),
+                value=step,
+                message=f"does not come after {before}",
+                remedy="List the rows by from_step, increasing.",
+            )
+            for index, (before, step) in enumerate(pairwise(steps), start=1)
+            if step <= before
+        ]
+        reject(problems)
+        return self
+
+    def slots_from(self, step: int) -> int | None:
+        """The slots that a trial with `step` steps done gets by the table; None before its first row."""
+        held = [row.slots for row in self.grants if row.from_step <= step]
+        return held[-1] if held else None
+
+
+def elastic_problems(elastic: Elastic, resources: Resources, max_steps: int) -> list[Problem]:
+    """What is wrong with a table for these resources and this budget."""
+    found = []
+    if resources.gpu_milli:
+        found.append(
+            Problem(
+                loc=("elastic",),
+                message="cannot grow from a share of a GPU",
+                remedy="Ask for whole GPUs, or leave elastic out.",
+            )
+        )
+    for index, row in enumerate(elastic.grants):
+        if row.from_step >= max_steps:
+            found.append(
+                Problem(
+                    loc=("elastic", "grants", index, "from_step"),
+                    value=row.from_step,
+                    message=f"is not before the full budget of {max_steps} steps",
+                    remedy="Name a rung before the last one.",
+                )
+            )
+    return found

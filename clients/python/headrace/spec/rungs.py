@@ -1,0 +1,173 @@
+"""Rung levels: geometric ones, even ones, or the user's own list; shared by the policies.
+
+Geometric levels are found by multiplying integers, never with logarithms of floats: 243/1 with η=3 has the six levels
+1, 3, 9, 27, 81, 243. Where min_steps·η^k misses max_steps, the ladder is every level below max_steps and then
+max_steps itself: 100/1 with η=3 has 1, 3, 9, 27, 81, 100. No level that the user expects is moved, and every trial
+that completes has had the full budget.
+"""
+
+from typing import Annotated, Final, Self
+
+from pydantic import AfterValidator, PlainValidator, model_validator
+
+from headrace.spec.domains import SpecModel
+from headrace.spec.problems import Problem, fault, reject
+from headrace.spec.scalars import INT32_MAX, Flag, Steps, integer_within
+
+MAX_RUNGS: Final = 256
+DEFAULT_INTERVALS: Final = 100
+"""How often an evenly spaced rule looks at a trial, where nothing is said."""
+
+
+def _increasing(rungs: tuple[int, ...]) -> tuple[int, ...]:
+    if len(rungs) > MAX_RUNGS:
+        raise fault(f"has {len(rungs)} levels", f"List at most {MAX_RUNGS}.")
+    reject(
+        [
+            Problem(
+                loc=(index,),
+                value=level,
+                message=f"does not exceed the rung before it, which is {rungs[index - 1]}",
+                remedy="List the rungs in increasing order, each one once.",
+            )
+            for index, level in enumerate(rungs)
+            if index and level <= rungs[index - 1]
+        ]
+    )
+    return rungs
+
+
+Eta = Annotated[int, PlainValidator(integer_within(2, INT32_MAX))]
+Rungs = Annotated[tuple[Steps, ...], AfterValidator(_increasing)]
+
+
+def geometric(min_steps: int, eta: int, max_steps: int) -> tuple[int, ...]:
+    """The levels min_steps·η^k below max_steps, and max_steps."""
+    levels: list[int] = []
+    level = min_steps
+    while level < max_steps:
+        levels.append(level)
+        level *= eta
+    return (*levels, max_steps)
+
+
+def listed_problems(rungs: tuple[int, ...], max_steps: int) -> list[Problem]:
+    """What is wrong between a user's list and the full budget."""
+    if not rungs or rungs[-1] == max_steps:
+        return []
+    return [
+        Problem(
+            loc=("policy", "rungs", len(rungs) - 1),
+            value=rungs[-1],
+            message=f"is the last rung, but the full budget is {max_steps} steps",
+            remedy=f"End the list with {max_steps}, or change the budget.",
+        )
+    ]
+
+
+class GeometricPolicy(SpecModel):
+    """A policy whose rungs grow by η.
+
+    Either `rungs` lists the levels or they follow from `min_steps` (1 unless given), which is None exactly
+    where `rungs` is given.
+    """
+
+    eta: Eta = 3
+    min_steps: Steps | None = None
+    rungs: Rungs = ()
+    price_pauses: Flag = False
+
+    @model_validator(mode="after")
+    def _one_kind_of_rungs(self) -> Self:
+        if self.min_steps is not None and self.rungs:
+            reject(
+                [
+                    Problem(
+                        loc=("min_steps",),
+                        value=self.min_steps,
+                        message="cannot be combined with rungs",
+                        remedy="Remove one of the two: the first rung is the least number of steps.",
+                    )
+                ]
+            )
+        if self.min_steps is None and not self.rungs:
+            object.__setattr__(self, "min_steps", 1)  # still under construction
+        return self
+
+    def ladder(self, max_steps: int) -> tuple[int, ...]:
+        """The milestones of bracket 0, the last of which is max_steps."""
+        return self.rungs or geometric(self.min_steps or 1, self.eta, max_steps)
+
+    def problems(self, max_steps: int) -> list[Problem]:
+        """What is wrong between the policy and the full budget."""
+        if self.rungs:
+            return listed_problems(self.rungs, max_steps)
+        if self.min_steps is None or self.min_steps <= max_steps:
+            return []
+        return [
+            Problem(
+                loc=("policy", "min_steps"),
+                value=self.min_steps,
+                message=f"is more than the full budget of {max_steps} steps",
+                remedy=f"Choose at most {max_steps}.",
+            )
+        ]
+
+
+class EvenPolicy(SpecModel):
+    """A policy that looks at every trial every `interval` steps (None: a hundredth of the budget), or at `rungs`."""
+
+    interval: Steps | None = None
+    rungs: Rungs = ()
+    grace_steps: Steps | None = None
+
+    @model_validator(mode="after")
+    def _one_kind_of_rungs(self) -> Self:
+        if self.interval is not None and self.rungs:
+            reject(
+                [
+                    Problem(
+                        loc=("interval",),
+                        value=self.interval,
+                        message="cannot be combined with rungs",
+                        remedy="Remove one of the two.",
+                    )
+                ]
+            )
+        return self
+
+    def ladder(self, max_steps: int) -> tuple[int, ...]:
+        """The milestones: the rungs, or the multiples of the interval below max_steps, and max_steps."""
+        every = self.every(max_steps)
+        return self.rungs or (*range(every, max_steps, every), max_steps)
+
+    def every(self, max_steps: int) -> int:
+        """The steps between two looks."""
+        return self.interval or -(-max_steps // DEFAULT_INTERVALS)
+
+    def grace(self, max_steps: int) -> int:
+        """The first step at which a trial may be stopped: a tenth of the budget where nothing is said."""
+        return self.grace_steps or -(-max_steps // 10)
+
+    def problems(self, max_steps: int) -> list[Problem]:
+        """What is wrong between the policy and the full budget."""
+        found = listed_problems(self.rungs, max_steps)
+        if not self.rungs and -(-max_steps // self.every(max_steps)) > MAX_RUNGS:
+            found.append(
+                Problem(
+                    loc=("policy", "interval"),
+                    value=self.interval,
+                    message=f"makes more than {MAX_RUNGS} rungs in {max_steps} steps",
+                    remedy=f"Choose at least {-(-max_steps // MAX_RUNGS)}.",
+                )
+            )
+        if self.grace_steps is not None and self.grace_steps > max_steps:
+            found.append(
+                Problem(
+                    loc=("policy", "grace_steps"),
+                    value=self.grace_steps,
+                    message=f"is more than the full budget of {max_steps} steps, so no trial would ever be stopped",
+                    remedy=f"Choose at most {max_steps}.",
+                )
+            )
+        return found

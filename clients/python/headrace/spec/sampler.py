@@ -1,0 +1,179 @@
+"""Samplers as a user names them, and what must hold between a sampler and the rest of a spec.
+
+`random`, `grid` and `sobol` propose by number alone. The others are *model-based*: they learn from the results so
+far, and only they can begin with the results of an earlier study.
+"""
+
+from collections.abc import Iterable
+from math import prod
+from typing import Annotated, Literal
+
+from pydantic import Field, PlainValidator
+
+from headrace.spec.domains import Domain, FloatDomain, IntDomain, SpecModel
+from headrace.spec.objective import Constraint, Objective, WarmStart
+from headrace.spec.problems import Problem, did_you_mean
+from headrace.spec.scalars import Count, Text, integer_within
+from headrace.spec.space import needed_parents
+
+_MAX_CONTEXTS = 20_000
+_MAX_POPULATION = 10_000
+
+Candidates = Annotated[int, PlainValidator(integer_within(1, 10_000))]
+MaxResults = Annotated[int, PlainValidator(integer_within(20, 100_000))]
+Population = Annotated[int, PlainValidator(integer_within(2, _MAX_POPULATION))]
+CmaEsPopulation = Annotated[int, PlainValidator(integer_within(4, _MAX_POPULATION))]
+
+
+class RandomSampler(SpecModel):
+    """Independent draws; trial n's configuration depends on the seed and n alone."""
+
+    kind: Literal["random"] = "random"
+
+
+class GridSampler(SpecModel):
+    """Every point of the grid once, the last parameter varying fastest."""
+
+    kind: Literal["grid"] = "grid"
+    points: dict[Text, Count] = Field(default_factory=dict)
+
+
+class SobolSampler(SpecModel):
+    """A scrambled Sobol sequence: points that fill the space more evenly than independent draws."""
+
+    kind: Literal["sobol"] = "sobol"
+
+
+class TpeSampler(SpecModel):
+    """Tree-structured Parzen estimators. The first `startup_trials` results come from random draws."""
+
+    kind: Literal["tpe"] = "tpe"
+    startup_trials: Count = 10
+    candidates: Candidates = 24
+    max_results: MaxResults = 1000
+
+
+class GpSampler(SpecModel):
+    """A Gaussian process with expected improvement, fitted to at most `max_results` results."""
+
+    kind: Literal["gp"] = "gp"
+    startup_trials: Count = 10
+    max_results: MaxResults = 200
+
+
+class CmaEsSampler(SpecModel):
+    """CMA-ES on the numeric parameters that always exist; `population` None means 4 + ⌊3 ln d⌋."""
+
+    kind: Literal["cmaes"] = "cmaes"
+    startup_trials: Count = 1
+    population: CmaEsPopulation | None = None
+
+
+class Nsga2Sampler(SpecModel):
+    """The genetic algorithm NSGA-II."""
+
+    kind: Literal["nsga2"] = "nsga2"
+    population: Population = 50
+
+
+class Nsga3Sampler(SpecModel):
+    """The genetic algorithm NSGA-III."""
+
+    kind: Literal["nsga3"] = "nsga3"
+    population: Population = 50
+
+
+ModelBased = TpeSampler | GpSampler | CmaEsSampler | Nsga2Sampler | Nsga3Sampler
+Sampler = Annotated[
+    RandomSampler | GridSampler | SobolSampler | ModelBased,
+    Field(discriminator="kind"),
+]
+SAMPLERS: dict[str, type[SpecModel]] = {
+    "random": RandomSampler,
+    "grid": GridSampler,
+    "sobol": SobolSampler,
+    "tpe": TpeSampler,
+    "gp": GpSampler,
+    "cmaes": CmaEsSampler,
+    "nsga2": Nsga2Sampler,
+    "nsga3": Nsga3Sampler,
+}
+"""The models by their kind."""
+
+
+def sampler_problems(
+    sampler: Sampler,
+    *,
+    further: Iterable[Objective],
+    constraints: Iterable[Constraint],
+    warm_start: WarmStart | None,
+) -> list[Problem]:
+    """What is wrong between a sampler and the objectives, the constraints and the warm start."""
+    problems: list[Problem] = []
+    if isinstance(sampler, CmaEsSampler):
+        if any(True for _ in further):
+            problems.append(_unfit(sampler.kind, "knows one objective only", "tpe, gp, nsga2 or nsga3"))
+        if any(True for _ in constraints):
+            problems.append(_unfit(sampler.kind, "heeds no constraints", "tpe, gp, nsga2 or nsga3"))
+    if warm_start is not None and not isinstance(sampler, ModelBased):
+        problems.append(
+            Problem(
+                loc=("warm_start",),
+                message=f"has no use for the {sampler.kind} sampler, which does not learn from results",
+                remedy="Remove it, or choose tpe, gp, cmaes, nsga2 or nsga3.",
+            )
+        )
+    return problems
+
+
+def _unfit(kind: str, why: str, others: str) -> Problem:
+    return Problem(loc=("sampler", "kind"), value=kind, message=why, remedy=f"Choose {others}.")
+
+
+def grid_problems(sampler: Sampler, declared: list[str], space: dict[str, Domain]) -> list[Problem]:
+    """What is wrong between a grid and the space."""
+    if not isinstance(sampler, GridSampler):
+        return []
+    problems: list[Problem] = []
+    for name in sampler.points:
+        domain = space.get(name)
+        if name not in declared:
+            remedy = did_you_mean(name, declared, noun="parameter")
+            problems.append(Problem(loc=(name,), message="is not a parameter", remedy=remedy))
+        elif domain is not None and not isinstance(domain, IntDomain) and domain.count is not None:
+            problems.append(
+                Problem(
+                    loc=(name,),
+                    value=sampler.points[name],
+                    message=f"is not needed, as the {domain.count} values of {name} are all used",
+                    remedy="Remove it.",
+                )
+            )
+    if _contexts(space) > _MAX_CONTEXTS:
+        return [
+            Problem(
+                loc=("sampler", "kind"),
+                value=sampler.kind,
+                message="would have too many branches: a parameter depends on too many others at once",
+                remedy="Use the random sampler, or fewer conditions.",
+            )
+        ]
+    for name, domain in space.items():
+        if isinstance(domain, FloatDomain) and domain.step is None and name not in sampler.points:
+            problems.append(
+                Problem(
+                    loc=(name,),
+                    message=f"is missing: {name} is continuous, so the grid would be empty",
+                    remedy=f"Say how many points of {name} to take, or give {name} a step.",
+                )
+            )
+    return [problem.under("sampler", "points") for problem in problems]
+
+
+def _contexts(space: dict[str, Domain]) -> int:
+    """At most how many combinations of values that conditions name must be told apart at once."""
+    named: dict[str, int] = {}
+    for domain in space.values():
+        for condition in domain.conditions:
+            named[condition.parameter] = named.get(condition.parameter, 1) + len(condition.values)
+    return max(prod(named[name] for name in needed) for needed in needed_parents(space))

@@ -1,0 +1,110 @@
+"""What a model-based sampler is told: results in the order of their arrival, and trials that have none yet.
+
+Values are those of one *level*, a number of steps: results of trials that ran for different times do not compare. With
+a policy that stops trials early there are many results at the low levels and few at the top, so the model is fed from
+the highest level that has enough of them (as in BOHB, Falkner et al., ICML 2018). A trial that is on its way to that
+level is pending; one that waits at a lower rung is neither.
+
+Evolutionary samplers work in generations, and a generation is over when its trials have results; they are fed each
+trial's first result, at the first rung that it crossed.
+"""
+
+from bisect import insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import inf, isfinite
+
+from headrace.spec import CmaEsSampler, GpSampler, Nsga2Sampler, Nsga3Sampler, StudySpec, TpeSampler
+from headrace_services.scheduler.samplers.protocol import Params
+
+FIRST_RESULT = 0
+"""The level that stands for "each trial's first result"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One trial's result at a level."""
+
+    params: Params
+    values: tuple[float, ...]
+    """By objective; NaN where the metric was missing."""
+    excesses: tuple[float, ...] = ()
+    """By constraint: by how much the bound was missed; at most 0 where it was met."""
+    generation: int | None = None
+    """The generation that the trial was proposed for, by an evolutionary sampler."""
+
+    @property
+    def finite(self) -> bool:
+        """Whether every objective has a finite value."""
+        return all(isfinite(value) for value in self.values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What a sampler is told for one proposal."""
+
+    level: int
+    """In steps; `FIRST_RESULT` for evolutionary samplers."""
+    results: Sequence[Result]
+    """In the order of arrival. A longer history of the same study and level begins with a shorter one."""
+    pending: Sequence[Params] = ()
+    """Configurations whose results at the level are to come, by trial number."""
+    warm: Sequence[Result] = ()
+    """Results of an earlier study at the level, the best first."""
+
+
+NOTHING = History(level=FIRST_RESULT, results=())
+"""The history of a study without results."""
+
+
+def is_evolutionary(spec: StudySpec) -> bool:
+    """Whether the sampler works in generations."""
+    return isinstance(spec.sampler, CmaEsSampler | Nsga2Sampler | Nsga3Sampler)
+
+
+def enough(spec: StudySpec) -> int:
+    """How many results make a level worth modelling: the startup draws, and more than there are parameters."""
+    startup = spec.sampler.startup_trials if isinstance(spec.sampler, TpeSampler | GpSampler) else 1
+    return max(startup, len(spec.space) + 3)
+
+
+def choose_level(spec: StudySpec, counts: Iterable[tuple[int, int]]) -> int:
+    """The level to feed the model from, of (level, results) pairs: the highest with enough, else the lowest."""
+    if is_evolutionary(spec):
+        return FIRST_RESULT
+    levels = sorted(counts)
+    rich = [level for level, results in levels if results >= enough(spec)]
+    if rich:
+        return rich[-1]
+    return levels[0][0] if levels else FIRST_RESULT
+
+
+class Ranked:
+    """Results in the order of their value, so that the best ones are found without looking at all.
+
+    Adding one costs O(log n) comparisons and a shift of references; `kept` costs O(most).
+    """
+
+    def __init__(self, sign: float) -> None:
+        self._sign = sign
+        self._order: list[tuple[float, float, int]] = []
+
+    def add(self, result: Result) -> None:
+        """Take in the next result. Feasible ones come first, then by the first objective; the worst are those without
+        a finite value."""
+        excess = sum(max(0.0, by) for by in result.excesses)
+        value = self._sign * result.values[0] if result.finite else inf
+        insort(self._order, (excess, value, len(self._order)))
+
+    def kept(self, most: int) -> list[int] | None:
+        """The places of the latest half of `most` results and the best of the others, in order; None: of all.
+
+        So the cost of a model is bounded, and what it learns from is the good and the recent.
+        """
+        total = len(self._order)
+        if total <= most:
+            return None
+        first_latest = total - most // 2
+        best = islice((place for _, _, place in self._order if place < first_latest), most - most // 2)
+        return [*sorted(best), *range(first_latest, total)]

@@ -1,0 +1,248 @@
+"""Optuna's samplers as learners: an adapter, not an algorithm.
+
+For each proposal a fresh Optuna sampler is made, seeded with the study's seed and the proposal's number, and asked on
+the trial table. So a proposal is a function of the seed, the number, the results and the pending trials, and nothing
+is lost with the process that computed it. What evolutionary samplers keep between proposals lies in the table, where
+it follows from the results:
+
+- CMA-ES (`generations`): the optimizer after a generation is kept with the result that completed the generation;
+- NSGA-II and III: the parents of a generation are kept for the study, and forgotten when a late result belongs to an
+  earlier generation.
+
+Results whose objective is missing or not finite count as the worst there are, so that a sampler learns to keep away
+from where trials diverge. (Optuna's own `optimize` fails such trials, and its samplers never hear of them.)
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+import numpy as np
+import optuna
+from optuna.distributions import IntDistribution
+from optuna.samplers import BaseSampler, GPSampler, NSGAIIISampler, NSGAIISampler, TPESampler
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from headrace.spec import (
+    CategoricalDomain,
+    Domain,
+    GpSampler,
+    ModelBased,
+    Nsga2Sampler,
+    Nsga3Sampler,
+    StudySpec,
+    TpeSampler,
+)
+from headrace.spec import CmaEsSampler as CmaEs
+from headrace.spec.space import active, draw
+from headrace_services.scheduler.samplers import generations
+from headrace_services.scheduler.samplers.dimensions import Scalar, dimensions
+from headrace_services.scheduler.samplers.history import Ranked, Result
+from headrace_services.scheduler.samplers.protocol import Params, Suggestion
+from headrace_services.scheduler.samplers.random import RandomSampler
+from headrace_services.scheduler.samplers.trial_table import TrialTable
+
+_LARGEST = 1e100
+"""Values are cut off here: models square them."""
+_WARM_ENOUGH = 10
+"""Warm-starting CMA-ES takes the best tenth of an earlier study's results, so it needs ten."""
+
+
+class OptunaLearner:
+    """A model-based sampler of a study, at one level."""
+
+    def __init__(self, spec: StudySpec, sampler: ModelBased, warm: Sequence[Result]) -> None:
+        self._spec = spec
+        self._sampler = sampler
+        self._signs = [objective.sign for objective in spec.objectives]
+        self._dimensions = dimensions(spec)
+        if isinstance(sampler, CmaEs):  # its dimensions must be the same in every trial
+            self._seen = {
+                name for name, dimension in self._dimensions.items() if not dimension.domain.conditions
+            }
+        else:
+            self._seen = set(self._dimensions)
+        directions = [
+            StudyDirection.MAXIMIZE if sign < 0 else StudyDirection.MINIMIZE for sign in self._signs
+        ]
+        self._table = TrialTable(directions)
+        self._numeric = {
+            name: dimension.distribution
+            for name, dimension in self._dimensions.items()
+            if name in self._seen
+            and not isinstance(dimension.domain, CategoricalDomain)
+            and not dimension.distribution.single()
+        }
+        given = sampler.population if isinstance(sampler, CmaEs) else None
+        self._population = given or 4 + int(3 * math.log(max(len(self._numeric), 1)))
+        self._ranked = Ranked(self._signs[0])
+        self._generations = generations.Generations(self._population)
+        self._warm = len(warm)
+        self._sources: list[FrozenTrial] = []
+        if isinstance(sampler, CmaEs):
+            self._sources = [self._finished(result, place) for place, result in enumerate(warm)]
+            self._warm = 0
+        else:
+            self._take(warm)
+
+    @property
+    def learnt(self) -> int:
+        """How many results it was told, those of an earlier study not counted."""
+        return len(self._table.finished) - self._warm
+
+    def learn(self, results: Sequence[Result]) -> None:
+        """Take in further results, in the order of their arrival."""
+        self._take(results)
+
+    def suggest(self, number: int, pending: Sequence[Params], *, attempt: int = 0) -> Suggestion:
+        """Proposal `number`. Raises what Optuna raises."""
+        sampler = self._sampler
+        startup = 0 if isinstance(sampler, Nsga2Sampler | Nsga3Sampler) else sampler.startup_trials
+        finished = len(self._table.finished)
+        if finished < startup and not self._sources:
+            return Suggestion(params=RandomSampler(self._spec).suggest(number))
+        running = [self._running(params, finished + place) for place, params in enumerate(pending)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of options that Optuna calls experimental
+            return self._ask(number, attempt, running)
+
+    def _ask(self, number: int, attempt: int, running: Sequence[FrozenTrial]) -> Suggestion:
+        key = (number, attempt) if attempt else (number,)
+        state = np.random.SeedSequence(self._spec.seed, spawn_key=key).generate_state(1)
+        while True:
+            self._table.show(self._places(), running)
+            sampler = self._optuna_sampler(int(state[0]))
+            study = optuna.load_study(
+                study_name=self._table.get_study_name_from_id(0),
+                storage=self._table,
+                sampler=sampler,
+                pruner=optuna.pruners.NopPruner(),
+            )
+            trial = study.ask()
+            params = draw(self._spec.space, self._choosing(trial))
+            frozen = self._table.get_trial(trial._trial_id)
+            self._table.land()
+            if not self._generations.keep_optimizer(self._table.finished, frozen):
+                return Suggestion(params=params, generation=generations.generation_of(sampler, frozen))
+
+    def _places(self) -> Sequence[int] | None:
+        """The results that the sampler is shown; None: all."""
+        match self._sampler:
+            case TpeSampler(max_results=most) | GpSampler(max_results=most):
+                return self._ranked.kept(most)
+            case CmaEs():
+                return self._generations.shown()
+            case _:
+                return None
+
+    def _choosing(self, trial: Trial) -> Callable[[str, Domain], Scalar]:
+        return lambda name, _: self._drawn(trial, name)
+
+    def _drawn(self, trial: Trial, name: str) -> Scalar:
+        dimension = self._dimensions[name]
+        match dimension.distribution:
+            case IntDistribution() as whole:
+                inside: float = trial.suggest_int(name, whole.low, whole.high, step=whole.step, log=whole.log)
+            case optuna.distributions.FloatDistribution() as real:
+                inside = trial.suggest_float(name, real.low, real.high, log=real.log)
+            case optuna.distributions.CategoricalDistribution() as choice:
+                inside = trial.suggest_categorical(name, choice.choices)  # type: ignore[assignment]  # places
+            case other:
+                raise TypeError(f"no dimension has a {type(other).__name__}")
+        return dimension.outside(inside)
+
+    def _optuna_sampler(self, seed: int) -> BaseSampler:
+        match self._sampler:
+            # Startup draws are made before Optuna is asked, so that it sees none to make.
+            case TpeSampler(candidates=candidates):
+                # Optuna's defaults, but for conditions: then a group for each set that exist together.
+                grouped = any(domain.conditions for domain in self._spec.space.values())
+                return TPESampler(
+                    n_startup_trials=0,
+                    n_ei_candidates=candidates,
+                    multivariate=True if grouped else None,
+                    group=grouped,
+                    seed=seed,
+                )
+            case GpSampler():
+                return GPSampler(n_startup_trials=0, seed=seed, warn_independent_sampling=False)
+            case CmaEs():
+                return generations.FixedSpaceCmaEs(
+                    self._numeric,
+                    n_startup_trials=0,
+                    popsize=self._population,
+                    seed=seed,
+                    warn_independent_sampling=False,
+                    source_trials=self._sources if len(self._sources) >= _WARM_ENOUGH else None,
+                )
+            case Nsga2Sampler(population=population):
+                return NSGAIISampler(population_size=population, seed=seed)
+            case Nsga3Sampler(population=population):
+                return NSGAIIISampler(population_size=population, seed=seed)
+            case never:
+                assert_never(never)
+
+    # --- trials as Optuna sees them ----------------------------------------------------------------------
+
+    def _take(self, results: Sequence[Result]) -> None:
+        for result in results:
+            self._table.append(self._finished(result, len(self._table.finished)))
+            self._ranked.add(result)
+            self._generations.add(len(self._table.finished) - 1, result.generation)
+            generations.forget_parents(self._table.attrs, result.generation)
+
+    def _finished(self, result: Result, number: int) -> FrozenTrial:
+        diverged = not result.finite
+        # TPE ranks a pruned trial without values behind all others; the other samplers know complete trials only.
+        pruned = diverged and isinstance(self._sampler, TpeSampler)
+        values = [
+            sign * math.inf if diverged else min(max(value, -_LARGEST), _LARGEST)
+            for sign, value in zip(self._signs, result.values, strict=True)
+        ]
+        attrs = {f"constraints:{place}": excess for place, excess in enumerate(result.excesses)}
+        return self._frozen(
+            result.params,
+            number,
+            state=TrialState.PRUNED if pruned else TrialState.COMPLETE,
+            values=None if pruned else values,
+            attrs=attrs | generations.attrs_of(self._sampler, result.generation),
+        )
+
+    def _running(self, params: Params, number: int) -> FrozenTrial:
+        return self._frozen(params, number, state=TrialState.RUNNING, values=None, attrs={})
+
+    def _frozen(
+        self,
+        params: Params,
+        number: int,
+        *,
+        state: TrialState,
+        values: list[float] | None,
+        attrs: dict[str, object],
+    ) -> FrozenTrial:
+        shown = {name: self._dimensions[name] for name in params if name in self._seen}
+        return FrozenTrial(
+            number=number,
+            state=state,
+            value=None,
+            values=values,
+            datetime_start=None,
+            datetime_complete=None,
+            params={name: dimension.inside(params[name]) for name, dimension in shown.items()},
+            distributions={name: dimension.distribution for name, dimension in shown.items()},
+            user_attrs={},
+            system_attrs=attrs,
+            intermediate_values={},
+            trial_id=number,
+        )
+
+
+def belongs(space: dict[str, Domain], params: Params) -> bool:
+    """Whether a configuration of another study is one of this space, value by value."""
+    return set(active(space, params)) == set(params) and all(
+        space[name].admit(value) is not None
+        and (not isinstance(space[name], CategoricalDomain) or type(space[name].admit(value)) is type(value))
+        for name, value in params.items()
+    )

@@ -1,0 +1,82 @@
+"""A scrambled Sobol sequence over the unit cube with one coordinate for each parameter.
+
+The sequence is SciPy's, as in Optuna's QMCSampler. That sampler takes its space from the first trial, so parameters
+that the first trial lacks would be drawn independently; here every parameter has its coordinate in every proposal, and
+those that do not exist in a configuration are left out of it. The points of the parameters that always exist stay a
+Sobol sequence.
+"""
+
+import math
+from typing import TYPE_CHECKING, assert_never
+
+import numpy as np
+
+from headrace.spec import CategoricalDomain, Domain, FloatDomain, IntDomain, StudySpec
+from headrace.spec.space import draw
+from headrace_services.scheduler.samplers.protocol import Params
+
+if TYPE_CHECKING:
+    from scipy.stats import qmc
+
+_LONGEST = 2**30
+"""SciPy's sequence has 30 bits; after that it begins anew with another scramble."""
+
+
+class SobolSampler:
+    """Proposal n is point n of the sequence that the study's seed scrambles.
+
+    The one after the proposal asked for last costs nothing but its point; any other one starts the sequence again.
+    """
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._space = spec.space
+        self._seed = spec.seed
+        self._places = {name: place for place, name in enumerate(spec.space)}
+        self._engine: qmc.Sobol | None = None
+        self._next = 0
+
+    @property
+    def size(self) -> int | None:
+        return None
+
+    def suggest(self, number: int) -> Params | None:
+        if self._engine is None or number != self._next or number % _LONGEST == 0:
+            self._engine = self._at(number)
+        self._next = number + 1
+        point = self._engine.random(1)[0]
+        return draw(self._space, lambda name, domain: at_share(domain, float(point[self._places[name]])))
+
+    def _at(self, number: int) -> "qmc.Sobol":
+        from scipy.stats import qmc  # takes half a second, so not before a point is asked for
+
+        turn, place = divmod(number, _LONGEST)
+        generator = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(turn,)))
+        engine = qmc.Sobol(len(self._space), scramble=True, rng=generator)
+        if place:
+            engine.fast_forward(place)
+        return engine
+
+
+def at_share(domain: Domain, share: float) -> bool | int | float | str:
+    """The value of a domain at a share in [0, 1), every value of a finite one getting the same width."""
+    match domain:
+        case CategoricalDomain():
+            return domain.value_at(min(int(share * domain.count), domain.count - 1))
+        case IntDomain(log=True):
+            real = math.exp(_between(math.log(domain.low - 0.5), math.log(domain.high + 0.5), share))
+            return min(max(round(real), domain.low), domain.high)
+        case IntDomain():
+            return domain.value_at(min(int(share * domain.count), domain.count - 1))
+        case FloatDomain(log=True):
+            real = math.exp(_between(math.log(domain.low), math.log(domain.high), share))
+            return min(max(real, domain.low), domain.high)
+        case FloatDomain():
+            if domain.count is not None:
+                return domain.value_at(min(int(share * domain.count), domain.count - 1))
+            return min(max(_between(domain.low, domain.high, share), domain.low), domain.high)
+        case _:
+            assert_never(domain)
+
+
+def _between(low: float, high: float, share: float) -> float:
+    return (1.0 - share) * low + share * high

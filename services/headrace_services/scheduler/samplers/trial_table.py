@@ -1,0 +1,181 @@
+"""The trial table as Optuna's samplers read it: a storage that holds one study's results and nothing else.
+
+Optuna's own storages copy trials, lock, and keep what a sampler does not need; here a trial is made once, when its
+result arrives, and every later proposal only adds to the list (so the work beside the sampler's own does not grow with
+the number of trials: optuna issues 3053, 3048 and 4444).
+
+Trials are numbered in the order in which their results arrived; then come the pending ones, as running trials, and
+last the one that is being proposed. The table belongs to one thread of one process and is a cache: the worker process
+that holds it may die at any time, and the next one gets the same results again.
+"""
+# ruff: noqa: ARG002  (the methods have the shape that Optuna gives them)
+
+from collections.abc import Container, Sequence
+from typing import Any
+
+from optuna.distributions import BaseDistribution
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+_STUDY = 0
+_NAME = "study"
+
+
+class TrialTable(BaseStorage):
+    """One study: finished trials that only grow in number, and the ones in flight."""
+
+    def __init__(self, directions: Sequence[StudyDirection]) -> None:
+        self._directions = list(directions)
+        self._finished: list[FrozenTrial] = []
+        self._shown: list[FrozenTrial] = []
+        self._flying: list[FrozenTrial] = []
+        self._attrs: dict[str, Any] = {}
+
+    # --- what the adapter does with it ------------------------------------------------------------------
+
+    @property
+    def finished(self) -> Sequence[FrozenTrial]:
+        """The trials with results, by arrival."""
+        return self._finished
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """What samplers keep for the whole study."""
+        return self._attrs
+
+    def append(self, trial: FrozenTrial) -> None:
+        """Add a trial with a result; its number and its id are its place."""
+        assert trial.number == trial._trial_id == len(self._finished)
+        self._finished.append(trial)
+
+    def show(self, places: Sequence[int] | None, running: Sequence[FrozenTrial]) -> None:
+        """Let the next proposal see the finished trials at these places (None: all), and the running ones."""
+        self._shown = self._finished if places is None else [self._finished[place] for place in places]
+        self._flying = list(running)
+
+    def land(self) -> None:
+        """Forget the trial that was being proposed."""
+        self._flying.pop()
+
+    def next_number(self) -> int:
+        """The number that the next trial in flight gets."""
+        return len(self._finished) + len(self._flying)
+
+    # --- what Optuna asks of a storage ---------------------------------------------------------------------
+
+    def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
+        """There is one study, and it exists."""
+        raise NotImplementedError
+
+    def delete_study(self, study_id: int) -> None:
+        """There is one study, and it stays."""
+        raise NotImplementedError
+
+    def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
+        """No sampler sets one."""
+        raise NotImplementedError
+
+    def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
+        """Keep something for the study."""
+        self._attrs[key] = value
+
+    def get_study_id_from_name(self, study_name: str) -> int:
+        """The one study's id."""
+        return _STUDY
+
+    def get_study_name_from_id(self, study_id: int) -> str:
+        """The one study's name."""
+        return _NAME
+
+    def get_study_directions(self, study_id: int) -> list[StudyDirection]:
+        """The direction of each objective."""
+        return self._directions
+
+    def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
+        """None are kept."""
+        return {}
+
+    def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
+        """What was kept for the study."""
+        return self._attrs
+
+    def get_all_studies(self) -> list[Any]:
+        """Nobody lists the studies of a table."""
+        raise NotImplementedError
+
+    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
+        """The trial that is being proposed."""
+        number = self.next_number()
+        trial = FrozenTrial(
+            number=number,
+            state=TrialState.RUNNING,
+            value=None,
+            datetime_start=None,
+            datetime_complete=None,
+            params={},
+            distributions={},
+            user_attrs={},
+            system_attrs={},
+            intermediate_values={},
+            trial_id=number,
+        )
+        self._flying.append(trial)
+        return number
+
+    def set_trial_param(
+        self,
+        trial_id: int,
+        param_name: str,
+        param_value_internal: float,
+        distribution: BaseDistribution,
+    ) -> None:
+        """Note a parameter of the trial that is being proposed."""
+        trial = self._open(trial_id)
+        trial.params[param_name] = distribution.to_external_repr(param_value_internal)
+        trial.distributions[param_name] = distribution
+
+    def set_trial_state_values(
+        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
+    ) -> bool:
+        """Results come from the study's rows alone."""
+        raise NotImplementedError
+
+    def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
+        """Results come from the study's rows alone."""
+        raise NotImplementedError
+
+    def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
+        """Keep something for a trial in flight."""
+        self._open(trial_id).user_attrs[key] = value
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        """Keep something for a trial in flight."""
+        self._open(trial_id).system_attrs[key] = value
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        """The trial of this id."""
+        if trial_id < len(self._finished):
+            return self._finished[trial_id]
+        return self._flying[trial_id - len(self._finished)]
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        """What the next proposal sees, in the order of the numbers. Nothing is copied: samplers only read."""
+        trials = [*self._shown, *self._flying]
+        return trials if states is None else [trial for trial in trials if trial.state in states]
+
+    def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
+        """Numbers are ids."""
+        return trial_number
+
+    def get_trial_number_from_id(self, trial_id: int) -> int:
+        """Numbers are ids."""
+        return trial_id
+
+    def _open(self, trial_id: int) -> FrozenTrial:
+        if trial_id < len(self._finished):
+            raise UpdateFinishedTrialError(f"trial {trial_id} has its result")
+        return self._flying[trial_id - len(self._finished)]

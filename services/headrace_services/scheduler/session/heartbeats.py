@@ -1,0 +1,56 @@
+"""Group commit for heartbeats: those of all sessions here that came while the last ones were written go together,
+and so do the ends of streams.
+
+One transaction a heartbeat would be one commit a worker and interval, and a crowd of workers would take the
+connections from the steps.
+"""
+
+import asyncio
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from headrace_services.scheduler.store import heartbeats
+from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.heartbeats import Beat, Noted
+
+
+class Heartbeats:
+    """Writes the heartbeats of this replica's sessions down."""
+
+    def __init__(self, engine: AsyncEngine, lease_ttl_s: float) -> None:
+        self._engine = engine
+        self._ttl_s = lease_ttl_s
+        self._waiting: dict[tuple[int, int], tuple[Beat, asyncio.Future[Noted]]] = {}
+        self._has_some = asyncio.Event()
+
+    async def note(self, beat: Beat) -> Noted:
+        """Write a heartbeat down and say what the rows hold. Raises DatabaseUnavailableError."""
+        return await asyncio.shield(self._put(beat))
+
+    def ended(self, worker_id: int, session: int) -> None:
+        """Write down, soon, that a stream ended. Where that fails the lease time will tell."""
+        self._put(Beat(worker_id=worker_id, session=session, connected=False))
+
+    def _put(self, beat: Beat) -> asyncio.Future[Noted]:
+        session = (beat.worker_id, beat.session)
+        _, answer = self._waiting.get(session) or (beat, asyncio.get_running_loop().create_future())
+        self._waiting[session] = (beat, answer)
+        self._has_some.set()
+        return answer
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._has_some.wait()
+            self._has_some.clear()
+            waiting, self._waiting = list(self._waiting.values()), {}
+            try:
+                async with transaction(self._engine) as conn:
+                    noted = await heartbeats.note(conn, [beat for beat, _ in waiting], self._ttl_s)
+            except Exception as error:  # noqa: BLE001  # the sessions decide; the next heartbeats are tried again
+                for _, answer in waiting:
+                    answer.set_exception(error)
+                    answer.exception()  # it may be that nobody waits any more
+            else:
+                for beat, answer in waiting:
+                    answer.set_result(noted[beat])

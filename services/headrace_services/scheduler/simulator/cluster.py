@@ -1,0 +1,99 @@
+"""The virtual machines: workers with slots, of device types that differ in speed.
+
+Written on the command line as `NAME:WORKERS[xSLOTS][@SPEED]`, several with commas between: `h100:2x8@2.5,a100:4x8` is
+two machines of eight H100, each 2.5 times as fast as the curves' own device, and four of eight A100.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.records import Slot
+
+GIB = 1 << 30
+CORES = 64.0
+"""Of a slot; what a simulated trial computes with is its GPU."""
+_TYPE = re.compile(
+    r"(?P<name>[A-Za-z][\w.-]*):(?P<workers>\d+)(x(?P<slots>\d+))?(@(?P<speed>\d+(\.\d*)?|\.\d+))?", re.ASCII
+)
+MAX_SLOTS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One worker. `speed` divides the times of the curves."""
+
+    id: int
+    name: str
+    model: str
+    slots: int
+    speed: float = 1.0
+    memory_bytes: int = 80 * GIB
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def devices(self, *, placeable: bool = True, incarnation: int = 1) -> tuple[Slot, ...]:
+        """The machine's slots, as rows of the scheduler's table."""
+        return tuple(
+            Slot(
+                worker_id=self.id,
+                index=index,
+                kind="GPU",
+                memory_bytes=self.memory_bytes,
+                labels=dict(self.labels),
+                model=self.model,
+                cores=CORES,
+                worker_name=self.name,
+                incarnation=str(incarnation),
+                log_dir="",
+                placeable=placeable,
+            )
+            for index in range(self.slots)
+        )
+
+
+def machines(workers: int, *, slots: int = 1, speed: float = 1.0, model: str = "") -> tuple[Machine, ...]:
+    """So many machines of one type."""
+    return tuple(
+        Machine(id=number, name=f"{model or 'worker'}-{number}", model=model, slots=slots, speed=speed)
+        for number in range(1, workers + 1)
+    )
+
+
+def machines_for(spec: StudySpec, trials: int) -> tuple[Machine, ...]:
+    """Machines on which so many trials of a study run at once, whatever it asks for: a machine a trial."""
+    asked = spec.resources
+    grants = [row.slots for row in spec.elastic.grants] if spec.elastic else []
+    found = machines(
+        trials, slots=max([asked.slots, *grants]), model=asked.gpu_types[0] if asked.gpu_types else ""
+    )
+    memory = max(80 * GIB, asked.gpu_memory_bytes)
+    return tuple(replace(machine, memory_bytes=memory, labels=asked.labels) for machine in found)
+
+
+def parse_types(text: str) -> tuple[Machine, ...]:
+    """The machines that `--types` names. A ValueError says what is wrong, and how it is written."""
+    found: list[Machine] = []
+    for part in text.split(","):
+        match = _TYPE.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(
+                f"'{part.strip()}' is not of the form NAME:WORKERS[xSLOTS][@SPEED], as in a100:4x8@1.5"
+            )
+        speed = float(match["speed"] or 1.0)
+        workers, slots = int(match["workers"]), int(match["slots"] or 1)
+        if not speed or not workers or not slots:
+            raise ValueError(f"'{part.strip()}' has a zero; workers, slots and speed are above 0")
+        if workers * slots > MAX_SLOTS:
+            raise ValueError(f"'{part.strip()}' has more than {MAX_SLOTS} slots")
+        found += [
+            Machine(
+                id=len(found) + place + 1,
+                name=f"{match['name']}-{place + 1}",
+                model=match["name"],
+                slots=slots,
+                speed=speed,
+            )
+            for place in range(workers)
+        ]
+    return tuple(found)

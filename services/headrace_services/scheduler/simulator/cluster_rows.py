@@ -1,0 +1,175 @@
+"""The table of slots in memory, shared by all studies of a simulation, and what they tell each other through it.
+
+The counterpart of `store/placement`: which devices have room, who runs where, how other studies stand, and who was
+asked to leave. A device's row is guarded here as by the database: a grant that it cannot hold is an error.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from sortedcontainers import SortedDict
+
+from headrace.spec.resources import WHOLE
+from headrace_services.scheduler.records import Lease, Leaving, Slot
+from headrace_services.scheduler.simulator.cluster import Machine
+from headrace_services.scheduler.step.changes import Changes
+from headrace_services.scheduler.step.placement import Request, suits
+from headrace_services.scheduler.step.placement.fit import has_room
+from headrace_services.scheduler.step.placement.shares import Totals
+
+Key = tuple[int, int]
+"""A device: its worker's id and its index."""
+
+
+class OverCommitError(Exception):
+    """A device was given out twice: a defect, as the database's own checks would have it."""
+
+
+@dataclass(slots=True)
+class _Device:
+    """A row of the table of slots."""
+
+    slot: Slot
+    lease_id: str | None = None
+    shared_milli: int = 0
+    shared_memory: int = 0
+
+    def row(self, *, placeable: bool = True) -> Slot:
+        free = 0 if self.lease_id is not None else WHOLE - self.shared_milli
+        return replace(self.slot, free_milli=free, used_memory_bytes=self.shared_memory, placeable=placeable)
+
+
+class ClusterRows:
+    """The slots of all machines, and the messages between studies."""
+
+    def __init__(self, machines: Iterable[Machine]) -> None:
+        self.machines = {machine.id: machine for machine in machines}
+        self.up = set(self.machines)
+        self.leaving: dict[str, tuple[int, Leaving]] = {}
+        """Leases that were asked to end, each with its study's id."""
+        self._incarnations = dict.fromkeys(self.machines, 1)
+        self._devices: dict[Key, _Device] = {}
+        self._free: SortedDict[tuple[str, int, int], Slot] = SortedDict()
+        for machine in self.machines.values():
+            for slot in machine.devices():
+                self._devices[slot.worker_id, slot.index] = _Device(slot)
+                self._offer((slot.worker_id, slot.index))
+
+    # --- what a step reads ---------------------------------------------------------------------------
+
+    def free_slots(self, request: Request, limit: int) -> list[Slot]:
+        """Slots with room for a request; for a gang only those of workers that have enough of them."""
+        found: list[Slot] = []
+        place = 0
+        rows = self._free.values()
+        while place < len(rows) and len(found) < limit:
+            worker = rows[place].worker_id, rows[place].kind
+            here = []
+            while place < len(rows) and (rows[place].worker_id, rows[place].kind) == worker:
+                if suits(rows[place], request) and has_room(rows[place], request):
+                    here.append(rows[place])
+                place += 1
+            if len(here) >= request.slots:
+                found += here
+        return found[:limit]
+
+    @property
+    def anything_free(self) -> bool:
+        """Whether any device has something left."""
+        return bool(self._free)
+
+    def free_milli(self) -> int:
+        """What is left of all devices, in thousandths of one."""
+        return sum(slot.free_milli for slot in self._free.values())
+
+    def devices(self, request: Request) -> tuple[Slot, ...]:
+        """Every device that could serve a request, whoever is on it."""
+        rows = (device.row() for key, device in self._devices.items() if key[0] in self.up)
+        return tuple(
+            row
+            for row in rows
+            if all(row.labels.get(key) == value for key, value in request.labels.items())
+            and (not request.gpu or row.kind == "GPU")
+        )
+
+    def totals(self) -> Totals:
+        """What the machines that are there have."""
+        up = [device for key, device in self._devices.items() if key[0] in self.up]
+        gpus = sum(device.slot.kind == "GPU" for device in up)
+        return Totals(gpu_milli=gpus * WHOLE, cpu_slots=len(up) - gpus)
+
+    def held(self, lease: Lease) -> tuple[Slot, ...]:
+        """The slots of a lease, each with what the lease has of it."""
+        assert lease.worker_id is not None
+        held = []
+        for index in lease.slots:
+            device = self._devices[lease.worker_id, index]
+            memory = device.slot.memory_bytes - lease.memory_bytes if lease.milli < WHOLE else 0
+            held.append(
+                replace(
+                    device.slot,
+                    free_milli=lease.milli,
+                    used_memory_bytes=memory,
+                    placeable=lease.worker_id in self.up,
+                )
+            )
+        return tuple(held)
+
+    # --- what a step writes --------------------------------------------------------------------------
+
+    def write(self, changes: Changes) -> None:
+        """Take over what a step gave back and gave out."""
+        for key, lease_id in changes.vacated.items():
+            if self._devices[key].lease_id == lease_id:
+                self._devices[key].lease_id = None
+                self._offer(key)
+        for key, lease_id in changes.occupied.items():
+            device = self._devices[key]
+            if device.lease_id is not None or device.shared_milli:
+                raise OverCommitError(f"{key} is given to {lease_id} and is {device.lease_id}'s")
+            device.lease_id = lease_id
+            self._offer(key)
+        for key, (milli, memory) in changes.shared.items():
+            device = self._devices[key]
+            device.shared_milli += milli
+            device.shared_memory += memory
+            if device.shared_milli > WHOLE or (device.shared_milli and device.lease_id is not None):
+                raise OverCommitError(f"{key} is shared beyond what it has")
+            self._offer(key)
+
+    def ask(self, lease: Lease, leaving: Leaving) -> None:
+        """Ask the holder of a lease to go; asking for the next report goes before asking for the next rung."""
+        before = self.leaving.get(lease.id)
+        if before is None or (leaving.at_report and not before[1].at_report):
+            self.leaving[lease.id] = lease.study_id, leaving
+
+    def withdraw_asks(self, for_study_id: int) -> None:
+        """Take back what a study asked of others' trials."""
+        self.leaving = {
+            lease_id: said for lease_id, said in self.leaving.items() if said[1].for_study_id != for_study_id
+        }
+
+    # --- machines ------------------------------------------------------------------------------------
+
+    def fail(self, machine_id: int) -> None:
+        """A machine is gone: what is free of it cannot be used, and what is given back stays away."""
+        self.up.discard(machine_id)
+        for index in range(self.machines[machine_id].slots):
+            self._offer((machine_id, index))
+
+    def repair(self, machine_id: int) -> None:
+        """The machine is back, empty, in a new incarnation."""
+        self.up.add(machine_id)
+        self._incarnations[machine_id] += 1
+        for slot in self.machines[machine_id].devices(incarnation=self._incarnations[machine_id]):
+            self._devices[slot.worker_id, slot.index].slot = slot
+            self._offer((slot.worker_id, slot.index))
+
+    def _offer(self, key: Key) -> None:
+        """Bring the list of free slots up to date for one device."""
+        row = self._devices[key].row()
+        place = (row.kind, row.worker_id, row.index)
+        if row.free_milli and row.worker_id in self.up:
+            self._free[place] = row
+        else:
+            self._free.pop(place, None)

@@ -1,0 +1,415 @@
+"""`headrace simulate`: a study on a virtual cluster, before any GPU is used and without a server."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.failure import USAGE, CommandError
+from headrace.cli.output import Output
+from headrace.cli.session import AsJson, Session
+from headrace.spec import StudySpec, load_study_file
+
+if TYPE_CHECKING:
+    from headrace_services.scheduler.simulator.recorded import CurveFile
+    from headrace_services.scheduler.simulator.reporting import Times
+    from headrace_services.scheduler.simulator.scenario import Scenario
+    from headrace_services.scheduler.simulator.variants import Variant
+
+CLUSTER, CURVES, SEVERAL, COSTS = "Cluster", "Curves", "Several policies, several seeds", "Costs and failures"
+
+
+def simulate(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The study file.", show_default=False)],
+    workers: Annotated[
+        int,
+        typer.Option(min=1, max=100_000, help="Virtual workers with one slot each.", rich_help_panel=CLUSTER),
+    ] = 4,
+    types: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME:WORKERS[xSLOTS][@SPEED],…",
+            help="Machines of several types instead, as in h100:2x8@2.5,a100:4x8; speed 1 is the curves' own.",
+            rich_help_panel=CLUSTER,
+            show_default=False,
+        ),
+    ] = None,
+    curves: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv[.gz]",
+            help="Recorded runs to replay. Default: the synthetic model, one unit of time a step.",
+            rich_help_panel=CURVES,
+            show_default=False,
+        ),
+    ] = None,
+    curve_steps: Annotated[
+        str,
+        typer.Option(
+            metavar="reports|column",
+            help="What a step of the study is in the file: a report of the run, or the file's own step column.",
+            rich_help_panel=CURVES,
+        ),
+    ] = "reports",
+    in_order: Annotated[
+        bool,
+        typer.Option(
+            "--in-order",
+            help="Take recorded runs in the file's order, not in random order.",
+            rich_help_panel=CURVES,
+        ),
+    ] = False,
+    seconds_per_step: Annotated[
+        float | None,
+        typer.Option(
+            min=1e-9,
+            help="How long a step takes, for synthetic curves.",
+            rich_help_panel=CURVES,
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="The first seed. Default: the study's own.",
+            rich_help_panel=SEVERAL,
+            show_default=False,
+        ),
+    ] = None,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=100_000,
+            help="How many seeds: other trials, in another order.",
+            rich_help_panel=SEVERAL,
+        ),
+    ] = 1,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POLICY,…",
+            help="Policies side by side: a kind with settings, as in asha:eta=4, or `study` for the file's own.",
+            rich_help_panel=SEVERAL,
+            show_default=False,
+        ),
+    ] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SETTING=VALUE,…",
+            help="The policy (the one of --compare, else the study's) with other values of a setting: eta=2,3,4,8.",
+            rich_help_panel=SEVERAL,
+            show_default=False,
+        ),
+    ] = None,
+    within: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            help="The target: this share of the best value at the full budget.",
+            rich_help_panel=SEVERAL,
+        ),
+    ] = 0.01,
+    checkpoint_gb: Annotated[
+        float, typer.Option(min=0.0, help="Size of a checkpoint, in GB (10⁹ bytes).", rich_help_panel=COSTS)
+    ] = 0.0,
+    bandwidth: Annotated[
+        float, typer.Option(min=1e-9, help="How fast it is written and read, in GB/s.", rich_help_panel=COSTS)
+    ] = 2.0,
+    start_s: Annotated[
+        float,
+        typer.Option(
+            min=0.0, help="Seconds from an assignment to the first step of training.", rich_help_panel=COSTS
+        ),
+    ] = 0.0,
+    mttf: Annotated[
+        float | None,
+        typer.Option(
+            min=1e-9,
+            help="Mean time to failure of a worker, in seconds. Default: never.",
+            rich_help_panel=COSTS,
+            show_default=False,
+        ),
+    ] = None,
+    repair: Annotated[
+        float, typer.Option(min=0.0, help="Seconds until a failed worker is back.", rich_help_panel=COSTS)
+    ] = 0.0,
+    detect: Annotated[
+        float, typer.Option(min=0.0, help="Seconds until the scheduler notices.", rich_help_panel=COSTS)
+    ] = 0.0,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.svg|FILE.html",
+            help="Draw it: Gantt and rungs of one simulation, or cost against risk of several.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a study on a virtual cluster with the scheduler's own code: compute, time, winner and regret against run-all.
+
+    Policy, placement, pauses and explanations are those of the service; only time, machines and training are simulated.
+    Values come from a synthetic model, or from runs that you recorded (see docs/reference/curve-file.md).
+
+    [bold]Examples[/bold]
+
+    headrace simulate study.yaml --workers 8 --plot gantt.svg
+
+    headrace simulate study.yaml --compare run_all,asha,hyperband,median --seeds 50
+
+    headrace simulate study.yaml --sweep eta=2,3,4,8 --seeds 200 --plot tradeoff.svg
+
+    headrace simulate study.yaml --curves runs.csv.gz --workers 16 --seeds 20
+
+    headrace simulate study.yaml --types h100:2x8@2.5,a100:4x8 --mttf 86400 --repair 600
+    """
+    from headrace_services.scheduler.simulator.reporting import Times
+
+    output = Session.of(context).output
+    if plot is not None and plot.suffix.lower() not in (".svg", ".html"):
+        raise CommandError(
+            f"--plot: '{plot}' is neither .svg nor .html.", remedy="Choose one of the two.", code=USAGE
+        )
+    loaded = load_study_file(file)
+    recorded = _recorded(curves, curve_steps, loaded.spec)
+    variants = _variants(loaded.spec, compare, sweep)
+    scenario = _scenario(
+        variants,
+        loaded.spec.rungs(),
+        workers,
+        types,
+        recorded,
+        shuffled=not in_order,
+        seconds_per_step=seconds_per_step,
+        within=within,
+        costs=(checkpoint_gb, bandwidth, start_s),
+        failures=(mttf, detect, repair),
+    )
+    timeless = (curves, seconds_per_step, mttf) == (None, None, None) and not checkpoint_gb and not start_s
+    times = Times(in_steps=timeless)
+    first = loaded.spec.seed if seed is None else seed
+    if not as_json:
+        output.line(_headline(loaded.name, scenario))
+        output.line()
+    if seeds == 1:
+        written = _once(output, scenario, first, times, plot, loaded.name, as_json=as_json, swept=bool(sweep))
+    else:
+        written = _many(
+            output,
+            scenario,
+            range(first, first + seeds),
+            times,
+            plot,
+            loaded.name,
+            as_json=as_json,
+            sweep=sweep,
+        )
+    if written:
+        output.note(f"wrote {plot}")
+
+
+def _recorded(path: Path | None, steps: str, spec: StudySpec) -> "CurveFile | None":
+    from headrace_services.scheduler.simulator.recorded import COLUMN, REPORTS, read_curves
+
+    if steps not in (REPORTS, COLUMN):
+        raise CommandError(
+            f"--curve-steps: '{steps}' is neither reports nor column.", remedy="Choose one.", code=USAGE
+        )
+    if path is None:
+        return None
+    found = read_curves(path, steps=steps)
+    objective = spec.objective
+    if found.goal is not None and found.goal != objective.goal.value:
+        raise CommandError(
+            f"{path}: the runs have the goal to {found.goal} their metric, the study is to {objective.goal.value}.",
+            remedy="Change objective.goal in the study.",
+            code=USAGE,
+        )
+    if found.metric is not None and found.metric != objective.metric:
+        raise CommandError(
+            f"{path}: the runs recorded '{found.metric}', the study's objective is '{objective.metric}'.",
+            remedy=f"Write objective.metric: {found.metric} in the study.",
+            code=USAGE,
+        )
+    if found.longest < spec.rungs()[0]:
+        raise CommandError(
+            f"{path}: the longest run has {found.longest} steps and never reaches the first rung, {spec.rungs()[0]}.",
+            remedy="Choose a smaller budget and lower rungs, or --curve-steps column.",
+            code=USAGE,
+        )
+    return found
+
+
+def _variants(spec: StudySpec, compare: str | None, sweep: str | None) -> "tuple[Variant, ...]":
+    from headrace_services.scheduler.simulator.variants import OWN, compared, swept
+
+    variants = compared(spec, compare or OWN)
+    if sweep is not None:
+        if len(variants) > 1:
+            raise CommandError(
+                "--sweep varies one policy, but --compare names several.",
+                remedy="Name one policy with --compare, or none for the study's own.",
+                code=USAGE,
+            )
+        _, variants = swept(variants[0].spec, sweep)
+    for one in variants:
+        if one.spec.policy.kind == "pbt":
+            raise CommandError(
+                "population-based training changes configurations on the way; no recorded or drawn curve can follow.",
+                remedy="Simulate another policy: --compare asha.",
+                code=USAGE,
+            )
+    return variants
+
+
+def _scenario(
+    variants: "tuple[Variant, ...]",
+    reports_at: tuple[int, ...],
+    workers: int,
+    types: str | None,
+    recorded: "CurveFile | None",
+    *,
+    shuffled: bool,
+    seconds_per_step: float | None,
+    within: float,
+    costs: tuple[float, float, float],
+    failures: tuple[float | None, float, float],
+) -> "Scenario":
+    from headrace_services.scheduler.simulator.cluster import machines_for, parse_types
+    from headrace_services.scheduler.simulator.costs import Costs, Failures
+    from headrace_services.scheduler.simulator.scenario import Scenario
+
+    try:
+        cluster = parse_types(types) if types is not None else machines_for(variants[0].spec, workers)
+    except ValueError as error:
+        raise CommandError(f"--types: {error}.", code=USAGE) from None
+    size, bandwidth, start_s = costs
+    mttf, detect, repair = failures
+    return Scenario(
+        variants=variants,
+        machines=cluster,
+        file=recorded,
+        shuffled=shuffled,
+        reports_at=reports_at,
+        seconds_per_step=seconds_per_step or 1.0,
+        costs=Costs.of_size(size * 1e9, bandwidth * 1e9, start_s=start_s),
+        failures=Failures(mean_time_s=mttf, detect_s=detect, repair_s=repair),
+        within=within,
+    )
+
+
+def _headline(name: str, scenario: "Scenario") -> str:
+    spec = scenario.spec
+    slots = sum(machine.slots for machine in scenario.machines)
+    runs = len(scenario.file.curves) if scenario.file is not None else spec.max_trials
+    of = f" of {len(scenario.file.curves)} recorded" if scenario.file is not None else ""
+    return (
+        f"{name}: {min(spec.max_trials, runs)}{of} trials, up to {spec.max_steps} steps each, {spec.objective.goal} "
+        f"{spec.objective.metric}, on {len(scenario.machines)} workers"
+        + (f" with {slots} slots" if slots != len(scenario.machines) else "")
+    )
+
+
+def _once(
+    output: Output,
+    scenario: "Scenario",
+    seed: int,
+    times: "Times",
+    plot: Path | None,
+    name: str,
+    *,
+    as_json: bool,
+    swept: bool,
+) -> bool:
+    """One seed: run-all, then every variant; the last one's rungs and lanes in full."""
+    from headrace_services.scheduler.simulator import reporting
+    from headrace_services.scheduler.simulator.drawing.gantt import gantt_svg
+    from headrace_services.scheduler.simulator.summary import summarise
+
+    curves = scenario.curves(seed)
+    first = scenario.run_all()
+    todo = [first, *(one for one in scenario.variants if one.label != first.label)]
+    runs: list[tuple[str, Any]] = []
+    with reporting.progress(output, "simulating", 0) as say:
+        for one in todo:
+            simulation, study = scenario.simulate(one, curves if not runs else curves.fork(), seed, say)
+            runs.append((one.label, summarise(simulation, study, within=scenario.within)))
+    if as_json:
+        output.json(
+            {"study": name, "seed": seed, "runs": [{"policy": label, **asdict(one)} for label, one in runs]}
+        )
+    else:
+        reporting.show_runs(output, runs, times)
+        reporting.show_target(output, runs, times, scenario.within)
+        if not swept:
+            output.line()
+            output.line(f"{todo[-1].label}: trials at each rung")
+            reporting.show_rungs(output, study)
+            output.line()
+            output.line(f"{todo[-1].label}: slots over time")
+            reporting.show_lanes(output, simulation, study, times)
+    if plot is None:
+        return False
+    title = f"{name}, {todo[-1].label}, seed {seed}"
+    _write(plot, gantt_svg(simulation, study, title=title, unit=times.unit(study.record.end_s)), title)
+    return True
+
+
+def _many(
+    output: Output,
+    scenario: "Scenario",
+    seeds: range,
+    times: "Times",
+    plot: Path | None,
+    name: str,
+    *,
+    as_json: bool,
+    sweep: str | None,
+) -> bool:
+    """Several seeds: means with intervals, and the trade-off."""
+    from headrace_services.scheduler.simulator import reporting
+    from headrace_services.scheduler.simulator.drawing.tradeoff import Point, tradeoff_svg
+    from headrace_services.scheduler.simulator.estimates import row_record, rows
+    from headrace_services.scheduler.simulator.scenario import simulate_seeds
+
+    with reporting.progress(output, "seeds", len(seeds)) as say:
+        found = rows(simulate_seeds(scenario, seeds, say))
+    if as_json:
+        output.json(
+            {
+                "study": name,
+                "seeds": list(seeds),
+                "within": scenario.within,
+                "policies": [row_record(row) for row in found],
+            }
+        )
+    else:
+        reporting.show_rows(output, found, times, within=scenario.within)
+    if plot is None:
+        return False
+    points = [Point(label=row.label, cost=row.cost, panels=(row.regret, row.survived)) for row in found]
+    panels = (("regret", ""), ("the best trial was trained to the end", "percent"))
+    title = f"{name}: {f'sweep of {sweep}' if sweep else 'policies'} over {len(seeds)} seeds"
+    _write(plot, tradeoff_svg(points, panels, title=title, joined=sweep is not None), title)
+    return True
+
+
+def _write(path: Path, svg: str, title: str) -> None:
+    from html import escape
+
+    page = svg
+    if path.suffix.lower() == ".html":
+        head = f'<meta charset="utf-8"><title>{escape(title)}</title>'
+        body = f'<body style="margin:24px">\n{svg}</body>'
+        page = f'<!doctype html>\n<html lang="en"><head>{head}</head>\n{body}</html>\n'
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(
+            f"--plot: {path} cannot be written: {error.strerror or error}.", code=USAGE
+        ) from error

@@ -1,0 +1,48 @@
+"""What a simulated cluster loses: time for checkpoints, and machines that fail."""
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """The times of everything but training, in seconds.
+
+    A trial writes a checkpoint before each report that decides about it, on its slot, and reads it when it is
+    resumed: a checkpoint of C bytes at B bytes per second costs a paused trial 2C/B.
+    """
+
+    write_s: float = 0.0
+    read_s: float = 0.0
+    start_s: float = 0.0
+    """From the assignment of a trial to its first step of training, as for imports and data."""
+    size_bytes: int = 0
+    scaling: float = 1.0
+    """A trial on n times the slots that its study asks for trains n^scaling times as fast."""
+
+    @classmethod
+    def of_size(
+        cls, checkpoint_bytes: float, bytes_per_s: float, *, start_s: float = 0.0, scaling: float = 1.0
+    ) -> "Costs":
+        """The costs of checkpoints of C bytes at B bytes per second in both directions."""
+        each = checkpoint_bytes / bytes_per_s
+        size = int(checkpoint_bytes)
+        return cls(write_s=each, read_s=each, start_s=start_s, size_bytes=size, scaling=scaling)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Machines fail at random moments, exponentially distributed; None: never.
+
+    The scheduler hears of it `detect_s` later (the lease's time to live), the machine is back after `repair_s`.
+    Work since a trial's last checkpoint is lost.
+    """
+
+    mean_time_s: float | None = None
+    detect_s: float = 0.0
+    repair_s: float = 0.0
+    seed: int = 0
+
+    def clock(self, machine: int) -> random.Random:
+        """The generator of one machine: its failures do not depend on what runs on others."""
+        return random.Random(f"headrace failures {self.seed} {machine}")  # noqa: S311  (no secret)

@@ -1,0 +1,475 @@
+"""The event heap: virtual machines that train by their curves, and the production step that decides.
+
+Time stands still while the scheduler decides. An event is something that arrives at the scheduler (a report, a restored
+checkpoint, a program's end, a silent worker), or a machine that comes back. Each makes one step of its study, whose
+orders start and cancel runs; when the step leaves slots free, the other studies are asked in turn.
+
+Who is authoritative: the rows (`rows`), which the production core changes. A `_Run` is the worker's side of a lease:
+when a lease is over, whatever its run still had in the heap is dropped, as the database would call it stale.
+
+Equal times: the last slot first. Any rule would do; this one is the seed's, whose workers are numbered from the end.
+"""
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.arrivals import (
+    Accepted,
+    Arrival,
+    Assignment,
+    Cancellation,
+    ExitedArrived,
+    Kick,
+    LeaseExpired,
+    Order,
+    Outcome,
+    ReportArrived,
+    RestoredArrived,
+    Vacation,
+)
+from headrace_services.scheduler.lifecycle import Reason, State
+from headrace_services.scheduler.policies import make_policy
+from headrace_services.scheduler.records import Checkpoint, Lease, Trial
+from headrace_services.scheduler.simulator.cluster import Machine
+from headrace_services.scheduler.simulator.cluster_rows import ClusterRows
+from headrace_services.scheduler.simulator.costs import Costs, Failures
+from headrace_services.scheduler.simulator.curves import Curve, Curves
+from headrace_services.scheduler.simulator.proposals import Proposals
+from headrace_services.scheduler.simulator.record import Record, Segment, Stay
+from headrace_services.scheduler.simulator.rows import StudyRows
+from headrace_services.scheduler.simulator.steps import Stepped, runs_on_slots, step
+from headrace_services.scheduler.step.cache import StudyCache
+
+MOST_TURNS = 16
+"""How often a study is asked again at one moment while others leave slots to it."""
+
+
+class SimulationError(Exception):
+    """The simulation cannot go on: nothing runs, nothing will come, and the study is not over."""
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A trial on a machine."""
+
+    study: "StudySimulation"
+    lease: Lease
+    curve: Curve
+    speed: float
+    start_s: float
+    from_step: int
+    step: int
+    alive: bool = True
+    sequence: int = 0
+    tie: tuple[int, int] = (0, 0)
+    plan: int = 0
+    """Counts what it was about to do; a plan that was changed is dropped from the heap."""
+    segment: Segment | None = None
+
+    @property
+    def worker_id(self) -> int:
+        """The machine that it is on."""
+        assert self.lease.worker_id is not None
+        return self.lease.worker_id
+
+    def next_sequence(self) -> int:
+        """The number of its next message."""
+        self.sequence += 1
+        return self.sequence
+
+
+@dataclass(slots=True, eq=False)
+class StudySimulation:
+    """One study in a simulation: its rows, its curves and its record."""
+
+    rows: StudyRows
+    curves: Curves
+    costs: Costs
+    record: Record = field(default_factory=Record)
+    runs: dict[str, _Run] = field(default_factory=dict)
+    known: dict[int, Curve] = field(default_factory=dict)
+    idle: float = 0.0
+    """Slots that are free now although a trial waits for one."""
+
+    @classmethod
+    def of(
+        cls,
+        spec: StudySpec,
+        curves: Curves,
+        *,
+        costs: Costs | None = None,
+        name: str = "study",
+        number: int = 1,
+        log: bool = False,
+    ) -> "StudySimulation":
+        """A study before its first trial. With `log` the production event log is kept in `rows.events`."""
+        placed = runs_on_slots(spec)
+        cache = StudyCache(spec=placed, policy=make_policy(placed), sampler=Proposals(placed, curves))
+        rows = StudyRows(placed, cache, name=name, number=number)
+        if log:
+            rows.events = []
+        return cls(rows=rows, curves=curves, costs=costs or Costs())
+
+    @property
+    def spec(self) -> StudySpec:
+        return self.rows.study.spec
+
+    @property
+    def width(self) -> float:
+        """How many slots one of its trials takes."""
+        return self.spec.resources.slots * self.spec.resources.milli / 1000
+
+    @property
+    def over(self) -> bool:
+        """Whether the study has ended."""
+        return self.rows.study.state.ended
+
+    def curve(self, number: int) -> Curve:
+        """The curve of a trial."""
+        if number not in self.known:
+            self.known[number] = self.curves.curve(number)
+        return self.known[number]
+
+
+class Simulation:
+    """Studies on a cluster, until all of them have ended."""
+
+    def __init__(
+        self,
+        machines: Sequence[Machine],
+        studies: Sequence[StudySimulation],
+        *,
+        failures: Failures | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.cluster = ClusterRows(machines)
+        self.studies = tuple(studies)
+        self._rows = {study.rows.study.id: study.rows for study in self.studies}
+        self.now_s = 0.0
+        self._failures = failures or Failures()
+        self._progress = progress
+        self._heap: list[tuple[float, tuple[int, int], int, Callable[[], None]]] = []
+        self._order = count()
+        self._waiting = 0
+        """Events in the heap that can move a study on; machines that fail do not."""
+        self._down: dict[int, float] = {}
+
+    def run(self) -> None:
+        """Run to the end. Raises SimulationError where a study can never end on this cluster."""
+        for machine in self.cluster.machines.values():
+            self._break_later(machine.id, self._failures.clock(machine.id))
+        for study in self.studies:
+            self._step(study, Kick())
+        while not all(study.over for study in self.studies):
+            if not self._waiting:
+                raise SimulationError(self._stuck())
+            at_s, _, _, happen = heapq.heappop(self._heap)
+            for study in self.studies:
+                study.record.idle_pending_s += study.idle * (at_s - self.now_s)
+            self.now_s = at_s
+            happen()
+        for machine_id, since in self._down.items():
+            self._count_down(machine_id, since)
+
+    # --- the scheduler's side ------------------------------------------------------------------------
+
+    def _step(self, study: StudySimulation, arrival: Arrival) -> Outcome | None:
+        """One production step, and those of the studies that it left slots to, in turn."""
+        first = self._step_alone(study, arrival)
+        self._spread(study, first)
+        return first.outcomes[0]
+
+    def _spread(self, study: StudySimulation, stepped: Stepped) -> None:
+        todo = deque(self._kicked(study, stepped))
+        turns = MOST_TURNS * len(self.studies)
+        while todo and turns:
+            turns -= 1
+            other = todo.popleft()
+            if not other.over and self.cluster.anything_free:
+                following = self._kicked(other, self._step_alone(other, Kick()))
+                todo.extend(one for one in following if one not in todo)
+
+    def _kicked(self, study: StudySimulation, stepped: Stepped) -> list[StudySimulation]:
+        """Who is to look for slots after a step of a study."""
+        named = [other for other in self.studies if other.rows.study.id in stepped.kicks]
+        again = [study] if stepped.again else []
+        left = [other for other in self.studies if other is not study] if stepped.slots_left else []
+        return [*again, *named, *(other for other in left if other not in named)]
+
+    def _step_alone(self, study: StudySimulation, arrival: Arrival) -> Stepped:
+        stepped = step(study.rows, self._rows, self.cluster, [arrival], self.now_s)
+        study.record.events += 1
+        if self._progress is not None and study.record.events % 64 == 0:
+            self._progress(study.record.events)
+        for order in stepped.orders:
+            self._obey(study, order)
+        if study.over:
+            study.record.end_s = self.now_s
+        study.idle = self._idle(study)
+        return stepped
+
+    def _idle(self, study: StudySimulation) -> float:
+        """How many slots are free although a trial of the study waits for one."""
+        rows = study.rows
+        if study.over or not self.cluster.anything_free:
+            return 0.0
+        free = self.cluster.free_milli() / 1000
+        if study.spec.max_parallel:
+            free = min(free, (study.spec.max_parallel - len(rows.leases)) * study.width)
+        more = rows.study.sampled < rows.cache.sampled_limit
+        waits = free > 0 and (rows.pending or rows.cache.policy.next_promotion(more=more) is not None)
+        return free if waits else 0.0
+
+    def _obey(self, study: StudySimulation, order: Order) -> None:
+        match order:
+            case Assignment():
+                self._start(study, order.trial, order.lease)
+            case Cancellation():
+                run = study.runs.get(order.lease.id)
+                if run is not None:
+                    self._end(run, "cancelled")
+            case Vacation():
+                for other in self.studies:
+                    run = other.runs.get(order.lease.id)
+                    if run is not None:
+                        self._leave_soon(run)
+            case _:
+                raise SimulationError(f"{type(order).__name__} has no counterpart in a simulation")
+
+    # --- the workers' side ---------------------------------------------------------------------------
+
+    def _start(self, study: StudySimulation, trial: Trial, lease: Lease) -> None:
+        assert lease.worker_id is not None
+        machine = self.cluster.machines[lease.worker_id]
+        wider = len(lease.slots) / study.spec.resources.slots
+        run = _Run(
+            study=study,
+            lease=lease,
+            curve=study.curve(trial.number),
+            speed=machine.speed * wider**study.costs.scaling,
+            start_s=self.now_s,
+            from_step=lease.step,
+            step=lease.step,
+            tie=(-machine.id, -min(lease.slots)),
+        )
+        study.runs[lease.id] = run
+        wait_s = study.costs.start_s
+        if lease.resume is not None:
+            study.record.resumes += 1
+            wait_s += study.costs.read_s
+        if lease.resume is not None and wait_s:
+            self._at(self.now_s + wait_s, run.tie, lambda: self._restored(run))
+        else:
+            self._train(run, trial.milestone, self.now_s + wait_s)
+
+    def _restored(self, run: _Run) -> None:
+        if not run.alive:
+            return
+        self._step(
+            run.study,
+            RestoredArrived(
+                lease_id=run.lease.id,
+                number=run.lease.number,
+                epoch=run.lease.epoch,
+                sequence=run.next_sequence(),
+                read_time_s=run.study.costs.read_s,
+            ),
+        )
+        if run.alive:
+            self._train(run, run.study.rows.trials[run.lease.number].milestone, self.now_s)
+
+    def _train(self, run: _Run, milestone: int | None, start_s: float) -> None:
+        """Train until the report at or past the milestone, or until the program ends by itself."""
+        last = run.curve.last_step
+        target = run.curve.report_step(run.step, milestone if milestone is not None else run.step + 1)
+        if last is not None:
+            target = max(min(target, last), run.step)
+        trained_s = start_s + run.curve.train_s(run.step, target) / run.speed
+        segment = Segment(
+            trial=run.lease.number,
+            start_s=start_s,
+            trained_s=trained_s,
+            from_step=run.step,
+            to_step=target,
+            speed=run.speed,
+        )
+        self._report_at(run, segment, saves=milestone is None or target >= milestone or target == last)
+
+    def _leave_soon(self, run: _Run) -> None:
+        """It was asked to leave at its next report: the first one on the way that is still to come. It saves there."""
+        segment = run.segment
+        if not run.alive or segment is None or segment.trained_s <= self.now_s:
+            return
+        on_the_way = [step for step, _ in run.curve.points(run.step, segment.to_step - 1)]
+        for target in on_the_way or range(run.step + 1, segment.to_step):
+            trained_s = segment.start_s + run.curve.train_s(run.step, target) / run.speed
+            if trained_s > self.now_s:
+                self._report_at(run, replace(segment, to_step=target, trained_s=trained_s), saves=True)
+                return
+
+    def _report_at(self, run: _Run, segment: Segment, *, saves: bool) -> None:
+        """Train a segment and report at its end; what the run was about to do before is dropped."""
+        run.segment = segment
+        run.plan += 1
+        plan = run.plan
+        wait_s = run.study.costs.write_s if saves else 0.0
+        when_s = segment.trained_s + wait_s
+        self._at(when_s, run.tie, lambda: self._report(run, segment.to_step, plan, saves=saves))
+
+    def _report(self, run: _Run, at: int, plan: int, *, saves: bool) -> None:
+        if not run.alive or plan != run.plan:
+            return
+        assert run.segment is not None
+        study, costs = run.study, run.study.costs
+        train_time_s = run.segment.trained_s - run.segment.start_s
+        outcome: Outcome | None = None
+        if at > run.step:
+            value = run.curve.value(at)
+            study.record.segments.append(replace(run.segment, value=value))
+            saved = Checkpoint(
+                uri=f"sim://{run.lease.number}/{at}",
+                step=at,
+                size_bytes=costs.size_bytes,
+                write_time_s=costs.write_s,
+            )
+            rungs = study.rows.trials[run.lease.number].rungs
+            run.step = at
+            outcome = self._step(
+                study,
+                ReportArrived(
+                    lease_id=run.lease.id,
+                    number=run.lease.number,
+                    epoch=run.lease.epoch,
+                    sequence=run.next_sequence(),
+                    step=at,
+                    metrics={} if value is None else {study.spec.objective.metric: value},
+                    checkpoint=saved if saves else None,
+                    train_time_s=train_time_s,
+                ),
+            )
+            trial = study.rows.trials[run.lease.number]
+            study.record.occupancy += [
+                (self.now_s, trial.bracket, rung, trial.number) for rung in range(rungs, trial.rungs)
+            ]
+            if isinstance(outcome, Accepted) and outcome.decision and outcome.decision.action != "CONTINUE":
+                self._end(run, self._ending(run))
+                return
+        if not run.alive:
+            return
+        if run.curve.last_step is not None and run.step >= run.curve.last_step:
+            self._exit(run)
+        else:
+            self._train(run, study.rows.trials[run.lease.number].milestone, self.now_s)
+
+    def _exit(self, run: _Run) -> None:
+        self._step(
+            run.study,
+            ExitedArrived(
+                lease_id=run.lease.id,
+                number=run.lease.number,
+                epoch=run.lease.epoch,
+                sequence=run.next_sequence(),
+                outcome="FINISHED",
+            ),
+        )
+        self._end(run, self._ending(run))
+
+    def _ending(self, run: _Run) -> str:
+        trial = run.study.rows.trials[run.lease.number]
+        if trial.state is not State.TERMINATED:
+            return "paused"
+        return (trial.reason or Reason.CANCELLED).lower()
+
+    def _end(self, run: _Run, ending: str) -> None:
+        if not run.alive:
+            return
+        run.alive = False
+        record = run.study.record
+        if ending == "paused":
+            record.pauses += 1
+        if ending == "interrupted":
+            record.interruptions += 1
+        del run.study.runs[run.lease.id]
+        record.stays.append(
+            Stay(
+                trial=run.lease.number,
+                worker=run.worker_id,
+                slots=run.lease.slots,
+                milli=run.lease.milli,
+                start_s=run.start_s,
+                end_s=self.now_s,
+                from_step=run.from_step,
+                to_step=run.step,
+                ending=ending,
+            )
+        )
+
+    # --- machines that fail --------------------------------------------------------------------------
+
+    def _break_later(self, machine_id: int, clock: random.Random) -> None:
+        if self._failures.mean_time_s is not None:
+            at = self.now_s + clock.expovariate(1.0 / self._failures.mean_time_s)
+            self._at(at, (0, 0), lambda: self._break(machine_id, clock), matters=False)
+
+    def _break(self, machine_id: int, clock: random.Random) -> None:
+        self.cluster.fail(machine_id)
+        self._down[machine_id] = self.now_s
+        for study in self.studies:
+            for run in [run for run in study.runs.values() if run.worker_id == machine_id]:
+                self._end(run, "interrupted")
+                self._at(self.now_s + self._failures.detect_s, run.tie, self._expire(run))
+        repaired_s = self.now_s + max(self._failures.repair_s, self._failures.detect_s)
+        self._at(repaired_s, (1, 0), lambda: self._repair(machine_id, clock))
+
+    def _expire(self, run: _Run) -> Callable[[], None]:
+        arrival = LeaseExpired(
+            lease_id=run.lease.id,
+            number=run.lease.number,
+            epoch=run.lease.epoch,
+            sequence=None,
+            why=f"{self.cluster.machines[run.worker_id].name} is gone",
+        )
+
+        def expire() -> None:
+            if not run.study.over:
+                self._step(run.study, arrival)
+
+        return expire
+
+    def _repair(self, machine_id: int, clock: random.Random) -> None:
+        self._count_down(machine_id, self._down.pop(machine_id))
+        self.cluster.repair(machine_id)
+        for study in self.studies:
+            if not study.over and self.cluster.anything_free:
+                self._step(study, Kick())
+        self._break_later(machine_id, clock)
+
+    def _count_down(self, machine_id: int, since_s: float) -> None:
+        lost_s = (self.now_s - since_s) * self.cluster.machines[machine_id].slots
+        for study in self.studies:
+            study.record.down_s += lost_s
+
+    # --- the heap ------------------------------------------------------------------------------------
+
+    def _at(
+        self, when_s: float, tie: tuple[int, int], happen: Callable[[], None], *, matters: bool = True
+    ) -> None:
+        self._waiting += matters
+
+        def count_and_happen() -> None:
+            self._waiting -= matters
+            happen()
+
+        heapq.heappush(self._heap, (when_s, tie, next(self._order), count_and_happen))
+
+    def _stuck(self) -> str:
+        names = ", ".join(study.rows.study.name for study in self.studies if not study.over)
+        return (
+            f"at {self.now_s:g} s nothing runs and nothing can start, but {names} is not over: "
+            f"do its resources fit on one of the {len(self.cluster.machines)} machines?"
+        )

@@ -1,0 +1,32 @@
+"""The sampler of a simulated study: the recorded configurations where curves have some, else names alone.
+
+Values do not follow from configurations here (a synthetic curve is drawn, a recorded one is looked up), so no model
+could learn anything from them, and none is run: proposals are counted, not made. How many there are is the
+study's own matter, as a grid may have fewer points than trials were asked for.
+"""
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.records import Params
+from headrace_services.scheduler.samplers import make_sampler
+from headrace_services.scheduler.simulator.curves import Curves
+
+
+class Proposals:
+    """As many configurations as the study and its curves have."""
+
+    def __init__(self, spec: StudySpec, curves: Curves) -> None:
+        own = make_sampler(spec).size
+        self._curves = curves
+        self._first = len(spec.enqueued) + (spec.baseline is not None)
+        left = None if curves.size is None else max(0, curves.size - self._first)
+        sizes = [size for size in (own, left) if size is not None]
+        self._size = min(sizes) if sizes else None
+
+    @property
+    def size(self) -> int | None:
+        return self._size
+
+    def suggest(self, number: int) -> Params | None:
+        if self._size is not None and number >= self._size:
+            return None
+        return self._curves.params(self._first + number) or {}

@@ -1,0 +1,115 @@
+"""A study's rows in memory: what the database would hold of it, for the production step to work on.
+
+A step gets copies and hands back what changed, exactly as over Postgres, where `store/step_reads` and
+`store/step_writes` do the same. Rows that no later step can ask for (leases that are over, stored reports) are not
+kept, so memory grows with the number of trials alone.
+"""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from sortedcontainers import SortedList
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.lifecycle import State, StudyState
+from headrace_services.scheduler.records import Event, Lease, Study, Trial
+from headrace_services.scheduler.simulator.cluster_rows import ClusterRows
+from headrace_services.scheduler.step.cache import StudyCache
+from headrace_services.scheduler.step.placement import Request
+from headrace_services.scheduler.step.placement.shares import Share
+from headrace_services.scheduler.step.state import StepState
+
+EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+"""When every simulated study is created."""
+
+
+class StudyRows:
+    """One study: its row, its trials, its live leases, and the policy with its results folded in."""
+
+    def __init__(self, spec: StudySpec, cache: StudyCache, *, name: str, number: int = 1) -> None:
+        self.study = Study(
+            id=number,
+            uid=f"sim{number}",
+            name=name,
+            spec=spec,
+            state=StudyState.ACTIVE,
+            detail="",
+            cursor=0,
+            next_number=0,
+            sampled=0,
+            reports=0,
+            metric_seen=False,
+            early_failures=0,
+            create_time=EPOCH,
+            end_time=None,
+        )
+        self.cache = cache
+        self.trials: dict[int, Trial] = {}
+        self.leases: dict[str, Lease] = {}
+        self.events: list[Event] | None = None
+        """The event log, where somebody asked for it."""
+        self._runnable: SortedList[tuple[bool, int]] = SortedList()
+
+    def at(self, now_s: float, cluster: ClusterRows) -> Study:
+        """The study's row as a step reads it."""
+        leaving = {
+            lease_id: said
+            for lease_id, (study_id, said) in cluster.leaving.items()
+            if study_id == self.study.id
+        }
+        return replace(self.study, now_s=now_s, leaving=leaving)
+
+    def share(self) -> Share:
+        """How the study stands, as others read it."""
+        standing, spec = self.study.standing, self.study.spec
+        return Share(
+            study_id=self.study.id,
+            weight=spec.weight,
+            priority=spec.priority,
+            usage=standing.usage,
+            wants=Request.of(spec.resources, standing.wants_slots) if standing.wants_slots else None,
+            wanted=standing.wants_count,
+            reserved=standing.reserved,
+            quantum_s=standing.quantum_s,
+        )
+
+    def runnable(self, limit: int) -> list[Trial]:
+        """Trials that should be on a worker and are not: interrupted ones first, then by number."""
+        return [self.trials[number] for _, number in self._runnable[:limit]]
+
+    @property
+    def pending(self) -> bool:
+        """Whether a trial should be on a worker and is not."""
+        return bool(self._runnable)
+
+    @property
+    def unstarted(self) -> int:
+        """How many trials were never placed."""
+        return sum(fresh for fresh, _ in self._runnable)
+
+    def unfinished(self) -> list[Trial]:
+        """Every trial that is not over."""
+        return [trial for trial in self.trials.values() if trial.state is not State.TERMINATED]
+
+    def write(self, state: StepState, cluster: ClusterRows) -> None:
+        """Take over what a step changed."""
+        changes = state.changes
+        numbers = {trial.number for trial in changes.created}
+        numbers.update(change.after.number for change in changes.trials)
+        for number in numbers:
+            before, after = self.trials.get(number), state.trials[number]
+            if before is not None and before.runnable:
+                self._runnable.remove((before.epoch == 0, number))
+            if after.runnable:
+                self._runnable.add((after.epoch == 0, number))
+            self.trials[number] = after
+        for lease in (*changes.updated.values(), *changes.granted.values()):
+            if lease.live:
+                self.leases[lease.id] = lease
+            else:
+                self.leases.pop(lease.id, None)
+                cluster.leaving.pop(lease.id, None)
+        cluster.write(changes)
+        if self.events is not None:
+            self.events.extend(changes.events)
+        self.study = state.study

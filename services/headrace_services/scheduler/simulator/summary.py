@@ -1,0 +1,202 @@
+"""What a simulation came to: cost, time, winner, regret.
+
+The winner is the trial with the best value that was ever reported, as in the service. Regret is how far its value,
+without the noise of the report, falls short of the best that any of the study's trials has at the full budget (0
+where it does not): run-all has a regret of 0 unless noise misled it.
+
+"To target" is what it took until some report was within a share of that best value: virtual time, and slot-seconds.
+"""
+
+import math
+from dataclasses import dataclass
+
+from headrace.spec import Goal
+from headrace_services.scheduler.lifecycle import Reason
+from headrace_services.scheduler.simulator.engine import Simulation, StudySimulation
+
+TARGET_SHARE = 0.01
+TOP = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Improvement:
+    """A report that was better than all before."""
+
+    at_s: float
+    slot_s: float
+    """Slot-seconds spent by all trials up to then."""
+    trial: int
+    value: float
+    """As it was reported."""
+    truth: float | None
+    """The same without noise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One study, simulated once. Times are in seconds of virtual time."""
+
+    trials: int
+    slots: int
+    steps: int
+    """Steps of training, those that were lost to failures not counted."""
+    slot_s: float
+    """Slot-seconds that trials held slots."""
+    wall_s: float
+    completed: int
+    stopped: int
+    failed: int
+    pauses: int
+    resumes: int
+    interruptions: int
+    idle: float
+    """The share of slot-seconds that nothing ran on, from the beginning to the end."""
+    idle_pending: float
+    """The share that nothing ran on while a trial waited for a slot."""
+    winner: int | None
+    winner_value: float | None
+    best: int | None
+    """The trial with the best value at the full budget."""
+    best_value: float | None
+    survived: bool
+    """Whether that trial was trained to the end."""
+    top: float | None
+    """Of the `TOP` trials that are best at the full budget: the share that the study has among its own best."""
+    regret: float | None
+    to_target_s: float | None
+    to_target_slot_s: float | None
+    decisions: int
+    """How many steps of the scheduler it took."""
+
+
+def summarise(simulation: Simulation, study: StudySimulation, *, within: float = TARGET_SHARE) -> Summary:
+    """The summary of one of a simulation's studies."""
+    record, rows = study.record, study.rows
+    slots = sum(machine.slots for machine in simulation.cluster.machines.values())
+    held_s = sum(stay.slot_s for stay in record.stays)
+    offered_s = slots * record.end_s - record.down_s
+    endings = [trial.reason for trial in rows.trials.values()]
+    best, best_value = true_best(study)
+    found = improvements(study)
+    winner = found[-1].trial if found else None
+    winner_value = found[-1].value if found else None
+    winner_truth = found[-1].truth if found else None
+    reached_s = None if best_value is None else _reached(study, best_value, within)
+    return Summary(
+        trials=len(rows.trials),
+        slots=slots,
+        steps=sum(segment.to_step - segment.from_step for segment in record.segments),
+        slot_s=held_s,
+        wall_s=record.end_s,
+        completed=endings.count(Reason.COMPLETED),
+        stopped=endings.count(Reason.STOPPED_EARLY),
+        failed=endings.count(Reason.FAILED),
+        pauses=record.pauses,
+        resumes=record.resumes,
+        interruptions=record.interruptions,
+        idle=max(0.0, 1.0 - held_s / offered_s) if offered_s else 0.0,
+        idle_pending=record.idle_pending_s / offered_s if offered_s else 0.0,
+        winner=winner,
+        winner_value=winner_value,
+        best=best,
+        best_value=best_value,
+        survived=best is not None and rows.trials[best].reason is Reason.COMPLETED,
+        top=_top(study),
+        regret=_regret(winner_truth, best_value, study),
+        to_target_s=reached_s,
+        to_target_slot_s=None if reached_s is None else _spent(study, [reached_s])[0],
+        decisions=record.events,
+    )
+
+
+def true_best(study: StudySimulation) -> tuple[int | None, float | None]:
+    """The trial with the best value at the full budget, the first of equals; (None, None) where none has one."""
+    ranked = _ranked_finals(study)
+    return ranked[0] if ranked else (None, None)
+
+
+def _ranked_finals(study: StudySimulation) -> list[tuple[int, float]]:
+    """The trials with their true values at the full budget, the best first."""
+    sign = _sign(study)
+    finals = ((number, study.curve(number).truth(study.spec.max_steps)) for number in study.rows.trials)
+    finite = [(number, value) for number, value in finals if value is not None and math.isfinite(value)]
+    return sorted(finite, key=lambda pair: (sign * pair[1], pair[0]))
+
+
+def _top(study: StudySimulation) -> float | None:
+    """How much the best trials and those with the best reported values have in common."""
+    sign = _sign(study)
+    reported: dict[int, float] = {}
+    for _, trial, _, value in _reports(study):
+        reported[trial] = min(sign * value, reported.get(trial, math.inf))
+    finals = [number for number, _ in _ranked_finals(study)][:TOP]
+    own = sorted(reported, key=lambda trial: (reported[trial], trial))[:TOP]
+    return len(set(finals) & set(own)) / len(finals) if finals else None
+
+
+def improvements(study: StudySimulation) -> list[Improvement]:
+    """The reports that were better than all before them, in order of time."""
+    sign = _sign(study)
+    best = math.inf
+    found: list[tuple[float, int, int, float]] = []
+    for at_s, trial, step, value in _reports(study):
+        if sign * value < best:
+            best = sign * value
+            found.append((at_s, trial, step, value))
+    spent = _spent(study, [at_s for at_s, _, _, _ in found])
+    return [
+        Improvement(at_s=at_s, slot_s=slot_s, trial=trial, value=value, truth=study.curve(trial).truth(step))
+        for (at_s, trial, step, value), slot_s in zip(found, spent, strict=True)
+    ]
+
+
+def _reports(study: StudySimulation) -> list[tuple[float, int, int, float]]:
+    """All reports with a finite value, in order of time: when, trial, step, value."""
+    reports: list[tuple[float, int, int, float]] = []
+    for segment in study.record.segments:
+        curve = study.curve(segment.trial)
+        for step, value in curve.points(segment.from_step, segment.to_step - 1):
+            at_s = segment.start_s + curve.train_s(segment.from_step, step) / segment.speed
+            reports.append((at_s, segment.trial, step, value))
+        if segment.value is not None and math.isfinite(segment.value):
+            reports.append((segment.trained_s, segment.trial, segment.to_step, segment.value))
+    reports.sort(key=lambda report: report[:3])
+    return reports
+
+
+def _spent(study: StudySimulation, moments: list[float]) -> list[float]:
+    """Slot-seconds spent up to each of the moments, which are in order. Linear in stays and moments."""
+    changes: list[tuple[float, float]] = []
+    for stay in study.record.stays:
+        changes += [(stay.start_s, stay.width), (stay.end_s, -stay.width)]
+    changes.sort()
+    spent: list[float] = []
+    busy, total, since, place = 0.0, 0.0, 0.0, 0
+    for moment in moments:
+        while place < len(changes) and changes[place][0] <= moment:
+            at_s, change = changes[place]
+            total += busy * (at_s - since)
+            busy, since, place = busy + change, at_s, place + 1
+        spent.append(total + busy * (moment - since))
+    return spent
+
+
+def _sign(study: StudySimulation) -> float:
+    return -1.0 if study.spec.objective.goal is Goal.MAXIMIZE else 1.0
+
+
+def _reached(study: StudySimulation, best: float, within: float) -> float | None:
+    """When a trial first reported with a true value within a share of the best."""
+    sign = _sign(study)
+    target = sign * best + within * abs(best)
+    for at_s, trial, step, _ in _reports(study):
+        truth = study.curve(trial).truth(step)
+        if truth is not None and sign * truth <= target:
+            return at_s
+    return None
+
+
+def _regret(winner: float | None, best: float | None, study: StudySimulation) -> float | None:
+    if winner is None or best is None:
+        return None
+    return max(0.0, _sign(study) * (winner - best))

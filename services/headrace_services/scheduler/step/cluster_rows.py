@@ -1,0 +1,108 @@
+"""The part of a step's transaction that concerns the cluster: what it reads of others, and what it tells them."""
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace_services.scheduler.arrivals import Vacation
+from headrace_services.scheduler.records import Slot
+from headrace_services.scheduler.step import sharing
+from headrace_services.scheduler.step.placement import Request, fit, request_at
+from headrace_services.scheduler.step.state import StepState
+from headrace_services.scheduler.store import placement
+
+KEEP_EVERY_S = 1.0
+"""A study whose trial fits nowhere looks this often, on a replica, whether slots are to be kept for it."""
+
+
+async def free_slots(conn: AsyncConnection, state: StepState, limit: int) -> None:
+    """Offer the study the free slots, and look who else there is."""
+    spec = state.study.spec
+    base = Request.of(spec.resources)
+    found = await placement.free_slots(conn, base, limit)
+    state.offer(found)
+    if spec.elastic is not None and len(found) == limit:  # behind so many, a gang's slots may not be seen
+        here = {(slot.worker_id, slot.index) for slot in state.free}
+        for slots in sorted({row.slots for row in spec.elastic.grants if row.slots > base.slots}):
+            larger = await placement.free_slots(conn, Request.of(spec.resources, slots), limit)
+            new = [slot for slot in larger if (slot.worker_id, slot.index) not in here]
+            here.update((slot.worker_id, slot.index) for slot in new)
+            state.offer(new)
+    await look_around(conn, state)
+
+
+async def look_around(conn: AsyncConnection, state: StepState) -> None:
+    """Read how the other active studies stand."""
+    others = await placement.others(conn, state.study.id)
+    if others is not None:
+        state.room.others, state.room.names = others.shares, others.names
+        state.room.totals = others.totals
+
+
+async def keep_slots(conn: AsyncConnection, state: StepState) -> None:
+    """Look whether slots are to be kept for a trial that fits nowhere."""
+    room = state.room
+    now_s = state.study.now_s
+    if room.blocked is None or not sharing.may_need_keeping(state):
+        return
+    slots = room.blocked.request.slots
+    if state.cache.kept[0] == slots and now_s - state.cache.kept[1] < KEEP_EVERY_S:
+        return
+    state.cache.kept = (slots, now_s)
+    devices = await placement.devices(conn, room.blocked.request)
+    room.devices = tuple(_as_of_this_step(state, slot) for slot in devices)
+    running = await placement.running_on(conn, {slot.worker_id for slot in devices})
+    room.running = (*running, *sharing.just_granted(state))
+    sharing.keep(state)
+
+
+def _as_of_this_step(state: StepState, slot: Slot) -> Slot:
+    """A device as this step leaves it: what it freed or took is not in the rows yet."""
+    key = (slot.worker_id, slot.index)
+    for free in state.free:
+        if (free.worker_id, free.index) == key:
+            return free
+    if key in state.changes.occupied:
+        return slot.less(slot.free_milli, 0)
+    return slot
+
+
+async def look_for_spare(conn: AsyncConnection, state: StepState) -> None:
+    """Where the spec lets finalists have spare slots: see, before reports are judged, whether there are any."""
+    elastic = state.study.spec.elastic
+    if elastic is None or not elastic.spare or not state.leases:
+        return
+    await free_slots(conn, state, elastic.spare)
+    waits = any(share.wants is not None for share in state.room.others)
+    state.room.nothing_waits = not waits and not await placement.runnable_exists(conn, state.study.id)
+
+
+async def write(conn: AsyncConnection, state: StepState) -> None:
+    """Tell other studies' trials to leave, and drop what is void of earlier such messages."""
+    changes, study = state.changes, state.study
+    over = [lease.id for lease in changes.updated.values() if not lease.live]
+    await placement.forget_asked(conn, [lease_id for lease_id in over if lease_id in study.leaving])
+    if changes.withdraw_asks or (study.state.ended and study.standing.reserved):
+        await placement.withdraw_asks(conn, study.id)
+    why = f"study '{study.name}' needs its slots"
+    for lease in await placement.ask_to_leave(conn, study.id, changes.asks, why):
+        assert lease.worker_id is not None
+        state.orders.append(Vacation(worker_id=lease.worker_id, lease=lease, reason=why))
+
+
+def left_over(state: StepState, freed: list[Slot]) -> bool:
+    """Whether free slots are left that nobody was told of: freed here, or offered here to a study that is done."""
+    withheld = {(s.worker_id, s.index) for placement in state.room.withheld for s in placement.slots}
+    free = {(slot.worker_id, slot.index) for slot in state.free} - withheld
+    if not free:
+        return False
+    if any((slot.worker_id, slot.index) in free for slot in freed):
+        return True
+    return state.room.blocked is None and any(share.wants is not None for share in state.room.others)
+
+
+def more_fits(state: StepState) -> bool:
+    """Whether another trial of the study would find slots among those that are left."""
+    blocked = state.room.blocked
+    if blocked is not None:
+        return False
+    job = sharing.any_trial(state, request_at(state.study.spec, 0))
+    return fit(state.free, job) is not None

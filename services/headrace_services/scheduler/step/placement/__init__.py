@@ -1,0 +1,57 @@
+"""Placement: who runs where, and for whom slots are kept. A pure core: values in, values out.
+
+    (devices, running, waiting, measured times) → placements, reservations, who is to leave
+
+`fit` finds the slots for one request, `reserving` keeps slots for one that fits nowhere yet, `planner` puts the two
+together behind the one protocol `Placer`; `speeds` learns what a device type is worth to whom, `shares` says which
+study is next, `elastic` how much a trial gets. The service's step, the simulator and the tests call the same code;
+the contract is `tests/placement/test_placement_contract.py`.
+"""
+
+from collections.abc import Iterable
+
+from headrace.spec import Resources
+from headrace_services.scheduler.records import Slot
+from headrace_services.scheduler.step.placement.elastic import request_at, spare_slots
+from headrace_services.scheduler.step.placement.fit import fit, suits, take
+from headrace_services.scheduler.step.placement.planner import BestFit, Placer
+from headrace_services.scheduler.step.placement.reserving import reserve
+from headrace_services.scheduler.step.placement.values import (
+    Ask,
+    Cluster,
+    Key,
+    Placement,
+    Plan,
+    Request,
+    Reservation,
+    Running,
+    Waiting,
+)
+
+
+def place(free: Iterable[Slot], request: Resources) -> tuple[Slot, ...] | None:
+    """Return the slots for one trial of a study that nothing else is known of, or None where it fits nowhere."""
+    found = fit(free, Waiting(key=(0, 0), request=Request.of(request)))
+    return found.slots if found else None
+
+
+__all__ = [
+    "Ask",
+    "BestFit",
+    "Cluster",
+    "Key",
+    "Placement",
+    "Placer",
+    "Plan",
+    "Request",
+    "Reservation",
+    "Running",
+    "Waiting",
+    "fit",
+    "place",
+    "request_at",
+    "reserve",
+    "spare_slots",
+    "suits",
+    "take",
+]

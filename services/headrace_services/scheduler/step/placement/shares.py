@@ -1,0 +1,103 @@
+"""Who is next, where several studies want the same slots: priority, then dominant-resource fair shares over time.
+
+A study's use is summed in GPU seconds and CPU-slot seconds (`Usage`, on the study's row, so that it survives
+restarts). Its dominant share is the larger of the two, each divided by what the cluster has (Ghodsi et al., NSDI
+2011); divided by the study's weight it is the study's virtual time, in seconds of the whole cluster. The study with
+the least goes first. Slots held now count as used for one quantum ahead, as in stride scheduling, so that studies
+which start together share at once and not only in turns.
+
+A study that was idle earns no credit: when it comes back its virtual time is lifted to the least among the others
+that were there (start-time fair queueing). So nobody can save up and then take everything.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from headrace_services.scheduler.records import Reserved, Usage
+from headrace_services.scheduler.step.placement.values import Request, Reservation
+
+QUANTUM_S = 30.0
+"""How far ahead held slots count, where a study's rung time is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What the cluster has, in thousandths of GPUs and in CPU slots."""
+
+    gpu_milli: int
+    cpu_slots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A study among others that want slots."""
+
+    study_id: int
+    weight: float
+    priority: int
+    usage: Usage
+    wants: Request | None = None
+    """What its next trial takes, while one waits for slots."""
+    wanted: int = 0
+    """How many such trials it could start."""
+    reserved: Reserved | None = None
+    quantum_s: float = QUANTUM_S
+    looked_s: float = 0.0
+    """When it last looked for slots and found too few."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether it neither holds slots nor waits for any."""
+        return self.wants is None and not self.usage.gpu_milli and not self.usage.cpu_slots
+
+    def reservation(self, now_s: float) -> Reservation | None:
+        """The slots that are kept for a trial of it, as a placer reads them."""
+        kept = self.reserved
+        if kept is None:
+            return None
+        return Reservation(
+            key=(self.study_id, kept.number),
+            worker_id=kept.worker_id,
+            slots=kept.slots,
+            since_s=kept.since_s,
+            priority=self.priority,
+            ready_in_s=None if kept.ready_s is None else max(0.0, kept.ready_s - now_s),
+            group=self.study_id,
+        )
+
+    def holding(self, request: Request) -> "Share":
+        """The same after one more grant of the request."""
+        return replace(self, usage=self.usage.hold(request.gpu, request.size), wanted=self.wanted - 1)
+
+
+def virtual_time_s(share: Share, totals: Totals, now_s: float, *, ahead: bool = False) -> float:
+    """Return a study's dominant use by weight. `ahead` counts what it holds for one quantum more."""
+    used = share.usage.settled(now_s)
+    horizon_s = share.quantum_s if ahead else 0.0
+    gpu_s = used.gpu_s + horizon_s * used.gpu_milli / 1000
+    cpu_s = used.cpu_s + horizon_s * used.cpu_slots
+    dominant = max(
+        gpu_s * 1000 / totals.gpu_milli if totals.gpu_milli else 0.0,
+        cpu_s / totals.cpu_slots if totals.cpu_slots else 0.0,
+    )
+    return dominant / share.weight + used.credit_s
+
+
+def claim(share: Share, totals: Totals, now_s: float) -> tuple[float, float, int]:
+    """Order studies: the least goes first."""
+    return (-share.priority, virtual_time_s(share, totals, now_s, ahead=True), share.study_id)
+
+
+def joined(share: Share, others: Sequence[Share], totals: Totals, now_s: float) -> Usage:
+    """Return the usage of a study that was idle and wants slots now: lifted to the least of those that were there."""
+    there = [virtual_time_s(other, totals, now_s) for other in others if not other.idle]
+    own = virtual_time_s(share, totals, now_s)
+    lift = max(0.0, min(there) - own) if there else 0.0
+    return replace(share.usage, credit_s=share.usage.credit_s + lift)
+
+
+def ahead_of(share: Share, others: Iterable[Share], totals: Totals, now_s: float) -> list[Share]:
+    """Return those that want slots and go before a study, the first one first."""
+    own = claim(share, totals, now_s)
+    before = [o for o in others if o.wants is not None and o.wanted > 0 and claim(o, totals, now_s) < own]
+    return sorted(before, key=lambda other: claim(other, totals, now_s))

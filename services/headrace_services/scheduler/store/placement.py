@@ -1,0 +1,263 @@
+"""What a step reads and writes of the cluster beyond its own study.
+
+No step takes another study's lock. It reads the others' standing as of their last commit, takes slots with SKIP
+LOCKED, and leaves messages in `leave` for those whose trials are to go. So what it reads may be a moment old: shares
+are right over time, not at every instant (decision 0022), while what a device can hold is guarded by its row.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Select, Table, and_, case, delete, exists, func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace.spec import Resources
+from headrace_services.scheduler.lifecycle import State, StudyState
+from headrace_services.scheduler.records import Lease, Slot
+from headrace_services.scheduler.step.placement import Request, Running
+from headrace_services.scheduler.step.placement.shares import Share, Totals
+from headrace_services.scheduler.step.placement.speeds import grant_kind, step_s
+from headrace_services.scheduler.store import rows, tables
+
+now = func.clock_timestamp()
+MOST_DEVICES = 4096
+"""How many devices a search for slots to keep looks at."""
+
+
+def slots_query(held_by: Table | None = None) -> Select[tuple[object, ...]]:
+    """Slots and their workers, with what is left of each; or, joined to `held_by`, with what the lease has of it."""
+    s, w = tables.slot, tables.worker
+    free: Any = case((s.c.lease_id.is_(None), 1000 - s.c.shared_milli), else_=0)
+    used: Any = s.c.shared_memory_bytes
+    further: tuple[Any, ...] = ()
+    if held_by is not None:
+        free = held_by.c.milli
+        used = case((held_by.c.milli < 1000, s.c.memory_bytes - held_by.c.memory_bytes), else_=0)
+        further = (held_by.c.id.label("held_by"),)
+    return select(
+        s.c.worker_id,
+        s.c.index.label("slot_index"),
+        s.c.kind,
+        s.c.memory_bytes,
+        s.c.model,
+        s.c.cores,
+        used.label("used_memory_bytes"),
+        free.label("free_milli"),
+        w.c.labels,
+        w.c.name.label("worker_name"),
+        w.c.incarnation,
+        w.c.log_dir,
+        and_(s.c.present, w.c.connected, w.c.expires_at > now).label("placeable"),
+        *further,
+    ).join_from(s, w, s.c.worker_id == w.c.id)
+
+
+async def free_slots(conn: AsyncConnection, request: Request, limit: int) -> list[Slot]:
+    """Slots with room for a request, CPU slots first; locked for this transaction, skipping what others are taking.
+
+    Unsuitable slots would use the limit up: a study that needs GPUs must not be blind behind many free CPUs, nor a
+    gang behind workers that have too few.
+    """
+    s, w = tables.slot, tables.worker
+    free = [
+        s.c.lease_id.is_(None),
+        s.c.shared_milli <= 1000 - request.milli,
+        s.c.present,
+        w.c.connected,
+        w.c.expires_at > now,
+    ]
+    if request.labels:
+        free.append(w.c.labels.contains(dict(request.labels)))
+    if request.gpu:
+        free += [s.c.kind == "GPU", s.c.memory_bytes - s.c.shared_memory_bytes >= request.memory_bytes]
+    if request.types:
+        free.append(s.c.model.ilike(func.any([f"%{_escaped(kind)}%" for kind in request.types])))
+    query = (
+        slots_query()
+        .where(*free)
+        .order_by(s.c.kind, s.c.worker_id, s.c.index)
+        .limit(limit)
+        .with_for_update(of=s, skip_locked=True)
+    )
+    if request.slots > 1:
+        enough = select(s.c.worker_id).join_from(s, w, s.c.worker_id == w.c.id).where(*free)
+        enough = enough.group_by(s.c.worker_id).having(func.count() >= request.slots)
+        query = query.where(s.c.worker_id.in_(enough))
+    return [rows.slot(row) for row in await conn.execute(query)]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+async def devices(conn: AsyncConnection, request: Request) -> tuple[Slot, ...]:
+    """Every device that could serve a request, whoever is on it; not locked."""
+    s, w = tables.slot, tables.worker
+    there = [s.c.present, w.c.connected, w.c.expires_at > now]
+    if request.labels:
+        there.append(w.c.labels.contains(dict(request.labels)))
+    if request.gpu:
+        there.append(s.c.kind == "GPU")
+    query = slots_query().where(*there).order_by(s.c.worker_id, s.c.index).limit(MOST_DEVICES)
+    return tuple(rows.slot(row) for row in await conn.execute(query))
+
+
+async def runnable_exists(conn: AsyncConnection, study_id: int) -> bool:
+    """Whether a study has a trial that should be on a worker and is not."""
+    t = tables.trial
+    waiting = exists().where(
+        t.c.study_id == study_id,
+        t.c.state.in_([State.PENDING.value, State.PAUSED.value]),
+        t.c.milestone.is_not(None),
+        ~t.c.held,
+    )
+    return bool((await conn.execute(select(waiting))).scalar_one())
+
+
+async def running_on(conn: AsyncConnection, worker_ids: Iterable[int]) -> tuple[Running, ...]:
+    """The trials on these workers, of all studies, each with the time to its next rung where speed was measured."""
+    le, t, st, lv = tables.lease, tables.trial, tables.study, tables.leave
+    query = (
+        select(
+            *(
+                le.c.id,
+                le.c.study_id,
+                le.c.number,
+                le.c.worker_id,
+                le.c.slots,
+                le.c.milli,
+                le.c.model,
+                le.c.step,
+            ),
+            *(t.c.milestone, t.c.speeds, st.c.priority, st.c.standing),
+            lv.c.lease_id.is_not(None).label("asked"),
+        )
+        .join_from(le, t, and_(t.c.study_id == le.c.study_id, t.c.number == le.c.number))
+        .join(st, st.c.id == le.c.study_id)
+        .join(lv, lv.c.lease_id == le.c.id, isouter=True)
+        .where(le.c.live, le.c.worker_id.in_(sorted(set(worker_ids))))
+    )
+    found = []
+    for row in await conn.execute(query):
+        kind = grant_kind(row.model, len(row.slots), row.milli)
+        per_step = step_s(kind, rows.standing(row.standing).speeds, rows.speeds(row.speeds))
+        left = None if per_step is None or row.milestone is None else (row.milestone - row.step) * per_step
+        running = Running(
+            key=(row.study_id, row.number),
+            lease_id=row.id,
+            worker_id=row.worker_id,
+            slots=tuple(row.slots),
+            milli=row.milli,
+            priority=row.priority,
+            leaves_in_s=left,
+            asked=row.asked,
+        )
+        found.append(running)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Others:
+    """The other active studies, and what the cluster has."""
+
+    shares: tuple[Share, ...] = ()
+    names: dict[int, str]
+    totals: Totals
+
+
+async def others(conn: AsyncConnection, study_id: int) -> Others | None:
+    """The standing of every other active study; None where there is none."""
+    st = tables.study
+    resources = st.c.spec["resources"].as_string().label("resources")
+    query = (
+        select(st.c.id, st.c.name, st.c.weight, st.c.priority, st.c.standing, resources)
+        .where(st.c.state == StudyState.ACTIVE.value, st.c.id != study_id)
+        .order_by(st.c.id)
+    )
+    found = (await conn.execute(query)).all()
+    if not found:
+        return None
+    shares = []
+    for row in found:
+        standing = rows.standing(row.standing)
+        wants = _request(row.resources, standing.wants_slots) if standing.wants_slots else None
+        share = Share(
+            study_id=row.id,
+            weight=row.weight,
+            priority=row.priority,
+            usage=standing.usage,
+            wants=wants,
+            wanted=standing.wants_count,
+            reserved=standing.reserved,
+            quantum_s=standing.quantum_s,
+            looked_s=standing.looked_s,
+        )
+        shares.append(share)
+    names = {row.id: row.name for row in found}
+    return Others(shares=tuple(shares), names=names, totals=await totals(conn))
+
+
+@lru_cache(maxsize=1024)
+def _request(resources: str, slots: int) -> Request:
+    return Request.of(Resources.model_validate_json(resources), slots)
+
+
+async def totals(conn: AsyncConnection) -> Totals:
+    """What the workers that are there have."""
+    s, w = tables.slot, tables.worker
+    query = (
+        select(s.c.kind, func.count().label("count"))
+        .join_from(s, w, s.c.worker_id == w.c.id)
+        .where(s.c.present, w.c.connected, w.c.expires_at > now)
+        .group_by(s.c.kind)
+    )
+    counts = {row.kind: int(row[1]) for row in await conn.execute(query)}
+    return Totals(gpu_milli=counts.get("GPU", 0) * 1000, cpu_slots=counts.get("CPU", 0))
+
+
+async def ask_to_leave(
+    conn: AsyncConnection, for_study_id: int, asks: dict[str, bool], why: str
+) -> list[Lease]:
+    """Ask the holders of live leases to go, at their next rung or (True) report. Returns those to be told at once."""
+    if not asks:
+        return []
+    le, lv = tables.lease, tables.leave
+    query = select(le).where(le.c.id.in_(sorted(asks)), le.c.live)
+    leases = [rows.lease(row) for row in await conn.execute(query)]
+    if not leases:
+        return []
+    asking = insert(lv).values(
+        [
+            {
+                "lease_id": lease.id,
+                "study_id": lease.study_id,
+                "for_study_id": for_study_id,
+                "at_report": asks[lease.id],
+                "why": why,
+            }
+            for lease in leases
+        ]
+    )
+    sooner = {name: asking.excluded[name] for name in ("for_study_id", "at_report", "why")}
+    await conn.execute(
+        asking.on_conflict_do_update(
+            index_elements=[lv.c.lease_id],
+            set_=sooner,
+            where=and_(~lv.c.at_report, asking.excluded.at_report),
+        )
+    )
+    return [lease for lease in leases if asks[lease.id]]
+
+
+async def forget_asked(conn: AsyncConnection, lease_ids: Sequence[str]) -> None:
+    """Drop what was asked of leases that are over."""
+    if lease_ids:
+        await conn.execute(delete(tables.leave).where(tables.leave.c.lease_id.in_(sorted(lease_ids))))
+
+
+async def withdraw_asks(conn: AsyncConnection, for_study_id: int) -> None:
+    """Take back what a study asked of others' trials."""
+    await conn.execute(delete(tables.leave).where(tables.leave.c.for_study_id == for_study_id))

@@ -1,0 +1,169 @@
+"""What a proposal is made from: whether one is wanted, results since a cursor, and trials that have none yet.
+
+Each proposal reads what is new and a few counts, over indexes; nothing here grows with the number of trials but the
+first read of a study by a process that has not seen it. Results are those up to the cursor that was read first, in the
+order of their commit, so a longer history always begins with a shorter one.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Select, and_, exists, func, or_, select, true
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace_services.scheduler.lifecycle import Reason, State, StudyState
+from headrace_services.scheduler.records import Params, Study
+from headrace_services.scheduler.store import rows, tables
+
+FIRST = 0
+"""The level that stands for each trial's first result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a study stands, in one transaction."""
+
+    study: Study
+    queued: int
+    """Trials that could start now."""
+    live: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A trial's metrics when it was recorded at a level."""
+
+    params: Params
+    generation: int | None
+    metrics: dict[str, float]
+
+
+async def standing(conn: AsyncConnection, study_id: int) -> Standing | None:
+    """How a study stands; None when it was deleted."""
+    row = (await conn.execute(select(tables.study).where(tables.study.c.id == study_id))).one_or_none()
+    if row is None:
+        return None
+    t, le = tables.trial, tables.lease
+    queued = select(func.count()).where(t.c.study_id == study_id, *_runnable(t))
+    live = select(func.count()).where(le.c.study_id == study_id, le.c.live)
+    counts = (
+        await conn.execute(
+            select(queued.scalar_subquery().label("queued"), live.scalar_subquery().label("live"))
+        )
+    ).one()
+    return Standing(study=rows.study(row), queued=counts.queued, live=counts.live)
+
+
+async def levels_since(conn: AsyncConnection, study_id: int, cursor: int, upto: int) -> dict[int, int]:
+    """How many results came in at each level after an event."""
+    r = tables.rung_result
+    query = (
+        select(r.c.milestone, func.count())
+        .where(r.c.study_id == study_id, r.c.cursor > cursor, r.c.cursor <= upto)
+        .group_by(r.c.milestone)
+    )
+    return {int(level): int(count) for level, count in await conn.execute(query)}
+
+
+async def results_since(
+    conn: AsyncConnection, study_id: int, level: int, cursor: int, upto: int, *, top: int
+) -> list[Measured]:
+    """The results at a level after an event, in the order of arrival.
+
+    At the top level a completed trial without an entry at a rung counts with its last report: the baseline, and a
+    program that ended by itself.
+    """
+    r, t, p = tables.rung_result, tables.trial, tables.report
+    at = r.c.rung == 0 if level == FIRST else r.c.milestone == level
+    reported = (
+        select(p.c.metrics)
+        .where(p.c.study_id == r.c.study_id, p.c.number == r.c.number, p.c.step == r.c.step)
+        .order_by(p.c.epoch, p.c.sequence)
+        .limit(1)
+        .lateral()
+    )
+    recorded = (
+        select(r.c.cursor, t.c.params, t.c.generation, reported.c.metrics)
+        .select_from(
+            r.join(t, and_(t.c.study_id == r.c.study_id, t.c.number == r.c.number)).join(reported, true())
+        )
+        .where(r.c.study_id == study_id, at, r.c.cursor > cursor, r.c.cursor <= upto)
+    )
+    found = [*await conn.execute(recorded)]
+    if level in (FIRST, top):
+        found += await conn.execute(_unrecorded(study_id, level, cursor, upto))
+    found.sort(key=lambda row: row.cursor)
+    return [_measured(row) for row in found]
+
+
+def _unrecorded(study_id: int, level: int, cursor: int, upto: int) -> Select[Any]:
+    t, r = tables.trial, tables.rung_result
+    at = true() if level == FIRST else r.c.milestone == level
+    return select(t.c.end_cursor.label("cursor"), t.c.params, t.c.generation, t.c.metrics).where(
+        t.c.study_id == study_id,
+        t.c.end_cursor > cursor,
+        t.c.end_cursor <= upto,
+        t.c.reason == Reason.COMPLETED.value,
+        ~exists().where(r.c.study_id == t.c.study_id, r.c.number == t.c.number, at),
+    )
+
+
+async def pending(conn: AsyncConnection, study_id: int, level: int) -> list[Params]:
+    """The configurations of trials that are on their way to a level, or could start now, by number."""
+    t = tables.trial
+    on_worker = t.c.state.in_([State.RUNNING.value, State.RESUMED.value])
+    before = t.c.rungs == 0 if level == FIRST else t.c.step < level
+    query = (
+        select(t.c.params)
+        .where(t.c.study_id == study_id, or_(on_worker, and_(*_runnable(t))), before)
+        .order_by(t.c.number)
+    )
+    return [row.params for row in await conn.execute(query)]
+
+
+async def earlier(conn: AsyncConnection, name: str, level: int, limit: int, *, top: int) -> list[Measured]:
+    """What the newest `limit` completed trials of an earlier study measured when they first came to a level.
+
+    At the top level a trial that had its full budget in fewer steps counts with its last report. Nothing where there
+    is no such study any more.
+    """
+    s, t, p = tables.study, tables.trial, tables.report
+    reported = (
+        select(p.c.metrics)
+        .where(p.c.study_id == t.c.study_id, p.c.number == t.c.number, p.c.step >= level)
+        .order_by(p.c.epoch, p.c.sequence)
+        .limit(1)
+        .lateral()
+    )
+    metrics = func.coalesce(reported.c.metrics, t.c.metrics) if level == top else reported.c.metrics
+    query = (
+        select(t.c.params, t.c.generation, metrics.label("metrics"))
+        .select_from(s.join(t, t.c.study_id == s.c.id).join(reported, true(), isouter=level == top))
+        .where(s.c.name == name, t.c.reason == Reason.COMPLETED.value)
+        .order_by(t.c.number.desc())
+        .limit(limit)
+    )
+    return [_measured(row) for row in await conn.execute(query)]
+
+
+async def studies_to_propose_for(conn: AsyncConnection) -> list[int]:
+    """Active studies of the pool with no trial that could start now, oldest first."""
+    s, t = tables.study, tables.trial
+    waiting = exists().where(t.c.study_id == s.c.id, *_runnable(t))
+    kind = s.c.spec["sampler"]["kind"].as_string()
+    left = s.c.sampled < s.c.spec["max_trials"].as_integer()
+    query = (
+        select(s.c.id)
+        .where(s.c.state == StudyState.ACTIVE.value, kind.not_in(["random", "grid"]), left, ~waiting)
+        .order_by(s.c.id)
+    )
+    return [int(row.id) for row in await conn.execute(query)]
+
+
+def _runnable(t: Any) -> tuple[Any, ...]:
+    waiting = t.c.state.in_([State.PENDING.value, State.PAUSED.value])
+    return waiting, t.c.milestone.is_not(None), ~t.c.held
+
+
+def _measured(row: Any) -> Measured:
+    return Measured(params=row.params, generation=row.generation, metrics=row.metrics)

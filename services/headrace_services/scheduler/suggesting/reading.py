@@ -1,0 +1,120 @@
+"""Reads what one proposal is to be made from, and what its process does not know yet."""
+
+from collections import Counter
+from dataclasses import dataclass
+from math import nan
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace.spec import StudySpec
+from headrace.spec.space import admitted, assignment_problems
+from headrace_services.scheduler.records import Params, Proposal, Study
+from headrace_services.scheduler.samplers.history import FIRST_RESULT, Result, choose_level
+from headrace_services.scheduler.samplers.protocol import Suggestion
+from headrace_services.scheduler.store import proposals
+from headrace_services.scheduler.suggesting.pool import Learnt
+from headrace_services.scheduler.suggesting.process import Model, Question
+
+_EARLIER_AT_MOST = 10_000
+"""How many trials of an earlier study are looked at."""
+
+
+@dataclass(slots=True)
+class Levels:
+    """How many results a study has at each level, up to an event."""
+
+    counts: Counter[int]
+    cursor: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One question to the pool, with all that is known when it was asked."""
+
+    study: Study
+    index: int
+    """The place of the proposal among the configurations that are tried."""
+    question: Question
+    learnt: Learnt
+    """What the process will have learnt by its answer."""
+
+    def proposal(self, suggestion: Suggestion) -> Proposal:
+        """The answer's record."""
+        return Proposal(
+            sampler=self.study.spec.sampler.kind,
+            level=self.learnt.level,
+            results=self.learnt.results,
+            warm_results=self.learnt.warm,
+            pending=len(self.question.pending),
+            generation=suggestion.generation,
+        )
+
+
+async def read(
+    conn: AsyncConnection, study: Study, levels: Levels, known: Learnt | None, attempt: int
+) -> Reading:
+    """Read a question; `levels` is brought up to date, `known` is what the study's process was told. `attempt` counts
+    the failures before."""
+    spec, upto = study.spec, study.cursor
+    for level, count in (await proposals.levels_since(conn, study.id, levels.cursor, upto)).items():
+        levels.counts[level] += count
+    levels.cursor = upto
+    level = choose_level(spec, levels.counts.items())
+    top = spec.rungs()[-1]
+    begin = known is None or known.level != level
+    cursor = 0 if known is None or begin else known.cursor
+    measured = await proposals.results_since(conn, study.id, level, cursor, upto, top=top)
+    warm: tuple[Result, ...] = ()
+    if begin and spec.warm_start is not None:
+        warm_level = level if level != FIRST_RESULT else spec.rungs()[0]
+        warm = warm_results(
+            spec,
+            await proposals.earlier(conn, spec.warm_start.study, warm_level, _EARLIER_AT_MOST, top=top),
+            spec.warm_start.max_trials,
+        )
+    before = 0 if known is None or begin else known.results
+    return Reading(
+        study=study,
+        index=study.sampled,
+        question=Question(
+            study=study.uid,
+            begin=Model(spec=spec, warm=warm) if begin else None,
+            fresh=[_result(spec, one, one.params) for one in measured],
+            pending=await proposals.pending(conn, study.id, level),
+            number=study.sampled - len(spec.enqueued),
+            attempt=attempt,
+        ),
+        learnt=Learnt(
+            level=level,
+            cursor=upto,
+            results=before + len(measured),
+            warm=len(warm) if known is None or begin else known.warm,
+        ),
+    )
+
+
+def warm_results(spec: StudySpec, found: list[proposals.Measured], most: int) -> tuple[Result, ...]:
+    """The results of an earlier study that belong to this one: every parameter is one of this space, in its domain, and
+    every objective was measured. The best by the first objective come first, feasible ones before others."""
+    fitting = [
+        _result(spec, one, admitted(spec.space, one.params))
+        for one in found
+        if not assignment_problems(one.params, spec.space, spec.space)
+    ]
+    sign = spec.objective.sign
+    ranked = sorted(
+        (result for result in fitting if result.finite),
+        key=lambda result: (sum(max(0.0, by) for by in result.excesses), sign * result.values[0]),
+    )
+    return tuple(ranked[:most])
+
+
+def _result(spec: StudySpec, measured: proposals.Measured, params: Params) -> Result:
+    return Result(
+        params=params,
+        values=tuple(measured.metrics.get(objective.metric, nan) for objective in spec.objectives),
+        excesses=tuple(
+            constraint.excess(measured.metrics.get(constraint.metric)) for constraint in spec.constraints
+        ),
+        generation=measured.generation,
+    )

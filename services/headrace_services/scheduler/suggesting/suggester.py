@@ -1,0 +1,160 @@
+"""Has proposals computed where they are wanted, and submits them to their studies. One a replica."""
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from headrace.errors import DatabaseUnavailableError, DrainingError, StudyNotFoundError
+from headrace.spec import check_assignment
+from headrace_services.scheduler.arrivals import Proposed
+from headrace_services.scheduler.hub import Hub
+from headrace_services.scheduler.lifecycle import StudyState
+from headrace_services.scheduler.records import Params, Proposal, ProposalFailure, Study
+from headrace_services.scheduler.samplers import pooled_from
+from headrace_services.scheduler.samplers.random import RandomSampler
+from headrace_services.scheduler.step.transaction import Submission
+from headrace_services.scheduler.store import proposals
+from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.suggesting.pool import AttemptFailedError, Pool
+from headrace_services.scheduler.suggesting.reading import Levels, Reading, read
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 3
+"""How often a proposal is tried before a random draw takes its place."""
+FIRST_PAUSE_S = 0.2
+"""The pause after a first failure; each further one is twice as long."""
+SWEEP_EVERY_S = 2.0
+
+
+@dataclass(slots=True)
+class _Study:
+    """What a replica remembers of a study that it proposes for: nothing that it could not do without."""
+
+    wanted: int = 0
+    levels: Levels = field(default_factory=lambda: Levels(counts=Counter()))
+    broken: bool = False
+    """The last proposal failed for good, so the next one is tried once."""
+    task: asyncio.Task[None] | None = None
+
+
+class Suggester:
+    """Keeps every study of the pool in proposals."""
+
+    def __init__(self, hub: Hub, pool: Pool, tasks: asyncio.TaskGroup) -> None:
+        self._hub = hub
+        self._pool = pool
+        self._tasks = tasks
+        self._studies: dict[int, _Study] = {}
+
+    def want(self, study_id: int, count: int) -> None:
+        """A step of the study says how many further proposals it wants."""
+        study = self._studies.setdefault(study_id, _Study())
+        study.wanted = count
+        if study.task is None and not self._hub.closing:
+            study.task = self._tasks.create_task(self._serve(study_id, study), name=f"proposals {study_id}")
+
+    def close(self) -> None:
+        """Give up all attempts, and end the processes."""
+        for study in self._studies.values():
+            if study.task is not None:
+                study.task.cancel()
+        self._pool.close()
+
+    async def run(self) -> None:
+        """Look for studies that nobody proposes for, whose replica died or whose attempt was lost. Until cancelled.
+
+        A study is helped when two looks in a row find it in want: the replica whose step said so may be at work.
+        """
+        before: set[int] = set()
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
+            try:
+                async with self._hub.engine.connect() as conn:
+                    waiting = set(await proposals.studies_to_propose_for(conn))
+            except Exception:
+                log.warning("could not look for studies that want proposals", exc_info=True)
+                continue
+            for study_id in waiting & before:
+                study = self._studies.get(study_id)
+                if study is None or study.task is None:
+                    self.want(study_id, 1)
+            before = waiting
+
+    async def _serve(self, study_id: int, study: _Study) -> None:
+        """Propose until no more is wanted. Forgets the study unless it failed to find out."""
+        pause_s = FIRST_PAUSE_S
+        try:
+            while study.wanted > 0 and not self._hub.closing:
+                try:
+                    if not await self._propose(study_id, study):
+                        study.wanted = 0
+                except DatabaseUnavailableError:
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, 5.0)
+        except (DrainingError, StudyNotFoundError):
+            del self._studies[study_id]
+        except Exception:
+            log.exception("proposing for study %s failed; the next step or sweep asks again", study_id)
+        finally:
+            study.task = None
+
+    async def _propose(self, study_id: int, study: _Study) -> bool:
+        """Have the next proposal computed, and submit it. Returns False where the study takes none."""
+        failures: list[str] = []
+        attempts = 1 if study.broken else ATTEMPTS
+        while True:
+            async with self._pool.turn(study_id):
+                async with transaction(self._hub.engine) as conn:
+                    standing = await proposals.standing(conn, study_id)
+                    if standing is None or not takes_proposals(standing.study):
+                        with suppress(KeyError):
+                            del self._studies[study_id]
+                        return False
+                    known = self._pool.learnt(study_id, standing.study.uid)
+                    reading = await read(conn, standing.study, study.levels, known, len(failures))
+                try:
+                    params, proposal = await self._ask(reading)
+                except AttemptFailedError as error:
+                    failures.append(str(error))
+                else:
+                    break
+            log.warning(
+                "proposal %s of study '%s' failed: %s", reading.index, reading.study.name, failures[-1]
+            )
+            if len(failures) >= attempts:
+                break
+            await asyncio.sleep(FIRST_PAUSE_S * 2 ** (len(failures) - 1))
+        study.broken = len(failures) >= attempts
+        failure = None
+        if study.broken:
+            number = reading.question.number
+            failure = ProposalFailure(number=number, attempts=len(failures), error=failures[-1])
+            params = RandomSampler(reading.study.spec).suggest(number)
+            proposal = Proposal(sampler="random", pending=len(reading.question.pending))
+        study.wanted -= 1  # the step's answer, which comes first, may set it anew
+        arrival = Proposed(index=reading.index, params=params, proposal=proposal, failure=failure)
+        await self._hub.submit(study_id, Submission(arrival=arrival))
+        return True
+
+    async def _ask(self, reading: Reading) -> tuple[Params, Proposal]:
+        """The pool's answer, checked against the space. Raises AttemptFailedError."""
+        suggestion = await self._pool.ask(reading.study.id, reading.question, reading.learnt)
+        try:
+            params = check_assignment(reading.study.spec, suggestion.params, field="proposal")
+        except Exception as error:
+            raise AttemptFailedError(str(error)) from error
+        return params, reading.proposal(suggestion)
+
+
+def takes_proposals(study: Study) -> bool:
+    """Whether the study's next configuration is one that the pool computes."""
+    pooled = pooled_from(study.spec)
+    if pooled is None or study.state is not StudyState.ACTIVE:
+        return False
+    if study.spec.baseline is not None and not study.next_number:
+        return False
+    return len(study.spec.enqueued) + pooled <= study.sampled < study.spec.max_trials

@@ -1,0 +1,150 @@
+"""Real worker daemons, each a process of this one, and the means to stop, kill and count what they started."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(slots=True)
+class DaemonSite:
+    """A worker daemon that can be started again under the same name, with or without its memory."""
+
+    name: str
+    addresses: Sequence[str]
+    home: Path
+    store: Path
+    slots: int = 1
+    labels: tuple[str, ...] = ()
+    _process: subprocess.Popen[bytes] | None = None
+
+    def start(self, home: Path | None = None) -> None:
+        """Start the daemon; on another home it knows nothing of what it did before."""
+        self.home = home or self.home
+        self.home.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "headrace.cli", "worker", "--scheduler", ",".join(self.addresses)]
+        command += ["--name", self.name, "--home", str(self.home), "--store", self.store.as_uri()]
+        command += ["--cpu-slots", str(self.slots), "--stop-grace", "5"]
+        command += [word for label in self.labels for word in ("--label", label)]
+        with (self.home / "daemon.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    @property
+    def pid(self) -> int | None:
+        """The daemon, if it runs."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    def family(self) -> list[psutil.Process]:
+        """The daemon and all that it started, the daemon first."""
+        if self.pid is None:
+            return []
+        try:
+            daemon = psutil.Process(self.pid)
+            return [daemon, *daemon.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def kill(self) -> list[psutil.Process]:
+        """`kill -9` of the daemon alone; returns what it had started, which must end by itself."""
+        family = self.family()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        return family[1:]
+
+    def freeze(self) -> list[psutil.Process]:
+        """Stop the daemon and its trials, as a machine that hangs does."""
+        family = self.family()
+        for process in family:
+            send(process, signal.SIGSTOP)
+        return family
+
+    def leave(self) -> None:
+        """Ask it to end in good order."""
+        if self.pid is not None and self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.terminate()
+
+    def stop(self) -> None:
+        """Wait for its end, which `leave` asked for."""
+        if self._process is None:
+            return
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def thaw(family: Sequence[psutil.Process]) -> None:
+    """Let frozen processes go on; the trials first, so that they act before the daemon can tell them anything."""
+    for process in reversed(family):
+        send(process, signal.SIGCONT)
+
+
+def send(process: psutil.Process, number: signal.Signals) -> None:
+    """Send a signal, if the process is still there."""
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return
+
+
+def running(process: psutil.Process) -> bool:
+    """Whether it runs; a zombie does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def zombies() -> list[int]:
+    """Processes that ended, and whose parent, a daemon that lives, has not waited for them."""
+    ours = psutil.Process()
+    return [
+        p.pid
+        for p in ours.children(recursive=True)
+        if p.ppid() != ours.pid and p.status() == psutil.STATUS_ZOMBIE
+    ]
+
+
+def reap(orphans: Sequence[psutil.Process]) -> None:
+    """Do what process 1 does for the processes that a dead daemon left behind."""
+    for orphan in orphans:
+        with suppress(ChildProcessError):
+            os.waitpid(orphan.pid, os.WNOHANG)
+
+
+@contextmanager
+def orphans_come_here() -> Iterator[None]:
+    """Make this process the reaper of its descendants: what a killed daemon leaves behind can be seen and counted."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+    try:
+        yield
+    finally:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@contextmanager
+def daemons(found: Sequence[DaemonSite]) -> Iterator[Sequence[DaemonSite]]:
+    """Start daemons, and stop them when the block ends."""
+    try:
+        for daemon in found:
+            daemon.start()
+        yield found
+    finally:
+        for daemon in found:
+            daemon.leave()
+        for daemon in found:
+            daemon.stop()

@@ -1,0 +1,209 @@
+"""Compares what the fleet wrote down with what lies in the tables, past every line of the product's own code.
+
+The statements here are this file's own: if the product's queries were wrong, they would not agree with them.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import psycopg
+from psycopg.rows import namedtuple_row
+from sim_fleet import Journal
+
+METRIC = "score"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a comparison found; every list should be empty."""
+
+    reports: int
+    trials: int
+    lost: tuple[str, ...]
+    """Reports that were acknowledged and are not stored, or not as they were sent."""
+    invented: tuple[str, ...]
+    """Stored reports that nobody sent."""
+    duplicates: tuple[str, ...]
+    """The same step of the same attempt twice."""
+    reordered: tuple[str, ...]
+    """Attempts whose steps were stored in another order than they were made."""
+    restarted: tuple[str, ...]
+    """Attempts that began again, or that were interrupted."""
+    contradicted: tuple[str, ...]
+    """Reports whose worker was told something else than what is stored."""
+    stale: tuple[str, ...]
+    """Reports of an older attempt that were stored after a newer one had begun to report."""
+    numbers: tuple[str, ...]
+    """Trial numbers that are missing or double."""
+
+    @property
+    def faults(self) -> dict[str, int]:
+        """How many of each kind, and the first of each kind by name where there are any."""
+        return {name: len(getattr(self, name)) for name in _FAULTS}
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is wrong."""
+        return not any(self.faults.values())
+
+    def examples(self) -> str:
+        """Some of what is wrong, for people."""
+        found = [f"{name}: {item}" for name in _FAULTS for item in getattr(self, name)[:3]]
+        return "; ".join(found) or "nothing"
+
+
+_FAULTS = ("lost", "invented", "duplicates", "reordered", "restarted", "contradicted", "stale", "numbers")
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """A study's rows."""
+
+    trials: list[Any]
+    reports: list[Any]
+    leases: list[Any]
+    events: list[Any]
+
+
+def read(database_url: str, study: str) -> Tables:
+    """Read a study's rows. The reports come in the order in which they were committed."""
+    with psycopg.connect(database_url, row_factory=namedtuple_row) as conn:  # type: ignore[arg-type]  # its stubs
+        (study_id,) = conn.execute("SELECT id FROM study WHERE name = %s", (study,)).fetchone()  # type: ignore[misc]
+
+        def rows(query: str) -> list[Any]:
+            return conn.execute(query, (study_id,)).fetchall()
+
+        return Tables(
+            trials=rows("SELECT * FROM trial WHERE study_id = %s ORDER BY number"),
+            reports=rows("SELECT * FROM report WHERE study_id = %s ORDER BY number, epoch, sequence"),
+            leases=rows("SELECT * FROM lease WHERE study_id = %s ORDER BY number, epoch"),
+            events=rows(
+                "SELECT cursor, number, kind, detail, time FROM event WHERE study_id = %s ORDER BY cursor"
+            ),
+        )
+
+
+def compare(tables: Tables, journals: Sequence[Journal], *, interruptions_allowed: bool = False) -> Verdict:
+    """Hold the fleet's journals against the tables."""
+    lease_ids = {(lease.number, lease.epoch): lease.id for lease in tables.leases}
+    stored = {(lease_ids[r.number, r.epoch], r.sequence): r for r in tables.reports}
+    lost, sent, contradicted = [], set(), []
+    for journal in journals:
+        fenced = set(journal.fenced)
+        for sequence, said in journal.reports.items():
+            sent.add((said.lease_id, sequence))
+            row = stored.get((said.lease_id, sequence))
+            acknowledged = sequence in journal.acked and said.lease_id not in fenced
+            if acknowledged and (
+                row is None or row.step != said.step or row.metrics.get(METRIC) != said.score
+            ):
+                lost.append(f"{said.lease_id} step {said.step}: stored {row}")
+            told = journal.decided.get(sequence)
+            if row is not None and told is not None and told != row.action:
+                contradicted.append(f"{said.lease_id} step {said.step}: told {told}, stored {row.action}")
+        contradicted += journal.contradictions
+    started = Counter(lease for journal in journals for lease in journal.started)
+    restarted = [lease for lease, times in started.items() if times > 1]
+    if not interruptions_allowed:
+        restarted += [f"trial {t.number}" for t in tables.trials if t.interruptions or t.failures]
+    return Verdict(
+        reports=len(tables.reports),
+        trials=len(tables.trials),
+        lost=tuple(lost),
+        invented=tuple(f"{lease} report {n}" for lease, n in stored if (lease, n) not in sent)
+        if not interruptions_allowed
+        else (),
+        duplicates=tuple(_duplicates(tables)),
+        reordered=tuple(_reordered(tables)),
+        restarted=tuple(restarted),
+        contradicted=tuple(contradicted),
+        stale=tuple(stale_events(tables)),
+        numbers=tuple(_numbers(tables)),
+    )
+
+
+def _duplicates(tables: Tables) -> Iterable[str]:
+    seen = Counter((r.number, r.epoch, r.step) for r in tables.reports)
+    return (f"trial {n} attempt {e} step {s}: {times}×" for (n, e, s), times in seen.items() if times > 1)
+
+
+def _reordered(tables: Tables) -> Iterable[str]:
+    """By the worker's sequence, by the time of the commit and by the event log, steps must go up."""
+    attempts = defaultdict(list)
+    for report in tables.reports:
+        attempts[report.number, report.epoch].append(report)
+    for (number, epoch), reports in attempts.items():
+        if any(a.step >= b.step or a.time > b.time for a, b in pairwise(reports)):
+            yield f"trial {number} attempt {epoch}: {[r.step for r in reports]}"
+    logged = defaultdict(list)
+    for event in tables.events:
+        if event.kind == "report_recorded":
+            logged[event.number, event.detail["epoch"]].append(event.detail["step"])
+    for (number, epoch), steps in logged.items():
+        if steps != sorted(set(steps)):
+            yield f"trial {number} attempt {epoch} in the log: {steps}"
+
+
+def stale_events(tables: Tables) -> Iterable[str]:
+    """Reports and moves that the log has for an attempt after a newer one was granted."""
+    newest: dict[int, int] = {}
+    for event in tables.events:
+        epoch = event.detail.get("epoch")
+        if epoch is None or event.number is None:
+            continue
+        if epoch < newest.get(event.number, 0):
+            yield f"event {event.cursor}: trial {event.number} attempt {epoch} after {newest[event.number]}"
+        newest[event.number] = max(epoch, newest.get(event.number, 0))
+
+
+def _numbers(tables: Tables) -> Iterable[str]:
+    numbers = [trial.number for trial in tables.trials]
+    created = [event.number for event in tables.events if event.kind == "trial_created"]
+    if numbers != list(range(len(numbers))):
+        yield f"trials are numbered {numbers[:20]}…"
+    if sorted(created) != numbers:
+        yield "the log created other trials than the table holds"
+    cursors = [event.cursor for event in tables.events]
+    if cursors != list(range(1, len(cursors) + 1)):
+        yield "the log has gaps"
+
+
+def stale_rows(tables: Tables) -> Iterable[str]:
+    """Reports that were stored after the next attempt had been granted."""
+    granted = {(lease.number, lease.epoch): lease.grant_time for lease in tables.leases}
+    for report in tables.reports:
+        after = granted.get((report.number, report.epoch + 1))
+        if after is not None and report.time > after:
+            yield f"trial {report.number} attempt {report.epoch} step {report.step}: {report.time - after} late"
+
+
+def stale_checkpoints(tables: Tables) -> Iterable[str]:
+    """Attempts that began from anything but the newest checkpoint that was committed before them."""
+    newest: dict[int, str] = {}
+    starts: dict[tuple[int, int], str] = {}
+    for event in tables.events:
+        if event.kind == "report_recorded" and "checkpoint" in event.detail:
+            newest[event.number] = event.detail["checkpoint"]["uri"]
+        elif event.kind == "trial_moved" and event.detail["action"] == "resume":
+            starts[event.number, event.detail["epoch"]] = newest.get(event.number, "none")
+    for lease in tables.leases:
+        wanted = starts.get((lease.number, lease.epoch))
+        if wanted is not None and (lease.resume is None or lease.resume["uri"] != wanted):
+            yield f"trial {lease.number} attempt {lease.epoch} began from {lease.resume}, not {wanted}"
+
+
+def lost_steps(tables: Tables) -> dict[tuple[int, int], int]:
+    """How many steps each interrupted attempt had reported beyond the place where the next one began."""
+    reached: dict[tuple[int, int], int] = {}
+    for report in tables.reports:
+        key = (report.number, report.epoch)
+        reached[key] = max(reached.get(key, 0), report.step)
+    begins = {(x.number, x.epoch): (x.resume or {}).get("step", 0) for x in tables.leases}
+    return {
+        (number, epoch): reached.get((number, epoch), begins[number, epoch]) - begins[number, epoch + 1]
+        for number, epoch in begins
+        if (number, epoch + 1) in begins
+    }

@@ -1,0 +1,111 @@
+"""`make chaos`: the long form of the chaos tests, as a program.
+
+    python tests/chaos/long.py                              every scenario, at the counts that the product promises
+    python tests/chaos/long.py kill-scheduler --times 20    one of them
+
+Prints a line for each fault, writes `NAME.json` and `chaos.svg` into `--out`, and ends with 1 if anything that must
+hold did not. Real processes, real signals, a real Postgres; some minutes for each scenario.
+"""
+
+import argparse
+import json
+import logging
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import scenario_freeze_worker
+import scenario_full_disk
+import scenario_kill_scheduler
+import scenario_kill_worker
+import scenario_postgres
+import scenario_replicas
+import scenario_streams
+
+Run = Callable[..., dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One kind of fault, and how often it strikes."""
+
+    run: Run
+    times: int
+    what: str
+
+
+SCENARIOS = {
+    "kill-scheduler": Scenario(scenario_kill_scheduler.run, 20, "kill -9 of the scheduler under 64 workers"),
+    "replicas": Scenario(scenario_replicas.run, 6, "three schedulers on one study, one killed now and then"),
+    "freeze-worker": Scenario(
+        scenario_freeze_worker.run, 100, "SIGSTOP of workers past their lease, then SIGCONT"
+    ),
+    "kill-worker": Scenario(scenario_kill_worker.run, 500, "kill -9 of workers"),
+    "postgres": Scenario(scenario_postgres.run, 10, "immediate restarts of Postgres, and an outage of 30 s"),
+    "full-disk": Scenario(scenario_full_disk.run, 5, "full disks of the checkpoint store and of the outbox"),
+    "streams": Scenario(scenario_streams.run, 10, "256 streams over a bad line, for so many minutes"),
+}
+
+
+def strike(name: str, times: int | None, out: Path, options: dict[str, int]) -> bool:
+    """Run one scenario, write its record, and say whether all held that must."""
+    scenario = SCENARIOS[name]
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - began:7.1f} s] {name}: {text}", flush=True)
+
+    folder = Path(tempfile.mkdtemp(prefix=f"hr-{name}-"))
+    record: dict[str, Any] = {
+        "scenario": name,
+        "what": scenario.what,
+        "command": " ".join(["python", *sys.argv]),
+        "machine": f"{platform.machine()}, {psutil.cpu_count()} cores",
+    }
+    say(scenario.what)
+    try:
+        record |= scenario.run(folder, say, times=times or scenario.times, **options)
+    except Exception as error:
+        record |= {"holds": False, "error": f"{type(error).__name__}: {error}"}
+        (out / f"{name}.json").write_text(json.dumps(record, indent=2))
+        say(f"FAILED; its files are in {folder}")
+        raise
+    record["took_s"] = round(time.monotonic() - began, 1)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
+    say(("holds" if record["holds"] else f"DOES NOT HOLD, files in {folder}") + f": {json.dumps(record)}")
+    if record["holds"]:
+        shutil.rmtree(folder, ignore_errors=True)
+    return bool(record["holds"])
+
+
+def main() -> None:
+    """Run what was asked for."""
+    logging.getLogger("headrace_worker").setLevel(logging.CRITICAL)  # the fleet's lines break all the time
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("scenarios", nargs="*", metavar="NAME", help=", ".join(SCENARIOS))
+    parser.add_argument("--times", type=int, help="how often the fault strikes")
+    parser.add_argument("--workers", type=int, help="size of the fleet, where the scenario has one")
+    parser.add_argument("--trials", type=int, help="size of the study, where the scenario has one")
+    parser.add_argument("--out", type=Path, default=Path("build/chaos"))
+    options = parser.parse_args()
+    unknown = [name for name in options.scenarios if name not in SCENARIOS]
+    if unknown:
+        parser.error(f"there is no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
+    sizes = {name: getattr(options, name) for name in ("workers", "trials") if getattr(options, name)}
+    options.out.mkdir(parents=True, exist_ok=True)
+    held = [strike(name, options.times, options.out, sizes) for name in options.scenarios or list(SCENARIOS)]
+    sys.exit(0 if all(held) else 1)
+
+
+if __name__ == "__main__":
+    main()

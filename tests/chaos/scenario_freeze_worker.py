@@ -1,0 +1,204 @@
+"""Workers that freeze past their lease and then go on: SIGSTOP, the trial is given to another one, SIGCONT.
+
+Real daemons and real trial processes. Before a worker freezes, its line to the scheduler hangs for a moment, so that it
+wakes up with reports that nobody has seen: they are sent, and must change nothing. Half of the time the whole
+family freezes, as a machine that hangs does; else the daemon alone, and its trial waits for it. No report, move or
+checkpoint of a fenced attempt may be in the tables after its successor was granted.
+"""
+
+import asyncio
+import random
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import ledger
+from cluster_site import Cluster, chain_spec, cluster, journals
+from daemon_site import DaemonSite, daemons, running, send, thaw
+from fleet_study import waiting_for
+from tcp_proxy import TcpProxy, proxied
+
+from headrace import AsyncClient
+
+LEASE_TTL_S = 2.0
+RUNG = 5
+RUNGS = list(range(RUNG, 60 * RUNG + 1, RUNG))
+"""All trials report the same, so they go through all rungs, each with its checkpoint, and leave none."""
+UNSEEN = 2
+"""How many reports a worker is to have in hand when it freezes, where its next rung is not nearer."""
+
+
+async def hurt(
+    site: Cluster,
+    found: list[tuple[DaemonSite, TcpProxy]],
+    folder: Path,
+    *,
+    times: int,
+    rng: random.Random,
+    say: Any,
+) -> dict[str, Any]:
+    """Freeze whoever runs the trials, `times` times in all, in rounds."""
+    parallel = len(found) // 2
+    spec = chain_spec(
+        folder / "journal",
+        step_s=0.1,
+        objective={"metric": "flat", "goal": "minimize"},
+        policy={"kind": "asha", "eta": 2, "rungs": RUNGS, "variant": "stopping"},
+        max_trials=1000,
+        max_steps=RUNGS[-1],
+        max_parallel=parallel,
+    )
+    frozen = 0
+    fenced: set[tuple[int, int]] = set()
+    by_name = {daemon.name: (daemon, proxy) for daemon, proxy in found}
+    async with AsyncClient(site.address, timeout_s=60, connect_timeout_s=60) as client:
+        study = await client.create_study("freeze", spec)
+
+        async def freeze(trial: int, epoch: int, worker: str) -> None:
+            daemon, proxy = by_name[worker]
+            for link in list(proxy.links):
+                link.stall(down=False)
+            await said_more(folder, trial, epoch, UNSEEN)
+            family = daemon.family()
+            stopped = family if rng.random() < 0.5 else family[:1]
+            for process in stopped:
+                send(process, signal.SIGSTOP)
+            await reassigned(study, trial, epoch)
+            for link in list(proxy.links):
+                link.flow()
+            thaw(stopped)
+            await waiting_for(lambda: not any(map(running, family[1:])), "the fenced trial's end", 60)
+            fenced.add((trial, epoch))
+
+        while frozen < times:
+            holders = await waiting_for_holders(client, parallel)
+            epochs = {trial: await progressed(study, trial, RUNG) for trial in holders}
+            held = await waiting_for_holders(client, 1)
+            victims = [
+                (trial, epoch, holders[trial])
+                for trial, epoch in epochs.items()
+                if epoch is not None and held.get(trial) == holders[trial]
+            ][: times - frozen]
+            async with asyncio.TaskGroup() as tasks:
+                for trial, epoch, worker in victims:
+                    tasks.create_task(freeze(trial, epoch, worker))
+            frozen += len(victims)
+            say(f"{frozen}/{times} workers frozen past their lease, their trials reassigned, then continued")
+        await study.stop()
+    return judged(ledger.read(site.database_url, "freeze"), folder, fenced, workers=len(found))
+
+
+def judged(
+    tables: ledger.Tables, folder: Path, fenced: set[tuple[int, int]], *, workers: int
+) -> dict[str, Any]:
+    """Look for anything of a fenced attempt that counted after it was fenced."""
+    stale = [*ledger.stale_events(tables), *ledger.stale_rows(tables), *ledger.stale_checkpoints(tables)]
+    stored = {(report.number, report.epoch, report.step) for report in tables.reports}
+    refused = 0
+    for lease, lines in journals(folder / "journal").items():
+        _, number, epoch = lease.rsplit(".", 2)
+        if (int(number), int(epoch)) in fenced:
+            refused += sum((int(number), int(epoch), line["step"]) not in stored for line in lines)
+    charged = sum(trial.failures for trial in tables.trials)
+    return {
+        "workers": workers,
+        "lease_ttl_s": LEASE_TTL_S,
+        "frozen": len(fenced),
+        "interruptions": sum(trial.interruptions for trial in tables.trials),
+        "attempts": len(tables.leases),
+        "reports": len(tables.reports),
+        "stale_reports_sent_and_refused": refused,
+        "stale_accepted": len(stale),
+        "examples": "; ".join(stale[:3]) or "nothing",
+        "failures_charged": charged,
+        "holds": not stale and refused > 0 and not charged,
+    }
+
+
+async def waiting_for_holders(client: AsyncClient, count: int) -> dict[int, str]:
+    """Which worker runs which trial, once `count` are running."""
+    async with asyncio.timeout(120):
+        while True:
+            held = {
+                slot.trial.number: worker.name
+                for worker in await client.workers()
+                for slot in worker.slots
+                if slot.trial is not None and worker.connected
+            }
+            if len(held) >= count:
+                return held
+            await asyncio.sleep(0.1)
+
+
+async def progressed(study: Any, number: int, steps: int) -> int | None:
+    """Wait until a trial's present attempt is `steps` further, and return its epoch; None when the trial is over."""
+    async with asyncio.timeout(120):
+        info = await study.trial(number).info()
+        epoch, goal = info.epoch, info.step + steps
+        while info.step < goal or info.epoch != epoch:
+            if info.ended is not None:
+                return None
+            await asyncio.sleep(0.1)
+            info = await study.trial(number).info()
+            if info.epoch != epoch:
+                epoch, goal = info.epoch, info.step + steps
+        return epoch
+
+
+async def said_more(folder: Path, trial: int, epoch: int, steps: int) -> None:
+    """Wait until an attempt has been answered so many steps more, or waits at its rung."""
+    before = written(folder, trial, epoch)
+    try:
+        async with asyncio.timeout(LEASE_TTL_S / 2):
+            while written(folder, trial, epoch) < before + steps:
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        return  # it stands at a rung
+
+
+async def reassigned(study: Any, number: int, epoch: int) -> None:
+    """Wait until a newer attempt of the trial has reported, or the trial is over."""
+    async with asyncio.timeout(120):
+        while True:
+            info = await study.trial(number).info()
+            if info.ended is not None:
+                return
+            if info.epoch > epoch:
+                reports = await study.trial(number).reports()
+                if any(report.epoch == info.epoch for report in reports):
+                    return
+            await asyncio.sleep(0.2)
+
+
+def written(folder: Path, trial: int, epoch: int) -> int:
+    """How many steps an attempt wrote down itself."""
+    found = journals(folder / "journal")
+    return sum(len(lines) for lease, lines in found.items() if lease.endswith(f".{trial}.{epoch}"))
+
+
+@asynccontextmanager
+async def behind_proxies(
+    site: Cluster, folder: Path, count: int
+) -> AsyncIterator[list[tuple[DaemonSite, TcpProxy]]]:
+    """Daemons, each with a line of its own to the scheduler."""
+    async with AsyncExitStack() as proxies:
+        found = []
+        for n in range(count):
+            proxy = await proxies.enter_async_context(proxied(site.address))
+            daemon = DaemonSite(f"w{n}", (proxy.address,), folder / f"w{n}", folder / "store")
+            found.append((daemon, proxy))
+        with daemons([daemon for daemon, _ in found]):
+            yield found
+
+
+def run(folder: Path, say: Any, *, times: int = 100, workers: int = 6) -> dict[str, Any]:
+    """The long form."""
+
+    async def work(site: Cluster) -> dict[str, Any]:
+        async with behind_proxies(site, folder, workers) as found:
+            return await hurt(site, found, folder, times=times, rng=random.Random(3), say=say)
+
+    with cluster(folder, worker=False, lease_ttl_s=LEASE_TTL_S) as site:
+        return asyncio.run(work(site))

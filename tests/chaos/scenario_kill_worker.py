@@ -1,0 +1,187 @@
+"""`kill -9` of workers, over and over: real daemons with real trial processes.
+
+Three ways back, at random: the daemon is started again at once and reports its losses itself; it is started again on
+an empty home, under its name, and knows nothing; it stays away until the lease has ended. In each the trial must be
+requeued within the lease time plus one sweep, go on from its last rung, and be charged nothing; and whatever the
+daemon had started must be gone.
+"""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import ledger
+import psutil
+from cluster_site import Cluster, chain_spec, cluster
+from daemon_site import DaemonSite, daemons, orphans_come_here, reap, running, zombies
+from fleet_study import waiting_for
+from scenario_freeze_worker import RUNG, RUNGS, progressed
+
+from headrace import AsyncClient
+
+LEASE_TTL_S = 3.0
+SWEEP_S = LEASE_TTL_S / 4 * 1.2
+"""The longest pause between two sweeps."""
+STEP_S = 0.5
+"""For the step that requeues, on a machine with other things to do."""
+WAYS = ("at once", "without memory", "after the lease")
+
+
+class Executioner:
+    """Kills the worker of one trial after the other and notes what follows."""
+
+    def __init__(self, client: AsyncClient, found: list[DaemonSite], rng: random.Random) -> None:
+        self._client = client
+        self._study = client.study("kill-worker")
+        self._found = {daemon.name: daemon for daemon in found}
+        self._rng = rng
+        self._homes = 0
+        self.kills = 0
+        self.ways: Counter[str] = Counter()
+        self.killed_at: dict[tuple[int, int], tuple[float, str]] = {}
+        """By trial and attempt: when (seconds of the epoch), and how the worker came back."""
+        self.survivors = 0
+        self.zombies = 0
+
+    async def kill(self, name: str) -> None:
+        """Kill a worker when its trial has made some progress, and bring it back."""
+        daemon = self._found[name]
+        trial = await self._trial_of(name)
+        if trial is None:
+            return
+        epoch = await progressed(self._study, trial, self._rng.randint(1, 2 * RUNG))
+        if epoch is None or await self._trial_of(name) != trial:
+            return
+        way = self._rng.choice(WAYS)
+        moment = time.time()
+        started = daemon.kill()
+        self.kills += 1
+        self.ways[way] += 1
+        self.killed_at[trial, epoch] = (moment, way)
+        if way == "at once":
+            daemon.start()
+        elif way == "without memory":
+            self._homes += 1
+            daemon.start(daemon.home.parent / f"{name}-{self._homes}")
+        else:
+            await self._requeued(trial, epoch)
+            daemon.start()
+        await self._gone(started)
+        await self._requeued(trial, epoch)
+
+    async def _trial_of(self, name: str) -> int | None:
+        for worker in await self._client.workers():
+            if worker.name == name and worker.connected:
+                return next((slot.trial.number for slot in worker.slots if slot.trial), None)
+        return None
+
+    async def _requeued(self, trial: int, epoch: int) -> None:
+        async with asyncio.timeout(60):
+            while True:
+                info = await self._study.trial(trial).info()
+                if info.epoch > epoch or info.state.value in ("pending", "paused", "terminated"):
+                    return
+                await asyncio.sleep(0.1)
+
+    async def _gone(self, started: list[psutil.Process]) -> None:
+        try:
+            await waiting_for(lambda: not any(map(running, started)), "the orphans' end", 5)
+        except AssertionError:
+            self.survivors += sum(map(running, started))
+        reap(started)
+
+
+async def hurt(
+    site: Cluster, found: list[DaemonSite], folder: Path, *, times: int, rng: random.Random, say: Any
+) -> dict[str, Any]:
+    """Kill workers, each in a loop of its own, `times` times in all."""
+    spec = chain_spec(
+        folder / "journal",
+        step_s=0.1,
+        objective={"metric": "flat", "goal": "minimize"},
+        policy={"kind": "asha", "eta": 2, "rungs": RUNGS, "variant": "stopping"},
+        max_trials=2000,
+        max_steps=RUNGS[-1],
+    )
+    async with AsyncClient(site.address, timeout_s=60, connect_timeout_s=60) as client:
+        study = await client.create_study("kill-worker", spec)
+        killing = Executioner(client, found, rng)
+
+        async def pursue(name: str) -> None:
+            while killing.kills < times:
+                before = killing.kills
+                await killing.kill(name)
+                if killing.kills // 10 > before // 10:
+                    say(f"{killing.kills}/{times} workers killed: {dict(killing.ways)}")
+                await asyncio.sleep(rng.uniform(0, 0.5))
+
+        async with asyncio.TaskGroup() as tasks:
+            for daemon in found:
+                tasks.create_task(pursue(daemon.name))
+        left = zombies()
+        await study.stop()
+    return judged(ledger.read(site.database_url, "kill-worker"), killing, len(found), len(left))
+
+
+def judged(tables: ledger.Tables, killing: Executioner, workers: int, left: int) -> dict[str, Any]:
+    """Compare the kills with what the log says of them."""
+    interrupted = {
+        (event.number, event.detail["epoch"]): event.time.timestamp()
+        for event in tables.events
+        if event.kind == "trial_moved" and event.detail["action"] == "interrupt"
+    }
+    waits: dict[str, list[float]] = {way: [] for way in WAYS}
+    unseen = []
+    for key, (moment, way) in killing.killed_at.items():
+        if key in interrupted:
+            waits[way].append(interrupted[key] - moment)
+        else:
+            unseen.append(f"trial {key[0]} attempt {key[1]}, {way}")
+    lost = ledger.lost_steps(tables)
+    worst = max(max(found, default=0.0) for found in waits.values())
+    stale = [*ledger.stale_events(tables), *ledger.stale_rows(tables), *ledger.stale_checkpoints(tables)]
+    charged = sum(trial.failures for trial in tables.trials)
+    terminated = [t.number for t in tables.trials if t.state == "TERMINATED" and t.reason == "FAILED"]
+    return {
+        "workers": workers,
+        "lease_ttl_s": LEASE_TTL_S,
+        "longest_sweep_pause_s": round(SWEEP_S, 2),
+        "kills": killing.kills,
+        "ways": dict(killing.ways),
+        "requeued_after_s": {
+            way: {"max": round(max(found), 2), "mean": round(sum(found) / len(found), 2), "kills": len(found)}
+            for way, found in waits.items()
+            if found
+        },
+        "not_requeued": unseen[:5],
+        "interruptions": sum(trial.interruptions for trial in tables.trials),
+        "lost_steps_max": max(lost.values(), default=0),
+        "rung_steps": RUNG,
+        "failures_charged": charged,
+        "trials_failed": terminated,
+        "survivors": killing.survivors,
+        "zombies": left,
+        "stale_accepted": len(stale),
+        "holds": not unseen
+        and worst <= LEASE_TTL_S + SWEEP_S + STEP_S
+        and max(lost.values(), default=0) <= RUNG
+        and not charged
+        and not terminated
+        and not killing.survivors
+        and not left
+        and not stale,
+    }
+
+
+def run(folder: Path, say: Any, *, times: int = 500, workers: int = 6) -> dict[str, Any]:
+    """The long form."""
+    with orphans_come_here(), cluster(folder, worker=False, lease_ttl_s=LEASE_TTL_S) as site:
+        found = [
+            DaemonSite(f"w{n}", site.addresses, folder / f"w{n}" / "home", folder / "store")
+            for n in range(workers)
+        ]
+        with daemons(found):
+            return asyncio.run(hurt(site, found, folder, times=times, rng=random.Random(4), say=say))

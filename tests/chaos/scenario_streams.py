@@ -1,0 +1,199 @@
+"""Hundreds of streams over a line that resets, goes half-open, and hangs; and one worker that never reads.
+
+The proxy resets each stream about every `RESET_EVERY_S`. Now and then it makes one half-open, which nobody is told. A
+worker that floods the scheduler with heartbeats and reads no answer must be cut off, whatever it holds.
+
+Afterwards: nothing lost, doubled or reordered; no trial interrupted, since every worker noticed in time; the
+scheduler's event loop never stood still for long; and at SIGTERM it was gone within its grace.
+"""
+
+import asyncio
+import itertools
+import random
+import re
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import ledger
+from cluster_site import Cluster, cluster
+from fleet_study import fleet_spec, replayed, waiting_for
+from sim_fleet import Fleet, SimWorker
+from tcp_proxy import Link, TcpProxy, proxied
+
+from headrace import AsyncClient
+from headrace.v1 import worker_pb2
+from headrace.v1.worker_pb2_grpc import WorkerServiceStub
+
+RESET_EVERY_S = 30.0
+HALF_OPEN_EVERY_S = 10.0
+STALL_S = 0.05
+GRACE_S = 15.0
+DEAF = "deaf"
+_SMALL_WINDOW = [
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.http2.lookahead_bytes", 1024),
+    ("grpc.http2.bdp_probe", 0),
+]
+"""So that what is not read piles up at the scheduler, not in this process."""
+
+
+async def hurt(
+    site: Cluster, *, minutes: float, workers: int, step_s: float, rng: random.Random, say: Any
+) -> dict[str, Any]:
+    """Keep a fleet busy over a bad line."""
+    counts = {"resets": 0, "half_open": 0, "cut_off_after_s": None}
+    scheduler = site.child("scheduler")
+    assert scheduler is not None
+    # One long ladder: many reports a trial, a decision now and then.
+    spec = fleet_spec(
+        trials=100_000,
+        policy={"kind": "asha", "eta": 3, "rungs": [5, 15, 45], "variant": "promotion"},
+        max_steps=45,
+    )
+    async with (
+        proxied(site.address) as proxy,
+        AsyncClient(site.address, timeout_s=60, connect_timeout_s=60) as client,
+        Fleet(
+            [
+                SimWorker(f"w{n}", (proxy.address,), step_s=lambda: rng.uniform(0.5, 1.5) * step_s)
+                for n in range(workers)
+            ]
+        ) as fleet,
+    ):
+        study = await client.create_study("streams", spec)
+        await waiting_for(lambda: all(journal.welcomed for journal in fleet.journals), "the fleet", 120)
+        rss = [scheduler.memory_info().rss]
+        async with asyncio.TaskGroup() as tasks:
+            trouble = [
+                tasks.create_task(reset(proxy, rng, counts)),
+                tasks.create_task(half_open(proxy, rng, counts)),
+                tasks.create_task(never_read(site.address)),
+                tasks.create_task(watch_the_deaf_one(client, counts)),
+            ]
+            end = time.monotonic() + minutes * 60
+            while (left := end - time.monotonic()) > 0:
+                await asyncio.sleep(min(left, 15.0))
+                rss.append(scheduler.memory_info().rss)
+                acked = sum(len(journal.acked) for journal in fleet.journals)
+                say(f"{acked} messages acknowledged; {counts}; scheduler {rss[-1] / 1e6:.0f} MB")
+            for task in trouble:
+                task.cancel()
+        for link in list(proxy.links):
+            link.cut()
+        await study.pause()
+        await study.stop()
+        await waiting_for(
+            lambda: all(worker.at_rest for worker in fleet.workers), "the last acknowledgements", 120
+        )
+        again = await asyncio.to_thread(replayed, site.address, "streams")
+        tables = await asyncio.to_thread(ledger.read, site.database_url, "streams")
+        began = time.monotonic()
+        assert site.kill(scheduler, signal.SIGTERM)
+        await waiting_for(lambda: not scheduler.is_running(), "the scheduler's end", GRACE_S + 15)
+        drained_s = time.monotonic() - began
+    verdict = ledger.compare(tables, fleet.journals)
+    watched = _stalls(site.home / "logs" / "scheduler.log")
+    return {
+        "streams": workers,
+        "minutes": minutes,
+        **counts,
+        "sessions": sum(len(journal.welcomed) for journal in fleet.journals),
+        "reports": verdict.reports,
+        "reports_per_s": round(verdict.reports / (minutes * 60), 1),
+        "faults": verdict.faults,
+        "examples": verdict.examples(),
+        "decisions_replayed": again.decisions,
+        "decisions_differing": len(again.differences),
+        "scheduler_mb": {
+            "first": round(rss[0] / 1e6),
+            "last": round(rss[-1] / 1e6),
+            "max": round(max(rss) / 1e6),
+        },
+        "drained_s": round(drained_s, 2),
+        **watched,
+        "holds": verdict.clean
+        and again.identical
+        and counts["cut_off_after_s"] is not None
+        and drained_s <= GRACE_S
+        and watched["longest_stall_ms"] < STALL_S * 1e3,
+    }
+
+
+async def reset(proxy: TcpProxy, rng: random.Random, counts: dict[str, Any]) -> None:
+    """Reset every stream about every `RESET_EVERY_S`, at times of its own."""
+    due: dict[Link, float] = {}
+    while True:
+        await asyncio.sleep(0.1)
+        now = time.monotonic()
+        due = {link: due.get(link, now + rng.uniform(0.5, 1.5) * RESET_EVERY_S) for link in proxy.links}
+        for link, at in due.items():
+            if at <= now:
+                link.cut()
+                counts["resets"] += 1
+
+
+async def half_open(proxy: TcpProxy, rng: random.Random, counts: dict[str, Any]) -> None:
+    """Now and then, let a connection live on for both ends and carry nothing."""
+    while True:
+        await asyncio.sleep(HALF_OPEN_EVERY_S)
+        healthy = [link for link in proxy.links if not link.up.swallow]
+        if healthy:
+            rng.choice(healthy).swallow()
+            counts["half_open"] += 1
+
+
+async def watch_the_deaf_one(client: AsyncClient, counts: dict[str, Any]) -> None:
+    """Wait until the scheduler has cut it off. (It cannot be told: the news waits behind what it does not read.)"""
+    began = time.monotonic()
+    was_there = False
+    while True:
+        there = any(worker.connected for worker in await client.workers() if worker.name == DEAF)
+        if was_there and not there:
+            counts["cut_off_after_s"] = round(time.monotonic() - began, 1)
+            return
+        was_there |= there
+        await asyncio.sleep(0.2)
+
+
+async def never_read(address: str) -> None:
+    """Be a worker without slots that asks for answers and reads none."""
+    async with grpc.aio.insecure_channel(address, options=_SMALL_WINDOW) as channel:
+        call: Any = WorkerServiceStub(channel).Session()
+        hello = worker_pb2.Hello(worker=DEAF, incarnation="1", log_dir="/simulated")
+        await call.write(worker_pb2.SessionRequest(hello=hello))
+        with suppress(grpc.RpcError, asyncio.InvalidStateError):
+            for sequence in itertools.count(1):
+                heartbeat = worker_pb2.Heartbeat(sequence=sequence)
+                await call.write(worker_pb2.SessionRequest(heartbeat=heartbeat))
+                if sequence % 20 == 0:
+                    await asyncio.sleep(0.02)
+
+
+def _stalls(log: Path) -> dict[str, Any]:
+    """What the scheduler says of its event loop when it ends."""
+    found = re.findall(
+        r"longest stall (\d+) ms, longest computation (\d+) ms; over \d+ ms: (\d+) stalls, (\d+) computations",
+        log.read_text(),
+    )
+    assert found, "the scheduler said nothing of its event loop"
+    stall, computation, stalls, computations = map(int, found[-1])
+    return {
+        "longest_stall_ms": stall,
+        "longest_computation_ms": computation,
+        "stalls_over_50_ms": stalls,
+        "computations_over_50_ms": computations,
+    }
+
+
+def run(
+    folder: Path, say: Any, *, times: int = 10, workers: int = 256, step_s: float = 4.0
+) -> dict[str, Any]:
+    """The long form; `times` are minutes."""
+    with cluster(folder, worker=False, lease_ttl_s=15) as site:
+        return asyncio.run(
+            hurt(site, minutes=times, workers=workers, step_s=step_s, rng=random.Random(9), say=say)
+        )

@@ -1,0 +1,354 @@
+"""Several studies' steps on a real Postgres: parts of devices, slots left to others, reservations, preemption."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import select, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.arrivals import Accepted, Kick, ReportArrived, StopStudy, Vacation
+from headrace_services.scheduler.events import trial_created
+from headrace_services.scheduler.records import Checkpoint, Decision, Lease, Trial
+from headrace_services.scheduler.step.cache import StudyCache
+from headrace_services.scheduler.step.transaction import StepResult, Submission, run_step
+from headrace_services.scheduler.store import heartbeats, placement, studies, tables, workers
+from headrace_services.scheduler.store.database import open_engine, transaction
+
+GIB = 1 << 30
+
+
+@pytest_asyncio.fixture
+async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
+    """An engine on a fresh database."""
+    opened = open_engine(database_url, pool_size=4)
+    yield opened
+    await opened.dispose()
+
+
+class OneStudy:
+    """Steps one of several studies of a database."""
+
+    def __init__(self, engine: AsyncEngine, name: str) -> None:
+        self.engine, self.name = engine, name
+        self.id = 0
+        self.cache: StudyCache | None = None
+        self.last: StepResult | None = None
+        self.leases: dict[str, Lease] = {}
+        self.sequence = 0
+
+    async def create(self, **changes: Any) -> "OneStudy":
+        fields: dict[str, Any] = {
+            "objective": {"metric": "loss", "goal": "minimize"},
+            "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+            "policy": {"kind": "asha", "variant": "stopping", "eta": 2, "rungs": [2, 4, 8]},
+            "template": {"callable": "t:t", "working_dir": "/tmp"},
+            "resources": {"gpus": 1},
+            "max_trials": 50,
+            "max_steps": 8,
+        }
+        spec = StudySpec.model_validate({**fields, **changes})
+        event = trial_created(Trial(study_id=0, number=0, params={}, milestone=None))
+        async with transaction(self.engine) as conn:
+            self.id = (
+                await studies.create(conn, name=self.name, uid=f"u-{self.name}", spec=spec, event=event)
+            ).id
+        return self
+
+    async def step(self, *arrivals: Any) -> StepResult:
+        cache, self.cache = self.cache, None
+        async with transaction(self.engine) as conn:
+            submissions = [Submission(arrival=arrival) for arrival in arrivals]
+            self.last = await run_step(conn, self.id, submissions, cache)
+        self.cache = self.last.cache
+        for order in self.last.orders:
+            if not isinstance(order, Vacation) and order.lease.study_id == self.id:
+                self.leases[order.lease.id] = order.lease
+        return self.last
+
+    async def kick(self) -> list[Lease]:
+        before = set(self.leases)
+        await self.step(Kick())
+        return [lease for key, lease in self.leases.items() if key not in before]
+
+    async def tell(
+        self, lease: Lease, step: int, *, saved: bool = True, train_time_s: float = 1.0
+    ) -> Decision:
+        self.sequence += 1
+        report = ReportArrived(
+            lease_id=lease.id,
+            number=lease.number,
+            epoch=lease.epoch,
+            sequence=self.sequence,
+            step=step,
+            metrics={"loss": 0.5},
+            checkpoint=Checkpoint(uri=f"file:///{lease.number}/{step}", step=step) if saved else None,
+            train_time_s=train_time_s,
+        )
+        outcome = (await self.step(report)).settled[0].outcome
+        assert isinstance(outcome, Accepted), outcome
+        assert outcome.decision is not None
+        return outcome.decision
+
+    async def standing(self) -> dict[str, Any]:
+        return dict(
+            (await query(self.engine, "SELECT standing FROM study WHERE name = :n", n=self.name))[0][0]
+        )
+
+
+async def query(engine: AsyncEngine, sql: str, **values: Any) -> list[Any]:
+    async with engine.connect() as conn:
+        return list((await conn.execute(text(sql), values)).all())
+
+
+async def connect(engine: AsyncEngine, name: str, gpus: int, *, model: str = "H200", cpus: int = 0) -> int:
+    devices = tuple(
+        workers.Device(index=n, kind="GPU", model=model, memory_bytes=80 * GIB, uuid=f"{name}-{n}")
+        for n in range(gpus)
+    )
+    greeting = workers.Greeting(
+        name=name, incarnation="1", devices=devices, labels={}, version="", log_dir="/l", cpus=cpus
+    )
+    async with transaction(engine) as conn:
+        return (await workers.greet(conn, greeting, 3600))[0]
+
+
+async def test_quarters_share_a_gpu_and_a_fifth_one_waits(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 1)
+    study = await OneStudy(engine, "quarters").create(resources={"gpu_milli": 250})
+    leases = await study.kick()
+    assert [(lease.slots, lease.milli, lease.memory_bytes) for lease in leases] == [((0,), 250, 20 * GIB)] * 4
+    assert await query(engine, "SELECT lease_id, shared_milli, shared_memory_bytes FROM slot") == [
+        (None, 1000, 80 * GIB)
+    ]
+    assert (await study.standing())["wants_slots"] == 1
+    await study.tell(leases[0], 8)
+    assert await query(engine, "SELECT shared_milli FROM slot") == [(1000,)]
+    assert len(await query(engine, "SELECT id FROM lease WHERE live")) == 4
+    await study.step(StopStudy(reason="enough"))
+    assert await query(engine, "SELECT shared_milli, shared_memory_bytes FROM slot") == [(0, 0)]
+    assert (await study.standing())["usage"]["gpu_milli"] == 0
+
+
+async def test_the_database_refuses_to_give_a_device_out_twice(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 1)
+    study = await OneStudy(engine, "whole").create()
+    (lease,) = await study.kick()
+    for change in ("shared_milli = 1", "shared_milli = 1001", "shared_memory_bytes = -1"):
+        with pytest.raises(IntegrityError):
+            async with engine.begin() as conn:
+                await conn.execute(text(f"UPDATE slot SET {change}"))
+    with pytest.raises(IntegrityError):
+        async with engine.begin() as conn:
+            await conn.execute(text("UPDATE lease SET milli = 250, slots = '{0,1}'"))
+    assert lease.milli == 1000
+
+
+async def test_two_studies_with_one_free_slot_leave_it_to_the_one_with_the_greater_claim(
+    engine: AsyncEngine,
+) -> None:
+    await connect(engine, "w", 4)
+    heavy = await OneStudy(engine, "heavy").create(weight=3)
+    light = await OneStudy(engine, "light").create(weight=1)
+    leases = await heavy.kick()
+    assert len(leases) == 4
+    assert await light.kick() == []
+    await heavy.tell(leases[0], 8)
+    assert heavy.last is not None
+    assert heavy.last.kicks == (light.id,), "the slot is left to the other study, which is told so"
+    assert len(await light.kick()) == 1
+    await heavy.tell(leases[1], 8)
+    assert heavy.last.kicks == (), "three to one is its share"
+    assert len(await query(engine, "SELECT id FROM lease WHERE live AND study_id = :s", s=heavy.id)) == 3
+
+
+async def test_a_study_that_does_not_answer_does_not_hold_slots_up_for_ever(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 2)
+    working = await OneStudy(engine, "working").create()
+    silent = await OneStudy(engine, "silent").create()
+    leases = await working.kick()
+    await silent.kick()
+    await working.tell(leases[0], 8)
+    assert len(await query(engine, "SELECT id FROM lease WHERE live")) == 1, "it is left to the silent one"
+    assert working.cache is not None
+    working.cache.left_to = {who: since_s - 60 for who, since_s in working.cache.left_to.items()}
+    async with engine.begin() as conn:
+        await conn.execute(text("UPDATE study SET standing = jsonb_set(standing, '{looked_s}', '0')"))
+    assert len(await working.kick()) == 1, "a minute later it is taken back"
+
+
+async def test_slots_are_kept_for_a_gang_and_those_who_run_there_leave_at_their_rung(
+    engine: AsyncEngine,
+) -> None:
+    worker_id = await connect(engine, "w", 2)
+    small = await OneStudy(engine, "small").create()
+    first, second = await small.kick()
+    await small.tell(first, 1)  # now its speed is known
+    gang = await OneStudy(engine, "gang").create(resources={"gpus": 2})
+    assert await gang.kick() == []
+    reserved = (await gang.standing())["reserved"]
+    assert (reserved["number"], reserved["worker_id"], reserved["slots"]) == (0, worker_id, [0, 1])
+    assert len(await query(engine, "SELECT lease_id FROM leave WHERE NOT at_report")) == 2
+    (event,) = await query(engine, "SELECT message FROM event WHERE kind = 'slots_reserved'")
+    assert event[0] == (
+        "trial 0 fits nowhere yet: 2 slots of w are kept for it, free in 2 s by measured times"
+    )
+    assert (await small.tell(first, 2)).action == "PAUSE"
+    assert await query(engine, "SELECT lease_id FROM slot WHERE index = 0") == [(None,)], (
+        "nobody else gets it"
+    )
+    assert (await small.tell(second, 2)).action == "PAUSE"
+    (lease,) = await gang.kick()
+    assert lease.slots == (0, 1)
+    assert (await gang.standing())["reserved"] is None
+    assert await query(engine, "SELECT * FROM leave") == []
+    rows = await query(engine, "SELECT state, step FROM trial WHERE number < 2 AND study_id = :s", s=small.id)
+    assert rows == [("PAUSED", 2), ("PAUSED", 2)]
+
+
+async def test_a_higher_priority_asks_for_a_slot_at_the_next_report_with_a_checkpoint(
+    engine: AsyncEngine,
+) -> None:
+    worker_id = await connect(engine, "w", 1)
+    low = await OneStudy(engine, "low").create()
+    (lease,) = await low.kick()
+    high = await OneStudy(engine, "high").create(priority=1)
+    assert await high.kick() == []
+    assert high.last is not None
+    (order,) = [order for order in high.last.orders if isinstance(order, Vacation)]
+    assert (order.worker_id, order.lease.id) == (worker_id, lease.id)
+    async with engine.connect() as conn:
+        beat = heartbeats.Beat(worker_id=worker_id, session=1)
+        ((again, why),) = (await heartbeats.note(conn, [beat], 60))[beat].leaving
+    assert (again.id, why) == (lease.id, "study 'high' needs its slots")
+    assert (await low.tell(lease, 1, saved=False)).action == "CONTINUE", "never without a checkpoint"
+    assert (await low.tell(lease, 1)).action == "PAUSE"
+
+
+async def test_it_leaves_with_progress_and_a_checkpoint_and_is_not_charged(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 1)
+    low = await OneStudy(engine, "low").create()
+    (lease,) = await low.kick()
+    high = await OneStudy(engine, "high").create(priority=1, max_trials=1)
+    await high.kick()
+    decision = await low.tell(lease, 1)
+    assert (decision.action, decision.reason) == ("PAUSE", "study 'high' needs its slots")
+    (granted,) = await high.kick()
+    row = (
+        await query(
+            engine, "SELECT state, step, milestone, interruptions FROM trial WHERE study_id = :s", s=low.id
+        )
+    )[0]
+    assert row == ("PAUSED", 1, 2, 0)
+    await high.tell(granted, 8)
+    (resumed,) = await low.kick()
+    assert (resumed.number, resumed.epoch, resumed.step) == (lease.number, 2, 1)
+    assert resumed.resume is not None
+
+
+async def test_a_grant_grows_at_a_rung_in_one_step(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 2)
+    study = await OneStudy(engine, "elastic").create(
+        elastic={"grants": [{"from_step": 2, "slots": 2}]}, max_trials=1
+    )
+    (lease,) = await study.kick()
+    assert lease.slots == (0,)
+    decision = await study.tell(lease, 2)
+    assert decision.action == "PAUSE"
+    assert "its grant changes from 1 to 2 slots at step 2" in decision.reason
+    larger = next(lease for lease in study.leases.values() if lease.epoch == 2)
+    assert larger.slots == (0, 1)
+    assert (await study.tell(larger, 4)).action == "CONTINUE"
+
+
+async def test_without_a_checkpoint_a_grant_stays_as_it_is(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 2)
+    study = await OneStudy(engine, "unsaved").create(
+        elastic={"grants": [{"from_step": 2, "slots": 2}]}, max_trials=1
+    )
+    (lease,) = await study.kick()
+    assert (await study.tell(lease, 2, saved=False)).action == "CONTINUE"
+
+
+async def test_a_finalist_takes_spare_slots_while_nothing_waits(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 4)
+    study = await OneStudy(engine, "spare").create(elastic={"spare": 3}, max_trials=1)
+    (lease,) = await study.kick()
+    assert (await study.tell(lease, 2)).action == "CONTINUE"
+    decision = await study.tell(lease, 4)
+    assert decision.action == "PAUSE"
+    assert "2 spare slots are free" in decision.reason
+    larger = next(lease for lease in study.leases.values() if lease.epoch == 2)
+    assert larger.slots == (0, 1, 2)
+
+
+async def test_an_elastic_gang_does_not_keep_small_trials_off_and_is_not_starved_by_them(
+    engine: AsyncEngine,
+) -> None:
+    await connect(engine, "w", 2)
+    study = await OneStudy(engine, "mixed").create(
+        elastic={"grants": [{"from_step": 2, "slots": 2}]}, max_trials=4
+    )
+    first, second = await study.kick()
+    assert (await study.tell(first, 2)).action == "PAUSE"
+    reserved = (await study.standing())["reserved"]
+    assert (reserved["number"], reserved["slots"]) == (first.number, [0, 1])
+    assert (await study.tell(second, 2)).action == "PAUSE"
+    grown = [lease for lease in study.leases.values() if len(lease.slots) == 2]
+    assert [lease.number for lease in grown] == [first.number]
+
+
+async def test_speed_is_learnt_by_device_type_and_survives_in_the_rows(engine: AsyncEngine) -> None:
+    await connect(engine, "fast", 1, model="H200")
+    await connect(engine, "slow", 1, model="L4")
+    study = await OneStudy(engine, "speeds").create()
+    by_model = {lease.model: lease for lease in await study.kick()}
+    await study.tell(by_model["H200"], 2, train_time_s=1.0)
+    await study.tell(by_model["L4"], 2, train_time_s=8.0)
+    speeds = (await study.standing())["speeds"]
+    assert speeds == {"H200": [2.0, 1.0], "L4": [2.0, 8.0]}
+    rows = await query(engine, "SELECT number, speeds FROM trial WHERE speeds <> '{}' ORDER BY number")
+    assert [row[1] for row in rows] == [{"H200": [2.0, 1.0]}, {"L4": [2.0, 8.0]}]
+
+
+async def test_usage_adds_up_over_restarts(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 2)
+    study = await OneStudy(engine, "used").create()
+    for lease in await study.kick():
+        study.cache = None  # another replica goes on
+        await study.tell(lease, 8)
+    usage = (await study.standing())["usage"]
+    held = await query(
+        engine,
+        "SELECT sum(extract(epoch FROM coalesce(end_time, to_timestamp(:at)) - grant_time)) FROM lease",
+        at=usage["at_s"],
+    )
+    assert usage["gpu_s"] == pytest.approx(float(held[0][0]), abs=0.5)
+    assert usage["gpu_milli"] == 2000
+
+
+async def test_cores_come_with_the_slots(engine: AsyncEngine) -> None:
+    await connect(engine, "thin", 2, cpus=8)
+    study = await OneStudy(engine, "cores").create(resources={"gpus": 1, "cpus": 8})
+    assert await study.kick() == []
+    await connect(engine, "thick", 2, cpus=32)
+    leases = await study.kick()
+    assert len(leases) == 2
+    assert {lease.worker_id for lease in leases} == {2}
+
+
+async def test_what_is_free_is_found_by_type_and_memory(engine: AsyncEngine) -> None:
+    await connect(engine, "a", 2, model="NVIDIA H200_x")
+    await connect(engine, "b", 2, model="NVIDIA A100")
+    study = await OneStudy(engine, "types").create(resources={"gpus": 1, "gpu_types": ["h200_x"]})
+    assert {lease.model for lease in await study.kick()} == {"NVIDIA H200_x"}
+    async with engine.connect() as conn:
+        assert await placement.totals(conn) == placement.Totals(gpu_milli=4000, cpu_slots=0)
+    async with engine.connect() as conn:
+        rows = (
+            await conn.execute(select(tables.slot.c.worker_id).where(tables.slot.c.lease_id.is_(None)))
+        ).all()
+    assert [row[0] for row in rows] == [2, 2]

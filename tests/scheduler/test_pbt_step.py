@@ -1,0 +1,224 @@
+"""Population-based training in the step: one exploit, whole or not at all, and the checkpoints that it rests on."""
+
+import math
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from study_site import StudySite, make_spec
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.arrivals import Accepted, ReportArrived, RestoredArrived
+from headrace_services.scheduler.records import Checkpoint, Decision, Lease
+from headrace_services.scheduler.store import exploits, tables
+from headrace_services.scheduler.store.database import transaction
+
+PBT = {"kind": "pbt", "interval": 2, "quantile": 0.25}
+
+
+def population(members: int = 4, **policy: object) -> StudySpec:
+    return make_spec(
+        policy={**PBT, **policy},
+        max_trials=members,
+        max_steps=6,
+        space={"x": {"type": "float", "low": 0.01, "high": 100.0, "log": True}},
+    )
+
+
+async def send(
+    site: StudySite, lease: Lease, step: int, value: float, *, saves: bool = True, sequence: int | None = None
+) -> Decision:
+    """A report with a checkpoint of its own."""
+    site.sequences[lease.id] += 1
+    arrival = ReportArrived(
+        lease_id=lease.id,
+        number=lease.number,
+        epoch=lease.epoch,
+        sequence=sequence or site.sequences[lease.id],
+        step=step,
+        metrics={"loss": value},
+        checkpoint=Checkpoint(uri=f"file:///s/{lease.number}/{lease.epoch}-{step}/", step=step)
+        if saves
+        else None,
+    )
+    (outcome,) = await site.step(arrival)
+    assert isinstance(outcome, Accepted)
+    assert outcome.decision is not None
+    return outcome.decision
+
+
+async def lineage(site: StudySite) -> dict[int, list[tuple[int, int]]]:
+    async with transaction(site.engine) as conn:
+        found = await exploits.of_trials(conn, site.study_id, range(10))
+    return {number: [(e.rung, e.donor) for e in listed] for number, listed in found.items()}
+
+
+async def generation(site: StudySite, leases: list[Lease], step: int, values: list[float]) -> list[Decision]:
+    return [await send(site, lease, step, value) for lease, value in zip(leases, values, strict=True)]
+
+
+def newest(site: StudySite) -> list[Lease]:
+    """Each trial's last lease, by number."""
+    last = {lease.number: lease for lease in sorted(site.leases.values(), key=lambda lease: lease.epoch)}
+    return [last[number] for number in sorted(last)]
+
+
+async def test_the_worst_takes_over_the_best_in_one_step(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, population()).create()
+    await site.connect(slots=4)
+    leases = await site.kick()
+    before = {row.number: row.params["x"] for row in await site.trials()}
+    decisions = await generation(site, leases, 2, [0.1, 0.2, 0.3, 0.9])
+    assert [decision.action for decision in decisions] == ["CONTINUE", "CONTINUE", "CONTINUE", "PAUSE"]
+    assert await lineage(site) == {3: [(0, 0)]}
+    row = (await site.trials())[3]
+    assert (row.state, row.epoch) == ("RESUMED", 2)
+    assert row.checkpoint["uri"] == "file:///s/0/1-2/"
+    assert row.params["x"] != before[3]
+    lease = newest(site)[3]
+    assert (lease.resume, lease.step) == (Checkpoint(uri="file:///s/0/1-2/", step=2), 2)
+    (event,) = await site.events("trial_exploited")
+    assert event.detail["exploit"]["donor"] == f"studies/{site.name}/trials/0"
+
+
+async def test_mutation_is_of_the_donors_parameters(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, population(resample_probability=0.0)).create()
+    await site.connect(slots=4)
+    leases = await site.kick()
+    before = {row.number: row.params["x"] for row in await site.trials()}
+    await generation(site, leases, 2, [0.3, 0.1, 0.2, 0.9])
+    mutated = (await site.trials())[3].params["x"]
+    assert any(mutated == min(max(before[1] * factor, 0.01), 100.0) for factor in (1.2, 0.8))
+
+
+async def test_a_report_that_comes_again_copies_nothing_again(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, population()).create()
+    await site.connect(slots=4)
+    leases = await site.kick()
+    await generation(site, leases, 2, [0.1, 0.2, 0.3, 0.9])
+    params = (await site.trials())[3].params
+    site.cache = None  # another replica
+    again = await send(site, leases[3], 2, 0.9, sequence=1)
+    assert again.action == "PAUSE"
+    assert await lineage(site) == {3: [(0, 0)]}
+    assert (await site.trials())[3].params == params
+
+
+async def test_the_database_refuses_a_second_exploit_at_a_rung(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, population()).create()
+    await site.connect(slots=4)
+    await generation(site, await site.kick(), 2, [0.1, 0.2, 0.3, 0.9])
+    async with transaction(engine) as conn:
+        (exploit,) = (await exploits.of_trials(conn, site.study_id, [3]))[3]
+    with pytest.raises(IntegrityError, match="exploit_pk"):
+        async with transaction(engine) as conn:
+            await exploits.append(conn, site.study_id, [(exploit, 99)])
+
+
+async def test_a_rolled_back_step_leaves_neither_half(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, population()).create()
+    await site.connect(slots=4)
+    leases = await site.kick()
+    await generation(site, leases[:3], 2, [0.1, 0.2, 0.3])
+    before = (await site.trials())[3]
+    with pytest.MonkeyPatch.context() as patch:
+
+        async def dies(*_: object) -> None:
+            raise RuntimeError("killed between the clone and the mutation")
+
+        patch.setattr(exploits, "append", dies)
+        with pytest.raises(RuntimeError, match="killed"):
+            await send(site, leases[3], 2, 0.9)
+    assert (await site.trials())[3] == before
+    assert await lineage(site) == {}
+    site.cache = None
+    assert (await send(site, leases[3], 2, 0.9, sequence=1)).action == "PAUSE"
+    assert await lineage(site) == {3: [(0, 0)]}
+
+
+async def test_a_donor_without_a_durable_checkpoint_is_passed_over_ray_27170(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, population(members=8)).create()
+    await site.connect(slots=8)
+    leases = await site.kick()
+    for lease, value in zip(leases[:7], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7], strict=True):
+        await send(site, lease, 2, value, saves=lease.number != 0)
+    await send(site, leases[7], 2, 0.9)
+    assert (await lineage(site))[7] == [(0, 1)]
+
+
+async def test_without_any_donor_a_member_goes_on_with_its_own_state(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, population()).create()
+    await site.connect(slots=4)
+    leases = await site.kick()
+    for lease, value in zip(leases, [0.1, 0.2, 0.3, 0.9], strict=True):
+        assert (await send(site, lease, 2, value, saves=False)).action == "CONTINUE"
+    assert await lineage(site) == {}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+async def test_a_diverged_member_copies_the_best_at_once(engine: AsyncEngine, value: float) -> None:
+    site = await StudySite(engine, population()).create()
+    await site.connect(slots=4)
+    leases = await site.kick()
+    await send(site, leases[0], 2, 0.5)
+    assert (await send(site, leases[1], 2, value)).action == "PAUSE"
+    assert await lineage(site) == {1: [(0, 0)]}
+
+
+async def test_what_others_stand_on_stays_pinned_until_they_have_saved(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, population()).create()
+    await site.connect(slots=4)
+    leases = await site.kick()
+    await generation(site, leases, 2, [0.1, 0.2, 0.3, 0.9])
+    lent = "file:///s/0/1-2/"
+    assert lent in (await send(site, leases[0], 4, 0.1)).pinned
+    copy = newest(site)[3]
+    await site.step(
+        RestoredArrived(lease_id=copy.id, number=3, epoch=copy.epoch, sequence=site.sequences[copy.id] + 1)
+    )
+    site.sequences[copy.id] += 1
+    for lease, value in [(leases[1], 0.2), (leases[2], 0.3), (copy, 0.15)]:
+        await send(site, lease, 4, value)
+    site.cache = None  # found again from the rows
+    last = await send(site, leases[0], 6, 0.1)
+    assert last.action == "STOP"
+    assert lent not in last.pinned
+    assert "file:///s/0/1-4/" in last.pinned
+
+
+async def test_on_one_slot_the_population_stays_together(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, population()).create()
+    await site.connect(slots=1)
+    await site.kick()
+    seen = []
+    values = {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.9}
+    for step in (2, 4, 6):
+        for _ in range(4):
+            async with transaction(engine) as conn:
+                live = (await conn.execute(select(tables.lease).where(tables.lease.c.live))).all()
+            held = [row for row in live if row.study_id == site.study_id]
+            lease = site.leases[held[0].id]
+            seen.append((lease.number, step))
+            await send(site, lease, step, values[lease.number])
+    assert [number for number, step in seen if step == 2] == [0, 1, 2, 3]
+    assert sorted(number for number, step in seen if step == 4) == [0, 1, 2, 3]
+    assert {row.state for row in await site.trials()} == {"TERMINATED"}
+    assert (await site.study()).state == "COMPLETED"
+
+
+async def test_a_rebuilt_cache_decides_alike(engine: AsyncEngine) -> None:
+    values = [[0.4, 0.3, 0.2, 0.9, 0.5, 0.6, 0.7, 0.8], [0.2, 0.4, 0.9, 0.1, 0.3, 0.8, 0.5, 0.6]]
+    stories = []
+    for forgetful in (False, True):
+        site = await StudySite(engine, population(members=8)).create()
+        await site.connect(slots=8)
+        await site.kick()
+        for step, generation_values in zip((2, 4), values, strict=True):
+            for lease, value in zip(newest(site), generation_values, strict=True):
+                if forgetful:
+                    site.cache = None
+                await send(site, lease, step, value)
+        stories.append(([row.params for row in await site.trials()], await lineage(site)))
+    assert stories[0] == stories[1]
+    assert len(stories[0][1]) >= 2

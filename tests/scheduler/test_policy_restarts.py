@@ -1,0 +1,136 @@
+"""Every policy on a real database: complete studies, and caches that are lost or lag behind change no decision."""
+
+import random
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+from study_site import StudySite, make_spec
+
+from headrace.client import convert
+from headrace_services.scheduler.arrivals import (
+    AddTrials,
+    ExitedArrived,
+    ReportArrived,
+    RestoredArrived,
+    StopTrial,
+)
+from headrace_services.scheduler.records import Checkpoint, Event, Lease
+from headrace_services.scheduler.replay import replay
+from headrace_services.scheduler.rpc.convert import event as event_message
+from headrace_services.scheduler.store.history import StoredEvent
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "successive_halving": {"kind": "successive_halving", "rungs": [1, 3, 9], "cohort": 5},
+    "hyperband": {"kind": "hyperband"},
+    "pasha": {"kind": "pasha", "eta": 2},
+    "median": {"kind": "median", "interval": 3, "min_peers": 2},
+    "learning_curve": {"kind": "learning_curve", "interval": 2, "min_points": 2, "threshold": 0.4},
+    "priced_asha": {"kind": "asha", "rungs": [1, 3, 9], "price_pauses": True},
+}
+
+
+async def play(
+    engine: AsyncEngine, policy: dict[str, Any], keep: str
+) -> tuple[StudySite, list[tuple[str, str]]]:
+    """Play a study with failures, a cancelled trial and an added one to its end; and its log.
+
+    `keep` says what becomes of the cache between steps: it is `kept`, `lost`, or there are two that take `turns`.
+    """
+    site = await StudySite(engine, make_spec(policy=policy, max_trials=8)).create()
+    if keep == "kept":  # the other plays use the same machine
+        await site.connect(slots=2)
+    rng = random.Random(3)
+    caches: list[Any] = [None, None]
+    added = stopped = False
+    for turn in range(300):
+        if keep == "lost":
+            site.cache = None
+        elif keep == "turns":
+            caches[(turn + 1) % 2], site.cache = site.cache, caches[turn % 2]
+        await site.kick()
+        if (await site.study()).state != "ACTIVE":
+            break
+        if turn == 9 and not stopped:
+            stopped = True
+            paused = [row.number for row in await site.trials() if row.state == "PAUSED"]
+            if paused:
+                await site.step(StopTrial(number=paused[-1], reason=""))
+        if turn == 14 and not added:
+            added = True
+            await site.step(AddTrials(params=({"x": 0.5},)))
+        running = [site.leases[row.lease_id] for row in await site.trials() if row.lease_id]
+        await move(site, rng.choice(running), rng)
+    log = [(event.kind, event.message) for event in await site.events()]
+    return site, log
+
+
+async def move(site: StudySite, lease: Lease, rng: random.Random) -> None:
+    """One message of a lease's holder."""
+    row = await site.trial(lease.number)
+    if row.state == "RESUMED":
+        site.sequences[lease.id] += 1
+        restored = RestoredArrived(
+            lease_id=lease.id,
+            number=lease.number,
+            epoch=lease.epoch,
+            sequence=site.sequences[lease.id],
+            read_time_s=1.0,
+        )
+        await site.step(restored)
+    if rng.random() < 0.06:
+        site.sequences[lease.id] += 1
+        await site.step(
+            ExitedArrived(
+                lease_id=lease.id,
+                number=lease.number,
+                epoch=lease.epoch,
+                sequence=site.sequences[lease.id],
+                outcome="FAILED",
+            )
+        )
+        return
+    value = ((lease.number * 7) % 11) / 11 + 1 / row.milestone + rng.choice([0.0, 0.01])
+    site.sequences[lease.id] += 1
+    report = ReportArrived(
+        lease_id=lease.id,
+        number=lease.number,
+        epoch=lease.epoch,
+        sequence=site.sequences[lease.id],
+        step=row.milestone,
+        metrics={"loss": value},
+        checkpoint=Checkpoint(
+            uri=f"file:///{lease.number}/{row.milestone}",
+            step=row.milestone,
+            size_bytes=10**9,
+            write_time_s=lease.number % 3,
+        ),
+        train_time_s=1.0 + lease.number % 4,
+    )
+    await site.step(report)
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+async def test_lost_and_lagging_caches_change_no_decision(engine: AsyncEngine, kind: str) -> None:
+    """ray 30838 on a database: the scheduler is restarted after every step, or two take turns."""
+    site, kept = await play(engine, POLICIES[kind], "kept")
+    assert (await site.study()).state == "COMPLETED"
+    assert {row.state for row in await site.trials()} == {"TERMINATED"}
+    assert any(name == "proposals_ended" for name, _ in kept)
+    assert sum(name == "decision_made" for name, _ in kept) >= 6
+    for keep in ("lost", "turns"):
+        _, other = await play(engine, POLICIES[kind], keep)
+        assert other == kept
+    replayed = replay(site.spec, [logged(row) for row in await site.events()])
+    assert replayed.differences == ()
+    assert replayed.decisions >= 6
+
+
+def logged(row: Any) -> Any:
+    """An event's row as a client sees it."""
+    stored = StoredEvent(
+        cursor=row.cursor,
+        time=row.time,
+        event=Event(number=row.number, kind=row.kind, message=row.message, detail=row.detail),
+    )
+    return convert.event(event_message(stored))

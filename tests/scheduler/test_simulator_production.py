@@ -1,0 +1,93 @@
+"""The simulator's steps over rows in memory and the service's over Postgres decide alike, event by event.
+
+A simulation runs with its event log on; what arrived in it is then sent, in the same order, to the transaction on a
+real database. Leases differ by the study's uid alone, and proposals by their values, which the simulator does not draw.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+from study_site import StudySite, make_spec
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.arrivals import Arrival, Leased, ReportArrived
+from headrace_services.scheduler.lifecycle import StudyState
+from headrace_services.scheduler.simulator import engine as engine_module
+from headrace_services.scheduler.simulator.cluster import Machine
+from headrace_services.scheduler.simulator.costs import Costs, Failures
+from headrace_services.scheduler.simulator.curves import SeedModel
+from headrace_services.scheduler.simulator.engine import Simulation, StudySimulation
+from headrace_services.scheduler.simulator.steps import step
+
+Told = tuple[int | None, str, str]
+
+
+async def both(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, spec: StudySpec, workers: int, **more: Any
+) -> tuple[list[Told], list[Told], StudySimulation]:
+    """The event logs of a simulation and of the service, on the same arrivals."""
+    site = await StudySite(engine, spec).create()
+    arrivals: list[Arrival] = []
+
+    def noted(rows, studies, cluster, arrived, now_s):
+        arrivals.extend(arrived)
+        return step(rows, studies, cluster, arrived, now_s)
+
+    monkeypatch.setattr(engine_module, "step", noted)
+    machines = [
+        Machine(id=number, name=f"{site.name}-w{number}", model="", slots=1)
+        for number in range(1, workers + 1)
+    ]
+    curves = SeedModel.of(spec, seed=3, trials=spec.max_trials + 1)
+    study = StudySimulation.of(spec, curves, costs=Costs(write_s=0.5, read_s=0.25), name=site.name, log=True)
+    Simulation(machines, [study], **more).run()
+    for number in range(1, workers + 1):
+        await site.connect(f"w{number}", slots=1, gpus=1)
+    uid = (await site.study()).uid
+    for arrival in arrivals:
+        if isinstance(arrival, Leased):
+            arrival = replace(arrival, lease_id=arrival.lease_id.replace("sim1.", f"{uid}."))
+        await site.step(arrival)
+    assert study.rows.events is not None
+    simulated = [told(event.number, event.kind, event.message) for event in study.rows.events]
+    served = [told(row.number, row.kind, row.message) for row in await site.events()]
+    assert sum(isinstance(arrival, ReportArrived) for arrival in arrivals) > spec.max_trials
+    return simulated, served, study
+
+
+def told(number: int | None, kind: str, message: str) -> Told:
+    return number, kind, message.partition(":")[0] if kind == "trial_created" else message
+
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "asha": {"kind": "asha", "eta": 3, "rungs": [1, 3, 9, 27]},
+    "asha-stopping": {"kind": "asha", "variant": "stopping", "eta": 3, "rungs": [1, 3, 9, 27]},
+    "brackets": {"kind": "asha", "eta": 3, "rungs": [1, 3, 9, 27], "brackets": 3},
+    "hyperband": {"kind": "hyperband"},
+    "rung_median": {"kind": "rung_median", "rungs": [3, 9, 18, 27]},
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+async def test_equal_arrivals_equal_events(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    spec = make_spec(policy=POLICIES[name], max_trials=12, max_steps=27)
+    simulated, served, study = await both(engine, monkeypatch, spec, workers=3)
+    assert simulated == served
+    assert study.rows.study.state is StudyState.COMPLETED
+
+
+async def test_machines_that_fail_change_nothing_about_that(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service keeps its workers here: it hears of expired leases, as the simulation's own scheduler does."""
+    spec = make_spec(policy=POLICIES["asha"], max_trials=9, max_steps=27, baseline={"x": 0.5})
+    failures = Failures(mean_time_s=60.0, seed=1)
+    simulated, served, study = await both(engine, monkeypatch, spec, workers=2, failures=failures)
+    assert study.record.interruptions > 0
+    assert simulated == served
+    assert math.isfinite(study.record.end_s)

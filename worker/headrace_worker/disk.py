@@ -1,0 +1,41 @@
+"""A disk that is full: the machine's trouble, which passes, and never the configuration's."""
+
+import asyncio
+import errno
+from collections.abc import Callable
+from typing import TypeVar
+
+from headrace_worker.backoff import Backoff
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""No space, no quota, or a limit on the size of files."""
+
+_Result = TypeVar("_Result")
+
+
+def is_full(error: OSError) -> bool:
+    """Whether there was no room."""
+    return error.errno in FULL
+
+
+def says_full(text: str) -> bool:
+    """Whether the last line of a traceback speaks of a full disk: `OSError: [Errno 28] No space left on device`."""
+    return any(f"[Errno {number}]" in text for number in FULL)
+
+
+async def when_there_is_room(
+    work: Callable[[], _Result], note: Callable[[str], None], backoff: Backoff
+) -> _Result:
+    """Does some work in a thread, again and again while the disk is full; `note` is told of each failure, and of
+    success by an empty text. Other errors are raised."""
+    while True:
+        try:
+            result = await asyncio.to_thread(work)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            note(str(error))
+            await backoff.wait()
+        else:
+            note("")
+            return result
