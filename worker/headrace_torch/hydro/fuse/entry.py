@@ -26,7 +26,6 @@ def fuse(
     workers: int | None = None,
     batching: Batching = "bucket",
     device: torch.device | str | None = None,
-    compiled: bool = False,
 ) -> Group:
     """Makes a group of members that train together.
 
@@ -40,7 +39,6 @@ def fuse(
         batching: how members of different batch sizes meet: a fused call per size ("bucket"), or one call with rows
             that do not count ("pad": the loss returns one number per row; not with BatchNorm).
         device: where the members train; None is where the source's tensors are.
-        compiled: passes a fused engine that was asked for by name through torch.compile.
 
     Raises:
         MemberError: a hyperparameter is unknown, out of range, or not one of this optimizer's.
@@ -67,5 +65,4 @@ def fuse(
         engine=engine,
         workers=workers,
         batching=batching,
-        compiled=compiled,
     )

@@ -58,12 +58,11 @@ class Group:
         engine: EngineChoice,
         workers: int | None,
         batching: Batching,
-        compiled: bool,
     ) -> None:
         """Makes members' initial states; use `hydro.fuse`."""
         self._template, self._models, self._layout = template, models, layout
         self._optimizer, self._parametrization = optimizer, parametrization
-        self._choice, self._workers, self._batching, self._compiled = engine, workers, batching, compiled
+        self._choice, self._workers, self._batching = engine, workers, batching
         self._multipliers = _row_multipliers(layout, parametrization, template)
         self._next_id = 0
         self._states = self._fresh(members)
@@ -301,7 +300,7 @@ class Group:
         elif self._choice == "separate" or self._choice == "pool":
             self._engine, self.report = self._asked(self._choice)
         else:
-            engine = stacked_engine(self._template, self._traits, self._choice, compiled=self._compiled)
+            engine = stacked_engine(self._template, self._traits, self._choice)
             reason, error = compare(self._template, self._traits, part, first.work, engine)
             if reason:
                 raise FusionGapError(reason)
@@ -325,11 +324,12 @@ class Group:
         """Separate members in this process, or over a pool where that was asked for or is faster."""
         separate = SeparateEngine(self._template, self._traits)
         count = self._processes()
-        why_not = self._no_pool(states, work, count)
+        why_not = self._no_pool(states, count)
         if not why_not and self._workers is None:
             alone = timed([separate], states, work, rounds=1)[0]
             if alone < POOL_PAYS_S:
                 why_not = f"a step takes {alone * 1e3:.1f} ms, too little for processes"
+        why_not = why_not or self._cannot_pickle(work)
         if why_not:
             return separate, _with(report, "separate", f"{report.reason}; {why_not}")
         pool = PoolEngine(self._template, self._traits, count)
@@ -342,15 +342,21 @@ class Group:
                 )
         return pool, _with(report, "pool", f"{report.reason}; over {count} processes")
 
-    def _no_pool(self, states: MemberStates, work: Work, count: int) -> str:
+    def _no_pool(self, states: MemberStates, count: int) -> str:
         if states.rows.device.type != "cpu":
             return "a pool needs a CPU"
         if self._workers is None and count < 2:
             return "there is no core for a second process"
+        return ""
+
+    def _cannot_pickle(self, work: Work) -> str:
         try:
             pickle.dumps((self._template, work.loss_fn))
         except Exception as error:  # noqa: BLE001  pickling runs the user's code
-            warnings.warn(f"no process pool: the model or the loss cannot be pickled ({error})", stacklevel=4)
+            if self._workers is not None:
+                warnings.warn(
+                    f"no process pool: the model or the loss cannot be pickled ({error})", stacklevel=5
+                )
             return "the model or the loss cannot be pickled"
         return ""
 

@@ -5,7 +5,7 @@ rows, a repack is a selection of rows, and a stacked parameter (N, *shape) is a 
 of 64 bytes, so that kernels meet the alignment that they meet in a tensor of its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -50,6 +50,21 @@ class Layout:
             one.name: rows[:, one.offset : one.offset + one.numel].view(n, *one.shape)
             for one in self.segments
         }
+
+    def pack(self, values: Sequence[Tensor | None], out: Tensor) -> None:
+        """Writes one tensor per segment, (n, *shape) or None for zeros, into rows `out` (n, row); one copy.
+
+        The first n members of values that have more are written.
+        """
+        n, parts, at = out.shape[0], [], 0
+        for one, value in zip(self.segments, values, strict=True):
+            if one.offset > at:
+                parts.append(out.new_zeros(n, one.offset - at))
+            parts.append(out.new_zeros(n, one.numel) if value is None else value[:n].reshape(n, one.numel))
+            at = one.offset + one.numel
+        if self.row > at:
+            parts.append(out.new_zeros(n, self.row - at))
+        torch.cat(parts, dim=1, out=out)
 
     def of_row(self, row: Tensor) -> dict[str, Tensor]:
         """Returns each parameter as a view of one row (row,)."""

@@ -51,9 +51,9 @@ class ProbeReport:
     bit_stable: Mapping[str, bool] = field(default_factory=dict)
 
 
-def stacked_engine(model: nn.Module, traits: Traits, name: Fused, *, compiled: bool = False) -> StackedEngine:
+def stacked_engine(model: nn.Module, traits: Traits, name: Fused) -> StackedEngine:
     """Makes one of the two engines over `torch.vmap` with a copy of the model."""
-    return StackedEngine(copy.deepcopy(model), traits, grouped=name == "grouped", compiled=compiled)
+    return StackedEngine(copy.deepcopy(model), traits, grouped=name == "grouped")
 
 
 def probe(

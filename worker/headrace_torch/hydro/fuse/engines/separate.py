@@ -85,11 +85,8 @@ class SeparateEngine:
             for name in self._traits.mutable:
                 if (now := sockets.current(name)) is not buffers[name]:
                     buffers[name].copy_(now.detach())
-        for view, one in zip(states.layout.of_row(grads).values(), found, strict=True):
-            if one is None:
-                view.zero_()
-            else:
-                view.copy_(one)
+        stacked = [None if one is None else one.unsqueeze(0) for one in found]
+        states.layout.pack(stacked, grads.unsqueeze(0))
         return loss.detach(), {name for name, one in zip(leaves, found, strict=True) if one is None}
 
     def _gradients(self, total: Tensor, leaves: Sequence[Tensor]) -> Sequence[Tensor | None]:

@@ -5,7 +5,7 @@ holds, in slice n, the gradient of L_n by member n's parameter, and nothing of t
 divide each member's gradient by N.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,16 +31,16 @@ class StackedEngine:
         model: a copy that the engine may keep; its own tensors are not read.
         traits: of the model.
         grouped: whether to use the rules.
-        compiled: whether to pass the mapped function through torch.compile.
     """
 
-    def __init__(self, model: nn.Module, traits: Traits, *, grouped: bool, compiled: bool = False) -> None:
+    def __init__(self, model: nn.Module, traits: Traits, *, grouped: bool) -> None:
         """Prepares the places of tensors; computes nothing."""
         self.name: EngineName = "grouped" if grouped else "vmap"
         self._sockets, self._traits, self._grouped = Sockets(model), traits, grouped
         self._constant_in: object = None
+        self._leaves_in: object = None
+        self._views: dict[str, Tensor] = {}
         self._constants: frozenset[str] = frozenset()
-        self._losses: Callable[..., Any] = torch.compile(self._mapped) if compiled else self._mapped
 
     @property
     def model(self) -> nn.Module:
@@ -48,7 +48,7 @@ class StackedEngine:
         return self._sockets.module
 
     def fresh(self, model: nn.Module) -> "StackedEngine":
-        """See `Engine.fresh`; never compiled."""
+        """See `Engine.fresh`."""
         return StackedEngine(model, self._traits, grouped=self._grouped)
 
     def close(self) -> None:
@@ -61,17 +61,12 @@ class StackedEngine:
         at = [*positions, *positions] if ghost else list(positions)
         whole = at == list(range(len(states)))
         part = states if whole else states.select(at)
-        views = part.layout.stacked(part.rows.detach())
-        leaves = {name: view.requires_grad_() for name, view in views.items()}
-        losses, changed = self._losses(leaves, part, _repeated(work) if ghost else work)
+        leaves = self._leaves(part)
+        losses, changed = self._mapped(leaves, part, _repeated(work) if ghost else work)
         found = torch.autograd.grad(total_of(losses, part.slots), list(leaves.values()), allow_unused=True)
         n = len(positions)
         with torch.no_grad():
-            for view, one in zip(part.layout.stacked(grads).values(), found, strict=True):
-                if one is None:
-                    view.zero_()
-                else:
-                    view.copy_(one[:n])
+            part.layout.pack(found, grads)
             self._keep(states, part, at, n, changed, whole=whole)
         unused = frozenset(name for name, one in zip(leaves, found, strict=True) if one is None)
         return Outcome(losses=losses.detach()[:n], unused=unused)
@@ -101,6 +96,14 @@ class StackedEngine:
         in_dims = (0, 0, in_batch, None if counts is None else 0)
         with disable_saved_tensors_hooks(NO_HOOKS), quiet():
             return torch.vmap(one, in_dims=in_dims, randomness="error")(leaves, own, batch, counts)
+
+    def _leaves(self, part: MemberStates) -> dict[str, Tensor]:
+        """Views of the rows for autograd to differentiate by; the same ones as long as the rows are."""
+        if self._leaves_in is not part.token:
+            views = part.layout.stacked(part.rows.detach())
+            self._views = {name: view.requires_grad_() for name, view in views.items()}
+            self._leaves_in = part.token
+        return self._views
 
     def _constant(self, part: MemberStates) -> frozenset[str]:
         """Names the buffers that are one for all members (a mask, a table of positions): they need no member dim."""
