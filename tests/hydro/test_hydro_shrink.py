@@ -232,6 +232,29 @@ def test_initial_values_that_depend_on_depth_keep_the_bases_spread() -> None:
     assert "blocks.0.inner.weight" not in surrogate.initial
 
 
+def test_a_forward_pass_that_needs_values() -> None:
+    class Values(MLP):
+        def forward(self, x: Tensor) -> Any:
+            if float(x.abs().sum().item()) > 1e9:
+                return self.readout(self.second(self.first(x)))
+            return super().forward(x)
+
+    surrogate = hydro.shrink(Values, scale=4, inputs=rows())
+    assert surrogate.forward.inputs == {"readout": 4.0}
+    with pytest.raises(hydro.ShrinkError, match="give a factory"):
+        hydro.shrink(Values(), scale=4, inputs=rows())
+
+
+def test_multipliers_hold_for_inputs_by_name() -> None:
+    class Named(MLP):
+        def forward(self, x: Tensor) -> Any:
+            return self.readout(input=self.second(self.first(x)))
+
+    model: Any = hydro.shrink(Named, scale=4, inputs=rows()).build(0)
+    wanted = model.readout.forward(4.0 * model.second(model.first(rows())))
+    torch.testing.assert_close(model(rows()), wanted)
+
+
 def test_other_members_of_the_family() -> None:
     surrogate = hydro.shrink(MLP, width=16)
     assert (surrogate.scale, surrogate.at(width=32).scale, surrogate.target().scale) == (4.0, 2.0, 1.0)

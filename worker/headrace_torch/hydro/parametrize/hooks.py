@@ -28,12 +28,17 @@ class Query(nn.Identity):
 
 @dataclass(slots=True)
 class ScaledInput:
-    """Forward pre-hook: multiplies the first input."""
+    """Forward pre-hook: multiplies the first input, whether it came by position or by name."""
 
     multiplier: float
 
-    def __call__(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (args[0] * self.multiplier, *args[1:])
+    def __call__(
+        self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if args:
+            return (args[0] * self.multiplier, *args[1:]), kwargs
+        first = next(iter(kwargs))
+        return args, {**kwargs, first: kwargs[first] * self.multiplier}
 
 
 @dataclass(slots=True)
@@ -109,7 +114,7 @@ class AttentionScaling(TorchFunctionMode):
 
 def scale_input(module: nn.Module, multiplier: float) -> None:
     """Multiplies what the module is called with."""
-    module.register_forward_pre_hook(ScaledInput(multiplier))
+    module.register_forward_pre_hook(ScaledInput(multiplier), with_kwargs=True)
 
 
 def scale_attention(module: nn.Module, multiplier: float) -> None:

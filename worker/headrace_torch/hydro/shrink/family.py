@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from headrace_torch.hydro.errors import ShrinkError
+from headrace_torch.hydro.errors import ParametrizationError, ShrinkError
 from headrace_torch.hydro.parametrize.kinds import Growth, Kind, Shape, growth_of
 from headrace_torch.hydro.parametrize.rules import (
     ATTENTION_POWER,
@@ -38,7 +39,7 @@ class Family:
     inputs: Inputs
     law_sizes: Sizes
     accept: frozenset[str] = frozenset()
-    _laws: Mapping[str, InitialLaw | None] | None = field(default=None, init=False, repr=False)
+    _laws: dict[bool, Mapping[str, InitialLaw | None]] = field(default_factory=dict, init=False, repr=False)
     _references: dict[int, tuple[nn.Module, Usage]] = field(default_factory=dict, init=False, repr=False)
 
     def member(self, sizes: Sizes) -> Surrogate:
@@ -53,7 +54,7 @@ class Family:
         base_sizes = {**self.source.base, **({"depth": depth} if "depth" in sizes else {})}
         base, base_usage = self._reference(base_sizes, depth)
         growths = self._growths(here, base, base_sizes)
-        usage = record_usage(here, self.inputs.example())
+        usage = self._usage(here, sizes)
         if usage.output_shapes != base_usage.output_shapes:
             raise ShrinkError(
                 f"the outputs are {usage.output_shapes} here and {base_usage.output_shapes} in the base model: "
@@ -84,8 +85,19 @@ class Family:
         """The base at a depth, and what its forward pass does."""
         if depth not in self._references:
             model = self.source.skeleton(sizes)
-            self._references[depth] = (model, record_usage(model, self.inputs.example()))
+            self._references[depth] = (model, self._usage(model, sizes))
         return self._references[depth]
+
+    def _usage(self, skeleton: nn.Module, sizes: Sizes) -> Usage:
+        """Runs the skeleton; with values, if the forward pass needs them (an `.item()`, say)."""
+        inputs = self.inputs.example()
+        try:
+            return record_usage(skeleton, inputs)
+        except ShrinkError:
+            if not any(one.is_meta for one in skeleton.parameters()):
+                raise
+        with torch.random.fork_rng(devices=[]):
+            return record_usage(self.source.make(sizes), inputs)
 
     def _growths(self, here: nn.Module, base: nn.Module, base_sizes: Sizes) -> dict[str, Growth]:
         other_sizes = {**self.source.another_width(base_sizes)}
@@ -120,14 +132,20 @@ class Family:
         at_base = depth == base_depth and all(one.shape == one.base_shape for one in growths.values())
         if at_base:
             return {}
-        if self._laws is None:
-            self._laws = self.source.initial_laws(self.law_sizes)
+        with_depth = depth != base_depth
+        if with_depth not in self._laws:
+            self._laws[with_depth] = self.source.initial_laws(self.law_sizes, depth=with_depth)
+        laws = self._laws[with_depth]
         shapes = {name: one.shape for name, one in growths.items()}
         base_shapes = {name: one.base_shape for name, one in growths.items()}
         factors = {}
         for name, growth in growths.items():
-            law = self._laws[sibling(name)]
-            if law is None:
+            if sibling(name) not in laws:
+                raise ParametrizationError(
+                    f"{name}: no block of a model of {dict(self.law_sizes)} has this parameter, so nothing tells "
+                    "how its initial values depend on the width; shrink to a depth that has all kinds of blocks"
+                )
+            if (law := laws[sibling(name)]) is None:
                 continue
             wanted = INITIAL_STD[growth.kind].of(growth, depth_ratio=1.0)
             user = law.std(fans_of(name, shapes), depth) / law.std(fans_of(name, base_shapes), base_depth)

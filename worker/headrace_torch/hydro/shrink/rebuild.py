@@ -71,7 +71,7 @@ class ModuleSource:
     def another_width(self, sizes: Sizes) -> Sizes:  # noqa: ARG002 - one width other than the base's is known to work
         return {"scale": self.probe_scale}
 
-    def initial_laws(self, sizes: Sizes) -> Mapping[str, InitialLaw | None]:  # noqa: ARG002 - known, not measured
+    def initial_laws(self, sizes: Sizes, *, depth: bool) -> Mapping[str, InitialLaw | None]:  # noqa: ARG002
         """New values have the base's spread, so nothing is left to measure."""
         return {
             sibling(name): None if is_constant(parameter) else InitialLaw()
@@ -192,7 +192,10 @@ def _output_shapes(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[tuple[i
         with torch.device("meta"), torch.no_grad():
             output = model(*(one.to("meta") for one in inputs))
     except Exception as error:
-        raise ShrinkError(f"the forward pass fails: {error}", layer=failing_layer(error, model)) from error
+        raise ShrinkError(
+            f"the forward pass fails on the meta device: {error}; if it needs values, give a factory",
+            layer=failing_layer(error, model),
+        ) from error
     return [tuple(one.shape) for one in tensors_in(output)]
 
 

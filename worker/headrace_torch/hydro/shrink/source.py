@@ -43,8 +43,11 @@ class Source(Protocol):
     def another_width(self, sizes: Sizes) -> Sizes:
         """Sizes whose width differs from the base's: tells widths from fixed sizes."""
 
-    def initial_laws(self, sizes: Sizes) -> Mapping[str, InitialLaw | None]:
-        """How initial values depend on sizes, by `sibling` name; None for constants. Measured from these sizes up."""
+    def initial_laws(self, sizes: Sizes, *, depth: bool) -> Mapping[str, InitialLaw | None]:
+        """How initial values depend on the width, and the depth if asked, by `sibling` name; None for constants.
+
+        Measured at these sizes and larger ones.
+        """
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,12 +86,12 @@ class FactorySource:
     def another_width(self, sizes: Sizes) -> Sizes:  # noqa: ARG002 - a factory can make any width
         return {**self.base, "width": 2 * self.base["width"]}
 
-    def initial_laws(self, sizes: Sizes) -> Mapping[str, InitialLaw | None]:
+    def initial_laws(self, sizes: Sizes, *, depth: bool) -> Mapping[str, InitialLaw | None]:
         small = dict(sizes)
         wide = {**small, "width": 4 * small["width"]}
         shapes, wide_shapes = shapes_of(self.skeleton(small)), shapes_of(self.skeleton(wide))
         here, there = spread(lambda: self.make(small)), spread(lambda: self.make(wide))
-        deeper = self._depth_laws(small, here) if "depth" in small else {}
+        deeper = self._depth_laws(small, here) if depth else {}
         laws: dict[str, InitialLaw | None] = {}
         for name in shapes:
             kin = sibling(name)
