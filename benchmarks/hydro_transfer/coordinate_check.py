@@ -33,7 +33,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "data": Text,
         "rows": 8,
         "widths": (64, 128, 256, 512, 1024),
-        "sgd": 0.3,
+        "sgd": 0.2,
         "adam": 2e-4,
     },
     "ResNet": {
@@ -106,7 +106,7 @@ def summary(report: CoordinateReport) -> dict[str, Any]:
     return {
         "optimizer": report.optimizer,
         "lr": report.lr,
-        "widths": report.labels,
+        "widths": [label.split()[0] for label in report.labels],
         "passed": report.passed,
         "worst": {"name": report.worst.name, "slope": round(report.worst.slope or 0.0, 3)},
         "slopes": {one.name: None if one.slope is None else round(one.slope, 3) for one in report.trends},

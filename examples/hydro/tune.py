@@ -25,14 +25,13 @@ from torch.nn.functional import cross_entropy
 from headrace_torch import hydro
 
 SCALE = 16
-GATE = (16, 32, 64)  # widths of the coordinate check: few and small, for the targets are small too
 KS = (1, 2, 5)
 Hyperparameters = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A model family, its data, and how long a trial trains."""
+    """A model family, its data, how long a trial trains, and the widths of the coordinate check."""
 
     name: str
     factory: Callable[..., nn.Module]
@@ -40,6 +39,7 @@ class Task:
     data: Callable[[], Any]
     steps: int
     rows: int
+    gate: tuple[int, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,8 +66,12 @@ class Outcome:
 
 
 TASKS = {
-    "text": Task(name="text", factory=partial(GPT, depth=2), width=128, data=Text, steps=80, rows=8),
-    "digits": Task(name="digits", factory=ResNet, width=64, data=Digits, steps=60, rows=16),
+    "text": Task(
+        name="text", factory=partial(GPT, depth=2), width=128, data=Text, steps=80, rows=8, gate=(32, 64, 128)
+    ),
+    "digits": Task(
+        name="digits", factory=ResNet, width=64, data=Digits, steps=60, rows=16, gate=(16, 32, 64)
+    ),
 }
 
 
@@ -124,7 +128,7 @@ def tune(task: Task, trials: int, seed: int, k: int, *, direct: bool) -> Outcome
     )
     hydro.check_transferable(space)
     began = time.process_time()
-    hydro.coordinate_check(surrogate, widths=GATE, seeds=2).raise_if_failed()
+    hydro.coordinate_check(surrogate, widths=task.gate, seeds=2).raise_if_failed()
     scores, engine = train(surrogate, space, task, data, seed)
     surrogate_s = time.process_time() - began
 

@@ -7,6 +7,8 @@ fits that dependence. It looks at the change of an activation, not at its size, 
 initial values' and hides the change.
 """
 
+import math
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -17,6 +19,7 @@ from torch.nn.functional import cross_entropy
 from headrace_torch.hydro.coordinate_check.measure import Loss, measure
 from headrace_torch.hydro.coordinate_check.report import CoordinateReport, trends_of
 from headrace_torch.hydro.errors import CoordinateCheckError
+from headrace_torch.hydro.parametrize.kinds import Kind
 from headrace_torch.hydro.shrink.surrogate import Surrogate
 from headrace_torch.hydro.shrink.usage import tensors_in
 
@@ -25,8 +28,10 @@ WIDTHS: Final = 4
 # Below, averages over coordinates are too rough to tell a slope of 0.1.
 LEAST_WIDTH: Final = 32
 BATCH: Final = 32
-# In terms of the target: small enough to be stable, large enough for what is learnt to outgrow the noise of the start.
-DEFAULT_LR: Final = {"sgd": 1e-1, "adam": 2e-4, "adamw": 2e-4}
+# Small enough to be stable, large enough for what is learnt to outgrow the noise of the start. SGD's rate for hidden matrices
+# does not depend on the width; a step of Adam moves an activation by rate × fan-in, so that product is given.
+SGD_LR: Final = 0.1
+ADAM_LR_TIMES_FAN_IN: Final = 0.2
 Prepare = Callable[[Surrogate, int], tuple[nn.Module, torch.optim.Optimizer]]
 
 
@@ -65,7 +70,7 @@ def coordinate_check(
     """
     name = optimizer.lower()
     surrogate.parametrization(name)  # refuses an unknown optimizer before anything is spent
-    rate = DEFAULT_LR[name] if lr is None else lr
+    rate = _default_lr(surrogate, name) if lr is None else lr
     members = _members(surrogate, widths)
     if len(members) < 2:
         raise CoordinateCheckError("the check needs two widths at least; say more with widths=")
@@ -110,6 +115,14 @@ def fixed_targets() -> Loss:
         return cross_entropy(rows, labels.to(rows.device))
 
     return loss
+
+
+def _default_lr(surrogate: Surrogate, optimizer: str) -> float:
+    """In terms of the target; for Adam by the median fan-in of the target's hidden matrices."""
+    if optimizer == "sgd":
+        return SGD_LR
+    fans = [math.prod(one.base_shape[1:]) for one in surrogate.growths.values() if one.kind is Kind.HIDDEN]
+    return ADAM_LR_TIMES_FAN_IN / (statistics.median(fans) if fans else surrogate.scale * LEAST_WIDTH)
 
 
 def _members(surrogate: Surrogate, widths: Sequence[int] | None) -> list[Surrogate]:

@@ -1,7 +1,7 @@
 """Draws a coordinate check as an SVG: one line per activation, change over width, both logarithmic.
 
-Written by hand, as the plots of `hdet` are: no plotting library on the training machine. What passes is flat and green;
-what fails is steep, red and named.
+Written by hand, as the plots of `hdet` are: no plotting library on the training machine. What passes is flat and
+green; what fails is steep, red and named.
 """
 
 import math
