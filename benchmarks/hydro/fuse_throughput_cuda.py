@@ -3,7 +3,8 @@
 Called by `fuse_throughput.py --device cuda`; says so and stops where there is no GPU. Separate runs are one model after
 the other: their time is N times that of one, which is what N runs on one GPU take. Variants: float32, bfloat16 under
 autocast, and, beside them, plain vmap in bfloat16 through torch.compile with one rate for all. (Hydro's own engines are
-not compiled: dynamo does not follow the functions by which they take the member dim out of a tensor.) Memory is the caching allocator's greatest value, per member.
+not compiled: dynamo does not follow the functions by which they take the member dim out of a tensor.) Memory is the
+caching allocator's greatest value, per member.
 """
 
 import json
