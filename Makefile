@@ -18,7 +18,7 @@ STUDY ?= examples/digits/study.yaml
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram policies bench clean
+.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram policies bench chaos clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ constraints: ## Resolve all dependencies anew and pin them in .ci/constraints.tx
 
 diagram: setup ## Draw the generated parts of the documents anew
 	@python .ci/documents.py --write
+
+chaos: setup ## Kill, freeze, cut off and fill up everything, over and over (ARGS="kill-scheduler --times 20"); tens of minutes
+	@python tests/chaos/long.py $(ARGS)
 
 policies: setup ## Play 10,000 random histories of every policy against its oracle (a quarter of an hour)
 	@HEADRACE_HISTORIES=10000 pytest -n 2 --dist worksteal tests/policies/test_policy_contract.py -k "histories or mirror" --durations=30

@@ -2,8 +2,8 @@
 
 Simulated workers speak the real session protocol to a real scheduler process and report as fast as they are
 answered, so every figure includes gRPC, the step, and the durable commit. One run: the study grows from nothing to
-`--trials`, ten reports a trial. Three times on the way all workers but one are hushed, and the one that is left measures
-how long each of its reports takes from sending to the committed decision: that is the latency without load.
+`--trials`, ten reports a trial. Three times on the way all workers but one are hushed, and the one that is left
+measures how long each of its reports takes from sending to the committed decision: that is the latency without load.
 
     python benchmarks/scheduler/bench_load.py --trials 10000 --streams 64 --slots 1
 
@@ -20,8 +20,8 @@ from typing import Any
 
 import matplotlib as mpl
 import psutil
+from benchmark_site import Cost, percentiles_ms, postgres, scheduler, write_record
 from simulated_worker import Crowd, SimulatedWorker
-from site_of_benchmark import Cost, percentiles_ms, postgres, scheduler, write_record
 
 from headrace import AsyncClient
 from headrace.client.model import StudyState
@@ -107,7 +107,7 @@ class Run:
         figures = self._crowd.figures
         figures.decision_s.clear()
         seen, began = figures.committed, time.monotonic()
-        while time.monotonic() < began + self._options.window_s and figures.trials < until_trials:
+        while time.monotonic() < began + self._options.window_s and figures.trials < until_trials:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         took = time.monotonic() - began
         self.loaded_s += took
@@ -132,7 +132,7 @@ class Run:
         await asyncio.sleep(1.0)  # what is under way is answered by then
         figures.quiet_s.clear()
         until = time.monotonic() + 30
-        while len(figures.quiet_s) < self._options.probes and time.monotonic() < until:
+        while len(figures.quiet_s) < self._options.probes and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         probe = {
             "trials": figures.trials,

@@ -7,7 +7,8 @@ another order, the same for all policies and for Syne Tune's schedulers (`syne_t
 loop of the same shape: its random search and our run-all must agree to the second. Settings are everybody's defaults,
 η = 3 from the first evaluation on.
 
-The files are MLCommons AlgoPerf v0.5 submissions (Apache-2.0); docs/how-to/simulate-a-study.md says how to get them.
+`pip install --no-deps syne-tune dill` brings the peer. The files are MLCommons AlgoPerf v0.5 submissions (Apache-2.0);
+docs/how-to/simulate-a-study.md says how to get them.
 """
 
 import argparse

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from cluster_site import until
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -42,6 +43,10 @@ class DaemonSite:
     def pid(self) -> int | None:
         """The daemon, if it runs."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    def until_connected(self) -> None:
+        """Wait until the daemon has a session."""
+        until(lambda: "session open" in (self.home / "daemon.log").read_text(), "a session")
 
     def family(self) -> list[psutil.Process]:
         """The daemon and all that it started, the daemon first."""

@@ -113,9 +113,7 @@ def compare(tables: Tables, journals: Sequence[Journal], *, interruptions_allowe
         reports=len(tables.reports),
         trials=len(tables.trials),
         lost=tuple(lost),
-        invented=tuple(f"{lease} report {n}" for lease, n in stored if (lease, n) not in sent)
-        if not interruptions_allowed
-        else (),
+        invented=tuple(f"{lease} report {n}" for lease, n in stored if (lease, n) not in sent),
         duplicates=tuple(_duplicates(tables)),
         reordered=tuple(_reordered(tables)),
         restarted=tuple(restarted),

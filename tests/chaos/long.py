@@ -28,6 +28,7 @@ import scenario_kill_worker
 import scenario_postgres
 import scenario_replicas
 import scenario_streams
+from picture import draw
 
 Run = Callable[..., dict[str, Any]]
 
@@ -104,6 +105,8 @@ def main() -> None:
     sizes = {name: getattr(options, name) for name in ("workers", "trials") if getattr(options, name)}
     options.out.mkdir(parents=True, exist_ok=True)
     held = [strike(name, options.times, options.out, sizes) for name in options.scenarios or list(SCENARIOS)]
+    if (drawn := draw(options.out)) is not None:
+        print(f"drawn: {drawn}")
     sys.exit(0 if all(held) else 1)
 
 

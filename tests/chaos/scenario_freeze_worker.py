@@ -133,17 +133,15 @@ async def waiting_for_holders(client: AsyncClient, count: int) -> dict[int, str]
 
 
 async def progressed(study: Any, number: int, steps: int) -> int | None:
-    """Wait until a trial's present attempt is `steps` further, and return its epoch; None when the trial is over."""
-    async with asyncio.timeout(120):
+    """Wait until a trial's present attempt is `steps` further, and return its epoch; None when the attempt is over."""
+    async with asyncio.timeout(300):
         info = await study.trial(number).info()
         epoch, goal = info.epoch, info.step + steps
-        while info.step < goal or info.epoch != epoch:
-            if info.ended is not None:
-                return None
+        while info.step < goal:
             await asyncio.sleep(0.1)
             info = await study.trial(number).info()
-            if info.epoch != epoch:
-                epoch, goal = info.epoch, info.step + steps
+            if info.epoch != epoch or info.worker is None:
+                return None
         return epoch
 
 

@@ -33,15 +33,16 @@ async def hurt(
     rng: random.Random,
     say: Any,
     step_s: float = 0.1,
+    steps_each: int = 300,
 ) -> dict[str, Any]:
     """Fill each disk `times` times in the middle of a study."""
     spec = chain_spec(
         folder / "journal",
         step_s=step_s,
         objective={"metric": "flat", "goal": "minimize"},
-        policy={"kind": "asha", "eta": 2, "rungs": list(range(5, 5 * 60 + 1, 5)), "variant": "stopping"},
+        policy={"kind": "asha", "eta": 2, "rungs": list(range(5, steps_each + 1, 5)), "variant": "stopping"},
         max_trials=2,
-        max_steps=300,
+        max_steps=steps_each,
     )
     states: dict[str, str] = {}
     waits = []

@@ -130,7 +130,8 @@ async def hurt(
     }
 
 
-def _real_worker(site: Cluster, folder: Path) -> DaemonSite:
+def real_worker(site: Cluster, folder: Path) -> DaemonSite:
+    """A worker whose trials are processes; they report to the study `real` alone."""
     return DaemonSite(
         "real", site.addresses, folder / "worker", folder / "store", slots=2, labels=("kind=real",)
     )
@@ -189,7 +190,7 @@ def run(folder: Path, say: Any, *, times: int = 10, workers: int = 16, trials: i
         try:
             with (
                 cluster(folder, worker=False, database_url=database.url) as site,
-                daemons([_real_worker(site, folder)]) as (daemon,),
+                daemons([real_worker(site, folder)]) as (daemon,),
             ):
                 return await hurt(
                     site,

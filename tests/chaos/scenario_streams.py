@@ -19,6 +19,7 @@ from typing import Any
 
 import grpc
 import ledger
+import psutil
 from cluster_site import Cluster, cluster
 from fleet_study import fleet_spec, replayed, waiting_for
 from sim_fleet import Fleet, SimWorker
@@ -42,12 +43,19 @@ _SMALL_WINDOW = [
 
 
 async def hurt(
-    site: Cluster, *, minutes: float, workers: int, step_s: float, rng: random.Random, say: Any
+    site: Cluster,
+    *,
+    minutes: float,
+    workers: int,
+    step_s: float,
+    rng: random.Random,
+    say: Any,
+    reset_every_s: float = RESET_EVERY_S,
+    half_open_every_s: float = HALF_OPEN_EVERY_S,
 ) -> dict[str, Any]:
     """Keep a fleet busy over a bad line."""
     counts = {"resets": 0, "half_open": 0, "cut_off_after_s": None}
-    scheduler = site.child("scheduler")
-    assert scheduler is not None
+    scheduler = await waiting_for(lambda: _at(site, site.addresses[0]), "the scheduler")
     # One long ladder: many reports a trial, a decision now and then.
     spec = fleet_spec(
         trials=100_000,
@@ -55,7 +63,7 @@ async def hurt(
         max_steps=45,
     )
     async with (
-        proxied(site.address) as proxy,
+        proxied(site.addresses[0]) as proxy,
         AsyncClient(site.address, timeout_s=60, connect_timeout_s=60) as client,
         Fleet(
             [
@@ -69,9 +77,9 @@ async def hurt(
         rss = [scheduler.memory_info().rss]
         async with asyncio.TaskGroup() as tasks:
             trouble = [
-                tasks.create_task(reset(proxy, rng, counts)),
-                tasks.create_task(half_open(proxy, rng, counts)),
-                tasks.create_task(never_read(site.address)),
+                tasks.create_task(reset(proxy, reset_every_s, rng, counts)),
+                tasks.create_task(half_open(proxy, half_open_every_s, rng, counts)),
+                tasks.create_task(never_read(site.addresses[0])),
                 tasks.create_task(watch_the_deaf_one(client, counts)),
             ]
             end = time.monotonic() + minutes * 60
@@ -95,8 +103,9 @@ async def hurt(
         assert site.kill(scheduler, signal.SIGTERM)
         await waiting_for(lambda: not scheduler.is_running(), "the scheduler's end", GRACE_S + 15)
         drained_s = time.monotonic() - began
-    verdict = ledger.compare(tables, fleet.journals)
-    watched = _stalls(site.home / "logs" / "scheduler.log")
+    verdict = ledger.compare(tables, fleet.journals, interruptions_allowed=True)
+    name = "scheduler-1" if len(site.addresses) > 1 else "scheduler"
+    watched = _stalls(site.home / "logs" / f"{name}.log")
     return {
         "streams": workers,
         "minutes": minutes,
@@ -106,6 +115,7 @@ async def hurt(
         "reports_per_s": round(verdict.reports / (minutes * 60), 1),
         "faults": verdict.faults,
         "examples": verdict.examples(),
+        "trials_interrupted": sum(bool(trial.interruptions) for trial in tables.trials),
         "decisions_replayed": again.decisions,
         "decisions_differing": len(again.differences),
         "scheduler_mb": {
@@ -123,23 +133,23 @@ async def hurt(
     }
 
 
-async def reset(proxy: TcpProxy, rng: random.Random, counts: dict[str, Any]) -> None:
-    """Reset every stream about every `RESET_EVERY_S`, at times of its own."""
+async def reset(proxy: TcpProxy, every_s: float, rng: random.Random, counts: dict[str, Any]) -> None:
+    """Reset every stream about so often, at times of its own."""
     due: dict[Link, float] = {}
     while True:
         await asyncio.sleep(0.1)
         now = time.monotonic()
-        due = {link: due.get(link, now + rng.uniform(0.5, 1.5) * RESET_EVERY_S) for link in proxy.links}
+        due = {link: due.get(link, now + rng.uniform(0.5, 1.5) * every_s) for link in proxy.links}
         for link, at in due.items():
             if at <= now:
                 link.cut()
                 counts["resets"] += 1
 
 
-async def half_open(proxy: TcpProxy, rng: random.Random, counts: dict[str, Any]) -> None:
+async def half_open(proxy: TcpProxy, every_s: float, rng: random.Random, counts: dict[str, Any]) -> None:
     """Now and then, let a connection live on for both ends and carry nothing."""
     while True:
-        await asyncio.sleep(HALF_OPEN_EVERY_S)
+        await asyncio.sleep(every_s)
         healthy = [link for link in proxy.links if not link.up.swallow]
         if healthy:
             rng.choice(healthy).swallow()
@@ -171,6 +181,10 @@ async def never_read(address: str) -> None:
                 await call.write(worker_pb2.SessionRequest(heartbeat=heartbeat))
                 if sequence % 20 == 0:
                     await asyncio.sleep(0.02)
+
+
+def _at(site: Cluster, address: str) -> psutil.Process | None:
+    return next((p for p in site.children("scheduler") if address in p.cmdline()), None)
 
 
 def _stalls(log: Path) -> dict[str, Any]:

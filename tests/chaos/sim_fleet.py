@@ -201,10 +201,14 @@ class SimWorker:
         report = worker_pb2.Report(lease=assign.lease, step=step, metrics={assign.metric: value})
         report.checkpoint.uri = f"sim:///{assign.lease.trial}/{assign.lease.epoch}/{step}"
         report.checkpoint.step = step
-        sequence = await self._courier.post(
-            assign.lease, worker_pb2.SessionRequest(report=report), awaits_decision=awaits
-        )
-        self.journal.reports[sequence] = Said(assign.lease.lease_id, sequence, step, value, time.monotonic())
+        return await asyncio.shield(asyncio.create_task(self._post(report, value, awaits)))
+
+    async def _post(self, report: worker_pb2.Report, value: float, awaits: bool) -> int:
+        """Once begun it is carried through and written down, also when the trial is killed meanwhile."""
+        lease = report.lease
+        request = worker_pb2.SessionRequest(report=report)
+        sequence = await self._courier.post(lease, request, awaits_decision=awaits)
+        self.journal.reports[sequence] = Said(lease.lease_id, sequence, report.step, value, time.monotonic())
         return sequence
 
 

@@ -73,19 +73,7 @@ class OneStudy:
 
     def share(self) -> Share:
         """As other studies read it."""
-        standing, spec = self.study.standing, self.study.spec
-        wants = Request.of(spec.resources, standing.wants_slots) if standing.wants_slots else None
-        return Share(
-            study_id=self.study.id,
-            weight=spec.weight,
-            priority=spec.priority,
-            usage=standing.usage,
-            wants=wants,
-            wanted=standing.wants_count,
-            reserved=standing.reserved,
-            quantum_s=standing.quantum_s,
-            looked_s=standing.looked_s,
-        )
+        return Share.of(self.study)
 
 
 class ManyStudies:

@@ -1,9 +1,15 @@
 """Real processes on fake GPUs: a gang that grows, a crash in the middle of it, preemption by checkpoint, shares."""
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from placement_site import lines, site, spec, until
+
+from headrace import Client
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -89,3 +95,30 @@ def test_a_higher_priority_preempts_by_checkpoint_and_the_curves_are_the_same_to
         assert all(dict(curves["alone"])[step] == at for step, at in curves["low"]), (
             "a step came out differently"
         )
+
+
+def test_two_studies_with_weights_of_three_to_one_share_the_fake_gpus_so(tmp_path: Path) -> None:
+    with site(tmp_path, w1=4) as here, Client(here.address) as client:
+        for name, weight in (("heavy", 3), ("light", 1)):
+            env = {"STEP_S": "0.4"}
+            here.create(name, spec("walk:train", env=env, weight=weight, max_trials=500, max_steps=3))
+
+        def used() -> dict[str, float]:
+            return {share.study: share.gpu_seconds for share in client.shares()}
+
+        held = {"heavy": 3.0, "light": 1.0}
+        until(lambda: {share.study: share.gpus for share in client.shares()} == held, "three slots and one")
+        before = used()
+        until(lambda: sum(used().values()) - sum(before.values()) >= 40, "forty seconds of GPU time")
+        after = used()
+        ratio = (after["heavy"] - before["heavy"]) / (after["light"] - before["light"])
+        assert ratio == pytest.approx(3.0, rel=0.05)
+        shown = subprocess.run(
+            [sys.executable, "-m", "headrace.cli", "--address", here.address, "cluster"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "COLUMNS": "160"},
+        ).stdout
+        assert re.search(r"w1 +0 +fake GPU +1 +(heavy|light)/\d+", shown), shown
+        assert re.search(r"heavy +0 +3 +\d", shown), shown

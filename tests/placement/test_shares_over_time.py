@@ -73,6 +73,7 @@ def test_a_higher_priority_takes_everything_it_can_use_by_checkpoint() -> None:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_random_mixes_never_give_a_device_out_twice_and_all_studies_end(seed: int) -> None:
+    """Studies that hang with paused and pending trials and idle workers: ray 30265, ray 6780."""
     draw = random.Random(seed)
     machines = [*gpus(1, 8), *gpus(2, 8, "A100", 40 << 30), *gpus(3, 4, "L4", 24 << 30)]
     speeds = {"H200": 0.5, "A100": 1.0, "L4": 2.0}

@@ -196,7 +196,7 @@ async def test_a_process_that_hangs_or_lies_never_wedges_a_study(
         assert all(0 <= float(asked.trial.params["x"]) <= 1 for asked in made if asked.trial)
         failed = await one.events(study_id, "proposal_failed")
         assert len(made) == 5
-        assert len(failed) == (1 if fault == "hangs_at_three" else 3)
+        assert len(failed) == (0 if fault == "hangs_at_three" else 3)  # killed, and tried again
 
 
 async def test_two_replicas_that_race_create_no_duplicates(engine: AsyncEngine) -> None:

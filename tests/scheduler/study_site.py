@@ -8,6 +8,8 @@ from typing import Any
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from headrace.client.convert import event as client_event
+from headrace.client.events import Event
 from headrace.errors import HeadraceError
 from headrace.spec import StudySpec
 from headrace_services.scheduler.arrivals import (
@@ -20,9 +22,10 @@ from headrace_services.scheduler.arrivals import (
     ReportArrived,
 )
 from headrace_services.scheduler.records import Checkpoint, Decision, Lease
+from headrace_services.scheduler.rpc import convert as rpc_convert
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.transaction import StepResult, Submission, run_step
-from headrace_services.scheduler.store import tables, workers
+from headrace_services.scheduler.store import history, tables, workers
 from headrace_services.scheduler.store.database import transaction
 
 ASHA = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9], "variant": "promotion"}
@@ -162,6 +165,12 @@ class StudySite:
         e = tables.event
         query = select(e).where(e.c.study_id == self.study_id).order_by(e.c.cursor)
         return await self.rows(query.where(e.c.kind == kind) if kind else query)
+
+    async def log(self) -> list[Event]:
+        """Return the event log as a client reads it."""
+        async with self.engine.connect() as conn:
+            stored = await history.events_after(conn, self.study_id, 0, 100_000)
+        return [client_event(rpc_convert.event(event)) for event in stored]
 
     async def rows(self, query: Any) -> list[Any]:
         """Return what a query finds."""

@@ -19,8 +19,9 @@ from headrace_services.scheduler.simulator import engine as engine_module
 from headrace_services.scheduler.simulator.cluster import Machine
 from headrace_services.scheduler.simulator.costs import Costs, Failures
 from headrace_services.scheduler.simulator.curves import SeedModel
-from headrace_services.scheduler.simulator.engine import Simulation, StudySimulation
+from headrace_services.scheduler.simulator.engine import Simulation
 from headrace_services.scheduler.simulator.steps import step
+from headrace_services.scheduler.simulator.study import StudySimulation
 
 Told = tuple[int | None, str, str]
 

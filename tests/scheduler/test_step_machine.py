@@ -27,6 +27,7 @@ from headrace_services.scheduler.arrivals import (
 )
 from headrace_services.scheduler.lifecycle import TRANSITIONS
 from headrace_services.scheduler.records import Lease
+from headrace_services.scheduler.replay import replay
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.store import rows
 from headrace_services.scheduler.store.database import open_engine
@@ -219,13 +220,17 @@ class StepMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):
+            found = replay(self.site.spec, self.run(self.site.log()))
             self.run(self.clear())
             self.run(self.engine.dispose())
             self.runner.close()
+            assert found.identical, found.differences
 
     async def clear(self) -> None:
         async with self.engine.begin() as conn:
-            await conn.execute(text("UPDATE study SET state = 'STOPPED', end_time = now() WHERE end_time IS NULL"))
+            await conn.execute(
+                text("UPDATE study SET state = 'STOPPED', end_time = now() WHERE end_time IS NULL")
+            )
             await conn.execute(text("DELETE FROM slot"))
             await conn.execute(text("DELETE FROM lease"))
             await conn.execute(text("DELETE FROM worker"))

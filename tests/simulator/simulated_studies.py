@@ -4,8 +4,9 @@ from typing import Any
 
 from headrace.spec import StudySpec
 from headrace_services.scheduler.simulator.cluster import machines
-from headrace_services.scheduler.simulator.engine import Simulation, StudySimulation
+from headrace_services.scheduler.simulator.engine import Simulation
 from headrace_services.scheduler.simulator.recorded import RecordedCurve, RecordedCurves
+from headrace_services.scheduler.simulator.study import StudySimulation
 
 ASHA = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9]}
 

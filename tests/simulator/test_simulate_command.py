@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from headrace.cli.failure import CommandError
 from headrace_services.scheduler.simulator.command import simulate
+from headrace_services.scheduler.simulator.engine import SimulationError
 from headrace_services.scheduler.simulator.recorded import CurveFileError
 from headrace_services.scheduler.simulator.variants import PolicyTextError
 
@@ -141,6 +142,14 @@ def test_types_failures_and_costs(small):
 def test_what_is_wrong_is_said(small, words, error, said):
     with pytest.raises(error, match=said):
         run(small, *words)
+
+
+def test_a_study_that_fits_nowhere_is_said(small, tmp_path):
+    study = tmp_path / "gang.yaml"
+    study.write_text(SMALL + "resources: {gpus: 8}\n")
+    with pytest.raises(SimulationError, match="do its resources fit on one of the 2 machines"):
+        run(str(study), "--types", "a100:2x4")
+    assert "asha" in run(str(study), "--workers", "1"), "a worker has the slots that a trial asks for"
 
 
 def test_runs_of_another_metric_or_goal_are_refused(small, runs, tmp_path):

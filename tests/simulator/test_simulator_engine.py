@@ -12,8 +12,9 @@ from headrace_services.scheduler.lifecycle import Reason, StudyState
 from headrace_services.scheduler.simulator.cluster import machines, parse_types
 from headrace_services.scheduler.simulator.costs import Costs, Failures
 from headrace_services.scheduler.simulator.curves import SeedModel
-from headrace_services.scheduler.simulator.engine import Simulation, SimulationError, StudySimulation
+from headrace_services.scheduler.simulator.engine import Simulation, SimulationError
 from headrace_services.scheduler.simulator.recorded import RecordedCurve, RecordedCurves
+from headrace_services.scheduler.simulator.study import StudySimulation
 from headrace_services.scheduler.simulator.summary import summarise
 
 RUN_ALL = {"kind": "run_all"}

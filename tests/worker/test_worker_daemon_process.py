@@ -215,3 +215,24 @@ def test_bad_arguments_are_named(arguments: list[str], error: str, tmp_path: Pat
     assert done.returncode in {1, 2}
     assert error in done.stderr
     assert "Traceback" not in done.stderr
+
+
+async def test_what_stands_by_dies_with_the_daemon(
+    site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
+) -> None:
+    daemon = await daemons.start()
+    stream = await scheduler.stream()
+    (site.root / "study_that_waits.py").write_text(
+        "import os, pathlib\n"
+        "pathlib.Path(os.environ['MARKS'], f'pid-{os.getpid()}').touch()\n"
+        "def train(t):\n    for step in t.steps():\n        t.report(loss=1.0)\n"
+    )
+    assign = site.assign(["unused"], milestone=1)
+    assign.template.callable = "study_that_waits:train"
+    stream.send(assign=assign)
+    pids = await until(lambda: len(found := list(site.marks.glob("pid-*"))) == 2 and found, "both processes")
+    daemon.kill()
+    await daemon.wait()
+    for path in pids:
+        pid = int(path.name.removeprefix("pid-"))
+        await until(lambda pid=pid: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")

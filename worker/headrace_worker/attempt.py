@@ -36,6 +36,7 @@ from headrace_worker.logs import AttemptLog, fit, last_line, shows
 from headrace_worker.process import CannotStartError, TrialProcess
 from headrace_worker.reports import Reports
 from headrace_worker.slots import Turn
+from headrace_worker.standby import Standbys
 
 log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -60,6 +61,7 @@ class Place:
     environ: Mapping[str, str]
     store: CheckpointStore
     courier: Courier
+    standbys: Standbys
     # A report with a checkpoint is in the outbox.
     saved: Callable[[str, int, PruneOrder], None]
     # An upload goes on in its thread though nobody wants it any more.
@@ -92,6 +94,8 @@ class Attempt:
         self._kill_at = float("inf")
         self._heard_at = 0.0
         self._log: AttemptLog | None = None
+        self._launch: Launch | None = None
+        self._imported = False
         self.reports = Reports(
             assign,
             checkpoint_dir=self._scratch / "checkpoints",
@@ -130,6 +134,8 @@ class Attempt:
     def attach(self) -> runtime_pb2.AttachResponse:
         """Answers with the configuration."""
         self._heard()
+        if self._imported:
+            self._stand_by()
         assign = self.assign
         return runtime_pb2.AttachResponse(
             trial=self.lease.trial,
@@ -153,12 +159,14 @@ class Attempt:
         if self._restored:
             return
         self._restored = True
+        self._stand_by()
         message = worker_pb2.Restored(lease=self.lease, read_time=request.read_time)
         await self._place.courier.post(self.lease, worker_pb2.SessionRequest(restored=message))
 
     async def report(self, request: runtime_pb2.ReportRequest) -> event_pb2.Decision:
         """Takes a report; see `Reports.report`."""
         self._heard()
+        self._stand_by()
         try:
             return await self.reports.report(request)
         finally:
@@ -268,12 +276,17 @@ class Attempt:
 
     async def _run_process(self, launch: Launch, attempt_log: AttemptLog) -> Verdict:
         self._heard_at = self._now()
-        process = await TrialProcess.spawn(launch, attempt_log)
+        slots = tuple(self._turn.indices)
+        self._launch = launch
+        process = await self._place.standbys.take(launch, slots, attempt_log)
+        self._imported = process is not None
+        process = process or await TrialProcess.spawn(launch, attempt_log.file)
         try:
             await self._place.courier.outbox.started(self.lease.lease_id, process.pid, process.started)
             exit_code = await self._supervise(process)
         finally:
             await process.group_gone()
+            self._place.standbys.idle(slots)
         return classify(
             exit_code,
             ending=self._ending,
@@ -330,6 +343,12 @@ class Attempt:
         self._place.courier.core.releasing(self.lease.lease_id)
         self._ended.set()
         self._news.set()
+
+    def _stand_by(self) -> None:
+        """The program trains now: it is time to start the process that the next trial here will find ready."""
+        launch, self._launch = self._launch, None
+        if launch is not None:
+            self._place.standbys.prepare(launch, tuple(self._turn.indices))
 
     def _saved(self, sequence: int, order: PruneOrder) -> None:
         if not self._fenced:  # else the scheduler goes on from an older checkpoint, which must stay

@@ -62,6 +62,13 @@ def worker(
         float,
         typer.Option(metavar="SECONDS", help="How long trials have to leave when the worker is stopped."),
     ] = 10.0,
+    prestart: Annotated[
+        bool,
+        typer.Option(
+            help="While a trial of a Python callable runs, import the program once more in a process that stands by "
+            "for the slot's next trial, which then starts at once."
+        ),
+    ] = True,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:
     """Run trials on this machine: one slot per GPU, or CPU slots where there is none.
@@ -97,6 +104,7 @@ def worker(
         labels=_labels(label or []),
         tls_ca=tls_ca,
         stop_grace_s=stop_grace,
+        prestart=prestart,
     )
 
     async def serve() -> None:

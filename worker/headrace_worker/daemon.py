@@ -33,6 +33,7 @@ from headrace_worker.checkpoints import CheckpointError, CheckpointStore, store_
 from headrace_worker.checkpoints.retention import PruneOrder, Retention, superseded
 from headrace_worker.courier import Courier
 from headrace_worker.devices import Devices, discover
+from headrace_worker.disk import out_of_room
 from headrace_worker.launch import study_and_number
 from headrace_worker.outbox import DurableOutbox, Entry, Outbox
 from headrace_worker.process import bury, end_group, end_strays
@@ -53,6 +54,7 @@ from headrace_worker.session_core import (
 )
 from headrace_worker.settings import WorkerSettings
 from headrace_worker.slots import Slots
+from headrace_worker.standby import Standbys
 
 log = logging.getLogger(__name__)
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -76,6 +78,7 @@ class Daemon:
         self._hurry = asyncio.Event()
         self._all_gone = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
+        self._no_room = ""
         # A thread of its own: a driver that hangs blocks nothing else.
         self._meter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="telemetry")
 
@@ -114,6 +117,7 @@ class Daemon:
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self.stop)
         async with RuntimeServer(self._attempts, settings.home / "runtime") as runtime:
+            self._standbys = Standbys(enabled=settings.prestart)
             self._place = Place(
                 devices=tuple(devices.devices),
                 runtime=runtime.address,
@@ -122,6 +126,7 @@ class Daemon:
                 environ=dict(os.environ),
                 store=store,
                 courier=courier,
+                standbys=self._standbys,
                 saved=self._retention.saved,
                 abandoned=self._abandoned,
             )
@@ -171,12 +176,14 @@ class Daemon:
                 assert_never(effect)
 
     async def telemetry(self) -> Sequence[worker_pb2.DeviceTelemetry]:
-        """Measures the devices."""
-        return await asyncio.get_running_loop().run_in_executor(self._meter, self._devices.telemetry)
+        """Measures the devices, and the disk."""
+        loop = asyncio.get_running_loop()
+        self._no_room = await loop.run_in_executor(self._meter, out_of_room, self._settings.home)
+        return await loop.run_in_executor(self._meter, self._devices.telemetry)
 
     def trouble(self) -> str:
         """Says which disk or store does not take what has to be written."""
-        found = [self._courier.outbox.trouble, *(a.trouble for a in self._attempts.values())]
+        found = [self._courier.outbox.trouble, self._no_room, *(a.trouble for a in self._attempts.values())]
         return "; ".join(dict.fromkeys(text for text in found if text))[:_TROUBLE_CHARACTERS]
 
     def beat(self) -> None:
@@ -258,6 +265,7 @@ class Daemon:
         log.info("stopping: %d trials are told to end", len(self._attempts))
         # First, lest the slots that become free now are given to the next trials.
         session.leave()
+        await self._standbys.close()
         for attempt in list(self._attempts.values()):
             attempt.stop(self._settings.stop_grace_s)
         if self._attempts:

@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from headrace_worker.backoff import Backoff
@@ -10,12 +12,27 @@ from headrace_worker.backoff import Backoff
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """No space, no quota, or a limit on the size of files."""
 
+LEAST_BYTES = 1 << 20
+"""With less room than this on its disk, a worker says so before anything has failed."""
+
 _Result = TypeVar("_Result")
 
 
 def is_full(error: OSError) -> bool:
     """Whether there was no room."""
     return error.errno in FULL
+
+
+def out_of_room(folder: Path) -> str:
+    """Says that the disk of a folder is full, or nothing. Trials that save there wait for room by themselves."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError as error:
+        return f"the disk of {folder} does not answer: {error.strerror}"
+    free = disk.f_bavail * disk.f_frsize
+    if free >= LEAST_BYTES:
+        return ""
+    return f"the disk of {folder} is full ({free} bytes free); trials wait until they can save"
 
 
 def says_full(text: str) -> bool:

@@ -14,6 +14,7 @@ from headrace.v1 import spec_pb2, worker_pb2
 
 # Marks every process of a trial, its children's children too.
 LEASE_VARIABLE = "HEADRACE_LEASE_ID"
+TRIAL_VARIABLE = "HEADRACE_TRIAL"
 _TRIAL = re.compile(r"studies/([^/]+)/trials/(\d+)")
 
 
@@ -25,6 +26,8 @@ class Launch:
     env: Mapping[str, str]
     working_dir: str
     log_path: Path
+    # The `module:function` that a process may import before its trial is known; empty where none may.
+    target: str = ""
 
 
 def study_and_number(trial: str) -> tuple[str, int]:
@@ -62,8 +65,8 @@ def launch_of(
     env[LEASE_VARIABLE] = assign.lease.lease_id
     env.update(
         HEADRACE_RUNTIME=runtime,
-        HEADRACE_TRIAL=assign.lease.trial,
         CUDA_VISIBLE_DEVICES=",".join(gpus),
+        **{TRIAL_VARIABLE: assign.lease.trial},
         **_share(assign.grant),
     )
     return Launch(
@@ -71,7 +74,16 @@ def launch_of(
         env=env,
         working_dir=template.working_dir,
         log_path=log_path(log_dir, assign.lease.trial),
+        target=_target(assign),
     )
+
+
+def _target(assign: worker_pb2.Assign) -> str:
+    """What may be imported ahead: a callable of one process, unless its template forbids it."""
+    template = assign.template
+    forbidden = template.HasField("prestart") and not template.prestart
+    gang = assign.grant.processes == spec_pb2.PROCESSES_PER_SLOT
+    return "" if forbidden or gang else template.callable
 
 
 def _share(grant: worker_pb2.Grant) -> dict[str, str]:

@@ -17,11 +17,11 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 
 from headrace_worker.launch import LEASE_VARIABLE, Launch
-from headrace_worker.logs import AttemptLog
 from headrace_worker.outbox import RecordedLease
 
 log = logging.getLogger(__name__)
@@ -46,19 +46,19 @@ class TrialProcess:
     _process: asyncio.subprocess.Process
 
     @classmethod
-    async def spawn(cls, launch: Launch, log: AttemptLog) -> "TrialProcess":
-        """Starts a program; returns when it runs. Raises `CannotStartError`."""
+    async def spawn(cls, launch: Launch, output: BinaryIO, inherited: tuple[int, ...] = ()) -> "TrialProcess":
+        """Starts a program, with descriptors of ours; returns when it runs. Raises `CannotStartError`."""
         read_end, write_end = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", str(_SHIM)),
                 *(str(os.getpid()), str(write_end), launch.working_dir, *launch.args),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=log.file,
-                stderr=log.file,
+                stdout=output,
+                stderr=output,
                 env=dict(launch.env),
                 start_new_session=True,
-                pass_fds=(write_end,),
+                pass_fds=(write_end, *inherited),
             )
         except (OSError, ValueError) as error:  # too many processes; a NUL in an argument
             os.close(read_end)
@@ -74,6 +74,11 @@ class TrialProcess:
             await process.wait()
             raise CannotStartError(problem)
         return cls(process.pid, launch.env.get(LEASE_VARIABLE, ""), _start_time(process.pid), process)
+
+    @property
+    def runs(self) -> bool:
+        """Whether the leader has not ended, as far as is known."""
+        return self._process.returncode is None
 
     async def wait(self) -> int:
         """Waits for the leader; a negative code is a signal."""
@@ -156,7 +161,14 @@ def _members(group: int) -> list[psutil.Process]:
 
 
 def _carriers(lease_id: str) -> list[psutil.Process]:
-    return [process for process in psutil.process_iter() if _carries(process, lease_id) and _alive(process)]
+    """The processes that carry a lease. A freed slot waits for this: the files are read without psutil's detour."""
+    mark = f"{LEASE_VARIABLE}={lease_id}".encode()
+    found = []
+    for pid in psutil.pids():
+        with suppress(OSError, psutil.NoSuchProcess):
+            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found.append(psutil.Process(pid))
+    return [process for process in found if _alive(process)]
 
 
 def _alive(process: psutil.Process) -> bool:

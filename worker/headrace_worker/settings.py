@@ -19,6 +19,8 @@ class WorkerSettings:
     tls_ca: Path | None = None
     # How long trials have to leave when the daemon is stopped, and the scheduler to take the news.
     stop_grace_s: float = 10.0
+    # Whether a process stands by for the next trial of each busy slot.
+    prestart: bool = True
 
     @property
     def outbox_path(self) -> Path:

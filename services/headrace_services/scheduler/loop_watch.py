@@ -7,8 +7,10 @@ ready and wait for a core. So the watch also says how much of the delay its thre
 """
 
 import asyncio
+import gc
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 log = logging.getLogger(__name__)
@@ -29,14 +31,28 @@ class LoopWatch:
     """Stalls over `LONG_S`, and those of them in which the thread itself computed for so long."""
     long_computing: int = 0
     ticks: int = 0
+    _collecting_since: float = 0.0
+    _collected_s: float = 0.0
+    """Spent on garbage since the last measurement, in any thread: all others wait meanwhile."""
 
     async def run(self) -> None:
         """Measure until cancelled."""
-        while True:
-            due, computed = time.monotonic() + TICK_S, time.thread_time()
-            await asyncio.sleep(TICK_S)
-            late_s = time.monotonic() - due
-            self.note(late_s, min(late_s, time.thread_time() - computed))
+        gc.callbacks.append(self._collector)
+        try:
+            while True:
+                self._collected_s = 0.0
+                due, computed = time.monotonic() + TICK_S, time.thread_time()
+                await asyncio.sleep(TICK_S)
+                late_s = time.monotonic() - due
+                self.note(late_s, min(late_s, time.thread_time() - computed))
+        finally:
+            gc.callbacks.remove(self._collector)
+
+    def _collector(self, phase: str, _: Mapping[str, int]) -> None:
+        if phase == "start":
+            self._collecting_since = time.monotonic()
+        else:
+            self._collected_s += time.monotonic() - self._collecting_since
 
     def note(self, late_s: float, computing_s: float) -> None:
         """Take one measurement in."""
@@ -47,9 +63,10 @@ class LoopWatch:
         self.long_computing += computing_s > LONG_S
         if computing_s > LONG_S:
             log.info(
-                "the event loop stood still for %.0f ms, %.0f ms of it computing",
+                "the event loop stood still for %.0f ms, %.0f ms of it computing (%.0f ms collecting garbage)",
                 late_s * 1e3,
                 computing_s * 1e3,
+                self._collected_s * 1e3,
             )
 
     def __str__(self) -> str:

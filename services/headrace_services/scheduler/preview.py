@@ -15,8 +15,9 @@ from headrace_services.scheduler.policies import make_policy
 from headrace_services.scheduler.samplers import Params, make_sampler
 from headrace_services.scheduler.simulator.cluster import machines_for
 from headrace_services.scheduler.simulator.curves import SeedModel
-from headrace_services.scheduler.simulator.engine import Simulation, StudySimulation
+from headrace_services.scheduler.simulator.engine import Simulation
 from headrace_services.scheduler.simulator.scenario import expected_trials
+from headrace_services.scheduler.simulator.study import StudySimulation
 
 REPORTS = 1500
 """About how many reports are simulated, over all runs."""

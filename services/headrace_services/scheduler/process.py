@@ -7,7 +7,6 @@ that loses nothing either.
 """
 
 import asyncio
-import gc
 import ipaddress
 import logging
 import random
@@ -25,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InvalidFieldError, Violation
 from headrace.v1 import study_pb2, study_pb2_grpc, worker_pb2, worker_pb2_grpc
+from headrace_services.scheduler import collector
 from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.loop_watch import LoopWatch
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
@@ -59,7 +59,7 @@ class Settings:
     drain_grace_s: float = 10.0
     sampler_processes: int = 2
     """How many processes make proposals; they start when a study first asks for one."""
-    proposal_limit_s: float = 60.0
+    proposal_limit_s: float = 120.0
     """How long one attempt at a proposal may take."""
 
 
@@ -157,6 +157,7 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         watch = LoopWatch()
         background = [
             tasks.create_task(watch.run()),
+            tasks.create_task(collector.run()),
             tasks.create_task(hub.run_spreading()),
             tasks.create_task(heartbeats.run()),
             tasks.create_task(registry.run_notifying()),
@@ -164,9 +165,7 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
             tasks.create_task(Sweeper(hub, settings.timing.lease_ttl_s).run()),
             tasks.create_task(suggester.run()),
         ]
-        # What is here now stays: the collector, which stops the event loop, need not look at it again.
-        gc.collect()
-        gc.freeze()
+        collector.put_aside()
         host = settings.listen.rpartition(":")[0]
         print(f"headrace scheduler: serving on {host}:{port}", flush=True)  # what starters wait for
         await stop.wait()

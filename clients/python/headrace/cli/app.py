@@ -33,6 +33,7 @@ SERVICES = {
     "planner": ("services", "Serve training plans over gRPC."),
     "plan": ("services", "Plan how to split a training job over a cluster."),
     "simulate": ("services", "Run a study on a virtual cluster: what each policy would cost and find."),
+    "replay": ("services", "Compare every decision of a study with a replay of its event log."),
 }
 """The commands that start services: the extra that brings each, and its line in the list of commands."""
 

@@ -110,6 +110,9 @@ class Summary:
             text = (
                 f"did not reach the full budget ({baseline.outcome}, {wording.plural(baseline.step, 'step')})"
             )
+        elif self.outcome.several:
+            values = wording.objectives(baseline, self.study.spec.objectives)
+            text = f"{values} at the full budget ({baseline.step} steps)"
         else:
             text = f"{metric} {wording.number(self.outcome.baseline_value)} at the full budget ({baseline.step} steps)"
             if baseline.best_value is not None and baseline.best_value != self.outcome.baseline_value:

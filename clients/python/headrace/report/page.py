@@ -116,10 +116,9 @@ def _fronts(data: StudyData) -> list[str]:
     ]
     if not figures:
         return []
-    what = (
-        "One point a trial, by its last report. The line joins the trials that no other one beats in every objective; "
-        "of more than two objectives each pair is drawn, so that some of them lie behind the line's points."
-    )
+    what = "One point a trial, by its last report. Those of the front are beaten by no other one in every objective."
+    if len(figures) > 1:
+        what += " Each pair of objectives has a figure; what looks beaten in one is not in another."
     return [_section("Front", what, "".join(figures))]
 
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec.problems import Loc, Problem, did_you_mean
+from headrace.spec.resources import WHOLE
 from headrace.spec.study import StudySpec, check_study_id, known_keys, plain_loc, spec_problems
 from headrace.spec.yaml import read_yaml
 
@@ -66,6 +67,7 @@ def parse_study_text(text: str, *, folder: Path) -> tuple[str, StudySpec]:
     plain = _renamed(named, _TOP, (), problems, extra=("name",))
     _spell_out_trial(plain, folder, problems)
     _spell_out_space(plain, problems)
+    _spell_out_resources(plain)
     problems += (empty := _empty_rungs(plain))
     spec: StudySpec | None = None
     try:
@@ -137,6 +139,17 @@ def _spell_out_trial(plain: dict[str, Any], folder: Path, problems: list[Problem
     if isinstance(template.get("env"), Mapping):
         template["env"] = {name: _env_text(value) for name, value in template["env"].items()}
     plain["template"] = template
+
+
+def _spell_out_resources(plain: dict[str, Any]) -> None:
+    """A share of a GPU, written as the fraction that it is: `gpus: 0.25`."""
+    resources = plain.get("resources")
+    if not isinstance(resources, Mapping):
+        return
+    gpus = resources.get("gpus")
+    if isinstance(gpus, float) and 0 < gpus < 1 and "gpu_milli" not in resources:
+        rest = {key: value for key, value in resources.items() if key != "gpus"}
+        plain["resources"] = {**rest, "gpu_milli": round(gpus * WHOLE)}
 
 
 def _empty_rungs(plain: Mapping[str, Any]) -> list[Problem]:

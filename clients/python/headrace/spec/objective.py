@@ -150,22 +150,3 @@ def objective_vector(
 def is_feasible(constraints: Iterable[Constraint], metrics: Mapping[str, float]) -> bool:
     """Whether the metrics meet every constraint."""
     return all(constraint.excess(metrics.get(constraint.metric)) <= 0 for constraint in constraints)
-
-
-def front(vectors: Sequence[Sequence[float]], objectives: Sequence[Objective]) -> list[int]:
-    """The places of the vectors that no other one dominates, by the first objective; equal ones all count.
-
-    Each vector is compared with the front so far, after a sort that lets no later vector dominate an earlier one:
-    O(n log n + n·f) for a front of f.
-    """
-    signs = [objective.sign for objective in objectives]
-    turned = [tuple(sign * value for sign, value in zip(signs, vector, strict=True)) for vector in vectors]
-    found: list[int] = []
-    for place in sorted(range(len(turned)), key=lambda place: (turned[place], place)):
-        if not any(_dominates(turned[other], turned[place]) for other in reversed(found)):
-            found.append(place)
-    return found
-
-
-def _dominates(left: tuple[float, ...], right: tuple[float, ...]) -> bool:
-    return left != right and all(a <= b for a, b in zip(left, right, strict=True))

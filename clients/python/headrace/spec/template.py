@@ -45,6 +45,8 @@ class TrialTemplate(SpecModel):
     python: Text = ""
     grace: Duration | None = None
     report_timeout: Duration | None = None
+    prestart: bool = True
+    """Whether a callable's module may be imported before the trial is known, by a process that stands by."""
 
     @model_validator(mode="after")
     def _sound(self) -> Self:

@@ -1319,12 +1319,17 @@ class TrialTemplate(_message.Message):
     PYTHON_FIELD_NUMBER: _builtins.int
     GRACE_FIELD_NUMBER: _builtins.int
     REPORT_TIMEOUT_FIELD_NUMBER: _builtins.int
+    PRESTART_FIELD_NUMBER: _builtins.int
     callable: _builtins.str
     """`module:function`, imported with `working_dir` on the path and called with the trial."""
     working_dir: _builtins.str
     """Where the program lies: an absolute path that every worker can reach."""
     python: _builtins.str
     """The Python interpreter for a callable; empty means the worker's own."""
+    prestart: _builtins.bool
+    """For a callable: whether its module may be imported in a process that stands by for the slot's next trial,
+    before that trial is known; absent means yes.
+    """
     @_builtins.property
     def command(self) -> Global___CommandLine:
         """A command line, whose placeholders `{parameter}`, `{trial}` and `{seed}` are filled in."""
@@ -1351,13 +1356,19 @@ class TrialTemplate(_message.Message):
         python: _builtins.str = ...,
         grace: _duration_pb2.Duration | None = ...,
         report_timeout: _duration_pb2.Duration | None = ...,
+        prestart: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["callable", b"callable", "command", b"command", "grace", b"grace", "program", b"program", "report_timeout", b"report_timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_prestart", b"_prestart", "callable", b"callable", "command", b"command", "grace", b"grace", "prestart", b"prestart", "program", b"program", "report_timeout", b"report_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["callable", b"callable", "command", b"command", "env", b"env", "grace", b"grace", "program", b"program", "python", b"python", "report_timeout", b"report_timeout", "working_dir", b"working_dir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prestart", b"_prestart", "callable", b"callable", "command", b"command", "env", b"env", "grace", b"grace", "prestart", b"prestart", "program", b"program", "python", b"python", "report_timeout", b"report_timeout", "working_dir", b"working_dir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__prestart: _TypeAlias = _typing.Literal["prestart"]  # noqa: Y015
+    _WhichOneofArgType__prestart: _TypeAlias = _typing.Literal["_prestart", b"_prestart"]  # noqa: Y015
     _WhichOneofReturnType_program: _TypeAlias = _typing.Literal["callable", "command"]  # noqa: Y015
     _WhichOneofArgType_program: _TypeAlias = _typing.Literal["program", b"program"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prestart) -> _WhichOneofReturnType__prestart | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_program) -> _WhichOneofReturnType_program | None: ...
 
 Global___TrialTemplate: _TypeAlias = TrialTemplate  # noqa: Y015

@@ -16,7 +16,6 @@ from headrace.spec import (
 )
 from headrace.spec.rungs import GeometricPolicy
 from headrace_services.scheduler.policies.asha import make_asha
-from headrace_services.scheduler.policies.learning_curve import make_learning_curve
 from headrace_services.scheduler.policies.median import make_median
 from headrace_services.scheduler.policies.pasha import make_pasha
 from headrace_services.scheduler.policies.pbt import make_pbt
@@ -71,6 +70,9 @@ def _plain(spec: StudySpec) -> Policy:
         case MedianPolicy() as median:
             return make_median(spec, median)
         case LearningCurvePolicy() as learning_curve:
+            # Slow to import (SciPy), and a scheduler must be back soon after it was killed.
+            from headrace_services.scheduler.policies.learning_curve import make_learning_curve
+
             return make_learning_curve(spec, learning_curve)
         case RungMedianPolicy() as rung_median:
             return make_rung_median(spec, rung_median)

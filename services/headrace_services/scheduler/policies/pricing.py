@@ -20,8 +20,6 @@ finite value is always paused: it is never continued. Where nothing was measured
 
 from dataclasses import replace
 
-from scipy.special import betainc
-
 from headrace_services.scheduler.policies.protocol import (
     Action,
     PausePrice,
@@ -106,6 +104,8 @@ class PricedPauses(Policy):
 
 def promotion_probability(rank: int, results: int, eta: int) -> float:
     """The probability that the trial at a rank belongs to the best 1/η of all that may still come."""
+    from scipy.special import betainc  # slow to import, and a scheduler must be back soon after it was killed
+
     return float(betainc(rank, results + 1 - rank, 1 / eta))
 
 

@@ -32,37 +32,32 @@ class Ranking:
         self._sign = -1.0 if maximize else 1.0
         self._all: SortedList = SortedList()
         self._waiting: SortedList = SortedList()
-        self._entries: dict[int, Entry] = {}
         self._results: dict[int, RungResult] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._results)
 
     def __contains__(self, trial: int) -> bool:
-        return trial in self._entries
+        return trial in self._results
 
     def add(self, result: RungResult, *, waits: bool) -> None:
         """Enter a result; a ValueError says that the trial is there already."""
-        if result.trial in self._entries:
+        if result.trial in self._results:
             raise ValueError(f"trial {result.trial} is recorded at rung {result.rung} already")
-        entry: Entry = (1, 0.0, result.arrival, result.trial)
-        if result.value is not None and result.finite:
-            entry = (0, self._sign * result.value, result.arrival, result.trial)
-        self._entries[result.trial] = entry
         self._results[result.trial] = result
-        self._all.add(entry)
+        self._all.add(self.entry(result.trial))
         if waits:
             self.wait(result.trial)
 
     def wait(self, trial: int) -> None:
         """Let a recorded trial wait here for promotion; one without a finite value never does."""
-        entry = self._entries[trial]
+        entry = self.entry(trial)
         if entry[0] == 0 and entry not in self._waiting:
             self._waiting.add(entry)
 
     def leave(self, trial: int) -> None:
         """Let a trial wait here no more."""
-        self._waiting.discard(self._entries[trial])
+        self._waiting.discard(self.entry(trial))
 
     def result(self, trial: int) -> RungResult:
         """The trial's result; a ValueError says that it has none here."""
@@ -73,16 +68,19 @@ class Ranking:
 
     def entry(self, trial: int) -> Entry:
         """What the trial's result is ordered by."""
-        return self._entries[trial]
+        result = self._results[trial]
+        if result.value is not None and result.finite:
+            return (0, self._sign * result.value, result.arrival, trial)
+        return (1, 0.0, result.arrival, trial)
 
     @property
     def trials(self) -> list[int]:
         """Whose results these are, in order of arrival."""
-        return list(self._entries)
+        return list(self._results)
 
     def place(self, trial: int) -> Place:
         """Where the trial's result stands now."""
-        tier, signed, _, _ = entry = self._entries[trial]
+        tier, signed, _, _ = entry = self.entry(trial)
         return Place(
             rank=self._all.index(entry) + 1,
             level=self._all.bisect_left((tier, signed)) + 1,
@@ -103,7 +101,7 @@ class Ranking:
 
     def waiting_rank(self, trial: int) -> int | None:
         """The trial's rank among those that wait, from 1; None when it does not wait."""
-        entry = self._entries[trial]
+        entry = self.entry(trial)
         return int(self._waiting.index(entry)) + 1 if entry in self._waiting else None
 
     def value_at(self, rank: int) -> float | None:

@@ -64,14 +64,18 @@ class AskTellCalls(Calls):
             return Suggest(client_id=client_id, ttl_s=ttl_s)
 
         request_identity = identify(request, request.request_id)
-        async with transaction(self.hub.engine) as conn:
-            study = await studies.find(conn, study_id)
+        study = self.known(study_id)
+        if study is None:
+            async with transaction(self.hub.engine) as conn:
+                study = await studies.find(conn, study_id)
         loop = asyncio.get_running_loop()
         until = loop.time() + _patience_s(context)
         async with self.hub.watching(study.id if study else 0) as changed:
             while True:
                 try:
-                    response = await self.change(request_identity, study_id, arrival, _suggestion)
+                    response = await self.change(
+                        request_identity, study_id, arrival, _suggestion, lasting=True
+                    )
                 except ProposalComingError:
                     left_s = until - loop.time()
                     if left_s <= 0:
@@ -108,7 +112,7 @@ class AskTellCalls(Calls):
             )
 
         request_identity = identify(request, request.request_id)
-        response = await self.change(request_identity, name.study, arrival, _decision)
+        response = await self.change(request_identity, name.study, arrival, _decision, lasting=True)
         return pb.ReportTrialResponse.FromString(_fresh(response, request.lease))
 
     async def CompleteTrial(
@@ -137,7 +141,7 @@ class AskTellCalls(Calls):
             return pb.CompleteTrialResponse(trial=await trial_message(conn, study, name.number))
 
         request_identity = identify(request, request.request_id)
-        response = await self.change(request_identity, name.study, arrival, answer)
+        response = await self.change(request_identity, name.study, arrival, answer, lasting=True)
         return pb.CompleteTrialResponse.FromString(_fresh(response, request.lease))
 
 

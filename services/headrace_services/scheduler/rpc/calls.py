@@ -30,6 +30,8 @@ from headrace_services.scheduler.store.trials import TrialView
 ATTEMPTS = 5
 """How often a transaction that lost against another one is tried again."""
 
+MOST_KNOWN = 1024
+
 Answer = Callable[[AsyncConnection, Study, Outcome], Awaitable[Message]]
 Context = grpc.aio.ServicerContext[Any, Any]
 Change = Command | ReportArrived | ExitedArrived
@@ -41,15 +43,35 @@ class Calls:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.snapshots = Snapshots(hub.engine)
+        self._known: dict[str, Study] = {}
+        """Studies by name, for what of them never changes."""
+
+    def known(self, study_id: str) -> Study | None:
+        """A study that was found here before, for what of it never changes; it may have been deleted since."""
+        return self._known.get(study_id)
 
     async def change(
-        self, request: Request | None, study_id: str, arrival: Callable[[Study], Change], answer: Answer
+        self,
+        request: Request | None,
+        study_id: str,
+        arrival: Callable[[Study], Change],
+        answer: Answer,
+        *,
+        lasting: bool = False,
     ) -> bytes:
         """Put a change into the study's next step. Returns the response, or the first one of a repeated request.
 
         `arrival` may refuse the request, given the study; `answer` makes the response, inside the step. A request
-        without an id gets one here: a step whose commit got through, but not the word of it, is run again.
+        without an id gets one here: a step whose commit got through, but not the word of it, is run again. With
+        `lasting` both look only at what of a study never changes, which is known from the first call on.
         """
+        once_only = request or Request(id=f"call-{secrets.token_hex(16)}", method="", digest=b"")
+        study = self.known(study_id) if lasting else None
+        if study is not None:
+            try:
+                return await self._submit(study, once_only, arrival, answer, lasting=True)
+            except StudyNotFoundError:  # deleted; perhaps there is another one of this name
+                self._known.pop(study_id, None)
         try:
             async with transaction(self.hub.engine) as conn:
                 study = await find_study(conn, study_id)
@@ -58,15 +80,27 @@ class Calls:
             if first is not None:
                 return first
             raise
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        self._known[study_id] = study
+        return await self._submit(study, once_only, arrival, answer, lasting=lasting)
 
+    async def _submit(
+        self,
+        study: Study,
+        request: Request,
+        arrival: Callable[[Study], Change],
+        answer: Answer,
+        *,
+        lasting: bool,
+    ) -> bytes:
         async def respond(conn: AsyncConnection, outcome: Outcome) -> bytes:
-            now = await studies.get(conn, study.id)
+            now = study if lasting else await studies.get(conn, study.id)
             if now is None:
-                raise StudyNotFoundError(f"study '{study_id}' was deleted")
+                raise StudyNotFoundError(f"study '{study.name}' was deleted")
             return (await answer(conn, now, outcome)).SerializeToString()
 
-        once_only = request or Request(id=f"call-{secrets.token_hex(16)}", method="", digest=b"")
-        submission = Submission(arrival=arrival(study), request=once_only, respond=respond)
+        submission = Submission(arrival=arrival(study), request=request, respond=respond)
         settled = await self.hub.submit(study.id, submission)
         assert settled.response is not None, "submit raises what was refused"
         return settled.response

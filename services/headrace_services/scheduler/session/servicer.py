@@ -15,6 +15,7 @@ from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.worker_session import (
     SlowWorkerError,
+    StreamBrokeError,
     SupersededError,
     Timing,
     WorkerSession,
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 HELLO_WITHIN_S = 10.0
 
-_ENDS = (SlowWorkerError, SupersededError, HeadraceError)
+_ENDS = (SlowWorkerError, StreamBrokeError, SupersededError, HeadraceError)
 """What ends a session without being a defect; the worker comes back."""
 
 Context = ServicerContext[worker_pb2.SessionRequest, worker_pb2.SessionResponse]
@@ -66,6 +67,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             log.warning("session ended: %s", first)
             if isinstance(first, HeadraceError):
                 raise first from group
+            if isinstance(first, SlowWorkerError):
+                # A status would wait behind what the worker does not read. A call that is dropped is reset at once.
+                raise asyncio.CancelledError from first
             await context.abort(grpc.StatusCode.ABORTED, str(first))
         finally:
             self._registry.remove(worker_id, session)

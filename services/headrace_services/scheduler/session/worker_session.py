@@ -8,6 +8,8 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
+import grpc
+
 from headrace.errors import DatabaseUnavailableError, DrainingError, HeadraceError, StudyNotFoundError
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_services.scheduler.arrivals import (
@@ -52,6 +54,10 @@ class Timing:
     """About when a worker is asked to connect anew, so that streams spread over the replicas again."""
     drain_grace_s: float = 10.0
     """How long a worker that is asked to go may still listen for answers."""
+
+
+class StreamBrokeError(Exception):
+    """A message could not be written: the connection is gone."""
 
 
 class SlowWorkerError(Exception):
@@ -264,18 +270,24 @@ class WorkerSession:
 
     async def _write(self, write: Callable[[worker_pb2.SessionResponse], object]) -> None:
         while True:
-            message = await self._outgoing.get()
-            if isinstance(message, (Assignment, Cancellation, Vacation)):
-                response = await self._order_message(message)
-            else:
-                response = message
-            if response is not None:
-                try:
-                    async with asyncio.timeout(self._timing.lease_ttl_s):
-                        await write(response)  # type: ignore[misc]  # grpc.aio's write is a coroutine function
-                except TimeoutError:
-                    raise self._slow() from None
-            self._outgoing.task_done()
+            batch = [await self._outgoing.get()]
+            while not self._outgoing.empty():
+                batch.append(self._outgoing.get_nowait())
+            for message in _acknowledged_together(batch):
+                if isinstance(message, (Assignment, Cancellation, Vacation)):
+                    response = await self._order_message(message)
+                else:
+                    response = message
+                if response is not None:
+                    try:
+                        async with asyncio.timeout(self._timing.lease_ttl_s):
+                            await write(response)  # type: ignore[misc]  # grpc.aio's write is a coroutine function
+                    except TimeoutError:
+                        raise self._slow() from None
+                    except grpc.aio.InternalError:
+                        raise StreamBrokeError(f"the stream of worker '{self._name}' broke") from None
+            for _ in batch:
+                self._outgoing.task_done()
 
     async def _cut_off_when_full(self) -> None:
         """Whoever does not read is cut off, and reads what it missed in its next session."""
@@ -391,6 +403,22 @@ class WorkerSession:
         self._studies[study.id] = study
         self._study_ids[study.name] = study.id
         return study
+
+
+def _acknowledged_together(
+    outgoing: list[worker_pb2.SessionResponse | Order],
+) -> list[worker_pb2.SessionResponse | Order]:
+    """The same with one acknowledgement, after all answers: what is acknowledged is not asked about again."""
+    ack = worker_pb2.Ack()
+    others = []
+    for message in outgoing:
+        if isinstance(message, worker_pb2.SessionResponse) and message.HasField("ack"):
+            ack.MergeFrom(message.ack)
+        else:
+            others.append(message)
+    if len(others) < len(outgoing):
+        others.append(worker_pb2.SessionResponse(ack=ack))
+    return others
 
 
 class SupersededError(Exception):

@@ -9,13 +9,11 @@ import typer
 from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session
-from headrace.spec import StudySpec, load_study_file
+from headrace.spec import load_study_file
 
 if TYPE_CHECKING:
-    from headrace_services.scheduler.simulator.recorded import CurveFile
     from headrace_services.scheduler.simulator.reporting import Times
     from headrace_services.scheduler.simulator.scenario import Scenario
-    from headrace_services.scheduler.simulator.variants import Variant
 
 CLUSTER, CURVES, SEVERAL, COSTS = "Cluster", "Curves", "Several policies, several seeds", "Costs and failures"
 
@@ -168,6 +166,7 @@ def simulate(
 
     headrace simulate study.yaml --types h100:2x8@2.5,a100:4x8 --mttf 86400 --repair 600
     """
+    from headrace_services.scheduler.simulator import asking
     from headrace_services.scheduler.simulator.reporting import Times
 
     output = Session.of(context).output
@@ -176,9 +175,9 @@ def simulate(
             f"--plot: '{plot}' is neither .svg nor .html.", remedy="Choose one of the two.", code=USAGE
         )
     loaded = load_study_file(file)
-    recorded = _recorded(curves, curve_steps, loaded.spec)
-    variants = _variants(loaded.spec, compare, sweep)
-    scenario = _scenario(
+    recorded = asking.recorded(curves, curve_steps, loaded.spec)
+    variants = asking.variants(loaded.spec, compare, sweep)
+    scenario = asking.scenario(
         variants,
         loaded.spec.rungs(),
         workers,
@@ -211,96 +210,6 @@ def simulate(
         )
     if written:
         output.note(f"wrote {plot}")
-
-
-def _recorded(path: Path | None, steps: str, spec: StudySpec) -> "CurveFile | None":
-    from headrace_services.scheduler.simulator.recorded import COLUMN, REPORTS, read_curves
-
-    if steps not in (REPORTS, COLUMN):
-        raise CommandError(
-            f"--curve-steps: '{steps}' is neither reports nor column.", remedy="Choose one.", code=USAGE
-        )
-    if path is None:
-        return None
-    found = read_curves(path, steps=steps)
-    objective = spec.objective
-    if found.goal is not None and found.goal != objective.goal.value:
-        raise CommandError(
-            f"{path}: the runs have the goal to {found.goal} their metric, the study is to {objective.goal.value}.",
-            remedy="Change objective.goal in the study.",
-            code=USAGE,
-        )
-    if found.metric is not None and found.metric != objective.metric:
-        raise CommandError(
-            f"{path}: the runs recorded '{found.metric}', the study's objective is '{objective.metric}'.",
-            remedy=f"Write objective.metric: {found.metric} in the study.",
-            code=USAGE,
-        )
-    if found.longest < spec.rungs()[0]:
-        raise CommandError(
-            f"{path}: the longest run has {found.longest} steps and never reaches the first rung, {spec.rungs()[0]}.",
-            remedy="Choose a smaller budget and lower rungs, or --curve-steps column.",
-            code=USAGE,
-        )
-    return found
-
-
-def _variants(spec: StudySpec, compare: str | None, sweep: str | None) -> "tuple[Variant, ...]":
-    from headrace_services.scheduler.simulator.variants import OWN, compared, swept
-
-    variants = compared(spec, compare or OWN)
-    if sweep is not None:
-        if len(variants) > 1:
-            raise CommandError(
-                "--sweep varies one policy, but --compare names several.",
-                remedy="Name one policy with --compare, or none for the study's own.",
-                code=USAGE,
-            )
-        _, variants = swept(variants[0].spec, sweep)
-    for one in variants:
-        if one.spec.policy.kind == "pbt":
-            raise CommandError(
-                "population-based training changes configurations on the way; no recorded or drawn curve can follow.",
-                remedy="Simulate another policy: --compare asha.",
-                code=USAGE,
-            )
-    return variants
-
-
-def _scenario(
-    variants: "tuple[Variant, ...]",
-    reports_at: tuple[int, ...],
-    workers: int,
-    types: str | None,
-    recorded: "CurveFile | None",
-    *,
-    shuffled: bool,
-    seconds_per_step: float | None,
-    within: float,
-    costs: tuple[float, float, float],
-    failures: tuple[float | None, float, float],
-) -> "Scenario":
-    from headrace_services.scheduler.simulator.cluster import machines_for, parse_types
-    from headrace_services.scheduler.simulator.costs import Costs, Failures
-    from headrace_services.scheduler.simulator.scenario import Scenario
-
-    try:
-        cluster = parse_types(types) if types is not None else machines_for(variants[0].spec, workers)
-    except ValueError as error:
-        raise CommandError(f"--types: {error}.", code=USAGE) from None
-    size, bandwidth, start_s = costs
-    mttf, detect, repair = failures
-    return Scenario(
-        variants=variants,
-        machines=cluster,
-        file=recorded,
-        shuffled=shuffled,
-        reports_at=reports_at,
-        seconds_per_step=seconds_per_step or 1.0,
-        costs=Costs.of_size(size * 1e9, bandwidth * 1e9, start_s=start_s),
-        failures=Failures(mean_time_s=mttf, detect_s=detect, repair_s=repair),
-        within=within,
-    )
 
 
 def _headline(name: str, scenario: "Scenario") -> str:

@@ -4,7 +4,7 @@ Time stands still while the scheduler decides. An event is something that arrive
 checkpoint, a program's end, a silent worker), or a machine that comes back. Each makes one step of its study, whose
 orders start and cancel runs; when the step leaves slots free, the other studies are asked in turn.
 
-Who is authoritative: the rows (`rows`), which the production core changes. A `_Run` is the worker's side of a lease:
+Who is authoritative: the rows (`rows`), which the production core changes. A `Run` is the worker's side of a lease:
 when a lease is over, whatever its run still had in the heap is dropped, as the database would call it stale.
 
 Equal times: the last slot first. Any rule would do; this one is the seed's, whose workers are numbered from the end.
@@ -14,10 +14,10 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 
-from headrace.spec import StudySpec
+from headrace.errors import HeadraceError
 from headrace_services.scheduler.arrivals import (
     Accepted,
     Arrival,
@@ -33,107 +33,20 @@ from headrace_services.scheduler.arrivals import (
     Vacation,
 )
 from headrace_services.scheduler.lifecycle import Reason, State
-from headrace_services.scheduler.policies import make_policy
 from headrace_services.scheduler.records import Checkpoint, Lease, Trial
 from headrace_services.scheduler.simulator.cluster import Machine
 from headrace_services.scheduler.simulator.cluster_rows import ClusterRows
-from headrace_services.scheduler.simulator.costs import Costs, Failures
-from headrace_services.scheduler.simulator.curves import Curve, Curves
-from headrace_services.scheduler.simulator.proposals import Proposals
-from headrace_services.scheduler.simulator.record import Record, Segment, Stay
-from headrace_services.scheduler.simulator.rows import StudyRows
-from headrace_services.scheduler.simulator.steps import Stepped, runs_on_slots, step
-from headrace_services.scheduler.step.cache import StudyCache
+from headrace_services.scheduler.simulator.costs import Failures
+from headrace_services.scheduler.simulator.record import Segment, Stay
+from headrace_services.scheduler.simulator.steps import Stepped, step
+from headrace_services.scheduler.simulator.study import Run, StudySimulation
 
 MOST_TURNS = 16
 """How often a study is asked again at one moment while others leave slots to it."""
 
 
-class SimulationError(Exception):
+class SimulationError(HeadraceError):
     """The simulation cannot go on: nothing runs, nothing will come, and the study is not over."""
-
-
-@dataclass(slots=True, eq=False)
-class _Run:
-    """A trial on a machine."""
-
-    study: "StudySimulation"
-    lease: Lease
-    curve: Curve
-    speed: float
-    start_s: float
-    from_step: int
-    step: int
-    alive: bool = True
-    sequence: int = 0
-    tie: tuple[int, int] = (0, 0)
-    plan: int = 0
-    """Counts what it was about to do; a plan that was changed is dropped from the heap."""
-    segment: Segment | None = None
-
-    @property
-    def worker_id(self) -> int:
-        """The machine that it is on."""
-        assert self.lease.worker_id is not None
-        return self.lease.worker_id
-
-    def next_sequence(self) -> int:
-        """The number of its next message."""
-        self.sequence += 1
-        return self.sequence
-
-
-@dataclass(slots=True, eq=False)
-class StudySimulation:
-    """One study in a simulation: its rows, its curves and its record."""
-
-    rows: StudyRows
-    curves: Curves
-    costs: Costs
-    record: Record = field(default_factory=Record)
-    runs: dict[str, _Run] = field(default_factory=dict)
-    known: dict[int, Curve] = field(default_factory=dict)
-    idle: float = 0.0
-    """Slots that are free now although a trial waits for one."""
-
-    @classmethod
-    def of(
-        cls,
-        spec: StudySpec,
-        curves: Curves,
-        *,
-        costs: Costs | None = None,
-        name: str = "study",
-        number: int = 1,
-        log: bool = False,
-    ) -> "StudySimulation":
-        """A study before its first trial. With `log` the production event log is kept in `rows.events`."""
-        placed = runs_on_slots(spec)
-        cache = StudyCache(spec=placed, policy=make_policy(placed), sampler=Proposals(placed, curves))
-        rows = StudyRows(placed, cache, name=name, number=number)
-        if log:
-            rows.events = []
-        return cls(rows=rows, curves=curves, costs=costs or Costs())
-
-    @property
-    def spec(self) -> StudySpec:
-        return self.rows.study.spec
-
-    @property
-    def width(self) -> float:
-        """How many slots one of its trials takes."""
-        return self.spec.resources.slots * self.spec.resources.milli / 1000
-
-    @property
-    def over(self) -> bool:
-        """Whether the study has ended."""
-        return self.rows.study.state.ended
-
-    def curve(self, number: int) -> Curve:
-        """The curve of a trial."""
-        if number not in self.known:
-            self.known[number] = self.curves.curve(number)
-        return self.known[number]
 
 
 class Simulation:
@@ -167,7 +80,9 @@ class Simulation:
             self._step(study, Kick())
         while not all(study.over for study in self.studies):
             if not self._waiting:
-                raise SimulationError(self._stuck())
+                raise SimulationError(
+                    self._stuck(), remedy="Simulate machines that a trial fits on, with --types."
+                )
             at_s, _, _, happen = heapq.heappop(self._heap)
             for study in self.studies:
                 study.record.idle_pending_s += study.idle * (at_s - self.now_s)
@@ -239,7 +154,7 @@ class Simulation:
                     if run is not None:
                         self._leave_soon(run)
             case _:
-                raise SimulationError(f"{type(order).__name__} has no counterpart in a simulation")
+                raise TypeError(f"{type(order).__name__} has no counterpart in a simulation")
 
     # --- the workers' side ---------------------------------------------------------------------------
 
@@ -247,7 +162,7 @@ class Simulation:
         assert lease.worker_id is not None
         machine = self.cluster.machines[lease.worker_id]
         wider = len(lease.slots) / study.spec.resources.slots
-        run = _Run(
+        run = Run(
             study=study,
             lease=lease,
             curve=study.curve(trial.number),
@@ -267,7 +182,7 @@ class Simulation:
         else:
             self._train(run, trial.milestone, self.now_s + wait_s)
 
-    def _restored(self, run: _Run) -> None:
+    def _restored(self, run: Run) -> None:
         if not run.alive:
             return
         self._step(
@@ -283,7 +198,7 @@ class Simulation:
         if run.alive:
             self._train(run, run.study.rows.trials[run.lease.number].milestone, self.now_s)
 
-    def _train(self, run: _Run, milestone: int | None, start_s: float) -> None:
+    def _train(self, run: Run, milestone: int | None, start_s: float) -> None:
         """Train until the report at or past the milestone, or until the program ends by itself."""
         last = run.curve.last_step
         target = run.curve.report_step(run.step, milestone if milestone is not None else run.step + 1)
@@ -300,7 +215,7 @@ class Simulation:
         )
         self._report_at(run, segment, saves=milestone is None or target >= milestone or target == last)
 
-    def _leave_soon(self, run: _Run) -> None:
+    def _leave_soon(self, run: Run) -> None:
         """It was asked to leave at its next report: the first one on the way that is still to come. It saves there."""
         segment = run.segment
         if not run.alive or segment is None or segment.trained_s <= self.now_s:
@@ -312,7 +227,7 @@ class Simulation:
                 self._report_at(run, replace(segment, to_step=target, trained_s=trained_s), saves=True)
                 return
 
-    def _report_at(self, run: _Run, segment: Segment, *, saves: bool) -> None:
+    def _report_at(self, run: Run, segment: Segment, *, saves: bool) -> None:
         """Train a segment and report at its end; what the run was about to do before is dropped."""
         run.segment = segment
         run.plan += 1
@@ -321,7 +236,7 @@ class Simulation:
         when_s = segment.trained_s + wait_s
         self._at(when_s, run.tie, lambda: self._report(run, segment.to_step, plan, saves=saves))
 
-    def _report(self, run: _Run, at: int, plan: int, *, saves: bool) -> None:
+    def _report(self, run: Run, at: int, plan: int, *, saves: bool) -> None:
         if not run.alive or plan != run.plan:
             return
         assert run.segment is not None
@@ -366,7 +281,7 @@ class Simulation:
         else:
             self._train(run, study.rows.trials[run.lease.number].milestone, self.now_s)
 
-    def _exit(self, run: _Run) -> None:
+    def _exit(self, run: Run) -> None:
         self._step(
             run.study,
             ExitedArrived(
@@ -379,13 +294,13 @@ class Simulation:
         )
         self._end(run, self._ending(run))
 
-    def _ending(self, run: _Run) -> str:
+    def _ending(self, run: Run) -> str:
         trial = run.study.rows.trials[run.lease.number]
         if trial.state is not State.TERMINATED:
             return "paused"
         return (trial.reason or Reason.CANCELLED).lower()
 
-    def _end(self, run: _Run, ending: str) -> None:
+    def _end(self, run: Run, ending: str) -> None:
         if not run.alive:
             return
         run.alive = False
@@ -426,7 +341,7 @@ class Simulation:
         repaired_s = self.now_s + max(self._failures.repair_s, self._failures.detect_s)
         self._at(repaired_s, (1, 0), lambda: self._repair(machine_id, clock))
 
-    def _expire(self, run: _Run) -> Callable[[], None]:
+    def _expire(self, run: Run) -> Callable[[], None]:
         arrival = LeaseExpired(
             lease_id=run.lease.id,
             number=run.lease.number,

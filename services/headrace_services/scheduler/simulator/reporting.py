@@ -9,9 +9,10 @@ from rich.text import Text
 from headrace.cli import wording
 from headrace.cli.output import Output
 from headrace_services.scheduler.simulator.drawing.gantt import COLOURS
-from headrace_services.scheduler.simulator.engine import Simulation, StudySimulation
+from headrace_services.scheduler.simulator.engine import Simulation
 from headrace_services.scheduler.simulator.estimates import Row
 from headrace_services.scheduler.simulator.statistics import Estimate
+from headrace_services.scheduler.simulator.study import StudySimulation
 from headrace_services.scheduler.simulator.summary import TOP, Summary
 
 LANES, LANE_WIDTH, BAR = 16, 72, 40

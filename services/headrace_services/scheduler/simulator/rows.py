@@ -15,7 +15,6 @@ from headrace_services.scheduler.lifecycle import State, StudyState
 from headrace_services.scheduler.records import Event, Lease, Study, Trial
 from headrace_services.scheduler.simulator.cluster_rows import ClusterRows
 from headrace_services.scheduler.step.cache import StudyCache
-from headrace_services.scheduler.step.placement import Request
 from headrace_services.scheduler.step.placement.shares import Share
 from headrace_services.scheduler.step.state import StepState
 
@@ -61,17 +60,7 @@ class StudyRows:
 
     def share(self) -> Share:
         """How the study stands, as others read it."""
-        standing, spec = self.study.standing, self.study.spec
-        return Share(
-            study_id=self.study.id,
-            weight=spec.weight,
-            priority=spec.priority,
-            usage=standing.usage,
-            wants=Request.of(spec.resources, standing.wants_slots) if standing.wants_slots else None,
-            wanted=standing.wants_count,
-            reserved=standing.reserved,
-            quantum_s=standing.quantum_s,
-        )
+        return Share.of(self.study)
 
     def runnable(self, limit: int) -> list[Trial]:
         """Trials that should be on a worker and are not: interrupted ones first, then by number."""

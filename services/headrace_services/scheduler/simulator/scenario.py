@@ -15,8 +15,9 @@ from headrace_services.scheduler.samplers import make_sampler
 from headrace_services.scheduler.simulator.cluster import Machine
 from headrace_services.scheduler.simulator.costs import Costs, Failures
 from headrace_services.scheduler.simulator.curves import Curves, SeedModel
-from headrace_services.scheduler.simulator.engine import Simulation, StudySimulation
+from headrace_services.scheduler.simulator.engine import Simulation
 from headrace_services.scheduler.simulator.recorded import CurveFile, RecordedCurves
+from headrace_services.scheduler.simulator.study import StudySimulation
 from headrace_services.scheduler.simulator.summary import (
     TARGET_SHARE,
     Improvement,

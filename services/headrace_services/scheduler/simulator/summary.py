@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from headrace.spec import Goal
 from headrace_services.scheduler.lifecycle import Reason
-from headrace_services.scheduler.simulator.engine import Simulation, StudySimulation
+from headrace_services.scheduler.simulator.engine import Simulation
+from headrace_services.scheduler.simulator.study import StudySimulation
 
 TARGET_SHARE = 0.01
 TOP = 3

@@ -182,19 +182,7 @@ def settle_standing(state: StepState) -> None:
 
 def own_share(state: StepState) -> Share:
     """Return the study as others see it, as of now."""
-    study, standing = state.study, state.study.standing
-    request = Request.of(study.spec.resources, standing.wants_slots) if standing.wants_slots else None
-    return Share(
-        study_id=study.id,
-        weight=study.spec.weight,
-        priority=study.spec.priority,
-        usage=standing.usage,
-        wants=request,
-        wanted=standing.wants_count,
-        reserved=standing.reserved,
-        quantum_s=standing.quantum_s,
-        looked_s=standing.looked_s,
-    )
+    return Share.of(state.study)
 
 
 # --- trials that leave ---------------------------------------------------------------------------------

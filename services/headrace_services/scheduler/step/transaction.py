@@ -280,7 +280,8 @@ async def _settle(
     repeats: dict[str, requests.Answer],
 ) -> tuple[Settled, ...]:
     """Pair every submission with its outcome, and store the answers to requests."""
-    settled = []
+    settled: list[Settled] = []
+    answers: list[tuple[requests.Request, bytes]] = []
     for seat, submission in enumerate(submissions):
         request = submission.request
         if request is not None and request.id in repeats:
@@ -291,8 +292,9 @@ async def _settle(
         response = None
         if request is not None and submission.respond is not None and not isinstance(outcome, HeadraceError):
             response = await submission.respond(conn, outcome)
-            await requests.remember(conn, request, response)
+            answers.append((request, response))
         settled.append(Settled(outcome=outcome, response=response))
+    await requests.remember_all(conn, answers)
     return tuple(settled)
 
 

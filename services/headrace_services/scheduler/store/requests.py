@@ -77,13 +77,22 @@ def check_repeat(request: Request, answer: Answer) -> bytes:
 
 async def remember(conn: AsyncConnection, request: Request, response: bytes) -> None:
     """Store an answer, in the transaction that did the work."""
-    values = {
+    await remember_all(conn, [(request, response)])
+
+
+async def remember_all(conn: AsyncConnection, answers: Sequence[tuple[Request, bytes]]) -> None:
+    """Store the answers of a step."""
+    if answers:
+        await conn.execute(insert(tables.request), [_columns(*answer) for answer in answers])
+
+
+def _columns(request: Request, response: bytes) -> dict[str, object]:
+    return {
         "request_id": request.id,
         "method": request.method,
         "digest": request.digest,
         "response": response,
     }
-    await conn.execute(insert(tables.request).values(values))
 
 
 async def sweep(conn: AsyncConnection) -> None:

@@ -1,6 +1,7 @@
 """Rows to records and back. The one place that knows how a record is spelled in the tables."""
 
 import math
+from collections import OrderedDict
 from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any
@@ -38,7 +39,7 @@ def study(row: AnyRow, spec: StudySpec | None = None) -> Study:
         id=row.id,
         uid=row.uid,
         name=row.name,
-        spec=spec or StudySpec.model_validate(row.spec),
+        spec=spec or _spec(row.uid, row.spec),
         state=StudyState(row.state),
         detail=row.detail,
         cursor=row.cursor,
@@ -56,6 +57,19 @@ def study(row: AnyRow, spec: StudySpec | None = None) -> Study:
             for lease_id, (asker, at_report, why) in (getattr(row, "leaving", None) or {}).items()
         },
     )
+
+
+_specs: "OrderedDict[str, StudySpec]" = OrderedDict()
+_SPECS_KEPT = 256
+
+
+def _spec(uid: str, columns: Columns) -> StudySpec:
+    """The spec of the study with this random id, validated once: it never changes."""
+    known = _specs.pop(uid, None) or StudySpec.model_validate(columns)
+    _specs[uid] = known
+    if len(_specs) > _SPECS_KEPT:
+        _specs.popitem(last=False)
+    return known
 
 
 def standing(columns: Columns) -> Standing:

@@ -5,6 +5,7 @@ a second for a watched study and cost a few milliseconds at 10,000 trials. A stu
 figures, so the figures are as new as the row's cursor or newer.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,9 +14,10 @@ from sqlalchemy import Select, and_, case, delete, func, insert, select, true, t
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec import StudySpec
-from headrace.spec.objective import front, is_feasible, objective_vector
+from headrace.spec.objective import is_feasible, objective_vector
 from headrace_services.scheduler.lifecycle import LEASED, Reason, State, StudyState
 from headrace_services.scheduler.records import Event, Study
+from headrace_services.scheduler.samplers.front import front
 from headrace_services.scheduler.store import rows, tables, trials
 from headrace_services.scheduler.store.trials import TrialView
 
@@ -152,7 +154,8 @@ async def _front(conn: AsyncConnection, study: Study) -> tuple[TrialView, ...]:
         if (vector := objective_vector(spec.objectives, row.metrics)) is not None
         and is_feasible(spec.constraints, row.metrics)
     ]
-    places = front([vector for _, vector in measured], spec.objectives)
+    signs = [objective.sign for objective in spec.objectives]
+    places = await asyncio.to_thread(front, [vector for _, vector in measured], signs)
     if len(places) > FRONT_AT_MOST:
         places = [places[share * (len(places) - 1) // (FRONT_AT_MOST - 1)] for share in range(FRONT_AT_MOST)]
     numbers = [measured[place][0] for place in places]

@@ -81,11 +81,13 @@ class Pool:
             if forget not in (None, question.study):
                 del seat.learnt[forget]
                 question = replace(question, forget=forget)
-            async with asyncio.timeout(self._limit_s):
+            # A model that begins loads its libraries and learns all results so far.
+            limit_s = self._limit_s + (START_LIMIT_S if question.begin is not None else 0.0)
+            async with asyncio.timeout(limit_s):
                 reply = await self._exchange(seat, question)
             done = True
         except TimeoutError:
-            raise AttemptFailedError(f"no answer within its {self._limit_s:g} s") from None
+            raise AttemptFailedError(f"no answer within {self._limit_s:g} s") from None
         except (EOFError, OSError):
             raise AttemptFailedError("its process died, perhaps for want of memory") from None
         finally:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # what is heavy is imported in the process, after its threads
 
 READY = "ready"
 """What a process sends first, when its libraries are loaded: what comes after is measured against the limit."""
-_NICENESS = 5
+_NICENESS = 2
 """A fit may take its time; reports and heartbeats may not."""
 
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from headrace.errors import DatabaseUnavailableError, DrainingError, StudyNotFoundError
@@ -28,6 +27,8 @@ ATTEMPTS = 3
 FIRST_PAUSE_S = 0.2
 """The pause after a first failure; each further one is twice as long."""
 SWEEP_EVERY_S = 2.0
+FORGET_AFTER_S = 300.0
+"""A study that wanted nothing for so long is forgotten: a replica's memory follows the studies at work."""
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ class _Study:
     broken: bool = False
     """The last proposal failed for good, so the next one is tried once."""
     task: asyncio.Task[None] | None = None
+    last_used: float = 0.0
 
 
 class Suggester:
@@ -54,6 +56,7 @@ class Suggester:
         """A step of the study says how many further proposals it wants."""
         study = self._studies.setdefault(study_id, _Study())
         study.wanted = count
+        study.last_used = asyncio.get_running_loop().time()
         if study.task is None and not self._hub.closing:
             study.task = self._tasks.create_task(self._serve(study_id, study), name=f"proposals {study_id}")
 
@@ -83,9 +86,16 @@ class Suggester:
                 if study is None or study.task is None:
                     self.want(study_id, 1)
             before = waiting
+            self._forget_idle()
+
+    def _forget_idle(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for study_id, study in list(self._studies.items()):
+            if study.task is None and now - study.last_used > FORGET_AFTER_S:
+                del self._studies[study_id]
 
     async def _serve(self, study_id: int, study: _Study) -> None:
-        """Propose until no more is wanted. Forgets the study unless it failed to find out."""
+        """Propose until no more is wanted."""
         pause_s = FIRST_PAUSE_S
         try:
             while study.wanted > 0 and not self._hub.closing:
@@ -96,7 +106,7 @@ class Suggester:
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, 5.0)
         except (DrainingError, StudyNotFoundError):
-            del self._studies[study_id]
+            self._studies.pop(study_id, None)
         except Exception:
             log.exception("proposing for study %s failed; the next step or sweep asks again", study_id)
         finally:
@@ -111,8 +121,7 @@ class Suggester:
                 async with transaction(self._hub.engine) as conn:
                     standing = await proposals.standing(conn, study_id)
                     if standing is None or not takes_proposals(standing.study):
-                        with suppress(KeyError):
-                            del self._studies[study_id]
+                        self._studies.pop(study_id, None)
                         return False
                     known = self._pool.learnt(study_id, standing.study.uid)
                     reading = await read(conn, standing.study, study.levels, known, len(failures))

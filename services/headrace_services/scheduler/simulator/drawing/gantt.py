@@ -4,8 +4,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from headrace_services.scheduler.simulator.drawing import svg
-from headrace_services.scheduler.simulator.engine import Simulation, StudySimulation
+from headrace_services.scheduler.simulator.engine import Simulation
 from headrace_services.scheduler.simulator.record import Segment, Stay
+from headrace_services.scheduler.simulator.study import StudySimulation
 
 LEFT, WIDTH, TOP, OCCUPANCY, BOTTOM = 130.0, 900.0, 74.0, 150.0, 48.0
 MOST_LANES = 64

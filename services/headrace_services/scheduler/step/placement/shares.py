@@ -13,7 +13,7 @@ that were there (start-time fair queueing). So nobody can save up and then take 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from headrace_services.scheduler.records import Reserved, Usage
+from headrace_services.scheduler.records import Reserved, Study, Usage
 from headrace_services.scheduler.step.placement.values import Request, Reservation
 
 QUANTUM_S = 30.0
@@ -44,6 +44,22 @@ class Share:
     quantum_s: float = QUANTUM_S
     looked_s: float = 0.0
     """When it last looked for slots and found too few."""
+
+    @classmethod
+    def of(cls, study: Study) -> "Share":
+        """Return a study as others read it."""
+        standing, spec = study.standing, study.spec
+        return cls(
+            study_id=study.id,
+            weight=spec.weight,
+            priority=spec.priority,
+            usage=standing.usage,
+            wants=Request.of(spec.resources, standing.wants_slots) if standing.wants_slots else None,
+            wanted=standing.wants_count,
+            reserved=standing.reserved,
+            quantum_s=standing.quantum_s,
+            looked_s=standing.looked_s,
+        )
 
     @property
     def idle(self) -> bool:

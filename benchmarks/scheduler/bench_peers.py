@@ -1,0 +1,357 @@
+"""Complete cycles a second and the time of one decision, beside Optuna and Syne Tune, in one run on one machine.
+
+**Cycles.** Eight client processes each ask for a trial of four parameters, report three values with an early-stopping
+decision after each, and tell the result; as often as they can for `--seconds`. Headrace's scheduler, Optuna on its RDB
+storage, and Optuna through its gRPC proxy use databases of the same Postgres server, one after the other, twice
+around, with random sampling and successive halving. All values are equal, and what ties with the last one kept is kept
+by all of them: no trial is stopped, and all cycles are of the same length.
+
+**One decision.** A rung result comes in and a decision goes out, at `--results` results: our policy beside Syne Tune's
+ASHA (`pip install syne-tune --no-deps`), both in memory, on the same sequence.
+
+    python benchmarks/scheduler/bench_peers.py --seconds 20
+
+Writes `peers.json` and `peers.svg` into `--out`.
+"""
+
+import argparse
+import logging
+import os
+import random
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import psutil
+import psycopg
+from benchmark_site import Cost, percentiles_ms, postgres, scheduler, write_record
+from sqlalchemy import make_url
+
+from headrace import Client
+from headrace.spec import StudySpec
+from headrace_services.scheduler.policies import RungResult, make_policy
+
+mpl.use("svg")
+from matplotlib import pyplot as plt  # after the choice of what draws
+
+STEPS = (1, 3, 9)
+FULL = 27
+LOSS = 1.0
+CLIENTS = 8
+SPACE = {f"x{n}": {"type": "float", "low": 0.0, "high": 1.0} for n in range(4)}
+Cycle = Callable[[], None]
+
+
+def spec(max_trials: int = 1_000_000) -> StudySpec:
+    """Random sampling, successive halving at the three reports."""
+    return StudySpec.model_validate(
+        {
+            "objective": {"metric": "loss", "goal": "minimize"},
+            "space": SPACE,
+            "policy": {"kind": "asha", "eta": 3, "rungs": [*STEPS, FULL], "variant": "stopping"},
+            "max_trials": max_trials,
+            "max_steps": FULL,
+            "seed": 1,
+        }
+    )
+
+
+# --- one client -----------------------------------------------------------------------------------------
+
+
+def headrace_cycle(address: str) -> Cycle:
+    """Ask, report three times, tell."""
+    client = Client(address)
+    study = client.study("cycles")
+    me = f"client-{os.getpid()}"
+
+    def cycle() -> None:
+        asked = study.ask(client_id=me)
+        assert asked is not None
+        assert len(asked.params) == len(SPACE)
+        for step in STEPS:
+            decision = asked.report(step, loss=LOSS)
+            assert decision.action == "continue", decision
+        asked.complete()
+
+    return cycle
+
+
+def optuna_cycle(storage: Any) -> Cycle:
+    """The same, in Optuna's words."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.load_study(
+        study_name="cycles",
+        storage=storage,
+        sampler=optuna.samplers.RandomSampler(),
+        pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3),
+    )
+
+    def cycle() -> None:
+        trial = study.ask()
+        for name in SPACE:
+            trial.suggest_float(name, 0.0, 1.0)
+        for step in STEPS:
+            trial.report(LOSS, step)
+            assert not trial.should_prune()
+        study.tell(trial, LOSS)
+
+    return cycle
+
+
+def cycle_of(kind: str, where: str) -> Cycle:
+    """What a client of this kind does."""
+    if kind == "headrace":
+        return headrace_cycle(where)
+    import optuna
+
+    if kind == "optuna, RDB":
+        return optuna_cycle(optuna.storages.RDBStorage(where))
+    host, _, port = where.rpartition(":")
+    return optuna_cycle(optuna.storages.GrpcStorageProxy(host=host, port=int(port)))
+
+
+def be_client(kind: str, where: str) -> None:
+    """Warm up, wait for the word, cycle until the time is up; print the length of each cycle."""
+    cycle = cycle_of(kind, where)
+    cycle()
+    print("ready", flush=True)
+    until, spent = float(sys.stdin.readline()), time.process_time()
+    lengths = []
+    while (began := time.time()) < until:
+        cycle()
+        lengths.append(time.time() - began)
+    print(time.process_time() - spent, *(f"{length:.6f}" for length in lengths), flush=True)
+
+
+def crowd(kind: str, where: str, seconds: float, server: psutil.Process | None) -> dict[str, float]:
+    """Run the clients; returns cycles a second, their lengths, and what one costs in processor time."""
+    command = [sys.executable, __file__, "--as-client", kind, where]
+    clients = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(CLIENTS)
+    ]
+    for client in clients:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "ready\n"
+    before = Cost.now(server or psutil.Process())
+    until = time.time() + seconds
+    for client in clients:
+        assert client.stdin is not None
+        client.stdin.write(f"{until}\n")
+        client.stdin.flush()
+    lengths, clients_s = [], 0.0
+    for client in clients:
+        assert client.stdout is not None
+        spent, *cycled = (float(text) for text in client.stdout.readline().split())
+        clients_s += spent
+        lengths += cycled
+    spent_by = Cost.now(server or psutil.Process()) - before
+    for client in clients:
+        client.wait()
+    figures = percentiles_ms(lengths)
+    figures["cycles_per_s"] = round(len(lengths) / seconds, 2)
+    parts = {
+        "clients": clients_s,
+        "server": spent_by.scheduler_s if server else 0.0,
+        "postgres": spent_by.postgres_s,
+    }
+    figures |= {f"{part}_cpu_ms": round(cost / len(lengths) * 1e3, 2) for part, cost in parts.items()}
+    figures["cpu_ms"] = round(sum(parts.values()) / len(lengths) * 1e3, 2)
+    print(kind, figures, flush=True)
+    return figures
+
+
+# --- servers --------------------------------------------------------------------------------------------
+
+
+def of_optuna(url: str) -> str:
+    """The same server, a database of its own, in SQLAlchemy's spelling."""
+    with psycopg.connect(url, autocommit=True) as conn:
+        conn.execute("CREATE DATABASE optuna")
+    return make_url(url).set(drivername="postgresql+psycopg", database="optuna").render_as_string(False)
+
+
+@contextmanager
+def optuna_proxy(url: str, port: int) -> Iterator[tuple[str, psutil.Process]]:
+    """Optuna's gRPC proxy in a process of its own."""
+    command = [sys.executable, __file__, "--as-proxy", url, str(port)]
+    process = subprocess.Popen(command)
+    try:
+        import optuna
+
+        for _ in range(200):
+            try:
+                optuna.storages.GrpcStorageProxy(host="127.0.0.1", port=port).get_all_studies()
+                break
+            except Exception:  # noqa: BLE001  # not there yet
+                time.sleep(0.1)
+        yield f"127.0.0.1:{port}", psutil.Process(process.pid)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def cycles(seconds: float) -> dict[str, Any]:
+    """All three, twice around."""
+    import optuna
+
+    found: dict[str, list[dict[str, float]]] = {}
+    with postgres() as url, scheduler(url) as (address, process):
+        with Client(address) as client:
+            client.create_study("cycles", spec())
+        rdb = of_optuna(url)
+        optuna.create_study(study_name="cycles", storage=rdb, direction="minimize")
+        with optuna_proxy(rdb, 17_613) as (proxy, its_process):
+            sides = {
+                "headrace": (address, process),
+                "optuna, RDB": (rdb, None),
+                "optuna, gRPC proxy": (proxy, its_process),
+            }
+            for _ in range(2):
+                for kind, (where, server) in sides.items():
+                    found.setdefault(kind, []).append(crowd(kind, where, seconds, server))
+    best = {kind: max(runs, key=lambda run: run["cycles_per_s"]) for kind, runs in found.items()}
+    ours = min(run["cycles_per_s"] for run in found["headrace"])
+    ratios = {
+        f"over {kind}": round(ours / run["cycles_per_s"], 1)
+        for kind, run in best.items()
+        if kind != "headrace"
+    }
+    cheapest = min(run["cpu_ms"] for run in found["headrace"])
+    costs = {
+        f"{kind} over ours": round(min(run["cpu_ms"] for run in runs) / cheapest, 1)
+        for kind, runs in found.items()
+        if kind != "headrace"
+    }
+    return {"runs": found, "our_slowest_over_their_fastest": ratios, "processor_time_of_a_cycle": costs}
+
+
+# --- one decision ---------------------------------------------------------------------------------------
+
+
+def our_decisions(values: list[float], measured: int) -> list[float]:
+    """Seconds of the last decisions of our policy."""
+    policy = make_policy(spec())
+    taken = []
+    for trial, value in enumerate(values):
+        began = time.perf_counter()
+        policy.record(
+            RungResult(trial=trial, bracket=0, rung=0, milestone=1, step=1, value=value, arrival=trial + 1)
+        )
+        policy.verdict(trial, 0, 0)
+        taken.append(time.perf_counter() - began)
+    return taken[-measured:]
+
+
+def syne_tune_decisions(values: list[float], measured: int) -> list[float]:
+    """Seconds of the last decisions of Syne Tune's ASHA."""
+    from datetime import UTC, datetime
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from syne_tune.backend.trial_status import Trial
+        from syne_tune.config_space import uniform
+        from syne_tune.optimizer.schedulers.asha import AsynchronousSuccessiveHalving
+
+    logging.getLogger("syne_tune").setLevel(logging.ERROR)
+    asha = AsynchronousSuccessiveHalving(
+        {"x": uniform(0, 1)},
+        metric="loss",
+        do_minimize=True,
+        time_attr="step",
+        max_t=FULL,
+        grace_period=1,
+        reduction_factor=3,
+        random_seed=1,
+    )
+    taken = []
+    for number, value in enumerate(values):
+        trial = Trial(number, {"x": 0.5}, datetime.now(UTC))
+        asha.on_trial_add(trial)
+        began = time.perf_counter()
+        asha.on_trial_result(trial, {"loss": value, "step": 1})
+        taken.append(time.perf_counter() - began)
+    return taken[-measured:]
+
+
+def decisions(results: int, measured: int = 500) -> dict[str, Any]:
+    """One decision at `results` results, both."""
+    random_ = random.Random(1)
+    values = [random_.random() for _ in range(results)]
+    ours, theirs = our_decisions(values, measured), syne_tune_decisions(values, measured)
+    found = {"headrace": percentiles_ms_fine(ours), "syne tune": percentiles_ms_fine(theirs)}
+    found["p50 over p50"] = round(sorted(theirs)[len(theirs) // 2] / sorted(ours)[len(ours) // 2], 1)
+    print(found, flush=True)
+    return found
+
+
+def percentiles_ms_fine(seconds: list[float]) -> dict[str, float]:
+    """Count, p50 and p99 in milliseconds, with more digits."""
+    ordered = sorted(seconds)
+    return {
+        "count": len(ordered),
+        "p50_ms": round(ordered[len(ordered) // 2] * 1e3, 4),
+        "p99_ms": round(ordered[int(len(ordered) * 0.99)] * 1e3, 4),
+    }
+
+
+def draw(cycle: dict[str, Any], decision: dict[str, Any], path: Path) -> None:
+    """Draw both comparisons."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+    names = list(cycle["runs"])
+    for turn in range(2):
+        heights = [cycle["runs"][name][turn]["cycles_per_s"] for name in names]
+        bars = left.bar(
+            [n + turn * 0.4 for n in range(len(names))], heights, 0.38, color=("#1f5673", "#7fa7bd")[turn]
+        )
+        left.bar_label(bars, fmt="%.1f", fontsize=8)
+    left.set_xticks([n + 0.2 for n in range(len(names))], names, fontsize=8)
+    left.set(ylabel="complete cycles a second", title="Eight clients, one Postgres, two turns")
+    values = [decision[name]["p50_ms"] for name in ("headrace", "syne tune")]
+    bars = right.bar(["headrace", "syne tune"], values, color=["#1f5673", "#b0413e"])
+    right.bar_label(bars, fmt="%.3f", fontsize=8)
+    right.set(yscale="log", ylabel="ms a decision (p50)", title="One decision in memory")
+    figure.savefig(path)
+
+
+def main() -> None:
+    """Run and write the record; or be one of the processes of the run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long each crowd cycles")
+    parser.add_argument(
+        "--results", type=int, default=10_000, help="rung results before the measured decisions"
+    )
+    parser.add_argument("--out", type=Path, default=Path("build/bench"))
+    parser.add_argument("--as-client", nargs=2, metavar=("KIND", "WHERE"), help=argparse.SUPPRESS)
+    parser.add_argument("--as-proxy", nargs=2, metavar=("URL", "PORT"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.as_client:
+        be_client(*options.as_client)
+        return
+    if options.as_proxy:
+        import optuna
+
+        url, port = options.as_proxy
+        optuna.storages.run_grpc_proxy_server(
+            optuna.storages.RDBStorage(url), host="127.0.0.1", port=int(port)
+        )
+        return
+    cycle = cycles(options.seconds)
+    decision = decisions(options.results)
+    write_record(options.out / "peers.json", cycles=cycle, decision=decision)
+    draw(cycle, decision, options.out / "peers.svg")
+
+
+if __name__ == "__main__":
+    main()

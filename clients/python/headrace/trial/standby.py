@@ -1,0 +1,160 @@
+"""A trial's process that is started before its trial is known.
+
+    the daemon starts it for a slot  →  it imports the study's module  →  it waits  →  it becomes the trial's process
+
+What it waits for is one message on a socket that it inherited: the variables that name the lease, and with it, as a
+descriptor, the trial's log. From then on nothing tells it from a process that was started for the trial: the log
+begins with what it printed while it imported, its environment (also the one that others read in /proc) names the
+lease, and no random generator was seeded before. It runs one trial and ends, as any other.
+
+It is used only if what it imported is what would be imported now. Where the import failed, or a module's file was
+touched since, the process starts itself anew (exec): the same process id, nothing of the old memory.
+
+It trusts local time for one thing: a file that carries a time after the start was written after the start. For a
+file system with a clock of its own there is a second look, at the files as they were right after the import.
+"""
+
+import ctypes
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from headrace.trial.output import PatientOutput
+from headrace.trial.target import import_target
+
+OPTION = "--standby"
+_MESSAGE_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 16
+_State = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A process that has become its trial's."""
+
+    function: Callable[..., Any]
+    target: str
+    working_dir: str
+    _printed: int
+
+    def show_what_was_printed(self) -> None:
+        """Puts what the import printed into the log: it belongs after the line that names the trial."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.lseek(self._printed, 0, os.SEEK_SET)
+        log = PatientOutput(1)
+        while chunk := os.read(self._printed, _CHUNK_BYTES):
+            while chunk:
+                chunk = chunk[log.write(chunk) :]
+        os.close(self._printed)
+
+
+def stand_by(arguments: list[str]) -> Ready | None:
+    """Imports, waits and returns as the trial's process; None for a process that was started for its trial.
+
+    `arguments` are the program's; those that are meant for this function are taken out of them.
+    """
+    if arguments[1:2] != [OPTION]:
+        return None
+    descriptor, target, working_dir = int(arguments[2]), *arguments[3:5]
+    del arguments[1:5]
+    os.set_inheritable(descriptor, False)
+    environment, home, started_ns = dict(os.environ), Path().stat(), time.time_ns()
+    function = None
+    # Whatever it is, the process that starts anew comes upon it again, and reports it.
+    with suppress(BaseException):
+        function = import_target(target, working_dir)
+    files = _files()
+    variables, log = _wait(descriptor)
+    printed = _turn_to(log)
+    environment |= variables
+    if function is None or _touched(files, started_ns) or not _still_at(home, working_dir):
+        _start_anew(environment, working_dir)
+    for name, value in variables.items():
+        _rename_in_place(name, value)
+        os.environ[name] = value
+    return Ready(function, target, working_dir, printed)
+
+
+def _wait(descriptor: int) -> tuple[dict[str, str], int]:
+    """Waits for the daemon's word. A process that is not wanted any more ends here, without a trace."""
+    with socket.socket(fileno=descriptor) as daemon:
+        message, descriptors, _, _ = socket.recv_fds(daemon, _MESSAGE_BYTES, 1)
+    if not message:
+        os._exit(0)
+    return json.loads(message), descriptors[0]
+
+
+def _turn_to(log: int) -> int:
+    """Sends everything to the log from now on; returns a descriptor of what was printed before."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)
+    printed = os.dup(1)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    return printed
+
+
+def _start_anew(environment: Mapping[str, str], working_dir: str) -> NoReturn:
+    try:
+        os.chdir(working_dir or ".")
+    except OSError as error:
+        print(f"working_dir {working_dir!r} cannot be entered: {error.strerror}", file=sys.stderr, flush=True)
+        os._exit(1)
+    os.execve(sys.executable, [sys.executable, "-m", "headrace.trial.process"], environment)  # noqa: S606 - no shell
+
+
+def _files() -> dict[str, _State | None]:
+    """The files of all modules, as they are now."""
+    named = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return {file: _state(file) for file in named if isinstance(file, str)}
+
+
+def _state(file: str) -> _State | None:
+    try:
+        found = Path(file).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+
+
+def _touched(files: Mapping[str, _State | None], started_ns: int) -> bool:
+    for file, before in files.items():
+        now = _state(file)
+        if now != before or (now is not None and max(now[0], now[1]) >= started_ns):
+            return True
+    return False
+
+
+def _still_at(home: os.stat_result, working_dir: str) -> bool:
+    """Whether the working directory is the one that this process is in: it may have been made anew."""
+    try:
+        return os.path.samestat(home, Path(working_dir).stat())
+    except OSError:
+        return False
+
+
+def _rename_in_place(name: str, value: str) -> None:
+    """Overwrites a variable where the kernel shows it, in /proc/PID/environ: there the daemon looks for a trial's own.
+
+    The daemon left room. What is left over is filled with a nameless entry, for readers stop at an empty one.
+    """
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_void_p
+    place = libc.getenv(name.encode())
+    if place is None:
+        return
+    room = len(ctypes.string_at(place))
+    data = os.fsencode(value)
+    if len(data) + 1 < room:
+        data += b"\0" + b"." * (room - len(data) - 1)
+    ctypes.memmove(place, data, min(len(data), room))

@@ -1,0 +1,43 @@
+"""Garbage collections that do not stop the event loop for long.
+
+A full collection looks at every object there is: code, statements that were compiled once, results that a policy
+keeps. With hundreds of streams that took 50 to 100 ms, every few seconds. So what has lived long enough to stay is
+put aside now and then (`gc.freeze`), and full collections look at the rest. Objects put aside are freed as ever when
+nothing refers to them; only cycles among them wait, for the collection that looks at everything, once an hour.
+"""
+
+import asyncio
+import gc
+
+SOON_S = (30.0, 90.0)
+"""After the start, when all that is compiled and cached is there."""
+OFTEN_S = 600.0
+FULL_EVERY = 6
+"""Which of the later ones looks at everything."""
+
+
+def put_aside() -> None:
+    """Collect, and keep what is left out of later collections."""
+    gc.collect()
+    gc.freeze()
+
+
+def look_at_everything() -> None:
+    """Collect also what was put aside."""
+    gc.unfreeze()
+    put_aside()
+
+
+async def run() -> None:
+    """Collect for ever, until cancelled."""
+    for pause_s in SOON_S:
+        await asyncio.sleep(pause_s)
+        put_aside()
+    turn = 0
+    while True:
+        await asyncio.sleep(OFTEN_S)
+        turn += 1
+        if turn % FULL_EVERY:
+            put_aside()
+        else:
+            look_at_everything()

@@ -1,0 +1,96 @@
+"""What `headrace simulate` is asked: its options as values, or the clear error that says what is wrong with them."""
+
+from pathlib import Path
+
+from headrace.cli.failure import USAGE, CommandError
+from headrace.spec import StudySpec
+from headrace_services.scheduler.simulator.cluster import machines_for, parse_types
+from headrace_services.scheduler.simulator.costs import Costs, Failures
+from headrace_services.scheduler.simulator.recorded import COLUMN, REPORTS, CurveFile, read_curves
+from headrace_services.scheduler.simulator.scenario import Scenario
+from headrace_services.scheduler.simulator.variants import OWN, Variant, compared, swept
+
+
+def recorded(path: Path | None, steps: str, spec: StudySpec) -> CurveFile | None:
+    """The runs of --curves, if they are the study's kind of runs."""
+    if steps not in (REPORTS, COLUMN):
+        raise CommandError(
+            f"--curve-steps: '{steps}' is neither reports nor column.", remedy="Choose one.", code=USAGE
+        )
+    if path is None:
+        return None
+    found = read_curves(path, steps=steps)
+    objective = spec.objective
+    if found.goal is not None and found.goal != objective.goal.value:
+        raise CommandError(
+            f"{path}: the runs have the goal to {found.goal} their metric, the study is to {objective.goal.value}.",
+            remedy="Change objective.goal in the study.",
+            code=USAGE,
+        )
+    if found.metric is not None and found.metric != objective.metric:
+        raise CommandError(
+            f"{path}: the runs recorded '{found.metric}', the study's objective is '{objective.metric}'.",
+            remedy=f"Write objective.metric: {found.metric} in the study.",
+            code=USAGE,
+        )
+    if found.longest < spec.rungs()[0]:
+        raise CommandError(
+            f"{path}: the longest run has {found.longest} steps and never reaches the first rung, {spec.rungs()[0]}.",
+            remedy="Choose a smaller budget and lower rungs, or --curve-steps column.",
+            code=USAGE,
+        )
+    return found
+
+
+def variants(spec: StudySpec, compare: str | None, sweep: str | None) -> tuple[Variant, ...]:
+    """The policies of --compare and --sweep; the study's own where neither is given."""
+    found = compared(spec, compare or OWN)
+    if sweep is not None:
+        if len(found) > 1:
+            raise CommandError(
+                "--sweep varies one policy, but --compare names several.",
+                remedy="Name one policy with --compare, or none for the study's own.",
+                code=USAGE,
+            )
+        _, found = swept(found[0].spec, sweep)
+    for one in found:
+        if one.spec.policy.kind == "pbt":
+            raise CommandError(
+                "population-based training changes configurations on the way; no recorded or drawn curve can follow.",
+                remedy="Simulate another policy: --compare asha.",
+                code=USAGE,
+            )
+    return found
+
+
+def scenario(
+    policies: tuple[Variant, ...],
+    reports_at: tuple[int, ...],
+    workers: int,
+    types: str | None,
+    file: CurveFile | None,
+    *,
+    shuffled: bool,
+    seconds_per_step: float | None,
+    within: float,
+    costs: tuple[float, float, float],
+    failures: tuple[float | None, float, float],
+) -> Scenario:
+    """Everything that the options say of cluster, curves, costs and failures."""
+    try:
+        cluster = parse_types(types) if types is not None else machines_for(policies[0].spec, workers)
+    except ValueError as error:
+        raise CommandError(f"--types: {error}.", code=USAGE) from None
+    size, bandwidth, start_s = costs
+    mttf, detect, repair = failures
+    return Scenario(
+        variants=policies,
+        machines=cluster,
+        file=file,
+        shuffled=shuffled,
+        reports_at=reports_at,
+        seconds_per_step=seconds_per_step or 1.0,
+        costs=Costs.of_size(size * 1e9, bandwidth * 1e9, start_s=start_s),
+        failures=Failures(mean_time_s=mttf, detect_s=detect, repair_s=repair),
+        within=within,
+    )

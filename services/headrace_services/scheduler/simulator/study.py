@@ -1,0 +1,97 @@
+"""One study in a simulation: its rows, its curves, its record, and the runs of its trials on virtual machines."""
+
+from dataclasses import dataclass, field
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.policies import make_policy
+from headrace_services.scheduler.records import Lease
+from headrace_services.scheduler.simulator.costs import Costs
+from headrace_services.scheduler.simulator.curves import Curve, Curves
+from headrace_services.scheduler.simulator.proposals import Proposals
+from headrace_services.scheduler.simulator.record import Record, Segment
+from headrace_services.scheduler.simulator.rows import StudyRows
+from headrace_services.scheduler.simulator.steps import runs_on_slots
+from headrace_services.scheduler.step.cache import StudyCache
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A trial on a machine."""
+
+    study: "StudySimulation"
+    lease: Lease
+    curve: Curve
+    speed: float
+    start_s: float
+    from_step: int
+    step: int
+    alive: bool = True
+    sequence: int = 0
+    tie: tuple[int, int] = (0, 0)
+    plan: int = 0
+    """Counts what it was about to do; a plan that was changed is dropped from the heap."""
+    segment: Segment | None = None
+
+    @property
+    def worker_id(self) -> int:
+        """The machine that it is on."""
+        assert self.lease.worker_id is not None
+        return self.lease.worker_id
+
+    def next_sequence(self) -> int:
+        """The number of its next message."""
+        self.sequence += 1
+        return self.sequence
+
+
+@dataclass(slots=True, eq=False)
+class StudySimulation:
+    """One study in a simulation: its rows, its curves and its record."""
+
+    rows: StudyRows
+    curves: Curves
+    costs: Costs
+    record: Record = field(default_factory=Record)
+    runs: dict[str, Run] = field(default_factory=dict)
+    known: dict[int, Curve] = field(default_factory=dict)
+    idle: float = 0.0
+    """Slots that are free now although a trial waits for one."""
+
+    @classmethod
+    def of(
+        cls,
+        spec: StudySpec,
+        curves: Curves,
+        *,
+        costs: Costs | None = None,
+        name: str = "study",
+        number: int = 1,
+        log: bool = False,
+    ) -> "StudySimulation":
+        """A study before its first trial. With `log` the production event log is kept in `rows.events`."""
+        placed = runs_on_slots(spec)
+        cache = StudyCache(spec=placed, policy=make_policy(placed), sampler=Proposals(placed, curves))
+        rows = StudyRows(placed, cache, name=name, number=number)
+        if log:
+            rows.events = []
+        return cls(rows=rows, curves=curves, costs=costs or Costs())
+
+    @property
+    def spec(self) -> StudySpec:
+        return self.rows.study.spec
+
+    @property
+    def width(self) -> float:
+        """How many slots one of its trials takes."""
+        return self.spec.resources.slots * self.spec.resources.milli / 1000
+
+    @property
+    def over(self) -> bool:
+        """Whether the study has ended."""
+        return self.rows.study.state.ended
+
+    def curve(self, number: int) -> Curve:
+        """The curve of a trial."""
+        if number not in self.known:
+            self.known[number] = self.curves.curve(number)
+        return self.known[number]

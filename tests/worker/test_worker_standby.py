@@ -1,0 +1,273 @@
+"""Processes that stand by: taken by the slot's next trial, like fresh ones in all that can be seen, or thrown away."""
+
+import asyncio
+import json
+import os
+import signal
+import textwrap
+from typing import Any
+
+import psutil
+import pytest
+from scripted_scheduler import ScriptedScheduler, Stream, until
+from worker_site import Site
+
+from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker import standby as module
+
+STOP = event_pb2.DECISION_ACTION_STOP
+NUMBERS = iter(range(10_000))
+
+PROGRAM = """
+import json, os, random, sys, time
+from pathlib import Path
+IMPORTED = {"pid": os.getpid(), "at": time.time()}
+MARKS = Path(os.environ["MARKS"])
+VERSION = 1
+print("importing")
+Path(MARKS, f"imported-{os.getpid()}").touch()
+
+def train(t):
+    seen = {
+        "imported": IMPORTED,
+        "version": VERSION,
+        "began": time.time(),
+        "pid": os.getpid(),
+        "environ": dict(os.environ),
+        "lease in /proc": [
+            entry for entry in Path("/proc/self/environ").read_bytes().decode().split(chr(0))
+            if entry.startswith(("HEADRACE_LEASE_ID=", "HEADRACE_TRIAL="))
+        ],
+        "cwd": os.getcwd(),
+        "argv": sys.argv,
+        "random": random.random(),
+        "group": os.getpgid(0) == os.getpid() == os.getsid(0),
+        "open": sorted(os.readlink(f"/proc/self/fd/{n}") for n in (0, 1, 2)),
+        "params": dict(t.params),
+        "main": sys.modules["__main__"].__spec__.name,
+    }
+    print("training")
+    path = MARKS / str(t.number)
+    path.with_suffix(".new").write_text(json.dumps(seen))
+    path.with_suffix(".new").rename(path)
+    for step in t.steps():
+        t.report(loss=1.0)
+"""
+
+
+class Trials:
+    """Runs trials of one callable, one after the other, on slot 0."""
+
+    def __init__(self, site: Site, stream: Stream) -> None:
+        self.site, self.stream = site, stream
+        self.write(PROGRAM)
+
+    def write(self, program: str) -> None:
+        (self.site.root / "study_module.py").write_text(textwrap.dedent(program))
+
+    def assign(self, **changes: Any) -> worker_pb2.Assign:
+        assign = self.site.assign(["unused"], number=next(NUMBERS), milestone=1)
+        assign.template.callable = "study_module:train"
+        for name, value in changes.items():
+            setattr(assign.template, name, value)
+        return assign
+
+    def imported(self) -> int:
+        """How many processes imported the module."""
+        return len(list(self.site.marks.glob("imported-*")))
+
+    async def begin(self, **changes: Any) -> dict[str, Any]:
+        """Start a trial and return what it saw; it waits at its first report."""
+        assign = self.assign(**changes)
+        reports = len(self.stream.all("report"))
+        self.stream.send(assign=assign)
+        path = self.site.marks / assign.lease.trial.rpartition("/")[2]
+        await until(path.exists, "the trial begins")
+        await self.stream.get("report", reports + 1)
+        return {"assign": assign, **json.loads(path.read_text())}
+
+    async def end(self) -> worker_pb2.Exited:
+        """End the trial that runs."""
+        exits = len(self.stream.all("exited"))
+        self.stream.decide(self.stream.all("report")[-1], STOP)
+        exited: worker_pb2.Exited = await self.stream.get("exited", exits + 1)
+        return exited
+
+    async def ready(self, *, but: set[int]) -> int:
+        """Wait until another process has imported the module; return its process id."""
+
+        def others() -> list[int]:
+            pids = [int(path.name.rpartition("-")[2]) for path in self.site.marks.glob("imported-*")]
+            return [pid for pid in pids if pid not in but and psutil.pid_exists(pid)]
+
+        pids: list[int] = await until(others, "a process that stands by")
+        return pids[0]
+
+
+@pytest.fixture
+async def trials(site: Site, scheduler: ScriptedScheduler) -> Trials:
+    site.start()
+    return Trials(site, await scheduler.stream())
+
+
+async def test_the_next_trial_takes_the_process_that_stands_by_and_sees_what_a_fresh_one_sees(
+    trials: Trials,
+) -> None:
+    cold = await trials.begin()
+    ready = await trials.ready(but={cold["pid"]})
+    assert ready != cold["pid"]
+    cold_exit = await trials.end()
+    warm = await trials.begin()
+    assert warm["pid"] == warm["imported"]["pid"] == ready
+    assert warm["imported"]["at"] < warm["began"]
+    warm_exit = await trials.end()
+    for seen in (cold, warm):
+        lease, trial = seen["assign"].lease.lease_id, seen["assign"].lease.trial
+        assert sorted(seen["lease in /proc"]) == [f"HEADRACE_LEASE_ID={lease}", f"HEADRACE_TRIAL={trial}"]
+        assert seen["environ"].pop("HEADRACE_LEASE_ID") == lease
+        assert seen["environ"].pop("HEADRACE_TRIAL") == trial
+        assert seen["open"][2].endswith(f"{trial.rpartition('/')[2]}.log")
+        seen["open"] = [
+            path.rpartition("/")[2].replace(trial.rpartition("/")[2], "N") for path in seen["open"]
+        ]
+    same = {"environ", "cwd", "argv", "random", "group", "open", "params", "main", "version"}
+    assert {name: cold[name] for name in same} == {name: warm[name] for name in same}
+    assert [line for line in cold_exit.log_tail.splitlines() if "headrace:" not in line] == [
+        "importing",
+        "training",
+    ]
+    assert [line for line in warm_exit.log_tail.splitlines() if "headrace:" not in line] == [
+        "importing",
+        "training",
+    ]
+    assert warm_exit.log_tail.startswith(f"headrace: {warm['assign'].lease.trial} from step 0")
+    assert (warm_exit.outcome, warm_exit.exit_code) == (cold_exit.outcome, cold_exit.exit_code)
+
+
+async def test_every_process_runs_one_trial(trials: Trials) -> None:
+    pids = []
+    for _ in range(4):
+        pids.append((await trials.begin())["pid"])
+        await trials.ready(but=set(pids))
+        await trials.end()
+    assert len(set(pids)) == 4
+
+
+@pytest.mark.parametrize("change", ["the module", "what it imports", "the module, to what fails"])
+async def test_a_process_that_imported_other_files_starts_anew(trials: Trials, change: str) -> None:
+    part = trials.site.root / "study_part.py"
+    part.write_text("VERSION = 1\n")
+    program = PROGRAM.replace("VERSION = 1", "from study_part import VERSION")
+    trials.write(program)
+    first = await trials.begin()
+    ready = await trials.ready(but={first["pid"]})
+    if change == "the module":
+        trials.write(PROGRAM.replace("VERSION = 1", "VERSION = 2"))
+    elif change == "what it imports":
+        part.write_text("VERSION = 2\n")
+    else:
+        trials.write("raise ValueError('no good')")
+    await trials.end()
+    if change == "the module, to what fails":
+        trials.stream.send(assign=trials.assign())
+        exited = await trials.stream.get("exited", 2)
+        assert exited.outcome == worker_pb2.EXIT_OUTCOME_FAILED
+        assert exited.error == "ValueError: no good"
+        return
+    second = await trials.begin()
+    assert second["version"] == 2
+    assert second["pid"] == ready  # the same process, which imported again
+    assert second["imported"]["at"] > first["began"]
+    assert [line for line in (await trials.end()).log_tail.splitlines() if line == "importing"] == [
+        "importing"
+    ]
+
+
+async def test_an_import_that_fails_only_ahead_is_not_held_against_the_trial(trials: Trials) -> None:
+    first = await trials.begin()
+    trials.write(
+        "import os, pathlib; pathlib.Path(os.environ['MARKS'], f'imported-{os.getpid()}').touch(); 1/0"
+    )
+    await trials.ready(
+        but={first["pid"]}
+    )  # perhaps before the change; then it has another reason to start anew
+    trials.write(PROGRAM.replace("VERSION = 1", "VERSION = 3"))
+    await trials.end()
+    assert (await trials.begin())["version"] == 3
+
+
+@pytest.mark.parametrize("change", [{"prestart": False}, {"python": "/usr/bin/env"}])
+async def test_a_launch_that_differs_throws_away_what_stands_by(
+    trials: Trials, change: dict[str, Any]
+) -> None:
+    first = await trials.begin()
+    ready = await trials.ready(but={first["pid"]})
+    await trials.end()
+    trials.stream.send(assign=trials.assign(**change))
+    await until(lambda: not psutil.pid_exists(ready), "the process that stood by is gone")
+    await trials.stream.get("exited", 2) if "python" in change else await trials.stream.get("report", 2)
+
+
+async def test_a_template_may_forbid_it(trials: Trials) -> None:
+    await trials.begin(prestart=False)
+    await trials.end()
+    second = await trials.begin(prestart=False)
+    assert trials.imported() == 2
+    assert second["imported"]["at"] > second["began"] - 5
+
+
+async def test_an_idle_slot_lets_go_and_the_daemon_leaves_nothing(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "IDLE_S", 0.2)
+    first = await trials.begin()
+    ready = await trials.ready(but={first["pid"]})
+    await trials.end()
+    await until(lambda: not psutil.pid_exists(ready), "the process is thrown away")
+    second = await trials.begin()
+    waiting = await trials.ready(but={first["pid"], second["pid"], ready})
+    await trials.site.stop()
+    assert not psutil.pid_exists(waiting)
+
+
+async def test_one_that_was_killed_is_not_missed(trials: Trials) -> None:
+    first = await trials.begin()
+    ready = await trials.ready(but={first["pid"]})
+    os.kill(ready, signal.SIGKILL)
+    await asyncio.to_thread(psutil.wait_procs, [psutil.Process(ready)] if psutil.pid_exists(ready) else [], 5)
+    await trials.end()
+    assert (await trials.begin())["pid"] != ready
+
+
+async def test_nothing_is_started_ahead_where_memory_is_short(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MEMORY_KEPT_FREE", 1.1)
+    await trials.begin()
+    await trials.end()
+    await trials.begin()
+    assert trials.imported() == 2
+
+
+async def test_what_leaves_the_group_of_such_a_process_is_found_by_its_lease(trials: Trials) -> None:
+    stray = """
+    if os.fork() == 0:  # without an exec: its environment is the one that the process was started with
+        os.setsid()
+        (MARKS / f"stray-{t.number}").write_text(str(os.getpid()))
+        time.sleep(600)
+    for step in t.steps():
+    """
+    trials.write(
+        PROGRAM.replace("    for step in t.steps():\n", textwrap.dedent(stray).replace("\n", "\n    ")[1:])
+    )
+    first = await trials.begin()
+    await trials.ready(but={first["pid"]})
+    await trials.end()
+    second = await trials.begin()
+    path = trials.site.marks / f"stray-{second['assign'].lease.trial.rpartition('/')[2]}"
+    pid = int(await until(lambda: path.exists() and path.read_text(), "the stray's process id"))
+    assert psutil.Process(pid).environ()["HEADRACE_LEASE_ID"] == second["assign"].lease.lease_id
+    await trials.end()
+    await until(
+        lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie", "it is killed"
+    )

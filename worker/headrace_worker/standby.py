@@ -1,0 +1,159 @@
+"""Processes that stand by: one for each busy grant of slots, with the program of the trial that runs there imported.
+
+    its trial trains → a process is started for the next one → the slot's next trial takes it, or it is thrown away
+
+The next trial on a slot is nearly always of the same study; then all that separates its program from another start of
+it is the lease. So a process is taken only by a launch that is equal in everything else: program, environment (and
+with it the devices that it may see), working directory, slots. Any other launch on one of its slots throws it away
+first, and so do a slot that stays idle, and the daemon's end. What it imported is checked by itself
+(`headrace.trial.standby`), which starts anew where a file has changed.
+
+Memory is bounded: one process a grant, and none is started where memory is short. A process that stands by holds no
+GPU memory unless its module takes some while it is imported; such a template says `prestart: false`.
+"""
+
+import asyncio
+import json
+import logging
+import signal
+import socket
+import tempfile
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import psutil
+
+from headrace_worker.launch import LEASE_VARIABLE, TRIAL_VARIABLE, Launch
+from headrace_worker.logs import AttemptLog
+from headrace_worker.process import CannotStartError, TrialProcess
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 60.0
+MEMORY_KEPT_FREE = 0.2
+"""Nothing is started ahead where less than this part of the machine's memory is available."""
+_ROOM = 384
+"""How long the names of a lease and a trial may be that are written where those of nobody's process stand."""
+
+
+@dataclass(slots=True)
+class _Standby:
+    launch: Launch
+    """Without the lease's names."""
+    process: TrialProcess
+    line: socket.socket
+    idle: asyncio.TimerHandle | None = None
+
+
+class Standbys:
+    """The processes that stand by on this machine."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._ready: dict[tuple[int, ...], _Standby] = {}
+        self._starting: dict[tuple[int, ...], asyncio.Task[None]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    def prepare(self, launch: Launch, slots: tuple[int, ...]) -> None:
+        """Starts a process for the next trial on these slots, unless there is one."""
+        if self._enabled and launch.target and slots not in self._ready and slots not in self._starting:
+            self._starting[slots] = asyncio.create_task(self._start(_nameless(launch), slots))
+
+    async def take(
+        self, launch: Launch, slots: tuple[int, ...], attempt_log: AttemptLog
+    ) -> TrialProcess | None:
+        """Turns the process that stands by into the launch's; None where none is fit for it.
+
+        Those that are not, on any of the slots, are gone when this returns.
+        """
+        if starting := self._starting.get(slots):
+            await asyncio.wait({starting})
+        found = self._ready.get(slots)
+        if found is not None and found.launch == _nameless(launch) and found.process.runs:
+            del self._ready[slots]
+            if _tell(found, launch, attempt_log):
+                return replace(found.process, lease_id=launch.env[LEASE_VARIABLE])
+            await _end(found)
+        unfit = [held for held in {*self._ready, *self._starting} if set(held) & set(slots)]
+        await asyncio.gather(*(self._throw_away(held) for held in unfit))
+        return None
+
+    def idle(self, slots: tuple[int, ...]) -> None:
+        """A trial on these slots is over: what stands by there does so a little longer."""
+        if found := self._ready.get(slots):
+            if found.idle is not None:
+                found.idle.cancel()
+            found.idle = asyncio.get_running_loop().call_later(IDLE_S, self._expire, slots)
+
+    async def close(self) -> None:
+        """Ends them all, and starts no more."""
+        self._enabled = False
+        await asyncio.gather(*(self._throw_away(slots) for slots in {*self._ready, *self._starting}))
+        await asyncio.gather(*self._leaving)
+
+    async def _start(self, launch: Launch, slots: tuple[int, ...]) -> None:
+        try:
+            memory = psutil.virtual_memory()
+            if memory.available >= MEMORY_KEPT_FREE * memory.total:
+                self._ready[slots] = await _spawn(launch)
+        except (CannotStartError, OSError) as error:
+            log.debug("no process stands by on slots %s: %s", list(slots), error)
+        finally:
+            del self._starting[slots]
+
+    def _expire(self, slots: tuple[int, ...]) -> None:
+        task = asyncio.create_task(self._throw_away(slots))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _throw_away(self, slots: tuple[int, ...]) -> None:
+        if starting := self._starting.get(slots):
+            await asyncio.wait({starting})
+        if found := self._ready.pop(slots, None):
+            await _end(found)
+
+
+def _nameless(launch: Launch) -> Launch:
+    """All of a launch but the lease: what two launches must have in common to use one process."""
+    env: Mapping[str, str] = {**launch.env, LEASE_VARIABLE: "", TRIAL_VARIABLE: ""}
+    return replace(launch, env=env, log_path=launch.log_path.parent)
+
+
+async def _spawn(launch: Launch) -> _Standby:
+    ours, theirs = socket.socketpair()
+    arguments = (*launch.args, "--standby", str(theirs.fileno()), launch.target, launch.working_dir)
+    nobody = f"standby-{uuid.uuid4().hex}".ljust(_ROOM, ".")  # its own, for it marks what the process starts
+    env = {**launch.env, LEASE_VARIABLE: nobody, TRIAL_VARIABLE: nobody}
+    with theirs, tempfile.TemporaryFile() as printed:
+        try:
+            process = await TrialProcess.spawn(
+                replace(launch, args=arguments, env=env), printed, inherited=(theirs.fileno(),)
+            )
+        except BaseException:
+            ours.close()
+            raise
+    ours.setblocking(False)
+    return _Standby(launch, process, ours)
+
+
+def _tell(standby: _Standby, launch: Launch, attempt_log: AttemptLog) -> bool:
+    """Tells a process whose it is; False where it does not listen any more."""
+    if standby.idle is not None:
+        standby.idle.cancel()
+    names = {name: launch.env[name] for name in (LEASE_VARIABLE, TRIAL_VARIABLE)}
+    try:
+        with standby.line as line:
+            socket.send_fds(line, [json.dumps(names).encode()], [attempt_log.file.fileno()])
+    except OSError:
+        return False
+    return True
+
+
+async def _end(standby: _Standby) -> None:
+    if standby.idle is not None:
+        standby.idle.cancel()
+    standby.line.close()
+    standby.process.send(signal.SIGKILL)
+    await standby.process.wait()
+    await standby.process.group_gone()
