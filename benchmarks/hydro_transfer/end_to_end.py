@@ -28,13 +28,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="this one only; other runs in the record stay")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    partial = options.task is not None or options.seed is not None
-    old = json.loads(RECORD.read_text(encoding="utf-8"))["tasks"] if partial and RECORD.exists() else {}
-    runs = {name: {run["seed"]: run for run in old.get(name, {}).get("runs", ())} for name in tune.TASKS}
+    if options.task is None and options.seed is None:
+        RECORD.unlink(missing_ok=True)
     for name in [options.task] if options.task else tune.TASKS:
         for seed in range(SEEDS) if options.seed is None else [options.seed]:
-            runs[name][seed] = as_run(tune.tune(tune.TASKS[name], TRIALS, seed, 2, direct=True))
-            write(runs)
+            add(name, as_run(tune.tune(tune.TASKS[name], TRIALS, seed, 2, direct=True)))
+
+
+def add(name: str, run: dict[str, Any]) -> None:
+    """Adds a run to the record, in place of an earlier one of its seed."""
+    old = json.loads(RECORD.read_text(encoding="utf-8"))["tasks"] if RECORD.exists() else {}
+    runs = {key: {one["seed"]: one for one in old.get(key, {}).get("runs", ())} for key in tune.TASKS}
+    runs[name][run["seed"]] = run
+    write(runs)
 
 
 def write(runs: dict[str, dict[int, dict[str, Any]]]) -> None:

@@ -128,7 +128,8 @@ def tune(task: Task, trials: int, seed: int, k: int, *, direct: bool) -> Outcome
     )
     hydro.check_transferable(space)
     began = time.process_time()
-    hydro.coordinate_check(surrogate, widths=task.gate, seeds=2).raise_if_failed()
+    # Three narrow widths and two seeds are rough; what is wrong has slopes of a half and more.
+    hydro.coordinate_check(surrogate, widths=task.gate, seeds=2, tolerance=0.25).raise_if_failed()
     scores, engine = train(surrogate, space, task, data, seed)
     surrogate_s = time.process_time() - began
 

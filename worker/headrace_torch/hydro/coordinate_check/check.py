@@ -28,8 +28,8 @@ WIDTHS: Final = 4
 # Below, averages over coordinates are too rough to tell a slope of 0.1.
 LEAST_WIDTH: Final = 32
 BATCH: Final = 32
-# Small enough to be stable, large enough for what is learnt to outgrow the noise of the start. SGD's rate for hidden matrices
-# does not depend on the width; a step of Adam moves an activation by rate × fan-in, so that product is given.
+# Small enough to be stable, large enough for what is learnt to outgrow the noise of the start. SGD's rate for hidden
+# matrices does not depend on the width; a step of Adam moves an activation by rate × fan-in: that product is given.
 SGD_LR: Final = 0.1
 ADAM_LR_TIMES_FAN_IN: Final = 0.2
 Prepare = Callable[[Surrogate, int], tuple[nn.Module, torch.optim.Optimizer]]
