@@ -192,15 +192,26 @@ def _suits(worker: Worker, needs: Resources) -> bool:
     """Whether a worker could ever run a trial, by the rules of the scheduler's placement."""
     if any(worker.labels.get(key) != value for key, value in needs.labels.items()):
         return False
+    if not needs.on_gpu:
+        return len(worker.slots) >= needs.slots
     gpus = [
-        slot for slot in worker.slots if slot.device != CPU and slot.memory_bytes >= needs.gpu_memory_bytes
+        slot
+        for slot in worker.slots
+        if slot.device != CPU
+        and slot.memory_bytes >= needs.gpu_memory_bytes
+        and (not needs.gpu_types or any(kind.lower() in slot.device.lower() for kind in needs.gpu_types))
     ]
-    return len(gpus) >= needs.gpus
+    return len(gpus) >= needs.slots
 
 
 def _needs(needs: Resources) -> str:
     each = f" of {wording.size(needs.gpu_memory_bytes)}" if needs.gpu_memory_bytes else ""
-    gpus = [f"{wording.plural(needs.gpus, 'GPU')}{each}"] if needs.gpus else []
+    types = f" ({' or '.join(needs.gpu_types)})" if needs.gpu_types else ""
+    gpus = [f"{wording.plural(needs.gpus, 'GPU')}{each}{types}"] if needs.gpus else []
+    if needs.gpu_milli:
+        gpus = [f"{needs.gpu_milli / 1000:g} of a GPU{each}{types}"]
+    if not needs.on_gpu and needs.slots > 1:
+        gpus = [wording.plural(needs.slots, "CPU slot")]
     return ", ".join([*gpus, *(f"label {key}={value}" for key, value in needs.labels.items())])
 
 
