@@ -134,3 +134,17 @@ def logged(row: Any) -> Any:
         event=Event(number=row.number, kind=row.kind, message=row.message, detail=row.detail),
     )
     return convert.event(event_message(stored))
+
+
+async def test_ray_30265_the_last_result_of_a_cohort_starts_the_others_too(engine: AsyncEngine) -> None:
+    """ray 30265: slots idle beside trials that may go on. The last one goes on itself and frees no slot for them."""
+    policy = {"kind": "successive_halving", "rungs": [1, 9], "cohort": 6}
+    site = await StudySite(engine, make_spec(policy=policy, max_trials=6)).create()
+    await site.connect(slots=6)
+    leases = {lease.number: lease for lease in await site.kick()}
+    for number in range(5):
+        assert (await site.tell(leases[number], 1, float(number))).action == "PAUSE"
+    decision = await site.tell(leases[5], 1, 0.5)
+    assert (decision.action, decision.next_milestone) == ("CONTINUE", 9)
+    assert (await site.trial(0)).state == "RESUMED"
+    assert (await site.trial(1)).state == "PAUSED"

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
+import psycopg
 from google.protobuf.message import Message
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -139,7 +140,7 @@ async def once(
                 return answer
             raise
         except Exception as error:
-            lost = isinstance(error, IntegrityError) or is_conflict(error)
+            lost = isinstance(error, (IntegrityError, psycopg.IntegrityError)) or is_conflict(error)
             if not lost or attempt == ATTEMPTS:
                 raise
     raise AssertionError("the loop ends by returning or raising")

@@ -58,7 +58,9 @@ class Pipeline:
     def __init__(self, driver: psycopg.AsyncConnection[Any]) -> None:
         self._driver = driver
 
-    async def run(self, statement: Statement, rows: Sequence[Row] | None = None, **values: object) -> Cursor:
+    async def run(
+        self, statement: Statement, rows: Sequence[Row] | None = None, /, **values: object
+    ) -> Cursor:
         """Send a statement. What it returned can be read from the cursor when the pipeline's block is left."""
         if rows is not None:
             values["rows"] = json.dumps(rows, separators=(",", ":"), allow_nan=False)

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from google.protobuf.message import Message
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import ARRAY, Text, any_, bindparam, delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import InvalidFieldError, RequestIdReusedError, Violation
 from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store.pipeline import compiled, pipeline
 
 KEPT_FOR = timedelta(days=1)
 MAX_ID_LENGTH = 128
@@ -60,11 +61,11 @@ async def answered(conn: AsyncConnection, requests: Sequence[Request]) -> dict[s
     """Return the answers that were given to these requests before, by id."""
     if not requests:
         return {}
-    r = tables.request
-    query = select(r).where(r.c.request_id.in_([request.id for request in requests]))
+    async with pipeline(conn) as sent:
+        found = await sent.run(_ANSWERED, ids=[request.id for request in requests])
     return {
         row.request_id: Answer(method=row.method, digest=row.digest, response=row.response)
-        for row in await conn.execute(query)
+        for row in await found.fetchall()
     }
 
 
@@ -83,7 +84,9 @@ async def remember(conn: AsyncConnection, request: Request, response: bytes) -> 
 async def remember_all(conn: AsyncConnection, answers: Sequence[tuple[Request, bytes]]) -> None:
     """Store the answers of a step."""
     if answers:
-        await conn.execute(insert(tables.request), [_columns(*answer) for answer in answers])
+        async with pipeline(conn) as sent:
+            for answer in answers:
+                await sent.run(_REMEMBER, **_columns(*answer))
 
 
 def _columns(request: Request, response: bytes) -> dict[str, object]:
@@ -99,3 +102,15 @@ async def sweep(conn: AsyncConnection) -> None:
     """Forget answers older than a day."""
     r = tables.request
     await conn.execute(delete(r).where(r.c.time < func.clock_timestamp() - KEPT_FOR))
+
+
+_r = tables.request
+_ANSWERED = compiled(select(_r).where(_r.c.request_id == any_(bindparam("ids", type_=ARRAY(Text)))))
+_REMEMBER = compiled(
+    insert(_r).values(
+        {
+            name: bindparam(name, type_=_r.c[name].type)
+            for name in ("request_id", "method", "digest", "response")
+        }
+    )
+)

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, select
+from sqlalchemy import BigInteger, ColumnElement, Select, Table, and_, bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.records import Exploit, Lease, RungEntry, Trial
 from headrace_services.scheduler.store import exploits, rows, tables
+from headrace_services.scheduler.store.pipeline import compiled, pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +37,18 @@ class TrialView:
 
 
 async def one(conn: AsyncConnection, study_id: int, number: int) -> TrialView | None:
-    """A trial with its rungs."""
-    found = await numbered(conn, study_id, [number])
-    return found[0] if found else None
+    """A trial with its rungs. A user's own loop asks this at both ends of every trial: it is one wait."""
+    which = {"study": study_id, "number": number}
+    async with pipeline(conn) as sent:
+        found = await sent.run(_ONE, **which)
+        results = await sent.run(_RUNGS_OF_ONE, **which)
+        copied = await sent.run(exploits.OF_ONE, **which)
+    row = await found.fetchone()
+    if row is None:
+        return None
+    rungs = tuple(RungView(entry=rows.rung_entry(r), time=r.time) for r in await results.fetchall())
+    lineage = tuple(exploits.exploit(r) for r in await copied.fetchall()) if rungs else ()
+    return replace(_view(row), rungs=rungs, lineage=lineage)
 
 
 async def numbered(conn: AsyncConnection, study_id: int, numbers: Sequence[int]) -> list[TrialView]:
@@ -64,16 +74,18 @@ async def views(
     conn: AsyncConnection, which: ColumnElement[bool], *, limit: int | None = None
 ) -> list[TrialView]:
     """Trials without their rungs, by study and number."""
+    t = tables.trial
+    query = _views().where(which).order_by(t.c.study_id, t.c.number).limit(limit)
+    return [_view(row) for row in await conn.execute(query)]
+
+
+def _views() -> Select[Any]:
     t, le, w = tables.trial, tables.lease, tables.worker
-    query = (
+    return (
         select(t, le.c.slots.label("lease_slots"), w.c.name.label("worker_name"))
         .join_from(t, le, t.c.lease_id == le.c.id, isouter=True)
         .join(w, le.c.worker_id == w.c.id, isouter=True)
-        .where(which)
-        .order_by(t.c.study_id, t.c.number)
-        .limit(limit)
     )
-    return [_view(row) for row in await conn.execute(query)]
 
 
 async def find_lease(conn: AsyncConnection, lease_id: str) -> Lease | None:
@@ -105,3 +117,14 @@ async def _with_rungs(conn: AsyncConnection, study_id: int, found: list[TrialVie
 
 def _view(row: Any) -> TrialView:
     return TrialView(trial=rows.trial(row), worker=row.worker_name, slots=tuple(row.lease_slots or ()))
+
+
+def _of_one(table: Table) -> Any:
+    study, number = bindparam("study", type_=BigInteger), bindparam("number", type_=BigInteger)
+    return and_(table.c.study_id == study, table.c.number == number)
+
+
+_ONE = compiled(_views().where(_of_one(tables.trial)))
+_RUNGS_OF_ONE = compiled(
+    select(tables.rung_result).where(_of_one(tables.rung_result)).order_by(tables.rung_result.c.rung)
+)

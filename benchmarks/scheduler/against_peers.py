@@ -9,7 +9,7 @@ by all of them: no trial is stopped, and all cycles are of the same length.
 **One decision.** A rung result comes in and a decision goes out, at `--results` results: our policy beside Syne Tune's
 ASHA (`pip install syne-tune --no-deps`), both in memory, on the same sequence.
 
-    python benchmarks/scheduler/bench_peers.py --seconds 20
+    python benchmarks/scheduler/against_peers.py --seconds 20
 
 Writes `peers.json` and `peers.svg` into `--out`.
 """
