@@ -1,6 +1,6 @@
 """The example over three seeds: what tuning on a copy 16 times narrower saves, and what it loses.
 
-Run it:  python benchmarks/hydro_transfer/end_to_end.py     (10 minutes on one core)
+Run it:  python benchmarks/hydro_transfer/end_to_end.py     (5 minutes on one core)
 It writes end_to_end.json and end_to_end.svg beside itself. Every configuration is trained on the surrogate, fused,
 and, for the comparison, on the target too. The regret of the top k is the loss of the best of them less that of the
 best of all.
