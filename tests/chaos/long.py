@@ -67,7 +67,7 @@ def strike(name: str, times: int | None, out: Path, options: dict[str, int]) -> 
     record: dict[str, Any] = {
         "scenario": name,
         "what": scenario.what,
-        "command": " ".join(["python", *sys.argv]),
+        "command": f"python tests/chaos/long.py {name} --times {times or scenario.times}",
         "machine": f"{platform.machine()}, {psutil.cpu_count()} cores",
     }
     say(scenario.what)
@@ -78,6 +78,7 @@ def strike(name: str, times: int | None, out: Path, options: dict[str, int]) -> 
         (out / f"{name}.json").write_text(json.dumps(record, indent=2))
         say(f"FAILED; its files are in {folder}")
         raise
+    record["load"] = round(psutil.getloadavg()[1], 1)
     record["took_s"] = round(time.monotonic() - began, 1)
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")

@@ -108,6 +108,7 @@ class Session:
         self._welcomed = asyncio.Event()
         self._interval_s = 5.0
         self._lease_ttl_s: float | None = None
+        self._unwelcome = 0
         self._beat_due = False
         self._telemetry: Sequence[worker_pb2.DeviceTelemetry] = ()
         self._give_up = ""
@@ -189,6 +190,7 @@ class Session:
                     case Welcomed():
                         self._interval_s = max(effect.heartbeat_interval_s, 0.05)
                         self._lease_ttl_s = effect.lease_ttl_s
+                        self._unwelcome = 0
                         log.info("session open with scheduler %s", effect.scheduler)
                         self._beat_due = True
                         self._welcomed.set()
@@ -201,12 +203,14 @@ class Session:
     async def _write(self, call: Call) -> None:
         patience_s = _HELLO_TIMEOUT_S
         if self._lease_ttl_s is not None:
-            patience_s = min(patience_s, max(self._lease_ttl_s / 4, _LEAST_S))
+            # A scheduler that is merely slow must not be asked faster and faster: each time, wait for longer.
+            patience_s = min(patience_s, max(self._lease_ttl_s / 4, _LEAST_S) * 2**self._unwelcome)
         try:
             async with asyncio.timeout(patience_s):
                 await call.write(worker_pb2.SessionRequest(hello=self._core.connect()))
                 await self._welcomed.wait()
         except TimeoutError:
+            self._unwelcome = min(self._unwelcome + 1, 10)
             raise _StreamOverError(f"no Welcome within {patience_s:g} s") from None
         wake = self._courier.wake
         while True:

@@ -9,8 +9,10 @@ nothing refers to them; only cycles among them wait, for the collection that loo
 import asyncio
 import gc
 
-SOON_S = (30.0, 90.0)
-"""After the start, when all that is compiled and cached is there."""
+SOON_S = (5.0, 10.0, 15.0, 30.0, 60.0)
+"""Pauses after the start, while code is imported, statements are compiled and workers connect."""
+SELDOM = 1000
+"""How many collections of the middle generation make a full one; Python's own 10 made one every few seconds."""
 OFTEN_S = 600.0
 FULL_EVERY = 6
 """Which of the later ones looks at everything."""
@@ -30,9 +32,11 @@ def look_at_everything() -> None:
 
 async def run() -> None:
     """Collect for ever, until cancelled."""
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, SELDOM)
     for pause_s in SOON_S:
         await asyncio.sleep(pause_s)
-        put_aside()
+        gc.freeze()  # without looking: what is garbage by now waits for the collection of everything
     turn = 0
     while True:
         await asyncio.sleep(OFTEN_S)

@@ -14,6 +14,8 @@ from headrace_services.up.child import Child, ChildFailedError, ChildSpec
 
 BACKOFF_FIRST_S = 0.25
 BACKOFF_LONGEST_S = 15.0
+BACKOFF_AFTER_READY_S = 0.5
+"""The longest pause for a child that was ready: it can start, so whoever kills it again and again waits for no more."""
 STEADY_AFTER_S = 5.0
 """A child that lived this long is taken for sound: its next pause is the first one again. Short, because whoever is
 killed again and again from outside should not be kept waiting for it; and a child that dies by itself every few
@@ -81,18 +83,19 @@ class Supervisor:
 
     async def _keep(self, child: Child) -> None:
         attempt = 0
+        longest_s = BACKOFF_AFTER_READY_S
         ending = await child.wait()
         while True:
             lived_s = asyncio.get_running_loop().time() - child.started_at
             attempt = 1 if lived_s >= STEADY_AFTER_S else attempt + 1
-            pause_s = backoff_s(attempt, self._rng)
+            pause_s = min(longest_s, backoff_s(attempt, self._rng))
             self._say(child, f"{ending}; starting it again in {pause_s:.1f} s", "trouble")
             await asyncio.sleep(pause_s)
             try:
                 self._say(child, f"{await child.start() or 'started'} again", "good")
-                ending = await child.wait()
+                ending, longest_s = await child.wait(), BACKOFF_AFTER_READY_S
             except ChildFailedError as failure:
-                ending = failure.what
+                ending, longest_s = failure.what, BACKOFF_LONGEST_S
 
     async def _stop(self) -> None:
         for child in reversed(self._children):

@@ -67,8 +67,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             log.warning("session ended: %s", first)
             if isinstance(first, HeadraceError):
                 raise first from group
-            if isinstance(first, SlowWorkerError):
-                # A status would wait behind what the worker does not read. A call that is dropped is reset at once.
+            if isinstance(first, (SlowWorkerError, StreamBrokeError)):
+                # A status would wait behind what the worker does not read, or go nowhere. The call is dropped.
                 raise asyncio.CancelledError from first
             await context.abort(grpc.StatusCode.ABORTED, str(first))
         finally:

@@ -105,9 +105,9 @@ def _place(
     sharing.join(state)
     offered = len(state.free)
     state.load_queue(rows.runnable(offered + placing.LOOKAHEAD + arrivals + 1))
-    _place_all(state, rows)
-    if _keep_slots(state, studies, cluster):
-        _place_all(state, rows)
+    _place_all(state, rows, pass_over=False)
+    _keep_slots(state, studies, cluster)
+    _place_all(state, rows, pass_over=True)
     if not state.live and not state.queue:
         state.held += sum(trial.held for trial in rows.unfinished())
     placing.settle(state)
@@ -116,8 +116,10 @@ def _place(
     return cluster_rows.left_over(state, freed), offered >= OFFERED and used_up
 
 
-def _place_all(state: StepState, rows: StudyRows) -> None:
-    while (number := placing.place(state)) is not None:
+def _place_all(state: StepState, rows: StudyRows, *, pass_over: bool) -> None:
+    if pass_over and state.room.blocked is None:
+        return
+    while (number := placing.place(state, pass_over=pass_over)) is not None:
         state.load(trials=[rows.trials[number]])
 
 
@@ -158,12 +160,11 @@ def _look_for_spare(
     state.room.nothing_waits = not rows.pending and all(share.wants is None for share in state.room.others)
 
 
-def _keep_slots(state: StepState, studies: Studies, cluster: ClusterRows) -> bool:
+def _keep_slots(state: StepState, studies: Studies, cluster: ClusterRows) -> None:
     """Without the pause between two looks that a replica makes: looking costs no virtual time."""
-    room, reserved = state.room, state.study.standing.reserved
-    if not sharing.may_need_keeping(state):
-        return False
-    assert room.blocked is not None
+    room = state.room
+    if room.blocked is None or not sharing.may_need_keeping(state):
+        return
     devices = cluster.devices(room.blocked.request)
     free = {(slot.worker_id, slot.index): slot for slot in state.free}
     occupied = state.changes.occupied
@@ -172,11 +173,11 @@ def _keep_slots(state: StepState, studies: Studies, cluster: ClusterRows) -> boo
         or (slot.less(slot.free_milli, 0) if (slot.worker_id, slot.index) in occupied else slot)
         for slot in devices
     )
-    room.running = tuple(
+    running = (
         _running(other, lease, cluster) for other in studies.values() for lease in other.leases.values()
     )
+    room.running = (*running, *sharing.just_granted(state))
     sharing.keep(state)
-    return state.study.standing.reserved != reserved
 
 
 def _running(rows: StudyRows, lease: Lease, cluster: ClusterRows) -> Running:
