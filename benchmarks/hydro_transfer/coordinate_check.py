@@ -1,0 +1,160 @@
+"""The coordinate check over a factor of 16 in width, three seeds: our parametrization, and two that must fail.
+
+Run it:  python benchmarks/hydro_transfer/coordinate_check.py     (3 minutes on one core)
+It writes coordinate_check.json and coordinate_check.svg beside itself. The controls are the standard
+parametrization, and the rule for SGD of the published Hydro code. The base is the widest model.
+"""
+
+import argparse
+import json
+from functools import partial
+from typing import Any
+
+import matplotlib.pyplot as plt
+import torch
+from training import GPT, HERE, MLP, Digits, ResNet, Text, by_rules, hydro_sgd, standard
+
+from headrace_torch import hydro
+from headrace_torch.hydro.coordinate_check import CoordinateReport
+
+SEEDS = 3
+# The ResNet's second stage has twice its width.
+MODELS: dict[str, dict[str, Any]] = {
+    "MLP": {
+        "factory": MLP,
+        "data": Digits,
+        "steps": 8,
+        "rows": 64,
+        "widths": (64, 128, 256, 512, 1024),
+        "sgd": 0.1,
+        "adam": 2e-4,
+    },
+    "GPT": {
+        "factory": partial(GPT, depth=1),
+        "data": Text,
+        "rows": 16,
+        "steps": 12,  # what queries learn from zero is noise at first
+        "widths": (64, 128, 256, 512, 1024),
+        "sgd": 0.2,
+        "adam": 2e-4,
+    },
+    "ResNet": {
+        "factory": ResNet,
+        "data": Digits,
+        "steps": 8,
+        "rows": 16,
+        "widths": (16, 32, 64, 128, 256),
+        "sgd": 0.02,
+        "adam": 1e-4,
+    },
+}
+
+
+def main() -> None:
+    """Every model with every optimizer, and the controls."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", choices=MODELS, help="this one only; the others' runs in the record stay")
+    only = parser.parse_args().model
+    torch.set_num_threads(1)
+    path = HERE / "coordinate_check.json"
+    runs = (
+        [one for one in json.loads(path.read_text())["runs"] if one["model"] != only]
+        if only and path.exists()
+        else []
+    )
+    for model, task in MODELS.items():
+        if model != (only or model):
+            continue
+        inputs, _ = task["data"]().batch(0, task["rows"])
+        every = task["widths"]
+        surrogate = hydro.shrink(task["factory"], width=every[0], target={"width": every[-1]}, inputs=inputs)
+        for optimizer in ("sgd", "adam"):
+            lr = task[optimizer]
+            ways = {"rules": by_rules(optimizer, lr), "standard": standard(optimizer, lr)}
+            if optimizer == "sgd":
+                ways["hydro's rule for SGD"] = hydro_sgd(lr)
+            for way, prepare in ways.items():
+                # The controls fail by much more than a fifth point could change, and a wide model is dear.
+                widths = every if way == "rules" else every[:4]
+                report = hydro.coordinate_check(
+                    surrogate,
+                    widths=widths,
+                    seeds=SEEDS,
+                    steps=task["steps"],
+                    optimizer=optimizer,
+                    lr=lr,
+                    inputs=(inputs,),
+                    prepare=prepare,
+                )
+                runs.append({"model": model, "way": way, **summary(report)})
+                worst = report.worst
+                print(
+                    f"{model}, {optimizer}, {way}: {worst.name} {worst.slope:+.3f}, passed: {report.passed}",
+                    flush=True,
+                )
+    record = {
+        "seeds": SEEDS,
+        "torch": torch.__version__,
+        "runs": runs,
+    }
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    draw(runs)
+
+
+def summary(report: CoordinateReport) -> dict[str, Any]:
+    """What the record keeps: slopes, and means over seeds for the plot."""
+    return {
+        "optimizer": report.optimizer,
+        "lr": report.lr,
+        "steps": report.steps,
+        "widths": [label.split()[0] for label in report.labels],
+        "passed": report.passed,
+        "worst": {"name": report.worst.name, "slope": round(report.worst.slope or 0.0, 3)},
+        "slopes": {one.name: None if one.slope is None else round(one.slope, 3) for one in report.trends},
+        "changes": {
+            one.name: [float(f"{sum(row) / len(row):.3g}") for row in one.changes] for one in report.trends
+        },
+    }
+
+
+def draw(runs: list[dict[str, Any]]) -> None:
+    """A row per model and optimizer, a column per way: change over width, a line per activation."""
+    ways = ("rules", "standard", "hydro's rule for SGD")
+    rows = list(dict.fromkeys((run["model"], run["optimizer"]) for run in runs))
+    figure, panels = plt.subplots(
+        len(rows), len(ways), figsize=(11, 2.6 * len(rows)), layout="constrained", squeeze=False
+    )
+    for line, (model, optimizer) in zip(panels, rows, strict=True):
+        for panel, way in zip(line, ways, strict=True):
+            found = [
+                run for run in runs if (run["model"], run["optimizer"], run["way"]) == (model, optimizer, way)
+            ]
+            if not found:
+                panel.set_visible(False)
+                continue
+            for name, changes in found[0]["changes"].items():
+                if found[0]["slopes"][name] is not None:
+                    steep = abs(found[0]["slopes"][name]) > 0.1
+                    panel.plot(
+                        [int(one) for one in found[0]["widths"]],
+                        changes,
+                        color="#c44" if steep else "#2a7",
+                        lw=1,
+                    )
+            panel.set(
+                xscale="log",
+                yscale="log",
+                title=f"{model}, {optimizer}, {way}\nworst {found[0]['worst']['slope']:+.2f}",
+            )
+            panel.set_xticks([int(one) for one in found[0]["widths"]], found[0]["widths"])
+            panel.minorticks_off()
+    figure.supxlabel("width")
+    figure.supylabel("change of an activation after training")
+    figure.savefig(HERE / "coordinate_check.svg")
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    main()

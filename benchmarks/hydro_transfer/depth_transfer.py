@@ -1,0 +1,146 @@
+"""How far the best learning rate moves when a model becomes 8 times deeper, from 2 residual blocks to 16.
+
+Run it:  python benchmarks/hydro_transfer/depth_transfer.py     (3 minutes on one core)
+It writes depth_transfer.json and depth_transfer.svg beside itself. With our parametrization a block adds 1/depth as
+much, relative to the base of 16 blocks; the control adds as much at any depth. Rates are on a grid of factors of two.
+"""
+
+import json
+import math
+import time
+from functools import partial
+from typing import Any
+
+import matplotlib.pyplot as plt
+import torch
+from training import GPT, HERE, Digits, Text, by_rules, standard, train
+
+from headrace_torch import hydro
+
+SEEDS, SHALLOW, DEEP, WIDTH = 3, 2, 16, 32
+
+
+class ResidualMLP(torch.nn.Module):
+    """Digits in, classes out, through blocks of two layers."""
+
+    class Block(torch.nn.Module):
+        """Adds to the stream."""
+
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.norm = torch.nn.LayerNorm(width)
+            self.inner, self.outer = torch.nn.Linear(width, width), torch.nn.Linear(width, width)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.outer(self.inner(self.norm(x)).relu())  # type: ignore[no-any-return]  # a layer's call is untyped
+
+    def __init__(self, width: int = WIDTH, depth: int = DEEP) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(64, width)
+        self.blocks = torch.nn.Sequential(*(self.Block(width) for _ in range(depth)))
+        self.norm, self.readout = torch.nn.LayerNorm(width), torch.nn.Linear(width, 10)
+        torch.nn.init.zeros_(self.readout.weight)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.readout(self.norm(self.blocks(self.first(image.flatten(1)))))  # type: ignore[no-any-return]
+
+
+TASKS: dict[str, dict[str, Any]] = {
+    "residual MLP": {
+        "factory": ResidualMLP,
+        "data": Digits,
+        "steps": 100,
+        "rows": 64,
+        "grid": range(-13, -3),
+    },
+    "GPT": {
+        "factory": partial(GPT, width=WIDTH),
+        "data": Text,
+        "steps": 80,
+        "rows": 8,
+        "grid": range(-12, -4),
+    },
+}
+
+
+def main() -> None:
+    """Both tasks, both parametrizations, both depths."""
+    torch.set_num_threads(1)
+    began = time.process_time()
+    record: dict[str, Any] = {"optimizer": "adam", "seeds": SEEDS, "torch": torch.__version__, "tasks": {}}
+    for name, task in TASKS.items():
+        data = task["data"]()
+        shallow = hydro.shrink(
+            task["factory"],
+            depth=SHALLOW,
+            target={"width": WIDTH, "depth": DEEP},
+            inputs=data.batch(0, 4)[0],
+        )
+        found: dict[str, Any] = {"steps": task["steps"], "rows": task["rows"], "parametrizations": {}}
+        for how, prepare in (("rules", by_rules), ("standard", standard)):
+            losses = {
+                str(depth): {
+                    str(exponent): mean_loss(
+                        shallow.at(depth=depth), prepare("adam", 2.0**exponent), data, task
+                    )
+                    for exponent in task["grid"]
+                }
+                for depth in (SHALLOW, DEEP)
+            }
+            best = {depth: best_of(row) for depth, row in losses.items()}
+            moved = abs(best[str(SHALLOW)] - best[str(DEEP)])
+            found["parametrizations"][how] = {
+                "losses": losses,
+                "best": {depth: f"2^{exponent}" for depth, exponent in best.items()},
+                "moved": moved,
+            }
+            print(
+                f"{name}, {how}: best rates {found['parametrizations'][how]['best']}, moved {moved} steps",
+                flush=True,
+            )
+        record["tasks"][name] = found
+    record["cpu_seconds"] = round(time.process_time() - began)
+    (HERE / "depth_transfer.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    draw(record)
+
+
+def mean_loss(member: hydro.Surrogate, prepare: Any, data: Any, task: dict[str, Any]) -> float | None:
+    """Over seeds; None where one diverged."""
+    ends = [
+        train(prepare(member, seed), data, steps=task["steps"], rows=task["rows"], seed=seed)
+        for seed in range(SEEDS)
+    ]
+    mean = sum(ends) / len(ends)
+    return round(mean, 5) if math.isfinite(mean) else None
+
+
+def best_of(losses: dict[str, float | None]) -> int:
+    """The exponent of the rate with the least loss."""
+    finite = {int(exponent): loss for exponent, loss in losses.items() if loss is not None}
+    return min(finite, key=lambda exponent: finite[exponent])
+
+
+def draw(record: dict[str, Any]) -> None:
+    """A panel per task and parametrization: loss over rate, a line per depth."""
+    figure, panels = plt.subplots(2, 2, figsize=(9, 7), layout="constrained")
+    for row, (name, task) in zip(panels, record["tasks"].items(), strict=True):
+        for panel, (how, result) in zip(row, task["parametrizations"].items(), strict=True):
+            for depth, losses in result["losses"].items():
+                points = [(2.0 ** int(key), value) for key, value in losses.items() if value is not None]
+                (line,) = panel.plot(
+                    *zip(*points, strict=True), marker="o", markersize=3, label=f"{depth} blocks"
+                )
+                best = best_of(losses)
+                panel.plot(
+                    2.0**best, losses[str(best)], "o", markersize=9, fillstyle="none", color=line.get_color()
+                )
+            words = {"rules": "our parametrization", "standard": "no multipliers"}[how]
+            panel.set(xscale="log", xlabel="learning rate (Adam)", ylabel="training loss")
+            panel.set_title(f"{name}, {words}: moved {result['moved']} steps")
+            panel.legend()
+    figure.savefig(HERE / "depth_transfer.svg")
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""A fused member is the run that it would be alone: in float64 within 1e-9 over 50 steps, in plain torch."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from fuse_models import Solo, apart, batches, built, factory, loss_of, mixed_members
+from torch import Tensor
+
+from headrace_torch import hydro
+from headrace_torch.hydro.fuse import group as group_module
+from headrace_torch.hydro.fuse.engines import stacked
+from headrace_torch.hydro.fuse.member import Member
+from headrace_torch.hydro.fuse.schedules import Setting
+
+STEPS, TOLERANCE = 50, 1e-9
+
+
+def greatest_difference(model: str, optimizer: str, engine: str, steps: int = STEPS) -> float:
+    """Trains five different members fused, and each alone; returns the greatest relative difference.
+
+    Compared are losses at every step; at the end parameters, buffers, and the optimizer's moments, which are sums
+    over all gradients.
+    """
+    members = mixed_members(optimizer)
+    worst = 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's SequentialLR warns of a call that it makes itself
+        group = hydro.fuse(factory(model), members, optimizer, engine=engine)
+        alone = [Solo(built(model, member["seed"]), member, optimizer) for member in members]
+        for batch in batches(model, steps):
+            losses = group.step(batch, loss_of)
+            expected = torch.tensor([one.step(batch) for one in alone], dtype=torch.float64)
+            worst = max(worst, float(((losses - expected) / expected).abs().max()))
+    for i, one in enumerate(alone):
+        state = group.member_state(i)
+        worst = max(worst, apart(state["model"], one.model.state_dict()))
+        moments = one.optimizer.state_dict()["state"]
+        for index, entry in moments.items():
+            kept = {key: value for key, value in entry.items() if torch.is_tensor(value)}
+            worst = max(worst, apart(state["optimizer"]["state"][index], kept))
+    return worst
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("model", ["mlp", "cnn", "resnet", "gpt"])
+def test_grouped_members_equal_plain_torch(model: str, optimizer: str) -> None:
+    assert greatest_difference(model, optimizer, "grouped") <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer"), [("mlp", "adamw"), ("cnn", "sgd"), ("resnet", "adam"), ("gpt", "sgd")]
+)
+def test_vmapped_members_equal_plain_torch(model: str, optimizer: str) -> None:
+    assert greatest_difference(model, optimizer, "vmap", steps=20) <= TOLERANCE
+
+
+@pytest.mark.parametrize(("model", "optimizer"), [("mlp", "sgd"), ("cnn", "adamw")])
+def test_separate_members_equal_plain_torch(model: str, optimizer: str) -> None:
+    assert greatest_difference(model, optimizer, "separate", steps=20) <= TOLERANCE
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_a_mean_over_members_is_found(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real: Callable[..., Tensor] = stacked.total_of
+    monkeypatch.setattr(stacked, "total_of", lambda losses, slots: real(losses, slots) / len(slots))
+    with pytest.raises(hydro.FusionGapError, match="mean over members"):
+        greatest_difference("mlp", optimizer, "grouped")
+    # And without the probe in front: the trajectories themselves are apart, also under Adam, which divides by the
+    # gradient's size.
+    monkeypatch.setattr(group_module, "compare", lambda *_: ("", None))
+    assert greatest_difference("mlp", optimizer, "grouped", steps=10) > 1e4 * TOLERANCE
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_collapsed_rates_are_found(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = [member["lr"] for member in mixed_members(optimizer)]
+    real: Callable[[Member, int], Setting] = Member.setting
+    monkeypatch.setattr(
+        Member, "setting", lambda self, step: real(replace(self, lr=sum(rates) / len(rates)), step)
+    )
+    assert greatest_difference("mlp", optimizer, "grouped", steps=10) > 1e4 * TOLERANCE
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn", "resnet", "gpt"])
+def test_the_probe_measures_losses_gradients_and_buffers(model: str) -> None:
+    group = hydro.fuse(factory(model, torch.float32), [{"lr": 1e-3}] * 3, workers=0)
+    group.step(batches(model, 1, dtype=torch.float32)[0], loss_of)
+    assert group.report is not None
+    assert group.report.error.keys() == {"grouped", "vmap"}
+    assert all(error <= 1e-12 for error in group.report.error.values())
+    assert group.report.gaps == {}

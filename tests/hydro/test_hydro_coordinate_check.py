@@ -1,0 +1,152 @@
+"""The gate passes our parametrization, and stops each of the wrong ones by a wide margin."""
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from hydro_models import CLASSES, MLP, ResNet, images, rows
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from headrace_torch import hydro
+from headrace_torch.hydro.coordinate_check.report import trend_of
+
+WIDTHS = (64, 128, 256, 512)
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 512) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(20, width), nn.Linear(width, width)
+        self.norm, self.readout = nn.LayerNorm(width), nn.Linear(width, CLASSES)
+        nn.init.zeros_(self.readout.weight)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.readout(relu(self.norm(self.second(relu(self.first(x))))))
+
+
+@pytest.fixture(scope="module")
+def surrogate() -> hydro.Surrogate:
+    return hydro.shrink(Net, width=WIDTHS[0], inputs=rows())
+
+
+def check(surrogate: hydro.Surrogate, optimizer: str, **settings: Any) -> hydro.CoordinateReport:
+    return hydro.coordinate_check(
+        surrogate, widths=WIDTHS, seeds=3, steps=4, optimizer=optimizer, inputs=(rows(),), **settings
+    )
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_our_rules_pass(surrogate: hydro.Surrogate, optimizer: str) -> None:
+    report = check(surrogate, optimizer).raise_if_failed()
+    assert [one.name for one in report.trends] == ["first", "second", "norm", "readout", "(output)"]
+    assert all(abs(one.slope or 0) <= 0.1 for one in report.trends), str(report)
+    assert report.labels == ["64", "128", "256", "512"]
+
+
+def test_the_standard_parametrization_fails(surrogate: hydro.Surrogate) -> None:
+    for optimizer, kind in (("sgd", torch.optim.SGD), ("adam", torch.optim.Adam)):
+
+        def standard(member: hydro.Surrogate, seed: int, kind: Any = kind, optimizer: str = optimizer) -> Any:
+            torch.manual_seed(seed)
+            model = Net(**member.sizes)
+            return model, kind(model.parameters(), lr={"sgd": 0.1, "adam": 2e-4}[optimizer])
+
+        report = check(surrogate, optimizer, prepare=standard)
+        assert max(one.slope or 0 for one in report.trends) >= 0.3, str(report)
+        with pytest.raises(
+            hydro.CoordinateCheckError, match=r"depends on the width .* slopes .*tolerated is ±0.1"
+        ):
+            report.raise_if_failed()
+
+
+def test_hydros_rule_for_sgd_fails(surrogate: hydro.Surrogate) -> None:
+    """The published code multiplies the rates of hidden matrices by the scale, where muP has 1."""
+
+    def published(member: hydro.Surrogate, seed: int) -> Any:
+        model, rules = member.build(seed), member.parametrization("sgd")
+        return model, torch.optim.SGD(
+            [
+                {
+                    "params": [one],
+                    "lr": 0.1 * rules[name].lr * (member.scale if rules[name].kind == "hidden" else 1),
+                }
+                for name, one in model.named_parameters()
+            ]
+        )
+
+    report = check(surrogate, "sgd", prepare=published)
+    assert min(one.slope or 0 for one in report.trends) <= -0.5, str(report)
+    assert not report.passed
+    assert report.failures[0].name == report.worst.name == "second"
+
+
+@pytest.mark.parametrize("forgotten", ["readout", "rates"])
+def test_a_forgotten_multiplier_fails(surrogate: hydro.Surrogate, forgotten: str) -> None:
+    def mutant(member: hydro.Surrogate, seed: int) -> Any:
+        model: Any = member.build(seed)
+        if forgotten == "readout":
+            model.readout._forward_pre_hooks.clear()
+            return model, member.optimizer(model, "adam", lr=2e-4)
+        return model, torch.optim.Adam(model.parameters(), lr=2e-4)
+
+    assert not check(surrogate, "adam", prepare=mutant).passed
+
+
+def test_a_width_out_of_sight_fails() -> None:
+    """The factory multiplies by the root of a width inside an activation: shapes are right, and training is not."""
+
+    class Hidden(Net):
+        def forward(self, x: Tensor) -> Any:
+            x = relu(self.first(x)) * self.first.out_features**0.5
+            return self.readout(relu(self.second(x)))
+
+    surrogate = hydro.shrink(lambda width=512: Hidden(width), width=64, inputs=rows())
+    with pytest.raises(hydro.CoordinateCheckError, match="second"):
+        check(surrogate, "sgd", lr=1e-3).raise_if_failed()
+
+
+def test_the_gate_by_default_takes_four_widths_that_are_wide_enough() -> None:
+    report = hydro.coordinate_check(hydro.shrink(MLP, width=8, inputs=rows()), seeds=3).raise_if_failed()
+    assert report.labels == ["32", "64", "128", "256"]
+    assert report.widths == pytest.approx([0.5, 1.0, 2.0, 4.0])
+    with pytest.raises(hydro.CoordinateCheckError, match="two widths at least"):
+        hydro.coordinate_check(hydro.shrink(MLP, scale=2, inputs=rows()), widths=[32])
+
+
+def test_a_rebuilt_module_is_checked_at_its_scales() -> None:
+    torch.manual_seed(0)
+    report = hydro.coordinate_check(hydro.shrink(ResNet(32), scale=8, inputs=images()), seeds=1, steps=1)
+    assert report.labels == ["1/8", "1/4", "1/2", "1/1"]
+    assert {"stem", "blocks.0.conv1", "readout", "(output)"} <= {one.name for one in report.trends}
+
+
+def test_a_divergent_rate_says_so(surrogate: hydro.Surrogate) -> None:
+    with pytest.raises(
+        hydro.CoordinateCheckError, match=r"the loss is (nan|inf) at step \d; choose a lower lr"
+    ):
+        check(surrogate, "sgd", lr=1e30)
+    with pytest.raises(hydro.ParametrizationError, match="'lion' has no rules"):
+        check(surrogate, "lion")
+
+
+def test_the_plot_names_what_is_steep(surrogate: hydro.Surrogate, tmp_path: Path) -> None:
+    path = tmp_path / "check.svg"
+    good = hydro.draw_coordinate_check(check(surrogate, "adam"), path)
+    assert path.read_text(encoding="utf-8") == good
+    root = ElementTree.fromstring(good)
+    assert len(root.findall("{*}polyline")) == 5
+    assert "passed" in good
+    bad = hydro.draw_coordinate_check(check(surrogate, "adam", tolerance=1e-6))
+    assert "failed" in bad
+    assert bad.count("#c0392b") == 10  # five lines and their names
+
+
+def test_slopes_are_those_of_powers() -> None:
+    widths = [1, 2, 4]
+    assert trend_of("x", widths, [[width**0.3] for width in widths]).slope == pytest.approx(0.3)
+    assert trend_of("x", widths, [[2.0, 8.0], [4.0, 4.0], [4.0, 4.0]]).slope == pytest.approx(0)
+    assert trend_of("x", widths, [[0.0], [0.0], [0.0]]).slope is None
+    assert trend_of("x", widths, [[0.0], [1.0], [1.0]]).slope == float("inf")

@@ -1,0 +1,141 @@
+"""`coordinate_check`: the gate that a surrogate passes before anything is spent on tuning it.
+
+Two things can make hyperparameters of a small model wrong for a large one: multipliers that are not applied where the
+rules want them, and a layer that computes with a width out of their sight. Both show in the same way: the amount by
+which training moves some activation grows or falls with the width. The check trains a few steps at several widths and
+fits that dependence. It looks at the change of an activation, not at its size, because at the start the size is the
+initial values' and hides the change.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from headrace_torch.hydro.coordinate_check.measure import Loss, measure
+from headrace_torch.hydro.coordinate_check.report import CoordinateReport, trends_of
+from headrace_torch.hydro.errors import CoordinateCheckError
+from headrace_torch.hydro.parametrize.kinds import Kind
+from headrace_torch.hydro.shrink.surrogate import Surrogate
+from headrace_torch.hydro.shrink.usage import tensors_in
+
+TOLERANCE: Final = 0.10
+WIDTHS: Final = 4
+# Below, averages over coordinates are too rough to tell a slope of 0.1.
+LEAST_WIDTH: Final = 32
+BATCH: Final = 32
+# Small enough to be stable, large enough for what is learnt to outgrow the noise of the start. SGD's rate for hidden
+# matrices does not depend on the width; a step of Adam moves an activation by rate × fan-in: that product is given.
+SGD_LR: Final = 0.1
+ADAM_LR_TIMES_FAN_IN: Final = 0.2
+Prepare = Callable[[Surrogate, int], tuple[nn.Module, torch.optim.Optimizer]]
+
+
+def coordinate_check(
+    surrogate: Surrogate,
+    *,
+    widths: Sequence[int] | None = None,
+    seeds: int = 3,
+    steps: int = 8,
+    optimizer: str = "adam",
+    lr: float | None = None,
+    inputs: tuple[Tensor, ...] | None = None,
+    loss_fn: Loss | None = None,
+    tolerance: float = TOLERANCE,
+    prepare: Prepare | None = None,
+) -> CoordinateReport:
+    """Trains the family's members for a few steps and fits how the changes of activations depend on the width.
+
+    Args:
+        surrogate: from `shrink`.
+        widths: the factory's widths, or the scales of a rebuilt module. None means four: the surrogate's, but at
+            least 32, and its doubles; of a module's scales the surrogate's and its halves.
+        seeds: initialisations per width.
+        steps: of training; the change after the last is fitted.
+        optimizer: "sgd", "adam" or "adamw".
+        lr: in terms of the target; None is a small one.
+        inputs: one batch; None is the surrogate's example.
+        loss_fn: from the model's output to a scalar; None is the cross-entropy (or squared error, for a single
+            output) against fixed random targets.
+        tolerance: the greatest slope that passes.
+        prepare: makes the model and the optimizer from a member and a seed, in place of the rules: for experiments.
+
+    Raises:
+        CoordinateCheckError: fewer than two widths, or a loss that is not finite. A failed check does not raise: see
+            `CoordinateReport.raise_if_failed`.
+    """
+    name = optimizer.lower()
+    surrogate.parametrization(name)  # refuses an unknown optimizer before anything is spent
+    rate = _default_lr(surrogate, name) if lr is None else lr
+    members = _members(surrogate, widths)
+    if len(members) < 2:
+        raise CoordinateCheckError("the check needs two widths at least; say more with widths=")
+    batch = surrogate.example_inputs(BATCH) if inputs is None else inputs
+
+    def by_rules(member: Surrogate, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = member.build(seed)
+        return model, member.optimizer(model, name, lr=rate)
+
+    moved = []
+    for member in members:
+        row = []
+        for seed in range(seeds):
+            model, chosen = (prepare or by_rules)(member, seed)
+            row.append(measure(model, chosen, batch, loss_fn or fixed_targets(), steps=steps))
+        moved.append(row)
+    relative = [1 / member.scale for member in members]
+    return CoordinateReport(
+        widths=relative,
+        labels=[member.label for member in members],
+        trends=trends_of(relative, moved),
+        tolerance=tolerance,
+        optimizer=name,
+        lr=rate,
+        steps=steps,
+        seeds=seeds,
+    )
+
+
+def fixed_targets() -> Loss:
+    """A loss against random targets that are the same in every call: the first tensor of the output counts."""
+
+    def loss(output: Any) -> Tensor:
+        logits = next(one for one in tensors_in(output) if one.is_floating_point())
+        generator = torch.Generator().manual_seed(0)
+        classes = logits.shape[-1]
+        if classes == 1:
+            wanted = torch.randn(logits.shape, generator=generator).to(logits)
+            return (logits - wanted).square().mean()
+        rows = logits.reshape(-1, classes)
+        labels = torch.randint(classes, (rows.shape[0],), generator=generator)
+        return cross_entropy(rows, labels.to(rows.device))
+
+    return loss
+
+
+def _default_lr(surrogate: Surrogate, optimizer: str) -> float:
+    """In terms of the target; for Adam by the median fan-in of the target's hidden matrices."""
+    if optimizer == "sgd":
+        return SGD_LR
+    fans = [math.prod(one.base_shape[1:]) for one in surrogate.growths.values() if one.kind is Kind.HIDDEN]
+    return ADAM_LR_TIMES_FAN_IN / (statistics.median(fans) if fans else surrogate.scale * LEAST_WIDTH)
+
+
+def _members(surrogate: Surrogate, widths: Sequence[int] | None) -> list[Surrogate]:
+    key = "scale" if "scale" in surrogate.sizes else "width"
+    if widths is None:
+        own = surrogate.sizes[key]
+        if key == "scale":
+            found = [own // 2**power for power in range(WIDTHS) if own % 2**power == 0]
+        else:
+            start = own
+            while start < LEAST_WIDTH:
+                start *= 2
+            found = [start * 2**power for power in range(WIDTHS)]
+    else:
+        found = list(dict.fromkeys(widths))
+    return sorted((surrogate.at(**{key: size}) for size in found), key=lambda one: -one.scale)

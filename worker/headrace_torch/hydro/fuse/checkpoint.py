@@ -1,0 +1,153 @@
+"""A member's state as the state dicts of a plain model and of torch's own optimizer, and back.
+
+What is written needs no Hydro to be read: `model.load_state_dict`, `optimizer.load_state_dict`,
+`GradScaler.load_state_dict`.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headrace_torch.hydro.fuse.errors import FuseError
+from headrace_torch.hydro.fuse.member import Member, OptimizerName
+from headrace_torch.hydro.fuse.states import MOMENTS, MemberStates, Slot
+from headrace_torch.hydro.parametrize.parametrization import Parametrization
+
+State = dict[str, Any]
+
+
+def plain_optimizer(
+    model: nn.Module, parametrization: Parametrization, member: Member, step: int
+) -> torch.optim.Optimizer:
+    """Makes the torch optimizer that a member would have alone, with the rate of its next step.
+
+    `initial_lr` of each group is the member's own rate, so that a torch scheduler can go on with `last_epoch`.
+    """
+    now = member.setting(step)
+    name: OptimizerName = parametrization.optimizer  # type: ignore[assignment]  # its table has the same three
+    settings: dict[str, Any]
+    if name == "sgd":
+        momentum = member.momentum if now.momentum is None or member.momentum == 0 else now.momentum
+        settings = {"momentum": momentum, "dampening": member.dampening, "nesterov": member.nesterov}
+    else:
+        beta1 = member.betas[0] if now.momentum is None else now.momentum
+        settings = {"betas": (beta1, member.betas[1])}
+    optimizer = parametrization.make_optimizer(
+        model,
+        lr=now.lr,
+        weight_decay=member.decay(name),
+        eps=None if name == "sgd" else member.eps,
+        **settings,
+    )
+    first = parametrization.make_optimizer(model, lr=member.lr, weight_decay=member.decay(name))
+    for group, initial in zip(optimizer.param_groups, first.param_groups, strict=True):
+        group["initial_lr"] = initial["lr"]
+    return optimizer
+
+
+def read(states: MemberStates, position: int, template: nn.Module, parametrization: Parametrization) -> State:
+    """Returns a member's state; every tensor is a copy.
+
+    Returns:
+        `model`: a state dict of the user's model. `optimizer`: one of torch's. `scaler`: one of
+        `torch.amp.GradScaler`, if the member has one. `step`: optimizer steps taken. `seen`: batches seen.
+    """
+    slot = states.slots[position]
+    own = {name: view.clone() for name, view in states.layout.of_row(states.rows[position]).items()}
+    held = {**own, **{name: value[position].clone() for name, value in states.buffers.items()}}
+    model: OrderedDict[str, Any] = OrderedDict()
+    names = {id(one): name for name, one in (*template.named_parameters(), *template.named_buffers())}
+    for name, value in template.state_dict(keep_vars=True).items():
+        model[name] = held[names[id(value)]] if isinstance(value, Tensor) and id(value) in names else value
+    optimizer = plain_optimizer(template, parametrization, slot.member, slot.step)
+    packed = optimizer.state_dict()
+    if slot.step > 0:
+        moments = {
+            name: states.layout.of_row(one[position])
+            for name, one in states.moments.items()
+            if _kept(name, slot)
+        }
+        for index, name in _indices(optimizer, template).items():
+            if name not in own:
+                continue
+            entry: dict[str, Tensor] = {key: views[name].clone() for key, views in moments.items()}
+            if parametrization.optimizer != "sgd":
+                entry["step"] = torch.tensor(float(slot.step))
+            if entry:
+                packed["state"][index] = entry
+    state: State = {"model": model, "optimizer": packed, "step": slot.step, "seen": slot.seen}
+    if slot.member.scaler is not None:
+        state["scaler"] = {
+            "scale": slot.scale,
+            "growth_factor": slot.member.scaler.growth_factor,
+            "backoff_factor": slot.member.scaler.backoff_factor,
+            "growth_interval": slot.member.scaler.growth_interval,
+            "_growth_tracker": slot.good_steps,
+        }
+    return state
+
+
+def _kept(moment: str, slot: Slot) -> bool:
+    """SGD without momentum keeps no buffer, though its row of the group's matrix is there."""
+    return moment != "momentum_buffer" or slot.member.momentum > 0
+
+
+def _indices(optimizer: torch.optim.Optimizer, template: nn.Module) -> dict[int, str]:
+    """Names the parameters that torch's optimizer numbers."""
+    names = {id(one): name for name, one in template.named_parameters()}
+    every = [one for group in optimizer.param_groups for one in group["params"]]
+    return {index: names[id(one)] for index, one in enumerate(every)}
+
+
+def write(
+    states: MemberStates,
+    position: int,
+    state: Mapping[str, Any],
+    template: nn.Module,
+    parametrization: Parametrization,
+) -> None:
+    """Puts a member's state into a row, in place.
+
+    Args:
+        states: the row's tensors and slot are overwritten.
+        position: of the row.
+        state: from `read`, or with the same keys from a plain run; without `optimizer` the moments stay zero.
+        template: the user's model.
+        parametrization: of the group.
+
+    Raises:
+        FuseError: the state is of another model.
+    """
+    held: Mapping[str, Tensor] = state["model"]
+    row = states.layout.of_row(states.rows[position])
+    for name, target in (*row.items(), *((key, one[position]) for key, one in states.buffers.items())):
+        if name not in held and name in row:
+            raise FuseError(f"the state has no {name}: it is of another model")
+        if name in held:
+            if held[name].shape != target.shape:
+                raise FuseError(
+                    f"{name} has shape {tuple(held[name].shape)} in the state, not {tuple(target.shape)}"
+                )
+            target.copy_(held[name])
+    slot = states.slots[position]
+    step = int(state.get("step", 0))
+    if "optimizer" in state:
+        optimizer = plain_optimizer(template, parametrization, slot.member, step)
+        kept: Mapping[int, Mapping[str, Tensor]] = state["optimizer"]["state"]
+        for index, name in _indices(optimizer, template).items():
+            for moment in MOMENTS[parametrization.optimizer]:
+                value = kept.get(index, {}).get(moment)
+                if value is not None and moment in states.moments:
+                    states.layout.of_row(states.moments[moment][position])[name].copy_(value)
+    scaler = state.get("scaler") or {}
+    states.slots[position] = Slot(
+        id=slot.id,
+        member=slot.member,
+        step=step,
+        seen=int(state.get("seen", step)),
+        scale=float(scaler.get("scale", slot.scale)),
+        good_steps=int(scaler.get("_growth_tracker", slot.good_steps)),
+    )

@@ -1,0 +1,215 @@
+"""Members over spawned processes: the fallback for what cannot be fused, where there are cores for it.
+
+The group's rows and buffers lie in memory that all processes share; so does a matrix for gradients. A worker is a
+function of that memory: it is sent positions and a batch, writes gradients, and answers with losses. It keeps
+nothing that a step needs, so one that dies is replaced and its step repeated, once. While a step runs only workers
+write, each its own members' rows; the group writes between steps.
+
+If a step fails for good, buffers are put back, `PoolError` is raised, and the state is that before the step.
+"""
+
+import multiprocessing
+import os
+import pickle
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.multiprocessing
+from torch import Tensor, nn
+
+from headrace_torch.hydro.fuse.engines.separate import SeparateEngine
+from headrace_torch.hydro.fuse.engines.work import EngineName, Outcome, Traits, Work
+from headrace_torch.hydro.fuse.errors import PoolError
+from headrace_torch.hydro.fuse.states import MemberStates, Slot
+
+STOP_S = 5.0  # how long a worker may take to end by itself
+
+
+@dataclass(slots=True)
+class _Worker:
+    process: Any
+    pipe: "Connection[Any, Any]"
+    has: object = None  # the token of the memory that it was sent
+
+
+class PoolEngine:
+    """The engine `pool`; CPU only.
+
+    Args:
+        model: pickled once per worker.
+        traits: of the model.
+        workers: how many processes, at least 1.
+    """
+
+    def __init__(self, model: nn.Module, traits: Traits, workers: int) -> None:
+        """Starts nothing: the first run does."""
+        self.name: EngineName = "pool"
+        self._model, self._traits, self._count = model, traits, workers
+        self._workers: list[_Worker] = []
+        self._grads: Tensor | None = None
+        self._sent: object = None
+
+    @property
+    def model(self) -> nn.Module:
+        """See `Engine.model`."""
+        return self._model
+
+    def fresh(self, model: nn.Module) -> "PoolEngine":
+        """See `Engine.fresh`."""
+        return PoolEngine(model, self._traits, self._count)
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Process ids of the workers that run."""
+        return [one.process.pid for one in self._workers]
+
+    def run(self, states: MemberStates, positions: Sequence[int], work: Work, grads: Tensor) -> Outcome:
+        """See `Engine.run`.
+
+        Raises:
+            PoolError: workers died twice at this step, or the model raised; the state is that before the step.
+        """
+        before = {name: states.buffers[name].clone() for name in self._traits.mutable}
+        try:
+            try:
+                return self._attempt(states, positions, work, grads)
+            except (EOFError, BrokenPipeError, ConnectionResetError):
+                self.close()
+                _restore(states, before)
+                return self._attempt(states, positions, work, grads)
+        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
+            self.close()
+            _restore(states, before)
+            raise PoolError(
+                "worker processes died twice at this step; the state is that before it"
+            ) from error
+        except PoolError:
+            _restore(states, before)
+            raise
+
+    def close(self) -> None:
+        """Ends the workers."""
+        for one in self._workers:
+            one.pipe.close()
+        for one in self._workers:
+            one.process.join(STOP_S)
+            if one.process.is_alive():
+                one.process.kill()
+                one.process.join()
+            one.process.close()
+        self._workers.clear()
+
+    def _attempt(self, states: MemberStates, positions: Sequence[int], work: Work, grads: Tensor) -> Outcome:
+        self._prepare(states)
+        assert self._grads is not None
+        shares = [list(range(len(positions)))[i :: self._count] for i in range(self._count)]
+        busy = [(one, share) for one, share in zip(self._workers, shares, strict=True) if share]
+        body = pickle.dumps(work)
+        for one, share in busy:
+            slots = {positions[i]: states.slots[positions[i]] for i in share}
+            one.pipe.send((share, slots))
+            one.pipe.send_bytes(body)
+        losses: list[Tensor | None] = [None] * len(positions)
+        unused: set[str] | None = None
+        failure = ""
+        for one, share in busy:
+            answer = one.pipe.recv()
+            if isinstance(answer, str):
+                failure = failure or answer
+                continue
+            values, missing = answer
+            unused = set(missing) if unused is None else unused & missing
+            for i, value in zip(share, values, strict=True):
+                losses[i] = torch.tensor(value, dtype=torch.float64)
+                grads[i].copy_(self._grads[positions[i]])
+        if failure:
+            raise PoolError(
+                f"a member failed in a worker process; the state is that before the step\n{failure}"
+            )
+        stacked = torch.stack([one for one in losses if one is not None])
+        return Outcome(losses=stacked.to(states.rows.dtype), unused=frozenset(unused or ()))
+
+    def _prepare(self, states: MemberStates) -> None:
+        """Starts workers that are missing, and sends the memory to those that do not have it."""
+        if self._sent is not states.token:
+            self._grads = torch.zeros_like(states.rows)
+            for value in (states.rows, self._grads, *states.buffers.values()):
+                _share(value)
+            self._sent = states.token
+        context = multiprocessing.get_context("spawn")
+        while len(self._workers) < self._count:
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=serve, args=(theirs, self._model, self._traits, self._count), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self._workers.append(_Worker(process, ours))
+        for one in self._workers:
+            if one.has is not states.token:
+                one.pipe.send((states.layout, states.rows, states.buffers, len(states), self._grads))
+                one.has = states.token
+
+
+def _share(value: Any) -> None:
+    """Moves a tensor to memory that processes share, in place."""
+    value.share_memory_()
+
+
+def _restore(states: MemberStates, before: dict[str, Tensor]) -> None:
+    for name, value in before.items():
+        states.buffers[name].copy_(value)
+
+
+def serve(pipe: "Connection[Any, Any]", model: nn.Module, traits: Traits, workers: int) -> None:
+    """A worker process: answers until its pipe is closed."""
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+    engine = SeparateEngine(model, traits)
+    states: MemberStates | None = None
+    grads = torch.empty(0)
+    while True:
+        try:
+            message = pipe.recv()
+            if len(message) != 2:
+                layout, rows, buffers, n, grads = message
+                idle = [None] * n
+                states = MemberStates(layout=layout, rows=rows, moments={}, buffers=buffers, slots=idle)  # type: ignore[arg-type]  # filled below
+                continue
+            body = pipe.recv_bytes()
+        except (EOFError, ConnectionResetError):
+            return
+        assert states is not None
+        pipe.send(_answer(engine, states, message, body, grads))
+
+
+def _answer(
+    engine: SeparateEngine,
+    states: MemberStates,
+    message: tuple[list[int], dict[int, Slot]],
+    body: bytes,
+    grads: Tensor,
+) -> str | tuple[list[float], set[str]]:
+    """Runs some members; returns their losses and what was unused by all, or what was raised."""
+    share, slots = message
+    try:
+        work: Work = pickle.loads(body)  # noqa: S301  from the process that spawned this one
+        positions = list(slots)
+        for position, slot in slots.items():
+            states.slots[position] = slot
+        part = Work(
+            loss_fn=work.loss_fn,
+            batch=[work.batch[i] for i in share] if work.own else work.batch,
+            own=work.own,
+            rows=None if work.rows is None else tuple(work.rows[i] for i in share),
+        )
+        found = torch.zeros(len(positions), states.layout.row, dtype=grads.dtype)
+        outcome = engine.run(states, positions, part, found)
+        for position, row in zip(positions, found, strict=True):
+            grads[position].copy_(row)
+        return outcome.losses.tolist(), set(outcome.unused)
+    except Exception:  # noqa: BLE001  the user's model may raise anything; the group raises it again
+        return traceback.format_exc()

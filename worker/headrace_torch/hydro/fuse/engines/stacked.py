@@ -1,0 +1,175 @@
+"""All members in one forward and one backward pass: `torch.vmap` over stacked parameters.
+
+Losses are mapped, and autograd differentiates their sum from outside: the gradient of Σ_n L_n by a stacked parameter
+holds, in slice n, the gradient of L_n by member n's parameter, and nothing of the others. Not a mean: that would
+divide each member's gradient by N.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import disable_saved_tensors_hooks
+from torch.utils._pytree import tree_map
+
+from headrace_torch.hydro.fuse.dropout import Masks, key
+from headrace_torch.hydro.fuse.engines.loss import checked
+from headrace_torch.hydro.fuse.engines.swap import Sockets
+from headrace_torch.hydro.fuse.engines.work import EngineName, Outcome, Traits, Work
+from headrace_torch.hydro.fuse.lanes import Lanes, quiet
+from headrace_torch.hydro.fuse.ops import MemberOps
+from headrace_torch.hydro.fuse.states import MemberStates, Slot
+
+NO_HOOKS = "hooks on saved tensors (activation checkpointing, offloading) cannot follow members under vmap"
+
+
+class StackedEngine:
+    """The engines `vmap` and `grouped`; the latter has the grouped rules.
+
+    Args:
+        model: a copy that the engine may keep; its own tensors are not read.
+        traits: of the model.
+        grouped: whether to use the rules.
+    """
+
+    def __init__(self, model: nn.Module, traits: Traits, *, grouped: bool) -> None:
+        """Prepares the places of tensors; computes nothing."""
+        self.name: EngineName = "grouped" if grouped else "vmap"
+        self._sockets, self._traits, self._grouped = Sockets(model), traits, grouped
+        self._constant_in: object = None
+        self._leaves_in: object = None
+        self._views: dict[str, Tensor] = {}
+        self._constants: frozenset[str] = frozenset()
+
+    @property
+    def model(self) -> nn.Module:
+        """See `Engine.model`."""
+        return self._sockets.module
+
+    def fresh(self, model: nn.Module) -> "StackedEngine":
+        """See `Engine.fresh`."""
+        return StackedEngine(model, self._traits, grouped=self._grouped)
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+    def run(self, states: MemberStates, positions: Sequence[int], work: Work, grads: Tensor) -> Outcome:
+        """See `Engine.run`."""
+        # On a CPU kernels for one and for several matrices round differently: a single member has a ghost beside it.
+        ghost = len(positions) == 1 and states.rows.device.type == "cpu"
+        at = [*positions, *positions] if ghost else list(positions)
+        whole = at == list(range(len(states)))
+        part = states if whole else states.select(at)
+        leaves = self._leaves(part)
+        losses, changed = self._mapped(leaves, part, _repeated(work) if ghost else work)
+        found = torch.autograd.grad(total_of(losses, part.slots), list(leaves.values()), allow_unused=True)
+        n = len(positions)
+        with torch.no_grad():
+            part.layout.pack(found, grads)
+            self._keep(states, part, at, n, changed, whole=whole)
+        unused = frozenset(name for name, one in zip(leaves, found, strict=True) if one is None)
+        return Outcome(losses=losses.detach()[:n], unused=unused)
+
+    def _mapped(self, leaves: dict[str, Tensor], part: MemberStates, work: Work) -> Any:
+        """Returns losses (n,), and the buffers that the model has assigned anew."""
+        n, traits = len(part), self._traits
+        constant = self._constant(part)
+        shared = {name: value[0] for name, value in part.buffers.items() if name in constant}
+        own = {name: value for name, value in part.buffers.items() if name not in constant}
+        masks = None
+        if traits.dropout:
+            keys = [key(slot.member.seed, slot.seen) for slot in part.slots]
+            masks = Masks(keys, [slot.member.dropout for slot in part.slots], part.rows.device)
+
+        def one(params: dict[str, Tensor], buffers: dict[str, Tensor], batch: Any, count: Any) -> Any:
+            with self._sockets.holding({**params, **shared, **buffers}), self._ops(n, masks):
+                loss = checked(work.loss_fn(self._sockets.module, batch), count)
+                now = {name: self._sockets.current(name) for name in buffers}
+                return loss, {name: value for name, value in now.items() if value is not buffers[name]}
+
+        batch, counts, in_batch = work.batch, None, None
+        if work.own:
+            batch, in_batch = tree_map(lambda *parts: _stack(parts), work.batch[0], *work.batch[1:]), 0
+        if work.rows is not None:
+            counts = torch.tensor(work.rows, device=part.rows.device)
+        in_dims = (0, 0, in_batch, None if counts is None else 0)
+        with disable_saved_tensors_hooks(NO_HOOKS), quiet():
+            return torch.vmap(one, in_dims=in_dims, randomness="error")(leaves, own, batch, counts)
+
+    def _leaves(self, part: MemberStates) -> dict[str, Tensor]:
+        """Views of the rows for autograd to differentiate by; the same ones as long as the rows are."""
+        if self._leaves_in is not part.token:
+            views = part.layout.stacked(part.rows.detach())
+            self._views = {name: view.requires_grad_() for name, view in views.items()}
+            self._leaves_in = part.token
+        return self._views
+
+    def _constant(self, part: MemberStates) -> frozenset[str]:
+        """Names the buffers that are one for all members (a mask, a table of positions): they need no member dim."""
+        if self._constant_in is not part.token:
+            self._constants = frozenset(
+                name
+                for name, value in part.buffers.items()
+                if name not in self._traits.mutable and bool((value == value[:1]).all())
+            )
+            self._constant_in = part.token
+        return self._constants
+
+    def _ops(self, n: int, masks: Masks | None) -> Any:
+        if masks is None and not self._grouped:
+            return _NOTHING
+        return MemberOps(Lanes(n), masks, grouped=self._grouped)
+
+    def _keep(
+        self,
+        states: MemberStates,
+        part: MemberStates,
+        at: Sequence[int],
+        n: int,
+        changed: dict[str, Tensor],
+        *,
+        whole: bool,
+    ) -> None:
+        """Writes buffers back: those assigned anew, and those changed in place in a selection of rows."""
+        for name, value in changed.items():
+            part.buffers[name].copy_(value)
+        if not whole:
+            where = torch.tensor(at[:n], device=states.rows.device)
+            for name in self._traits.mutable:
+                states.buffers[name].index_copy_(0, where, part.buffers[name][:n])
+
+
+def total_of(losses: Tensor, slots: Sequence[Slot]) -> Tensor:
+    """What is differentiated: the sum over members of their (scaled) losses."""
+    scales = [slot.scale for slot in slots]
+    if all(one == 1.0 for one in scales):
+        return losses.sum()
+    wide = losses.to(torch.promote_types(losses.dtype, torch.float32))  # a scale may be beyond float16
+    return wide @ wide.new_tensor(scales)
+
+
+class _Nothing:
+    """A context that does nothing."""
+
+    def __enter__(self) -> None:
+        """Does nothing."""
+
+    def __exit__(self, *exc: object) -> None:
+        """Does nothing."""
+
+
+_NOTHING = _Nothing()
+
+
+def _stack(parts: Sequence[Any]) -> Any:
+    return torch.stack(list(parts)) if isinstance(parts[0], Tensor) else parts[0]
+
+
+def _repeated(work: Work) -> Work:
+    return Work(
+        loss_fn=work.loss_fn,
+        batch=[*work.batch, *work.batch] if work.own else work.batch,
+        own=work.own,
+        rows=None if work.rows is None else (*work.rows, *work.rows),
+    )

@@ -1,0 +1,90 @@
+"""What an engine is asked for, and what it gives back."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from torch import Tensor, nn
+
+from headrace_torch.hydro.fuse.states import MemberStates
+
+Batch = Any
+LossFn = Callable[[nn.Module, Batch], Tensor]
+EngineName = Literal["vmap", "grouped", "separate", "pool"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One batch for some members.
+
+    Attributes:
+        loss_fn: the loss of one member: (model, batch) to a number, or to one per row where `rows` is given.
+        batch: any nest of tuples, lists and dicts; with `own`, a list of one per member.
+        own: whether every member has a batch of its own.
+        rows: of a padded batch, how many of its rows count, per member.
+    """
+
+    loss_fn: LossFn
+    batch: Batch
+    own: bool = False
+    rows: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the members' losses were.
+
+    Attributes:
+        losses: (n,), detached.
+        unused: parameters that no member's loss depends on; torch.optim leaves such parameters alone.
+    """
+
+    losses: Tensor
+    unused: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What a plain run of the model showed.
+
+    Attributes:
+        mutable: buffers that a step changes.
+        dropout: whether the forward pass has dropout.
+        random: whether it draws from torch's generator for anything else.
+        recomputes: whether the backward pass runs layers again (activation checkpointing). Its dropout then draws
+            from torch's generator, which checkpointing winds back; a count of calls it would not.
+        batch_norm: the first layer that normalises over the batch, or empty.
+    """
+
+    mutable: frozenset[str] = field(default_factory=frozenset)
+    dropout: bool = False
+    random: bool = False
+    recomputes: bool = False
+    batch_norm: str = ""
+
+
+class Engine(Protocol):
+    """Computes losses and gradients."""
+
+    name: EngineName
+
+    def run(self, states: MemberStates, positions: Sequence[int], work: Work, grads: Tensor) -> Outcome:
+        """Runs these positions, writes each one's gradient of its own loss into its row of `grads` (n, row).
+
+        Buffers that the model changes are changed in `states`; parameters are not. Segments that the loss does not
+        depend on get zeros. A member's scale (`Slot.scale`) multiplies its gradient, not its reported loss.
+        """
+        ...
+
+    def fresh(self, model: nn.Module) -> "Engine":
+        """Returns an engine of this kind for another copy of the model."""
+        ...
+
+    @property
+    def model(self) -> nn.Module:
+        """The module that runs."""
+        ...
+
+    def close(self) -> None:
+        """Ends what the engine started; it is not used after."""
+        ...

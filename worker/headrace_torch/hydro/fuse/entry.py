@@ -1,0 +1,68 @@
+"""`fuse`: from hyperparameters and a model to a group."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from headrace_torch.hydro.fuse.buckets import Batching
+from headrace_torch.hydro.fuse.errors import (
+    FuseError,
+)
+from headrace_torch.hydro.fuse.group import EngineChoice, Group
+from headrace_torch.hydro.fuse.layout import layout_of
+from headrace_torch.hydro.fuse.member import OPTIMIZERS, Member, OptimizerName, parse_member
+from headrace_torch.hydro.fuse.source import Models, Source, template_of
+
+ENGINES: tuple[EngineChoice, ...] = ("auto", "grouped", "vmap", "separate", "pool")
+
+
+def fuse(
+    source: Source,
+    members: Sequence[Mapping[str, Any] | Member],
+    optimizer: OptimizerName = "adamw",
+    *,
+    engine: EngineChoice = "auto",
+    workers: int | None = None,
+    batching: Batching = "bucket",
+    device: torch.device | str | None = None,
+) -> Group:
+    """Makes a group of members that train together.
+
+    Args:
+        source: a surrogate of `hydro.shrink` (members train under its parametrization), a module (all members begin
+            with its tensors), or a factory (called once per seed, with torch's generator seeded).
+        members: hyperparameters, one mapping each; see `Member`.
+        optimizer: "adamw", "adam" or "sgd", as in torch.optim.
+        engine: "auto" probes at the first step and picks; the others are taken as they are.
+        workers: processes for what cannot be fused; None decides by measuring, 0 keeps to this process.
+        batching: how members of different batch sizes meet: a fused call per size ("bucket"), or one call with rows
+            that do not count ("pad": the loss returns one number per row; not with BatchNorm).
+        device: where the members train; None is where the source's tensors are.
+
+    Raises:
+        MemberError: a hyperparameter is unknown, out of range, or not one of this optimizer's.
+        StaticShapeError: members' models differ in shape; names the layer.
+        FuseError: no members, no trainable parameter, or parameters of several dtypes.
+    """
+    if optimizer not in OPTIMIZERS:
+        raise FuseError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, not {optimizer!r}")
+    if engine not in ENGINES:
+        raise FuseError(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
+    parsed = [parse_member(one, optimizer, position) for position, one in enumerate(members)]
+    if not parsed:
+        raise FuseError("a group needs at least one member")
+    models = Models(source)
+    where = None if device is None else torch.device(device)
+    template = template_of(models.make(parsed[:1], 0, None)[0], where)
+    return Group(
+        template=template,
+        models=models,
+        layout=layout_of(template),
+        members=parsed,
+        optimizer=optimizer,
+        parametrization=models.parametrization(template, optimizer),
+        engine=engine,
+        workers=workers,
+        batching=batching,
+    )

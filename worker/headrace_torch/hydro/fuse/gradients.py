@@ -1,0 +1,50 @@
+"""What happens to a member's gradient between the backward pass and its optimizer: unscaling, clipping, skipping.
+
+All of it row by row: a member that overflows or is clipped changes no number of another's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from headrace_torch.hydro.fuse.states import Slot
+
+
+def unscale(slots: Sequence[Slot], grads: Tensor) -> list[bool]:
+    """Divides by members' scales, in place; says who goes on to the optimizer.
+
+    A member with a scaler whose gradient is not finite sits this step out, as under `torch.amp.GradScaler`;
+    without a scaler a member always goes on.
+    """
+    if all(slot.member.scaler is None for slot in slots):
+        return [True] * len(slots)
+    for slot, row in zip(slots, grads, strict=True):
+        if slot.member.scaler is not None:
+            row.mul_(1.0 / slot.scale)
+    finite = torch.stack([row.isfinite().all() for row in grads]).tolist()
+    return [ok or slot.member.scaler is None for slot, ok in zip(slots, finite, strict=True)]
+
+
+def clip(slots: Sequence[Slot], grads: Tensor) -> None:
+    """Scales each row down to its member's greatest norm, in place; torch's `clip_grad_norm_`, per member."""
+    for slot, row in zip(slots, grads, strict=True):
+        if slot.member.clip is not None:
+            norm = torch.linalg.vector_norm(
+                row
+            )  # one row at a time: its rounding does not depend on the others
+            row.mul_((slot.member.clip / (norm + 1e-6)).clamp(max=1.0))
+
+
+def after(slot: Slot, *, stepped: bool) -> Slot:
+    """Returns a member's counters after a batch, with its scale moved as `torch.amp.GradScaler.update` does."""
+    counted = replace(slot, step=slot.step + stepped, seen=slot.seen + 1)
+    scaler = slot.member.scaler
+    if scaler is None:
+        return counted
+    if not stepped:
+        return replace(counted, scale=slot.scale * scaler.backoff_factor, good_steps=0)
+    if slot.good_steps + 1 == scaler.growth_interval:
+        return replace(counted, scale=slot.scale * scaler.growth_factor, good_steps=0)
+    return replace(counted, good_steps=slot.good_steps + 1)

@@ -1,0 +1,64 @@
+"""The member dim that `torch.vmap` hides: takes it out of a tensor, and puts it back.
+
+Under `vmap` a model sees one member's tensors; behind each there is a stacked tensor and the position of its
+member dim. A rule (`rules/`) takes the stacked tensors, computes with one call of a dense kernel, and hands the
+result back. All of functorch's own names that Hydro touches are in this file.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_functorch: Any = torch._C._functorch  # torch's own vmap is written with these
+
+
+def is_stacked(value: object) -> bool:
+    """Whether a value is a tensor with a member dim behind it."""
+    return isinstance(value, Tensor) and bool(_functorch.is_batchedtensor(value))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps torch from warning of ops that `vmap` runs member by member: they are slow, and the probe measures that."""
+    _functorch._set_vmap_fallback_warning_enabled(False)
+    try:
+        yield
+    finally:
+        _functorch._set_vmap_fallback_warning_enabled(True)
+
+
+class Lanes:
+    """The members of the innermost `vmap` that is running.
+
+    Attributes:
+        size: number of members N.
+    """
+
+    __slots__ = ("_level", "size")
+
+    def __init__(self, size: int) -> None:
+        """Call it inside the mapped function."""
+        self.size = size
+        self._level: int = _functorch.current_level()
+
+    def split(self, value: Tensor) -> tuple[Tensor, int | None]:
+        """Returns the stacked tensor and the position of its member dim, or None where all members share it."""
+        stacked, dim = _functorch._unwrap_batched(value, self._level)
+        return stacked, dim
+
+    def at(self, value: Tensor, dim: int) -> Tensor:
+        """Returns the stacked tensor with its member dim at `dim`; a shared tensor is expanded (no copy)."""
+        stacked, own = self.split(value)
+        if own is None:
+            shape = [*value.shape]
+            shape.insert(dim, self.size)
+            return stacked.unsqueeze(dim).expand(shape)
+        return stacked if own == dim else stacked.movedim(own, dim)
+
+    def join(self, stacked: Tensor, dim: int = 0) -> Tensor:
+        """Hides the member dim again."""
+        out: Tensor = _functorch._add_batch_dim(stacked, dim, self._level)
+        return out

@@ -1,0 +1,121 @@
+"""Where each parameter lies in a member's row, and the model's tensors by name.
+
+A group keeps its members' parameters as one matrix, a row per member: the optimizer is a few operations on whole
+rows, a repack is a selection of rows, and a stacked parameter (N, *shape) is a view. Parameters begin at multiples
+of 64 bytes, so that kernels meet the alignment that they meet in a tensor of its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from headrace_torch.hydro.fuse.errors import FuseError, StaticShapeError
+
+ALIGN_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """One trainable parameter in a row; offset and numel in elements."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    numel: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The rows of a model.
+
+    Attributes:
+        segments: its trainable parameters, tied ones once, in the order of `named_parameters`.
+        row: elements of a row, a multiple of 64 bytes; what lies between segments stays zero.
+        dtype: of all trainable parameters.
+        constants: names of the parameters that are not trained; they are kept with the buffers.
+    """
+
+    segments: tuple[Segment, ...]
+    row: int
+    dtype: torch.dtype
+    constants: tuple[str, ...]
+
+    def stacked(self, rows: Tensor) -> dict[str, Tensor]:
+        """Returns each parameter as a view (n, *shape) of rows (n, row)."""
+        n = rows.shape[0]
+        return {
+            one.name: rows[:, one.offset : one.offset + one.numel].view(n, *one.shape)
+            for one in self.segments
+        }
+
+    def pack(self, values: Sequence[Tensor | None], out: Tensor) -> None:
+        """Writes one tensor per segment, (n, *shape) or None for zeros, into rows `out` (n, row); one copy.
+
+        The first n members of values that have more are written.
+        """
+        n, parts, at = out.shape[0], [], 0
+        for one, value in zip(self.segments, values, strict=True):
+            if one.offset > at:
+                parts.append(out.new_zeros(n, one.offset - at))
+            parts.append(out.new_zeros(n, one.numel) if value is None else value[:n].reshape(n, one.numel))
+            at = one.offset + one.numel
+        if self.row > at:
+            parts.append(out.new_zeros(n, self.row - at))
+        torch.cat(parts, dim=1, out=out)
+
+    def of_row(self, row: Tensor) -> dict[str, Tensor]:
+        """Returns each parameter as a view of one row (row,)."""
+        return {one.name: row[one.offset : one.offset + one.numel].view(one.shape) for one in self.segments}
+
+    def per_element(self, values: Mapping[str, float], dtype: torch.dtype) -> Tensor:
+        """Returns a row (row,) with a parameter's value at each of its elements, 1 in between."""
+        out = torch.ones(self.row, dtype=dtype)
+        for one in self.segments:
+            out[one.offset : one.offset + one.numel] = values[one.name]
+        return out
+
+
+def layout_of(model: nn.Module) -> Layout:
+    """Lays out a model's trainable parameters.
+
+    Raises:
+        FuseError: it has none, or they differ in dtype; names the first that differs.
+    """
+    trained = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+    if not trained:
+        raise FuseError("the model has no parameter that requires a gradient")
+    dtype = trained[0][1].dtype
+    for name, one in trained:
+        if one.dtype != dtype:
+            raise FuseError(
+                f"{name} is {one.dtype} and {trained[0][0]} is {dtype}: a fused group keeps one dtype; cast the model, "
+                "or use autocast in the loss"
+            )
+    step = max(1, ALIGN_BYTES // dtype.itemsize)
+    segments, offset = [], 0
+    for name, one in trained:
+        segments.append(Segment(name=name, shape=tuple(one.shape), offset=offset, numel=prod(one.shape)))
+        offset += -(-prod(one.shape) // step) * step
+    frozen = tuple(name for name, one in model.named_parameters() if not one.requires_grad)
+    return Layout(segments=tuple(segments), row=offset, dtype=dtype, constants=frozen)
+
+
+def check_same(first: nn.Module, other: nn.Module, position: int) -> None:
+    """Refuses a member whose model has other tensors than member 0's.
+
+    Raises:
+        StaticShapeError: names the first layer that differs and both shapes.
+    """
+    theirs = {name: tuple(one.shape) for name, one in (*other.named_parameters(), *other.named_buffers())}
+    ours = {name: tuple(one.shape) for name, one in (*first.named_parameters(), *first.named_buffers())}
+    for name in (*ours, *theirs):
+        if ours.get(name) != theirs.get(name):
+            layer, _, tensor = name.rpartition(".")
+            raise StaticShapeError(
+                f"layer {layer or '(model)'}: {tensor} has shape {ours.get(name, 'none')} in member 0 and "
+                f"{theirs.get(name, 'none')} in member {position}; members of a group share all shapes: "
+                "fuse those of equal shape, one group per shape"
+            )

@@ -1,0 +1,41 @@
+"""The most memory that a piece of work held at once, from the allocator's own records.
+
+On CUDA the caching allocator keeps the number. On a CPU torch's profiler records every allocation and release of its
+allocator, those inside of kernels too; their running sum is the memory in use beside what was there before. (What a
+math library takes past torch's allocator is in neither.)
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+
+def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
+    """Runs something; returns the greatest growth of allocated bytes while it ran, at least 0."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        work()
+        torch.cuda.synchronize(device)
+        return int(torch.cuda.max_memory_allocated(device) - before)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
+        work()
+    return _greatest_sum(recorded)
+
+
+def _greatest_sum(recorded: Any) -> int:
+    changes: list[tuple[int, int]] = []
+    waiting = list(recorded.profiler.kineto_results.experimental_event_tree())
+    while waiting:
+        event = waiting.pop()
+        waiting.extend(event.children)
+        if event.tag == torch._C._profiler._EventType.Allocation:
+            changes.append((event.start_time_ns, event.typed[1].alloc_size))
+    held = greatest = 0
+    for _, change in sorted(changes, key=lambda one: one[0]):
+        held += change
+        greatest = max(greatest, held)
+    return greatest

@@ -1,0 +1,75 @@
+"""Where members' models come from: a surrogate, a module, or a factory."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from headrace_torch.hydro.fuse.errors import MemberError
+from headrace_torch.hydro.fuse.layout import check_same
+from headrace_torch.hydro.fuse.member import Member, OptimizerName
+from headrace_torch.hydro.parametrize.parametrization import Parametrization, identity
+from headrace_torch.hydro.shrink.surrogate import Surrogate
+
+Source = Surrogate | nn.Module | Callable[..., nn.Module]
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Makes members' models."""
+
+    source: Source
+
+    def make(self, members: Sequence[Member], first: int, template: nn.Module | None) -> list[nn.Module]:
+        """Makes a model for each; members with equal seeds and arguments share one.
+
+        A surrogate and a factory are called once per (seed, model), with torch's generator seeded and restored; a
+        module is every member's beginning.
+
+        Args:
+            members: for whom.
+            first: number of the first of them, for messages.
+            template: a model whose shapes all must share; None takes the first's.
+
+        Raises:
+            StaticShapeError: shapes differ; names the layer.
+            MemberError: `model` arguments for something that takes none.
+        """
+        made: dict[Any, nn.Module] = {}
+        models = []
+        for number, member in enumerate(members, first):
+            key = (member.seed, tuple(sorted((member.model or {}).items(), key=lambda item: item[0])))
+            if key not in made:
+                made[key] = self._one(member, number)
+                check_same(template or next(iter(made.values())), made[key], number)
+            models.append(made[key])
+        return models
+
+    def _one(self, member: Member, number: int) -> nn.Module:
+        if member.model and (isinstance(self.source, Surrogate | nn.Module)):
+            raise MemberError(
+                f"member {number}: model={dict(member.model)} are arguments for a factory, and fuse was given a "
+                f"{type(self.source).__name__}: pass the factory"
+            )
+        if isinstance(self.source, Surrogate):
+            return self.source.build(member.seed)
+        if isinstance(self.source, nn.Module):
+            return self.source
+        with torch.random.fork_rng():
+            torch.manual_seed(member.seed)
+            return self.source(**(member.model or {}))
+
+    def parametrization(self, template: nn.Module, optimizer: OptimizerName) -> Parametrization:
+        """Returns the surrogate's multipliers, or those of a model that is its own base."""
+        if isinstance(self.source, Surrogate):
+            return self.source.parametrization(optimizer)
+        return identity(template, optimizer)
+
+
+def template_of(model: nn.Module, device: torch.device | None) -> nn.Module:
+    """Returns a copy to keep, on the group's device."""
+    copied = copy.deepcopy(model)
+    return copied if device is None else copied.to(device)

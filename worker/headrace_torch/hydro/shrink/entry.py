@@ -1,0 +1,89 @@
+"""`shrink`: from a factory, or from a module."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from torch import Tensor, nn
+
+from headrace_torch.hydro.errors import ShrinkError
+from headrace_torch.hydro.shrink.family import Family, accepted
+from headrace_torch.hydro.shrink.inputs import given_inputs, guess_inputs
+from headrace_torch.hydro.shrink.rebuild import ModuleSource
+from headrace_torch.hydro.shrink.source import FactorySource, base_sizes
+from headrace_torch.hydro.shrink.surrogate import Surrogate
+
+
+def shrink(
+    model: Callable[..., nn.Module] | nn.Module,
+    *,
+    width: int | None = None,
+    depth: int | None = None,
+    scale: int | None = None,
+    target: Mapping[str, int] | None = None,
+    inputs: Tensor | Sequence[Tensor] | None = None,
+    keep: Collection[str] = (),
+    accept: Collection[str] = (),
+) -> Surrogate:
+    """Makes a small model whose best hyperparameters are those of the user's.
+
+    With a factory, models of two widths are compared on the meta device, which is exact. A module is rebuilt layer by
+    layer, and what cannot be scaled is refused by name; a factory is the better choice where there is one.
+
+    Args:
+        model: a factory with an argument `width` and perhaps `depth`, or a module.
+        width: the surrogate's, for a factory.
+        depth: the surrogate's, for a factory; None keeps the target's.
+        scale: how many times narrower than the target, instead of a width.
+        target: the target's sizes; None means the factory's defaults.
+        inputs: one batch as forward() takes it; None guesses one from the layers.
+        keep: for a module: layers whose width stays as it is, by name.
+        accept: layers that compute with a width by a function, and are right as they are.
+
+    Raises:
+        ShrinkError: the model cannot be scaled so; names the layer.
+        ParametrizationError: no rule fits a parameter.
+    """
+    if scale is not None and (isinstance(scale, bool) or scale < 1):
+        raise ShrinkError(f"scale must be an integer of at least 1, not {scale}")
+    given = None if inputs is None else given_inputs(inputs)
+    if isinstance(model, nn.Module):
+        if width is not None or depth is not None or target is not None:
+            raise ShrinkError("a module is shrunk by scale=; width, depth and target are for a factory")
+        if scale is None:
+            raise ShrinkError("say how much smaller: shrink(module, scale=8)")
+        source = ModuleSource.of(model, given, keep=accepted(keep), scale=scale)
+        sizes = {"scale": scale}
+        return Family(source=source, inputs=source.inputs, law_sizes=sizes, accept=accepted(accept)).member(
+            sizes
+        )
+    if keep:
+        raise ShrinkError("keep is for a module; a factory decides itself what does not depend on the width")
+    base = base_sizes(model, target)
+    sizes = {**base, **_wanted(base, width=width, depth=depth, scale=scale)}
+    factory = FactorySource(factory=model, base=base)
+    found = given or guess_inputs(factory.skeleton(base))
+    family = Family(source=factory, inputs=found, law_sizes=sizes, accept=accepted(accept))
+    return family.member(sizes)
+
+
+def _wanted(
+    base: Mapping[str, int], *, width: int | None, depth: int | None, scale: int | None
+) -> dict[str, int]:
+    if (width is None) == (scale is None) and (width is not None or depth is None):
+        raise ShrinkError(
+            "say how much smaller: either width= (the surrogate's) or scale= (how many times narrower)"
+        )
+    wanted: dict[str, int] = {}
+    if width is not None:
+        wanted["width"] = width
+    elif scale is not None:
+        if base["width"] % scale:
+            raise ShrinkError(f"the target's width {base['width']} cannot be divided by the scale {scale}")
+        wanted["width"] = base["width"] // scale
+    if depth is not None:
+        if "depth" not in base:
+            raise ShrinkError("the factory has no argument named depth")
+        wanted["depth"] = depth
+    for name, value in wanted.items():
+        if value < 1:
+            raise ShrinkError(f"{name} must be at least 1, not {value}")
+    return wanted

@@ -1,0 +1,23 @@
+"""Carrying the surrogate's best over to the target, with the regret."""
+
+from headrace_torch.hydro.transfer.agreement import Agreement, agreement
+from headrace_torch.hydro.transfer.run import transfer
+from headrace_torch.hydro.transfer.scale import ScaleReport, choose_scale
+from headrace_torch.hydro.transfer.top_k import TopK, TransferReport, Trial, Validated
+from headrace_torch.hydro.transfer.which import SearchSpace, Verdict, check_transferable, search_space
+
+__all__ = [
+    "Agreement",
+    "ScaleReport",
+    "SearchSpace",
+    "TopK",
+    "TransferReport",
+    "Trial",
+    "Validated",
+    "Verdict",
+    "agreement",
+    "check_transferable",
+    "choose_scale",
+    "search_space",
+    "transfer",
+]

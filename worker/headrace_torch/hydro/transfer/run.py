@@ -1,0 +1,42 @@
+"""`transfer`: the whole of it in one call, for those whose search is over and whose target trains in a function."""
+
+from collections.abc import Callable, Collection, Sequence
+
+from headrace_torch.hydro.transfer.agreement import Score
+from headrace_torch.hydro.transfer.top_k import TopK, TransferReport, Trial
+from headrace_torch.hydro.transfer.which import Hyperparameters, check_transferable
+
+
+def transfer(
+    trials: Sequence[Trial],
+    train_target: Callable[[Hyperparameters], Score],
+    *,
+    k: int = 2,
+    maximize: bool = False,
+    accept: Collection[str] = (),
+    direct: Sequence[Score] = (),
+) -> TransferReport:
+    """Trains the target with the surrogate's k best, one after the other.
+
+    Values are passed as they are: the surrogate's multipliers were made so that rates are in terms of the target.
+
+    Args:
+        trials: of the search on the surrogate.
+        train_target: returns the score, or None if training failed.
+        k: how many to validate, at least 2.
+        maximize: whether a greater score is better.
+        accept: hyperparameters that do not transfer and are to be carried over all the same.
+        direct: scores of tuning the target directly, where they are known: the regret is against their best.
+
+    Raises:
+        TransferError: a hyperparameter does not transfer (before anything is trained), or nothing has a score.
+    """
+    check_transferable([one.hyperparameters for one in trials], accept=accept)
+    decisions = TopK(k=k, maximize=maximize)
+    for number, trial in enumerate(trials):
+        decisions.report(number, trial)
+    decisions.finish()
+    while not decisions.done:
+        for number in decisions.start(idle=1):
+            decisions.validated(number, train_target(trials[number].hyperparameters))
+    return decisions.outcome(direct)
