@@ -23,10 +23,12 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import matplotlib as mpl
 import torch
+from scipy.stats import sem, t
 from torch import nn
 from torch.nn.functional import cross_entropy
 
