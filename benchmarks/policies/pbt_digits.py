@@ -23,10 +23,12 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import matplotlib as mpl
 import torch
+from scipy.stats import sem, t
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -192,6 +194,21 @@ def measure(seed: int, client: Client) -> dict[str, Any]:
     }
 
 
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The record: the rows, the wins, and the geometric mean of pbt / fixed with its 95 % confidence interval."""
+    logs = [math.log(row["pbt"] / row["fixed"]) for row in rows]
+    ends = t.interval(0.95, len(logs) - 1, fmean(logs), sem(logs))
+    return {
+        "members": MEMBERS,
+        "epochs": EPOCHS,
+        "interval": INTERVAL,
+        "wins": sum(row["pbt"] < row["fixed"] for row in rows),
+        "ratio": math.exp(fmean(logs)),
+        "ratio_95": [math.exp(end) for end in ends],
+        "rows": rows,
+    }
+
+
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """The losses by seed, and the schedules that were found."""
     from matplotlib.figure import Figure
@@ -208,16 +225,16 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         left.bar(
             [x + 0.27 * (place - 1) for x in range(len(rows))], [r[key] for r in rows], 0.25, label=label
         )
-    left.set_xticks(range(len(rows)), [f"seed {row['seed']}" for row in rows])
+    left.set_xticks(range(len(rows)), [str(row["seed"]) for row in rows])
+    left.set_xlabel("seed")
     left.set_ylabel("validation loss after 30 epochs")
-    left.legend(frameon=False)
+    left.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=8)
     for row in rows:
         steps = [step for s in row["schedule"] for step in (s["start"], s["end"])]
-        right.plot(steps, [s["lr"] for s in row["schedule"] for _ in range(2)], label=f"seed {row['seed']}")
+        right.plot(steps, [s["lr"] for s in row["schedule"] for _ in range(2)], linewidth=1.2)
     right.set_yscale("log")
     right.set_xlabel("epoch")
-    right.set_ylabel("learning rate of the best member's history")
-    right.legend(frameon=False)
+    right.set_ylabel("learning rate that trained the best member, by seed")
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, metadata={"Date": None})
@@ -240,17 +257,11 @@ def main() -> None:
                 f"{row['exploits']} exploits, {row['steps']} and {row['steps_fixed']} epochs",
                 flush=True,
             )
-    wins = sum(row["pbt"] < row["fixed"] for row in rows)
-    ratio = math.exp(sum(math.log(row["pbt"] / row["fixed"]) for row in rows) / len(rows))
-    print(f"pbt is better in {wins} of {len(rows)} seeds; geometric mean of the ratios {ratio:.3f}")
-    record = {
-        "members": MEMBERS,
-        "epochs": EPOCHS,
-        "interval": INTERVAL,
-        "rows": rows,
-        "wins": wins,
-        "ratio": ratio,
-    }
+    record = summary(rows)
+    print(
+        f"pbt is better in {record['wins']} of {len(rows)} seeds; geometric mean of the ratios {record['ratio']:.3f} "
+        f"(95 % confidence {record['ratio_95'][0]:.3f} to {record['ratio_95'][1]:.3f})"
+    )
     (options.out / "pbt_digits.json").write_text(json.dumps(record, indent=1) + "\n")
     draw(rows, options.out / "pbt_digits.svg")
 

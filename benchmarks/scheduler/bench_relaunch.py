@@ -29,7 +29,6 @@ import psycopg
 from benchmark_site import percentiles_ms, postgres, scheduler, write_record
 
 from headrace import AsyncClient
-from headrace.client.model import StudyState
 from headrace.spec import StudySpec
 
 mpl.use("svg")
@@ -89,8 +88,7 @@ async def run_study(address: str, name: str, spec: StudySpec) -> None:
     """Run a study to its end."""
     async with AsyncClient(address) as client:
         handle = await client.create_study(name, spec)
-        while (await handle.status()).state is StudyState.ACTIVE:
-            await asyncio.sleep(0.2)
+        await handle.wait()
 
 
 def waits(url: str, name: str, folder: Path) -> list[float]:
