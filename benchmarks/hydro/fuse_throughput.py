@@ -182,7 +182,6 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     axes[0].set_ylabel("speed, times N separate runs")
     axes[0].legend(fontsize=7)
     figure.savefig(path)
-    figure.savefig(path.with_suffix(".png"), dpi=110)
 
 
 def run_cpu(out: Path, models: Sequence[str]) -> None:
