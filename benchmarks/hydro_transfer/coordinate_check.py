@@ -1,6 +1,6 @@
 """The coordinate check over a factor of 16 in width, three seeds: our parametrization, and two that must fail.
 
-Run it:  python benchmarks/hydro_transfer/coordinate_check.py     (3 minutes on one core)
+Run it:  python benchmarks/hydro_transfer/coordinate_check.py     (10 minutes on one core)
 It writes coordinate_check.json and coordinate_check.svg beside itself. The controls are the standard
 parametrization, and the rule for SGD of the published Hydro code. The base is the widest model.
 """
@@ -43,7 +43,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "data": Digits,
         "steps": 8,
         "rows": 16,
-        "widths": (16, 32, 64, 128, 256),
+        "widths": (64, 128, 256, 512, 1024),
         "sgd": 0.02,
         "adam": 1e-4,
     },

@@ -203,6 +203,10 @@ def test_why_shows_rule_values_rank_cutoff_and_slot(fake: FakeStudyService, invo
         "cutoff_value",
         "sentence",
         "slot_goes_to",
+        "pause_price",
+        "probability",
+        "expected_value",
+        "expected_spread",
     }
     assert {event["kind"] for event in story["events"]} == {
         "trial_created",
