@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import pytest_asyncio
@@ -53,9 +54,8 @@ class OneStudy:
         spec = StudySpec.model_validate({**fields, **changes})
         event = trial_created(Trial(study_id=0, number=0, params={}, milestone=None))
         async with transaction(self.engine) as conn:
-            self.id = (
-                await studies.create(conn, name=self.name, uid=f"u-{self.name}", spec=spec, event=event)
-            ).id
+            uid = uuid4().hex  # as the service's are: what a process remembers of a study is filed under it
+            self.id = (await studies.create(conn, name=self.name, uid=uid, spec=spec, event=event)).id
         return self
 
     async def step(self, *arrivals: Any) -> StepResult:
