@@ -1,6 +1,15 @@
 """The seed's third exercise on the virtual cluster: C = 84 GB at B = 2 GB/s, so a pause costs 2C/B = 84 s.
 
-A rung of T = 120 s is worth a pause of a trial that will hardly be promoted; one of 60 s never is.
+With rungs of T seconds and R = 3T, 2T or T to the full budget, a trial that is promoted with probability p is paused
+iff (1 - p)·min(R, T + 84) > 84. By hand, for the four rungs here:
+
+| T | with 3 rungs to go | with 2 | with 1 |
+| --- | --- | --- | --- |
+| 120 s | p < 1 - 84/204 = 58.8% | p < 1 - 84/204 = 58.8% | p < 1 - 84/120 = 30% |
+| 60 s | p < 1 - 84/144 = 41.7% | p < 1 - 84/120 = 30% | never |
+| 28 s | never: 3·28 s = 84 s | never | never |
+
+Each trial is worse than those before it, so most are at rank n of n results, with p = 3⁻ⁿ.
 """
 
 from typing import Any
@@ -11,8 +20,12 @@ from simulated_studies import flat, make_spec, simulate
 from headrace_services.scheduler.simulator.costs import Costs
 from headrace_services.scheduler.simulator.summary import summarise
 
+PRICE_S = 84.0
 COSTS = Costs.of_size(84e9, 2e9)
 WORSENING = [float(number) for number in range(27)]
+RUN_ALL_STEPS = 27 * 4
+NEVER = 0.0
+"""No probability is below it."""
 
 
 def run(rung_s: float, *, priced: bool) -> tuple[Any, list[dict[str, Any]]]:
@@ -35,37 +48,62 @@ def run(rung_s: float, *, priced: bool) -> tuple[Any, list[dict[str, Any]]]:
     return summarise(simulation, study), prices
 
 
-def test_a_rung_of_120_s_pays_for_pausing_hopeless_trials():
-    summary, prices = run(120.0, priced=True)
-    assert {told["pause_price"]["price_s"] for told in prices} == {84.0}
-    paying = [told for told in prices if told["pause_price"].get("pays")]
-    assert paying
+@pytest.mark.parametrize(
+    ("rung_s", "paused_below"),
+    [
+        (120.0, {0: 1 - 84 / 204, 1: 1 - 84 / 204, 2: 1 - 84 / 120}),
+        (60.0, {0: 1 - 84 / 144, 1: 1 - 84 / 120, 2: NEVER}),
+        (28.0, {0: NEVER, 1: NEVER, 2: NEVER}),
+    ],
+)
+def test_who_is_paused_is_what_the_sum_by_hand_says(rung_s, paused_below):
+    _, prices = run(rung_s, priced=True)
+    assert {told.get("rung", 0) for told in prices} == {0, 1, 2}
     for told in prices:
         price = told["pause_price"]
-        worth = (1 - price["promotion_probability"]) * 120.0
-        if not price["worth_s"]:
-            assert "nothing else" in told["sentence"]  # to run: then the slot has no better use
-            worth = 0.0
-        assert price["worth_s"] == pytest.approx(worth)
-        assert bool(price.get("pays")) is (worth > 84.0)
-        assert told["action"] == f"DECISION_ACTION_{'PAUSE' if worth > 84.0 else 'CONTINUE'}"
-    assert summary.pauses >= len(paying) > 0
-    assert "84 s (42 s to write and 42 s to read)" in paying[0]["sentence"]
+        assert (price["price_s"], price["write_s"], price["read_s"]) == (PRICE_S, 42.0, 42.0)
+        assert price["rest_s"] == pytest.approx((3 - told.get("rung", 0)) * rung_s)
+        idle = "nothing else is to run in its slot" in told["sentence"]
+        pauses = not idle and price["promotion_probability"] < paused_below[told.get("rung", 0)]
+        assert told["action"] == f"DECISION_ACTION_{'PAUSE' if pauses else 'CONTINUE'}", told["sentence"]
+        assert bool(price.get("pays")) is pauses
 
 
-def test_a_rung_of_60_s_never_does():
-    summary, prices = run(60.0, priced=True)
-    assert prices
-    assert not any(told["pause_price"].get("pays") for told in prices)
-    assert summary.pauses == 0
-    assert summary.resumes == 0
+def test_rungs_of_120_s_pay_for_pausing_hopeless_trials():
+    """Hopeless trials are paused at once; the first at the last rung is worth going on with."""
+    summary, prices = run(120.0, priced=True)
+    hopeless = [told for told in prices if told.get("rung", 0) < 2 and told["rank"] > 2]
+    assert len(hopeless) >= 24
+    assert all(told["action"] == "DECISION_ACTION_PAUSE" for told in hopeless)
+    worth = [told["pause_price"]["worth_s"] for told in hopeless]
+    assert min(worth) == pytest.approx((1 - 3**-3) * 204)
+    assert "84 s (42 s to write and 42 s to read)" in hopeless[0]["sentence"]
+    assert (
+        "120 s to the next rung and a pause there would be in vain: it is paused" in hopeless[0]["sentence"]
+    )
+    (finalist,) = [told for told in prices if told.get("rung", 0) == 2 and told["results"] == 1]
+    assert finalist["action"] == "DECISION_ACTION_CONTINUE"
+    assert finalist["pause_price"]["worth_s"] == pytest.approx((1 - 1 / 3) * 120)
+    assert "120 s to the full budget would be in vain: it goes on" in finalist["sentence"]
+    assert summary.pauses >= len(hopeless)
 
 
-def test_what_it_comes_to_in_slot_time():
-    """Where pausing pays, the priced study spends far less than one that never pauses; what it saves is training."""
-    pays, _ = run(1200.0, priced=True)
+def test_where_pausing_pays():
+    """A rung of 20 minutes is worth 14 pauses: the trials that are paused at any price are, and no others."""
+    priced, prices = run(1200.0, priced=True)
     free, _ = run(1200.0, priced=False)
-    assert pays.slot_s <= 1.05 * free.slot_s
-    assert pays.completed < 10
-    never, _ = run(60.0, priced=True)
-    assert never.completed == 27
+    assert prices
+    assert all(told["action"] == "DECISION_ACTION_PAUSE" for told in prices if told["pause_price"]["worth_s"])
+    assert (priced.steps, priced.pauses, priced.resumes) == (free.steps, free.pauses, free.resumes)
+    assert priced.completed < 10
+    assert priced.slot_s < 0.5 * 1200 * RUN_ALL_STEPS
+
+
+def test_where_it_does_not():
+    """All that is left takes no longer than a pause costs: nobody is paused, and all go to the end."""
+    priced, prices = run(28.0, priced=True)
+    assert prices
+    assert max(told["pause_price"]["worth_s"] for told in prices) <= PRICE_S
+    assert (priced.pauses, priced.resumes, priced.completed, priced.steps) == (0, 0, 27, RUN_ALL_STEPS)
+    free, _ = run(28.0, priced=False)
+    assert free.pauses > 20
