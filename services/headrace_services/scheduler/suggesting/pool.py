@@ -58,6 +58,7 @@ class Pool:
         self._seats = [_Seat() for _ in range(max(1, processes))]
         self._limit_s = limit_s
         self._work = work
+        self._closed = False
 
     def turn(self, study_id: int) -> asyncio.Lock:
         """Held while a study's process is read for and asked, so that what it was told stays known."""
@@ -101,7 +102,8 @@ class Pool:
         return reply
 
     def close(self) -> None:
-        """End all processes at once."""
+        """End all processes at once, and those that are being started as soon as they are there."""
+        self._closed = True
         for seat in self._seats:
             self._empty(seat)
 
@@ -118,6 +120,8 @@ class Pool:
         if not ours.poll(START_LIMIT_S):
             raise TimeoutError
         ours.recv()  # READY
+        if self._closed:
+            process.kill()
 
     async def _exchange(self, seat: _Seat, question: Question) -> Suggestion | Failed:
         """Send and receive. What is sent may be longer than the pipe holds, so a thread sends it."""
@@ -129,7 +133,8 @@ class Pool:
         try:
             await readable.wait()
         finally:
-            loop.remove_reader(pipe.fileno())
+            if not pipe.closed:  # else `_empty` has let go of it, and its number may be another's
+                loop.remove_reader(pipe.fileno())
         reply: Suggestion | Failed = pickle.loads(pipe.recv_bytes())  # noqa: S301  (our own process wrote it)
         return reply
 
@@ -142,5 +147,7 @@ class Pool:
             process.kill()
             process.join()
         if pipe is not None:
+            with suppress(RuntimeError):  # no loop runs any more
+                asyncio.get_running_loop().remove_reader(pipe.fileno())
             with suppress(OSError):
                 pipe.close()
