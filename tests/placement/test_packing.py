@@ -10,17 +10,27 @@ from virtual_cluster import MACHINES, SIZES, VirtualCluster
 from headrace_services.scheduler.step.placement import BestFit
 
 EVENTS = 1200
+NOISE = 0.15
+"""By how much of what was predicted a rung may take longer, or less."""
+LONGEST_WAIT = 1 + NOISE
+"""In rungs of the longest kind, from the reservation to the start, where all have the same priority.
+
+Who is on the slots when they are kept may just have begun a rung, is asked to leave at its end, and is there for
+1 + NOISE at most. The slots are to be ready in R ≤ 1 by prediction. Who comes after t fills the gap: its prediction p
+has 1.1·p ≤ R - t, and it leaves at its first rung, by t + (1 + NOISE)·p ≤ R + (NOISE - 0.1)·p < 1.05. Nobody else of the
+same priority gets the slots.
+"""
 
 
 def test_mixed_sizes_pack_without_over_commitment_and_eight_gpus_come_in_time() -> None:
-    cluster = VirtualCluster(seed=1)
+    cluster = VirtualCluster(seed=1, noise=NOISE)
     tally = cluster.run(EVENTS)
     assert tally.events == EVENTS
     assert tally.over_commits == tally.partial_gangs == tally.unsuitable == 0
     assert set(tally.placed) == {size for size, *_ in SIZES}
     assert tally.rules["backfill"] > 0
-    # Two rungs: what runs there may just have begun one, and what fills the gap may overrun its prediction.
-    assert max(tally.reserved_waits) <= 2
+    assert len(tally.reserved_waits) > 20
+    assert max(tally.reserved_waits) <= LONGEST_WAIT
     assert tally.busy_s / tally.offered_s >= 0.95
     capacity = sum(machine.slots * machine.speed for machine in MACHINES)
     assert tally.work_s / capacity >= 0.94 * cluster.now_s

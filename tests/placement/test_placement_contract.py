@@ -256,6 +256,17 @@ def test_of_two_reservations_on_the_same_slots_the_older_one_holds() -> None:
     assert [p.key for p in BestFit().plan(cluster, [rival, job(0, 2)]).placements] == [(1, 0)]
 
 
+def test_an_older_reservation_elsewhere_does_not_overtake_on_slots_that_are_kept() -> None:
+    devices = (device(1, 0), device(1, 1).less(1000, 0), device(2, 0), device(2, 1))
+    older = Reservation(key=(1, 0), worker_id=1, slots=(0, 1), since_s=1.0, ready_in_s=9.0, group=1)
+    younger = Reservation(key=(2, 0), worker_id=2, slots=(0, 1), since_s=2.0, ready_in_s=0.0, group=2)
+    cluster = Cluster(devices=devices, running=(_busy(1, 1, 9.0),), reservations=(older, younger))
+    first, second = job(0, 2), job(0, 2, key=(2, 0), group=2)
+    assert [p.key for p in BestFit().plan(cluster, [first, second]).placements] == [(2, 0)]
+    urgent = replace(first, priority=1)
+    assert [p.key for p in BestFit().plan(cluster, [urgent, second]).placements] == [(1, 0)]
+
+
 def test_nothing_is_kept_where_one_trials_end_makes_room() -> None:
     devices = tuple(device(1, n).less(1000, 0) for n in range(2))
     running = (Running(key=(2, 0), lease_id="l", worker_id=1, slots=(0, 1), leaves_in_s=5.0),)

@@ -78,13 +78,19 @@ def fit(
 
 
 def binds(reservation: Reservation, waiting: Waiting, reservations: Sequence[Reservation]) -> bool:
-    """Whether a reservation keeps a trial off: not its own, nor one of less priority, nor one younger than its own."""
+    """Whether a reservation keeps a trial off: not its own, nor one of less priority.
+
+    Of two of the same priority that share slots the older one holds. One that shares none with the trial's own keeps
+    it off however old that is: it will be served on its own slots, and whoever is overtaken would wait a rung for each
+    that goes first.
+    """
     if reservation.key == waiting.key or reservation.priority < waiting.priority:
         return False
     own = next((r for r in reservations if r.key == waiting.key), None)
     if own is None or reservation.priority > waiting.priority:
         return True
-    return (reservation.since_s, reservation.key) < (own.since_s, own.key)
+    apart = reservation.worker_id != own.worker_id or not set(reservation.slots) & set(own.slots)
+    return apart or (reservation.since_s, reservation.key) < (own.since_s, own.key)
 
 
 def take(devices: Iterable[Slot], placement: Placement) -> tuple[Slot, ...]:

@@ -3,8 +3,9 @@
 A gang of eight on a cluster of busy single GPUs would wait for ever: no eight slots are ever free at once. So slots
 of one worker are kept for it: those that are free and those that will be soonest, by measured rung times. From then
 on others get them only for work that ends before the gang can start (backfill), and whoever runs there leaves at its
-next rung, or, where it has less priority, at its next report, with its checkpoint in both cases. So the wait is
-bounded by the longest rung that runs there.
+next rung, or, where it has less priority, at its next report, with its checkpoint in both cases. Nobody of the same
+priority overtakes on kept slots, whatever is kept for it elsewhere. So the wait is bounded by the longest rung that
+runs there: what was there leaves within it, and what fills the gap is to end before, with a tenth to spare.
 
 No reservation is made where the end of one running trial makes room: then nothing is in pieces, and who is next is
 a question of shares, not of packing.
