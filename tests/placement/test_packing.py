@@ -17,8 +17,8 @@ LONGEST_WAIT = 1 + NOISE
 
 Who is on the slots when they are kept may just have begun a rung, is asked to leave at its end, and is there for
 1 + NOISE at most. The slots are to be ready in R ≤ 1 by prediction. Who comes after t fills the gap: its prediction p
-has 1.1·p ≤ R - t, and it leaves at its first rung, by t + (1 + NOISE)·p ≤ R + (NOISE - 0.1)·p < 1.05. Nobody else of the
-same priority gets the slots.
+has 1.1·p ≤ R - t, and it leaves at its first rung, by t + (1 + NOISE)·p ≤ R + (NOISE - 0.1)·p < 1.05. Nobody else of
+the same priority gets the slots.
 """
 
 
