@@ -1,7 +1,7 @@
 """What one member does changes nothing in another: not its NaN, not its clipping, not its place, not its leaving.
 
 In float32 on a CPU, to the last bit. Sizes here are multiples of the vector width, as hidden sizes are; the probe
-reports for each model whether this holds (`ProbeReport.bit_stable`).
+reports for each model whether this holds (`ProbeReport.bit_stable`). `test_fuse_threads` varies the threads.
 """
 
 from typing import Any

@@ -1,15 +1,15 @@
 """Convolutions of all members as one grouped convolution.
 
 Member n's channels are the groups n·G … n·G+G−1, so the member dim lies in front of the channels, (B, N, C, …),
-and stays there from layer to layer: no copy in between.
+and stays there from layer to layer: no copy in between. With several threads `conv_gradient` sees to the bits.
 """
 
 from typing import Any
 
 from torch import Tensor
-from torch.nn import functional
 
 from headrace_torch.hydro.fuse.lanes import Lanes, is_stacked
+from headrace_torch.hydro.fuse.rules.conv_gradient import CONVOLUTIONS, applies, convolve
 
 IntOrInts = int | tuple[int, ...]
 
@@ -35,8 +35,11 @@ def _grouped(
         images, all_groups = x, 1
     else:
         images, all_groups = lanes.at(x, 1).flatten(1, 2), groups * lanes.size
-    convolution: Any = (functional.conv1d, functional.conv2d, functional.conv3d)[spatial - 1]
-    out = convolution(images, kernels, biases, stride, padding, dilation, all_groups)
+    if applies(kernels):
+        out = convolve(images, kernels, biases, stride, padding, dilation, all_groups, lanes.size)
+    else:
+        convolution: Any = CONVOLUTIONS[spatial - 1]
+        out = convolution(images, kernels, biases, stride, padding, dilation, all_groups)
     return lanes.join(out.view(out.shape[0], lanes.size, -1, *out.shape[2:]), 1)
 
 
