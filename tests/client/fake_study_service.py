@@ -220,7 +220,9 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
                     context.abort(code, "cut")
                 return
             last = min(first + self.batch, len(script.events))
-            if self.stopped.wait(self.watch_delay_s) or not context.is_active():
+            if self.stopped.wait(self.watch_delay_s):
+                context.abort(grpc.StatusCode.UNAVAILABLE, "the server is killed")
+            if not context.is_active():
                 return
             if self.watch_moves_on:
                 self.shown[request.name] = max(self.shown[request.name], last)
