@@ -72,6 +72,8 @@ class Job:
     first_start_s: float | None = None
     waits_since_s: float = 0.0
     reserved_s: float | None = None
+    longest_rung_s: float = LONGEST_RUNG_S
+    """The longest rung that any job can have where slots are kept for it."""
 
 
 @dataclass(slots=True)
@@ -107,7 +109,7 @@ class Tally:
     reserved_waits_s: list[float] = field(default_factory=list)
     """From the reservation to the start."""
     reserved_waits: list[float] = field(default_factory=list)
-    """The same in units of the longest rung that any job can have on the machine."""
+    """The same in units of the longest rung that any job can have on the machine whose slots were kept."""
     busy_s: float = 0.0
     """Slot seconds, by speed, that were held while some job waited; and what there was."""
     offered_s: float = 0.0
@@ -259,7 +261,9 @@ class VirtualCluster:
         ]
         for reservation in self.reservations:
             if reservation.key not in known:
-                jobs[reservation.key[1]].reserved_s = self.now_s
+                job = jobs[reservation.key[1]]
+                job.reserved_s = self.now_s
+                job.longest_rung_s = LONGEST_RUNG_S / self._machines[reservation.worker_id].speed
         for ask in plan.asks:
             run = self.running[int(ask.lease_id)]
             run.asked = True
@@ -330,7 +334,7 @@ class VirtualCluster:
         if job.reserved_s is not None:
             waited_s = self.now_s - job.reserved_s
             self.tally.reserved_waits_s.append(waited_s)
-            self.tally.reserved_waits.append(waited_s / (LONGEST_RUNG_S / machine.speed))
+            self.tally.reserved_waits.append(waited_s / job.longest_rung_s)
             job.reserved_s = None
         self._begin_rung(run)
 
