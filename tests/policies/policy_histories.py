@@ -13,7 +13,7 @@ from functools import cache
 
 import pytest
 from policy_drive import study
-from policy_oracles import oracle_of
+from policy_oracles import PbtOracle, oracle_of
 
 from headrace.spec import (
     AshaPolicy,
@@ -75,7 +75,7 @@ KINDS = {
         (LearningCurvePolicy(interval=1, min_points=2, threshold=0.3), 5),
         (LearningCurvePolicy(rungs=(1, 2, 4, 7, 11, 12), threshold=0.05), 12),
     ],
-    "pbt": [(PbtPolicy(interval=1), 4), (PbtPolicy(interval=2, quantile=0.5), 6)],
+    "pbt": [(PbtPolicy(interval=1), 4), (PbtPolicy(interval=2, quantile=0.5, resample_probability=0.0), 6)],
 }
 NASTY = [None, math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 1.0, 2.0, -1.0, 3.5, 0.25, 1e300, -1e-300]
 
@@ -146,11 +146,27 @@ class History:
     def promote(self, said):
         self.decisions.append((said.trial, said.bracket, said.rung, said.explanation.rank))
         assert f"rank {said.explanation.rank} of {said.explanation.results}" in said.explanation.sentence
+        if isinstance(self.oracle, PbtOracle):
+            self.check_exploit(said)
         self.pass_on(said.trial, said.bracket, said.rung)
         if said.exploit is not None:
             self.fold("exploited", said.exploit)
         self.paused.pop(said.trial, None)
         self.running.append((said.trial, said.bracket, said.rung + 1))
+
+    def check_exploit(self, said):
+        """Who is copied, what of it, and what becomes of its parameters."""
+        copied, oracle = said.exploit, self.oracle
+        donors = oracle.donors(said.trial, said.rung)
+        assert (copied is None) == (not donors)
+        if copied is None:
+            return
+        assert copied.donor in donors
+        assert copied.checkpoint.uri == oracle.saved[copied.donor, said.rung].uri
+        assert copied.checkpoint.uri in self.policy.pinned(copied.donor)
+        assert oracle.may_become(oracle.params_at(copied.donor, said.rung), copied.params)
+        assert copied.previous_params == oracle.params_at(said.trial, said.rung)
+        oracle.params[said.trial].append((said.rung + 1, copied.params))
 
     def pass_on(self, trial, bracket, rung):
         self.tell("promoted", trial, bracket, rung)  # first: an oracle may look at how things stood
@@ -165,8 +181,11 @@ class History:
 
     def create(self):
         bracket = self.policy.bracket(self.number)
-        self.fold("joined", self.number, bracket, {"x": self.rng.random()})
+        params = {"x": self.rng.random()}
+        self.fold("joined", self.number, bracket, params)
         self.tell("joined", self.number, bracket)
+        if isinstance(self.oracle, PbtOracle):
+            self.oracle.params[self.number] = [(0, params)]
         self.pending.append((self.number, bracket))
         self.number += 1
 
@@ -217,6 +236,8 @@ class History:
             )
             self.fold("record", result)
             self.tell("record", trial, bracket, level, value, step, cost)
+            if isinstance(self.oracle, PbtOracle):
+                self.oracle.saved[trial, level] = saved
         for level in range(rung, top):
             self.pass_on(trial, bracket, level)
         if last:

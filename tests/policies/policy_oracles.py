@@ -373,11 +373,16 @@ class LearningCurveOracle(StoppingOracle):
             count, part = peers
             share = count / (count + 3)
             parts = [(w * (1 - share), *rest) for w, *rest in parts] + [(share, *part)]
-        self.probability = sum(
-            weight
-            * (stats.t.cdf((best - place) / scale, freedom) if scale else 0.5 * (1 + np.sign(best - place)))
-            for weight, place, scale, freedom in parts
-        )
+        with np.errstate(over="ignore"):  # a quotient beyond the floats is certainty
+            self.probability = sum(
+                weight
+                * (
+                    stats.t.cdf((best - place) / scale, freedom)
+                    if scale
+                    else 0.5 * (1 + np.sign(best - place))
+                )
+                for weight, place, scale, freedom in parts
+            )
         return self.probability < self.policy.threshold
 
     def from_curve(self, points):
@@ -470,8 +475,57 @@ class PricedOracle(AshaPromotionOracle):
         return "PAUSE" if worth > price else "CONTINUE"
 
 
+class PbtOracle(Oracle):
+    """Population-based training: who goes on next, whom it may copy, and with which parameters."""
+
+    def __init__(self, spec, ladders):
+        super().__init__(spec, ladders)
+        self.saved = {}  # (trial, rung) -> whether with a checkpoint
+        self.params = {}  # trial -> [(rung from which on, parameters)]
+
+    def verdict(self, trial, bracket, rung, more):
+        return "PAUSE"
+
+    def next_promotion(self, more):
+        waiting = []
+        for rung in range(len(self.ladders[0]) - 1):
+            for arrival, (trial, _) in enumerate(self.at(0, rung)):
+                if trial not in self.over and (trial, rung) not in self.past:
+                    waiting.append((rung, arrival, trial))
+        if not waiting:
+            return None
+        rung, _, trial = min(waiting)
+        return self.promotion(trial, 0, rung)
+
+    def donors(self, trial, rung):
+        """Whom a member may copy at a rung; nobody: it keeps its own state."""
+        order = [name for name, _ in self.ranked(0, rung)]
+        traded = math.floor(Fraction(str(self.policy.quantile)) * len(order))
+        good = finite(self.value(trial, 0, rung))
+        if good and trial not in order[len(order) - traded :]:
+            return set()
+        best = order[: max(1, traded)]
+        return {
+            name
+            for name in best
+            if name != trial and self.saved[name, rung] and finite(self.value(name, 0, rung))
+        }
+
+    def params_at(self, trial, rung):
+        """The parameters with which a member came to a rung."""
+        return [params for since, params in self.params[trial] if since <= rung][-1]
+
+    def may_become(self, before, after):
+        """Whether a perturbation or a draw of the one parameter leads from one value to the other."""
+        domain = self.spec.space["x"]
+        moved = {min(max(before["x"] * factor, domain.low), domain.high) for factor in self.policy.factors}
+        return after["x"] in moved or (
+            self.policy.resample_probability and domain.low <= after["x"] <= domain.high
+        )
+
+
 def oracle_of(spec, ladders):
-    """The oracle of a study's policy; None where there is none here."""
+    """The oracle of a study's policy."""
     policy = spec.policy
     if getattr(policy, "price_pauses", False):
         return PricedOracle(spec, ladders)
@@ -491,4 +545,6 @@ def oracle_of(spec, ladders):
             return RungMedianOracle(spec, ladders)
         case "learning_curve":
             return LearningCurveOracle(spec, ladders)
-    return None
+        case "pbt":
+            return PbtOracle(spec, ladders)
+    raise ValueError(f"no oracle of {policy.kind}")
