@@ -321,7 +321,25 @@ async def test_stopping_a_trial_cancels_its_process_and_frees_its_slot(engine: A
     assert (trial.reason, trial.detail) == ("CANCELLED", "enough")
 
 
-async def test_stopping_a_study_ends_everything(engine: AsyncEngine) -> None:
+async def test_what_is_kept_follows_the_slots_and_not_the_trials_ray_64231_katib_2260(
+    engine: AsyncEngine,
+) -> None:
+    site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=40, max_steps=1)).create()
+    await site.connect(slots=2)
+    await site.kick()
+    told: set[str] = set()
+    while waiting := [lease for key, lease in site.leases.items() if key not in told]:
+        for lease in waiting:
+            told.add(lease.id)
+            await site.tell(lease, 1, 0.5)
+            assert site.cache is not None
+            assert len(site.cache.live.trials) <= 2
+            assert len(site.cache.live.leases) <= 2
+            assert len(site.cache.live.slots) <= 2
+    assert len(told) == 40
+
+
+async def test_stopping_a_study_ends_everything_katib_2061(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec()).create()
     await site.connect(slots=2)
     await site.kick()

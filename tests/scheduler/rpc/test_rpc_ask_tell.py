@@ -110,7 +110,7 @@ async def test_a_caller_may_end_a_trial_early_or_as_failed(site: RpcSite) -> Non
     assert len(failed.detail) < 9_000
 
 
-async def test_a_silent_caller_loses_its_trial_to_the_next(site: RpcSite) -> None:
+async def test_a_silent_caller_loses_its_trial_to_the_next_optuna_3215_5860(site: RpcSite) -> None:
     await site.create()
     asked = await site.suggest(client="silent")
     await expire(site, 0)

@@ -210,7 +210,7 @@ class FakeClock:
         monkeypatch.setattr(sweeping, "monotonic", lambda: time.monotonic() + self.shift_s)
 
 
-async def test_nothing_expires_right_after_the_sweeper_was_held_up(
+async def test_nothing_expires_right_after_the_sweeper_was_held_up_optuna_4234_5470(
     engine: AsyncEngine, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = await study(engine)
