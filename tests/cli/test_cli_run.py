@@ -3,6 +3,8 @@
 import json
 import re
 import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -241,8 +243,11 @@ def test_ctrl_c_on_a_terminal_detaches(fake: FakeStudyService, study_file: Path)
 
 
 def test_the_live_view_says_that_it_tries_again(fake: FakeStudyService, study_file: Path) -> None:
-    fake.batch, fake.watch_delay_s = 2, 0.1
+    fake.batch, fake.watch_delay_s = 2, 0.5
     with terminal("run", str(study_file)) as screen:
         screen.read_until("of run-all")
+        deadline = time.monotonic() + 30
+        while not fake.requests["WatchStudy"] and time.monotonic() < deadline:  # the picture is there before
+            threading.Event().wait(0.05)
         fake.stop()
         screen.read_until("Trying to connect again")
