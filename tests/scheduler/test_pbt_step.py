@@ -8,8 +8,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
+from headrace.errors import InvalidFieldError
 from headrace.spec import StudySpec
-from headrace_services.scheduler.arrivals import Accepted, ReportArrived, RestoredArrived
+from headrace_services.scheduler.arrivals import Accepted, AddTrials, ReportArrived, RestoredArrived
+from headrace_services.scheduler.policies import RungResult, make_policy
 from headrace_services.scheduler.records import Checkpoint, Decision, Lease
 from headrace_services.scheduler.store import exploits, tables
 from headrace_services.scheduler.store.database import transaction
@@ -222,3 +224,36 @@ async def test_a_rebuilt_cache_decides_alike(engine: AsyncEngine) -> None:
         stories.append(([row.params for row in await site.trials()], await lineage(site)))
     assert stories[0] == stories[1]
     assert len(stories[0][1]) >= 2
+
+
+async def test_nobody_joins_a_population_that_trains(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, population()).create()
+    (outcome,) = await site.step(AddTrials(params=({"x": 1.0},)))
+    assert isinstance(outcome, InvalidFieldError)
+    assert "population" in str(outcome)
+
+
+def test_checkpoints_stay_pinned_until_the_population_is_whole() -> None:
+    policy = make_policy(population(members=4))
+    for trial in range(3):
+        policy.joined(trial, 0, {"x": 1.0})
+    for trial in range(3):
+        for rung in range(2):
+            milestone = policy.ladder(0)[rung]
+            saved = Checkpoint(uri=f"{trial}/{rung}", step=milestone)
+            policy.record(
+                RungResult(
+                    trial=trial,
+                    bracket=0,
+                    rung=rung,
+                    milestone=milestone,
+                    step=milestone,
+                    value=float(trial),
+                    arrival=trial + 1,
+                    checkpoint=saved,
+                )
+            )
+    assert policy.pinned(0) == {"0/0", "0/1"}  # the fourth one will be compared at rung 0
+    policy.joined(3, 0, {"x": 1.0})
+    policy.withdraw(3)
+    assert policy.pinned(0) == {"0/1"}

@@ -161,6 +161,9 @@ class Daemon:
                     attempt.decide(effect.report_sequence, effect.decision)
                 pinned = effect.decision.pinned
                 self._prune([self._retention.decided(effect.lease_id, effect.report_sequence, pinned)])
+                if effect.decision.action != event_pb2.DECISION_ACTION_CONTINUE:
+                    # The lease is over with this report: what was saved after it proves nothing.
+                    self._retention.over(effect.lease_id)
             case Leave():
                 if attempt := self._attempts.get(effect.lease_id):
                     log.info("%s: is to leave at its next report: %s", attempt.lease.trial, effect.reason)

@@ -36,6 +36,7 @@ def make_pbt(spec: StudySpec, policy: PbtPolicy) -> "Pbt":
     """The policy of a study."""
     return Pbt(
         ladder=policy.ladder(spec.max_steps),
+        population=spec.max_trials,
         quantile=policy.quantile,
         maximize=spec.maximizes(),
         exploration=Exploration(
@@ -55,9 +56,16 @@ class Pbt(Policy):
     new_trials_first = True
 
     def __init__(
-        self, *, ladder: tuple[int, ...], quantile: float, maximize: bool, exploration: Exploration
+        self,
+        *,
+        ladder: tuple[int, ...],
+        population: int,
+        quantile: float,
+        maximize: bool,
+        exploration: Exploration,
     ) -> None:
         self._ladder = ladder
+        self._population = population
         self._quantile = Fraction(repr(quantile))
         self._exploration = exploration
         self._rankings = [Ranking(maximize=maximize) for _ in ladder]
@@ -133,7 +141,8 @@ class Pbt(Policy):
         )
 
     def pinned(self, trial: int) -> frozenset[str]:
-        behind = max(min(self._rung.values(), default=0), 0)
+        whole = len(self._params) >= self._population  # else members are to come that begin at rung 0
+        behind = max(min(self._rung.values(), default=0), 0) if whole else 0
         own = {ranking.result(trial).checkpoint for ranking in self._rankings[behind:] if trial in ranking}
         lent = {self._origin(member) for member in self._rung}
         return frozenset(checkpoint.uri for checkpoint in own | lent if checkpoint is not None)

@@ -1,6 +1,12 @@
 """What users ask of a study and its trials. A command that cannot be carried out changes nothing."""
 
-from headrace.errors import StudyEndedError, TrialEndedError, TrialNotFoundError
+from headrace.errors import (
+    InvalidFieldError,
+    StudyEndedError,
+    TrialEndedError,
+    TrialNotFoundError,
+    Violation,
+)
 from headrace_services.scheduler import events
 from headrace_services.scheduler.arrivals import Added, AddTrials, StopTrial
 from headrace_services.scheduler.lifecycle import Reason, State, StudyState
@@ -30,6 +36,11 @@ def stop_study(state: StepState, why: str) -> None:
 def add_trials(state: StepState, command: AddTrials) -> Added:
     """Add configurations beyond those that the sampler proposes."""
     _require_live(state)
+    if state.study.spec.shares_checkpoints:
+        remedy = "Create a study with more trials: what newcomers would copy may be gone."
+        raise InvalidFieldError(
+            [Violation(field="trials", message="cannot join a population that trains", remedy=remedy)]
+        )
     state.wants_placement = True
     return Added(numbers=tuple(placing.create(state, params).number for params in command.params))
 
@@ -41,6 +52,9 @@ def hold_trial(state: StepState, number: int, *, held: bool) -> None:
         state.update(number, held=held)
         state.emit(events.trial_held(number, held=held))
         state.held += 1 if held else -1
+        reserved = state.study.standing.reserved
+        if held and reserved is not None and reserved.number == number:
+            state.give_up_reservation()  # others would wait for slots that it does not take
         state.wants_placement = True
 
 
