@@ -107,7 +107,7 @@ class Run:
         figures = self._crowd.figures
         figures.decision_s.clear()
         seen, began = figures.committed, time.monotonic()
-        while time.monotonic() < began + self._options.window_s and figures.trials < until_trials:  # noqa: ASYNC110
+        while time.monotonic() < began + self._options.window_s and figures.trials < until_trials:  # noqa: ASYNC110  a window
             await asyncio.sleep(0.02)
         took = time.monotonic() - began
         self.loaded_s += took
@@ -132,7 +132,7 @@ class Run:
         await asyncio.sleep(1.0)  # what is under way is answered by then
         figures.quiet_s.clear()
         until = time.monotonic() + 30
-        while len(figures.quiet_s) < self._options.probes and time.monotonic() < until:  # noqa: ASYNC110
+        while len(figures.quiet_s) < self._options.probes and time.monotonic() < until:  # noqa: ASYNC110  a window
             await asyncio.sleep(0.01)
         probe = {
             "trials": figures.trials,
