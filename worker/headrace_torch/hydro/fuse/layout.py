@@ -66,6 +66,18 @@ class Layout:
             parts.append(out.new_zeros(n, self.row - at))
         torch.cat(parts, dim=1, out=out)
 
+    def pack_row(self, values: Sequence[Tensor | None], out: Tensor) -> None:
+        """Writes one tensor per segment, of its shape or None for zeros, into a row `out` (row,); one copy."""
+        parts, at = [], 0
+        for one, value in zip(self.segments, values, strict=True):
+            if one.offset > at:
+                parts.append(out.new_zeros(one.offset - at))
+            parts.append(out.new_zeros(one.numel) if value is None else value.reshape(-1))
+            at = one.offset + one.numel
+        if self.row > at:
+            parts.append(out.new_zeros(self.row - at))
+        torch.cat(parts, out=out)
+
     def of_row(self, row: Tensor) -> dict[str, Tensor]:
         """Returns each parameter as a view of one row (row,)."""
         return {one.name: row[one.offset : one.offset + one.numel].view(one.shape) for one in self.segments}

@@ -82,15 +82,16 @@ def update_by_kernels(
     """
     names = ("exp_avg", "exp_avg_sq") if optimizer != "sgd" else ("momentum_buffer",)
     kept = [moments[name] for name in names if name in moments]
-    counts = torch.tensor([float(slot.step + 1) for slot in slots])
-    for place, slot in enumerate(slots):
-        parts = [one[place].split(spans.sizes) for one in (rows, grads, *kept)]
+    counts = torch.tensor([float(slot.step + 1) for slot in slots]).unbind(0)
+    by_row = zip(slots, counts, *(one.unbind(0) for one in (rows, grads, *kept)), strict=True)
+    for slot, count, *parts in by_row:
+        cut = [[one] if len(spans.sizes) == 1 else one.split_with_sizes(spans.sizes) for one in parts]
         for multipliers, at in spans.calls:
-            tensors = [[one[i] for i in at] for one in parts]
+            tensors = [[one[i] for i in at] for one in cut]
             if optimizer == "sgd":
                 _sgd(slot, tensors, multipliers)
             else:
-                _adam(optimizer, slot, tensors, [counts[place]] * len(at), multipliers)
+                _adam(optimizer, slot, tensors, [count] * len(at), multipliers)
 
 
 def _adam(

@@ -33,8 +33,8 @@ class SeparateEngine:
         self.name: EngineName = "separate"
         self._model, self._traits = model, traits
         self._sockets: dict[int, Sockets] = {}
-        self._leaves: dict[int, dict[str, Tensor]] = {}
-        self._of: object = None  # the memory that the leaves are views of
+        self._views: dict[int, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}  # parameters, buffers
+        self._of: object = None  # the memory that they are views of
 
     @property
     def model(self) -> nn.Module:
@@ -51,7 +51,7 @@ class SeparateEngine:
     def run(self, states: MemberStates, positions: Sequence[int], work: Work, grads: Tensor) -> Outcome:
         """See `Engine.run`."""
         if self._of is not states.token:
-            self._leaves.clear()
+            self._views.clear()
             self._of = states.token
         losses, unused = [], {one.name for one in states.layout.segments}
         for place, position in enumerate(positions):
@@ -67,11 +67,14 @@ class SeparateEngine:
         sockets = self._sockets.get(slot.id)
         if sockets is None:
             sockets = self._sockets[slot.id] = Sockets(without_copies(self._model))
-        leaves = self._leaves.get(slot.id)
-        if leaves is None:
-            views = states.layout.of_row(states.rows[position].detach())
-            leaves = self._leaves[slot.id] = {name: view.requires_grad_() for name, view in views.items()}
-        buffers = {name: value[position] for name, value in states.buffers.items()}
+        views = self._views.get(slot.id)
+        if views is None:
+            row = states.layout.of_row(states.rows[position].detach())
+            views = self._views[slot.id] = (
+                {name: view.requires_grad_() for name, view in row.items()},
+                {name: value[position] for name, value in states.buffers.items()},
+            )
+        leaves, buffers = views
         batch = work.batch[place] if work.own else work.batch
         with (
             sockets.holding({**leaves, **buffers}),
@@ -85,8 +88,8 @@ class SeparateEngine:
             for name in self._traits.mutable:
                 if (now := sockets.current(name)) is not buffers[name]:
                     buffers[name].copy_(now.detach())
-        stacked = [None if one is None else one.unsqueeze(0) for one in found]
-        states.layout.pack(stacked, grads.unsqueeze(0))
+        with torch.no_grad():
+            states.layout.pack_row(found, grads)
         return loss.detach(), {name for name, one in zip(leaves, found, strict=True) if one is None}
 
     def _gradients(self, total: Tensor, leaves: Sequence[Tensor]) -> Sequence[Tensor | None]:
