@@ -7,6 +7,7 @@ must not depend on the width, and of what the initial readout makes of changed f
 1/sqrt(width). Over many outputs their mean size shows little but the second.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,13 +58,9 @@ def measure(
     """
     before, downhill = _start(model, inputs, loss_fn)
     for step in range(steps):
-        optimizer.zero_grad()
-        with _same_dropout():
-            loss = loss_fn(model(*inputs))
-        if not torch.isfinite(loss):
-            raise CoordinateCheckError(f"the loss is {loss.item()} at step {step}; choose a lower lr")
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's is untyped
-        optimizer.step()
+        loss = train_step(model, optimizer, inputs, loss_fn)
+        if not math.isfinite(loss):
+            raise CoordinateCheckError(f"the loss is {loss} at step {step}; choose a lower lr")
     with torch.no_grad(), _recording(model) as after, _same_dropout():
         model(*inputs)
     found = {}
@@ -75,6 +72,19 @@ def measure(
                 shape=tuple(old.shape[1:]), size=float(moved.abs().mean()), along_gradient=along
             )
     return found
+
+
+def train_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, inputs: tuple[Tensor, ...], loss_fn: Loss
+) -> float:
+    """One step; returns the loss before it. After a loss that is not finite nothing is changed."""
+    optimizer.zero_grad()
+    with _same_dropout():
+        loss = loss_fn(model(*inputs))
+    if torch.isfinite(loss):
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's is untyped
+        optimizer.step()
+    return float(loss.detach())
 
 
 def _start(
