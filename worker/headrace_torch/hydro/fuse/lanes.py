@@ -7,11 +7,11 @@ result back. All of functorch's own names that Hydro touches are in this file.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.vmap import lazy_load_decompositions
 
 _functorch: Any = torch._C._functorch  # torch's own vmap is written with these
 
@@ -36,12 +36,18 @@ def members(count: int) -> Iterator["Lanes"]:
     """What `torch.vmap` does around a function, without taking its arguments and results apart: `Lanes.join` tensors
     inside, and take results out with `Lanes.at`. For small models that is a third of a step's time.
     """
-    lazy_load_decompositions()
+    _load_decompositions()
     _functorch._vmap_increment_nesting(count, "error")
     try:
         yield Lanes(count)
     finally:
         _functorch._vmap_decrement_nesting()
+
+
+@cache
+def _load_decompositions() -> None:
+    """`torch.vmap` registers some operators at its first call."""
+    torch.vmap(torch.neg)(torch.zeros(1))
 
 
 class Lanes:
