@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Pins what an installation of the given extras resolves to today, in a virtual environment of its own.
 # torch stays at its pinned version: each of its builds names other packages, so it moves by hand.
+# setuptools builds the one package that has no wheel (mup).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${1:?usage: constraints.sh PYTHON EXTRAS} extras=${2:?}
@@ -10,7 +11,7 @@ trap 'rm -rf "$scratch"' EXIT
 grep '^torch==' .ci/constraints.txt >"$scratch/torch"
 "$python" -m venv "$scratch/venv"
 pip=("$scratch/venv/bin/python" -m pip)
-"${pip[@]}" install -q -c "$scratch/torch" hatchling editables
+"${pip[@]}" install -q -c "$scratch/torch" hatchling editables setuptools
 "${pip[@]}" install -q -c "$scratch/torch" --no-build-isolation -e ".[$extras]"
 {
   sed -n '/^#/p' .ci/constraints.txt
