@@ -6,7 +6,7 @@ score is a product v·(dL/do) of two vectors that know nothing of each other at 
 queries fall with the width although every rule is right; only when values have learnt from dL/do, which takes as many
 steps as learning itself does, do the products have a mean that does not depend on n. So a number of steps alone says
 nothing: the measure waits until the loss has halved. The rate is not to be found by looking at slopes either: it is
-the first, of a row of factors of two, at which that takes at most `PATIENCE` steps and never goes wrong.
+the first, of a row of factors of two, at which that takes `FEWEST` to `PATIENCE` steps and never goes wrong.
 """
 
 from collections.abc import Callable
@@ -20,6 +20,7 @@ from headrace_torch.hydro.coordinate_check.measure import Loss, train_step
 from headrace_torch.hydro.errors import CoordinateCheckError
 
 LEARNT: Final = 0.5  # of the loss at the start
+FEWEST: Final = 10  # steps, where the rate is ours to choose: of few the first is a large part
 PATIENCE: Final = 64  # steps, where the rate is ours to choose
 MOST_STEPS: Final = 128  # steps, where it is given
 TRIES: Final = 8  # rates
@@ -93,14 +94,14 @@ def rate_and_steps_for(make: Make, lr: float, inputs: tuple[Tensor, ...], loss_f
     slow: Course | None = None
     for _ in range(TRIES):
         found = run(make, lr, inputs, loss_fn, most=PATIENCE)
-        if found.enough:
+        if found.enough and found.steps >= FEWEST:
             return found
-        if found.stable:
+        if found.stable and not found.enough:
             slow = found
             lr *= 2
         else:
             lr /= 2
-        if slow is not None and lr <= slow.lr:  # what is faster is unstable
+        if slow is not None and lr <= slow.lr:  # what is faster is unstable, or too fast
             return steps_for(make, slow.lr, inputs, loss_fn)
     raise CoordinateCheckError(
         f"no lr was found at which {PATIENCE} steps halve the loss of the narrowest model (the last was {lr:g}); say "
