@@ -28,7 +28,8 @@ TOLERANCE: Final = 0.10
 WIDTHS: Final = 4
 # Below, averages over coordinates are too rough to tell a slope of 0.1.
 LEAST_WIDTH: Final = 32
-BATCH: Final = 32
+# A batch learns its random targets by heart: few rows do it soon, and no row twice, for it would have two targets.
+BATCH: Final = 16
 # Where the search for a rate begins. SGD's rate for hidden matrices does not depend on the width; a step of Adam moves
 # an activation by rate × fan-in: that product is given.
 SGD_LR: Final = 0.1
@@ -60,7 +61,7 @@ def coordinate_check(
             member: before, what is learnt does not stand out from chance (see `pilot`).
         optimizer: "sgd", "adam" or "adamw".
         lr: in terms of the target; None is one at which some tens of steps halve the loss of the narrowest member.
-        inputs: one batch; None is the surrogate's example.
+        inputs: one batch; None is the first rows of the surrogate's example, or rows that fit the model.
         loss_fn: from the model's output to a scalar; None is the cross-entropy (or squared error, for a single
             output) against fixed random targets.
         tolerance: the greatest slope that passes.
@@ -75,7 +76,7 @@ def coordinate_check(
     members = _members(surrogate, widths)
     if len(members) < 2:
         raise CoordinateCheckError("the check needs two widths at least; say more with widths=")
-    batch = surrogate.example_inputs(BATCH) if inputs is None else inputs
+    batch = _batch(surrogate) if inputs is None else inputs
 
     loss = loss_fn or fixed_targets()
 
@@ -134,6 +135,11 @@ def _default_lr(surrogate: Surrogate, optimizer: str) -> float:
         return SGD_LR
     fans = [math.prod(one.base_shape[1:]) for one in surrogate.growths.values() if one.kind is Kind.HIDDEN]
     return ADAM_LR_TIMES_FAN_IN / (statistics.median(fans) if fans else surrogate.scale * LEAST_WIDTH)
+
+
+def _batch(surrogate: Surrogate) -> tuple[Tensor, ...]:
+    given = surrogate.family.inputs.given
+    return tuple(one[:BATCH] for one in given) if given else surrogate.example_inputs(BATCH)
 
 
 def _members(surrogate: Surrogate, widths: Sequence[int] | None) -> list[Surrogate]:

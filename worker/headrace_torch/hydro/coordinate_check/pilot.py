@@ -22,7 +22,7 @@ from headrace_torch.hydro.errors import CoordinateCheckError
 LEARNT: Final = 0.5  # of the loss at the start
 FEWEST: Final = 10  # steps, where the rate is ours to choose: of few the first is a large part
 PATIENCE: Final = 64  # steps, where the rate is ours to choose
-MOST_STEPS: Final = 128  # steps, where it is given
+MOST_STEPS: Final = 256  # steps, where it is given
 TRIES: Final = 8  # rates
 UNSTABLE: Final = 0.1  # of the loss at the start: a rise above the least so far
 Make = Callable[[float], tuple[nn.Module, torch.optim.Optimizer]]
@@ -91,19 +91,18 @@ def rate_and_steps_for(make: Make, lr: float, inputs: tuple[Tensor, ...], loss_f
     Raises:
         CoordinateCheckError: there is none.
     """
-    slow: Course | None = None
-    for _ in range(TRIES):
-        found = run(make, lr, inputs, loss_fn, most=PATIENCE)
+    tried: dict[float, Course] = {}
+    while lr not in tried and len(tried) < TRIES:
+        found = tried[lr] = run(make, lr, inputs, loss_fn, most=PATIENCE)
         if found.enough and found.steps >= FEWEST:
             return found
-        if found.stable and not found.enough:
-            slow = found
-            lr *= 2
-        else:
-            lr /= 2
-        if slow is not None and lr <= slow.lr:  # what is faster is unstable, or too fast
-            return steps_for(make, slow.lr, inputs, loss_fn)
-    raise CoordinateCheckError(
-        f"no lr was found at which {PATIENCE} steps halve the loss of the narrowest model (the last was {lr:g}); say "
-        "lr= and steps="
-    )
+        slow = found.stable and not found.enough
+        if slow and found.fallen < tried.get(lr / 2, found).fallen:
+            break  # it learns less than at half the rate
+        lr = lr * 2 if slow else lr / 2
+    best = max((one for one in tried.values() if one.stable), key=lambda one: one.fallen, default=None)
+    if best is None:
+        raise CoordinateCheckError(
+            f"the loss of the narrowest model rises at lr {min(tried):g} to {max(tried):g}; say lr= and steps="
+        )
+    return best if best.enough else steps_for(make, best.lr, inputs, loss_fn)
