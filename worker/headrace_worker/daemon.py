@@ -34,24 +34,24 @@ from headrace_worker.checkpoints.retention import PruneOrder, Retention, superse
 from headrace_worker.courier import Courier
 from headrace_worker.devices import Devices, discover
 from headrace_worker.disk import out_of_room
+from headrace_worker.effects import (
+    Acked,
+    Decide,
+    Effect,
+    Fence,
+    Finish,
+    Forget,
+    Kill,
+    Leave,
+    Start,
+    Welcomed,
+)
 from headrace_worker.launch import study_and_number
 from headrace_worker.outbox import DurableOutbox, Entry, Outbox
 from headrace_worker.process import bury, end_group, end_strays
 from headrace_worker.runtime_server import RuntimeServer
 from headrace_worker.session import Dial, Session
-from headrace_worker.session_core import (
-    Acked,
-    Decide,
-    Effect,
-    Finish,
-    Forget,
-    Identity,
-    Kill,
-    Leave,
-    SessionCore,
-    Start,
-    Welcomed,
-)
+from headrace_worker.session_core import Identity, SessionCore
 from headrace_worker.settings import WorkerSettings
 from headrace_worker.slots import Slots
 from headrace_worker.standby import Standbys
@@ -156,6 +156,10 @@ class Daemon:
                     attempt.kill(fenced=effect.fenced)
                 if effect.fenced:
                     self._retention.over(effect.lease_id)
+            case Fence():
+                if attempt := self._attempts.get(effect.lease_id):
+                    attempt.fence()
+                self._retention.over(effect.lease_id)
             case Decide():
                 if attempt := self._attempts.get(effect.lease_id):
                     attempt.decide(effect.report_sequence, effect.decision)
