@@ -290,6 +290,7 @@ class Attempt:
             exit_code = await self._supervise(process)
         finally:
             await process.group_gone()
+            self._launch = None  # a call that comes late prepares nothing
             self._place.standbys.idle(slots)
         return classify(
             exit_code,

@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import IO, assert_never
 
 from headrace.spec.resources import WHOLE
@@ -54,7 +55,7 @@ from headrace_worker.session import Dial, Session
 from headrace_worker.session_core import Identity, SessionCore
 from headrace_worker.settings import WorkerSettings
 from headrace_worker.slots import Slots
-from headrace_worker.standby import Standbys
+from headrace_worker.standby import Standbys, family
 
 log = logging.getLogger(__name__)
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -96,7 +97,7 @@ class Daemon:
         settings.home.mkdir(parents=True, exist_ok=True)
         with _only_one(settings):
             outbox = Outbox(settings.outbox_path)
-            await _bury_predecessor(outbox)
+            await _bury_predecessor(outbox, settings.home)
             durable = DurableOutbox(outbox)
             try:
                 await self._serve(store, devices, durable)
@@ -117,7 +118,7 @@ class Daemon:
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self.stop)
         async with RuntimeServer(self._attempts, settings.home / "runtime") as runtime:
-            self._standbys = Standbys(enabled=settings.prestart)
+            self._standbys = Standbys(settings.home, enabled=settings.prestart)
             self._place = Place(
                 devices=tuple(devices.devices),
                 runtime=runtime.address,
@@ -328,7 +329,7 @@ def _identity(settings: WorkerSettings, devices: Sequence[worker_pb2.Device]) ->
     )
 
 
-async def _bury_predecessor(outbox: Outbox) -> None:
+async def _bury_predecessor(outbox: Outbox, home: Path) -> None:
     """Ends what an earlier daemon left running, and reports its leases lost."""
     for recorded in outbox.leases():
         killed = bury(recorded)
@@ -340,6 +341,7 @@ async def _bury_predecessor(outbox: Outbox) -> None:
             lease=recorded.lease, outcome=worker_pb2.EXIT_OUTCOME_LOST, error="the worker daemon died"
         )
         outbox.append_exit(recorded.lease.lease_id, worker_pb2.SessionRequest(exited=exited))
+    await end_strays(family=family(home))
 
 
 async def _recall(core: SessionCore, outbox: DurableOutbox) -> None:
