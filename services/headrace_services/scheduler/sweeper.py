@@ -64,6 +64,7 @@ class Sweeper:
             self._swept = now
             ripe = now - self._heard_since >= self._ttl_s
             expired = await workers.expired_leases(conn) if ripe else []
+            await workers.forget_asked_of_ended(conn)
             if now - self._forgot > FORGET_REQUESTS_EVERY_S:
                 await requests.sweep(conn)
                 self._forgot = now
