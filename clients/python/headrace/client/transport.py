@@ -120,7 +120,7 @@ class BlockingTransport(_Transport):
     def _status(self, study: str) -> StudyInfo:
         """One attempt: the watch that asks tries again by itself, and says so."""
         request = study_pb2.GetStudyRequest(name=study_name(study))
-        response = _unary(self._channel, GET_STUDY)(request, timeout=self._patience.attempt_timeout_s(0.0))
+        response = _unary(self._channel, GET_STUDY)(request, timeout=connection.STATUS_TIMEOUT_S)
         return convert.study(response.study)
 
     def _perform(self, effect: Effect) -> Any:
@@ -228,9 +228,7 @@ class AsyncTransport(_Transport):
     async def _status(self, study: str) -> StudyInfo:
         """One attempt: the watch that asks tries again by itself, and says so."""
         request = study_pb2.GetStudyRequest(name=study_name(study))
-        response = await _unary(self._channel, GET_STUDY)(
-            request, timeout=self._patience.attempt_timeout_s(0.0)
-        )
+        response = await _unary(self._channel, GET_STUDY)(request, timeout=connection.STATUS_TIMEOUT_S)
         return convert.study(response.study)
 
     async def _perform(self, effect: Effect) -> Any:
