@@ -6,7 +6,7 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from study_site import StudySite, make_spec
 
-from headrace_services.scheduler.arrivals import AddTrials, PauseTrial, ResumeTrial
+from headrace_services.scheduler.arrivals import Accepted, AddTrials, PauseTrial, ResumeTrial
 from headrace_services.scheduler.records import Trial
 from headrace_services.scheduler.step import live
 from headrace_services.scheduler.step.runner import StudyRunner
