@@ -182,15 +182,18 @@ def asking() -> tuple[hydro.Surrogate, Tensor]:
     return hydro.shrink(Asking, width=64, inputs=text), text
 
 
-def test_queries_that_start_at_zero_pass_once_something_is_learnt() -> None:
+def test_queries_that_start_at_zero_stop_falling_once_something_is_learnt() -> None:
     surrogate, _ = asking()
-    early = hydro.coordinate_check(surrogate, widths=WIDTHS[:3], optimizer="sgd", lr=0.1, steps=2)
-    query = next(one for one in early.trends if one.name == "query")
-    assert query.from_zero
-    assert (query.slope or 0) < -0.15  # chance: two steps teach queries nothing
-    late = hydro.coordinate_check(surrogate, widths=WIDTHS[:3], optimizer="sgd").raise_if_failed()
-    assert late.steps >= 10
-    assert [one.name for one in late.trends if one.from_zero] in ([], ["query"])
+    query = {}
+    for steps in (2, None):
+        report = hydro.coordinate_check(surrogate, widths=WIDTHS, optimizer="sgd", lr=0.05, steps=steps)
+        query[steps] = next(one for one in report.trends if one.name == "query")
+        others = [one for one in report.trends if one.name != "query"]
+        assert all(abs(one.slope or 0) <= 0.1 for one in others) or steps, str(report)
+    assert query[2].from_zero
+    assert (query[2].slope or 0) < -0.15  # chance: two steps teach queries nothing
+    assert -0.12 <= (query[None].slope or 0) <= 0.1
+    assert report.steps >= 10
 
 
 def test_a_wrong_rate_of_queries_fails_though_they_start_at_zero() -> None:
