@@ -52,9 +52,8 @@ class SeparateEngine:
         """See `Engine.run`."""
         if self._of is not states.token:
             self._views.clear()
-            here = {
-                slot.id for slot in states.slots
-            }  # a module that stays would keep the memory of who has gone
+            # A module that stayed would keep the memory of who has gone. (A pool's worker knows its own members only.)
+            here = {slot.id for slot in states.slots if slot}
             self._sockets = {key: one for key, one in self._sockets.items() if key in here}
             self._of = states.token
         losses, unused = [], {one.name for one in states.layout.segments}
