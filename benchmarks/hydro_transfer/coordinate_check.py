@@ -19,7 +19,7 @@ from headrace_torch.hydro.coordinate_check import CoordinateReport
 
 SEEDS = 3
 # Where rates and steps are None the check finds them, as in the gate: the controls run with those that it found for the
-# rules. Where they are given, wide models would take hours otherwise. The ResNet's second stage has twice its width.
+# rules. Where steps are given, wide models would take hours otherwise. The ResNet's second stage has twice its width.
 MODELS: dict[str, dict[str, Any]] = {
     "MLP": {
         "factory": MLP,
@@ -36,7 +36,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "rows": 8,
         "steps": None,
         "widths": (64, 128, 256, 512, 1024),
-        "sgd": None,
+        "sgd": 0.2,
         "adam": None,
     },
     "ResNet": {
@@ -63,21 +63,25 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", choices=MODELS, help="this one only; the others' runs in the record stay")
-    only = parser.parse_args().model
+    parser.add_argument("--optimizer", choices=("sgd", "adam"), help="this one only; the others' runs stay")
+    chosen = parser.parse_args()
     torch.set_num_threads(1)
     path = HERE / "coordinate_check.json"
-    runs = (
-        [one for one in json.loads(path.read_text())["runs"] if one["model"] != only]
-        if only and path.exists()
-        else []
-    )
+    todo = [
+        (model, optimizer)
+        for model in MODELS
+        for optimizer in ("sgd", "adam")
+        if model == (chosen.model or model) and optimizer == (chosen.optimizer or optimizer)
+    ]
+    known = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+    runs = [one for one in known if (one["model"], one["optimizer"]) not in todo]
     for model, task in MODELS.items():
-        if model != (only or model):
-            continue
         inputs, _ = task["data"]().batch(0, task["rows"])
         every = task["widths"]
         surrogate = hydro.shrink(task["factory"], width=every[0], target={"width": every[-1]}, inputs=inputs)
         for optimizer in ("sgd", "adam"):
+            if (model, optimizer) not in todo:
+                continue
             lr, steps = task[optimizer], task["steps"]
             for way in ("rules", "standard", "hydro's rule for SGD")[: 3 if optimizer == "sgd" else 2]:
                 # The controls fail by much more than a fifth point could change, and a wide model is dear.
