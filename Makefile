@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 	@test -n "$(PYTHON)" || { echo "Headrace needs Python 3.11 or newer, and found none on the path." >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "setup: making $(VENV) with $(PYTHON)"; "$(PYTHON)" -m venv $(VENV); }
 	@echo "setup: installing the build tools"
-	@$(BIN)/python -m pip install --quiet -c .ci/constraints.txt hatchling editables
+	@$(BIN)/python -m pip install --quiet -c .ci/constraints.txt hatchling editables setuptools
 	@echo "setup: installing headrace[$(EXTRAS)]; the first time takes a minute or two"
 	@$(BIN)/python -m pip install -c .ci/constraints.txt --no-build-isolation --progress-bar off \
 		-e '.[$(EXTRAS)]' | sed -u -n 's/^Collecting \([^ ]*\).*/  \1/p; /^Installing/p' | cut -c1-100

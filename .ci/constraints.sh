@@ -10,7 +10,7 @@ trap 'rm -rf "$scratch"' EXIT
 grep '^torch==' .ci/constraints.txt >"$scratch/torch"
 "$python" -m venv "$scratch/venv"
 pip=("$scratch/venv/bin/python" -m pip)
-"${pip[@]}" install -q -c "$scratch/torch" hatchling editables
+"${pip[@]}" install -q -c "$scratch/torch" hatchling editables setuptools
 "${pip[@]}" install -q -c "$scratch/torch" --no-build-isolation -e ".[$extras]"
 {
   sed -n '/^#/p' .ci/constraints.txt
