@@ -1,6 +1,7 @@
 """Small tasks that ranks train on: a noisy quadratic, and a network on a fixed random teacher."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -67,6 +68,13 @@ def largest_difference(vector: Tensor, group: dist.ProcessGroup | None = None) -
     dist.all_reduce(low, dist.ReduceOp.MIN, group=group)
     dist.all_reduce(high, dist.ReduceOp.MAX, group=group)
     return float((high - low).abs().max())
+
+
+def gathered(value: float) -> list[float]:
+    """Every rank's value, in the order of ranks."""
+    heard: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(heard, value)
+    return heard
 
 
 def share_gradients(*models: nn.Module) -> None:
