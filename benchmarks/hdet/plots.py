@@ -134,7 +134,86 @@ def cost(record: dict[str, Any]) -> Figure:
     return figure
 
 
-DRAWN = {"quadratic": quadratic, "gpt": gpt, "stability": stability, "cost": cost}
+def digits(record: dict[str, Any]) -> Figure:
+    """By study: the sweep with the landing points, the trajectories, and landings by interval."""
+    studies = record["studies"]
+    figure = Figure(figsize=(11, 3.1 * len(studies)), layout="constrained")
+    panels = figure.subplots(len(studies), 3, squeeze=False)
+    for (left, middle, right), study in zip(panels, studies, strict=True):
+        factors = study["explored"] == "weight_decay"
+        longest = max(row["interval"] for row in study["hdet"])
+        left.errorbar(
+            [row["value"] for row in study["sweep"]],
+            [row["test_loss"][0] for row in study["sweep"]],
+            [row["test_loss"][1] for row in study["sweep"]],
+            fmt="o-",
+            color=GREY,
+            markersize=4,
+            capsize=3,
+            label=f"fixed value, {study['seeds']} seeds",
+        )
+        for row, color in zip(
+            (row for row in study["hdet"] if row["interval"] == longest), (ORANGE, BLUE), strict=True
+        ):
+            label = f"HDET from {row['start']:g}"
+            mean, half = row["test_loss"]
+            left.plot(row["landed"], [mean] * len(row["landed"]), "|", color=color, markersize=9)
+            left.errorbar(
+                sorted(row["landed"])[len(row["landed"]) // 2],
+                mean,
+                half,
+                fmt="D",
+                color=color,
+                markersize=5,
+                capsize=3,
+                label=label,
+            )
+            for number, trajectory in enumerate(row["trajectories"]):
+                steps = range(0, longest * (len(trajectory) + 1), longest)
+                middle.plot(
+                    steps,
+                    [row["start"], *trajectory],
+                    color=color,
+                    linewidth=0.9,
+                    alpha=0.7,
+                    label=label if number == 0 else None,
+                )
+        for color, start in zip((ORANGE, BLUE), sorted({row["start"] for row in study["hdet"]}), strict=True):
+            for row in (row for row in study["hdet"] if row["start"] == start):
+                side = 0.93 if color == ORANGE else 1.07
+                right.plot(
+                    [row["interval"] * side] * len(row["landed"]),
+                    row["landed"],
+                    "o",
+                    color=color,
+                    alpha=0.6,
+                    markersize=4,
+                )
+        for axes in (middle, right):
+            axes.axhline(study["best"], color=GREEN, linewidth=1.2, linestyle="--", label="best of the sweep")
+            axes.set_ylabel(study["explored"].replace("_", " "))
+            if factors:
+                axes.set_yscale("log")
+            else:
+                axes.set_ylim(-0.02, 0.9)
+        if factors:
+            left.set_xscale("log")
+        left.set_title(study["name"], fontsize=9)
+        left.set_xlabel(study["explored"].replace("_", " "))
+        left.set_ylabel("test loss")
+        middle.set_xlabel(f"step (a sync every {longest})")
+        right.set_xlabel(f"steps between syncs; landings after {record['syncs']} syncs")
+        right.set_xscale("log")
+        intervals = sorted({row["interval"] for row in study["hdet"]})
+        right.set_xticks(intervals, [str(one) for one in intervals])
+        right.minorticks_off()
+        right.set_xlim(intervals[0] * 0.7, intervals[-1] * 1.4)
+        left.legend(frameon=False, fontsize=8)
+        middle.legend(frameon=False, fontsize=8)
+    return figure
+
+
+DRAWN = {"quadratic": quadratic, "gpt": gpt, "stability": stability, "cost": cost, "digits": digits}
 
 
 if __name__ == "__main__":
