@@ -35,6 +35,7 @@ from headrace_torch.hdet import (
 )
 
 SYNCS, INTERVAL = 50, 150
+SEEDS = range(10, 20)  # others than those on which the task and its settings were chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class Study:
     starts: tuple[float, ...]
     rule: LogSpaceRule
     shared: bool
-    seeds: int
+    seeds: range
     intervals: tuple[int, ...]
 
     def settings(self, value: float) -> tuple[float, float]:
@@ -80,7 +81,7 @@ STUDIES = (
         starts=(0.03, 10.0),
         rule=FACTORS,
         shared=False,
-        seeds=10,
+        seeds=SEEDS,
         intervals=(15, 50, INTERVAL),
     ),
     Study(
@@ -91,7 +92,7 @@ STUDIES = (
         starts=(0.05, 0.8),
         rule=LogSpaceRule(gain=0.06, cap=0.03),
         shared=False,
-        seeds=10,
+        seeds=SEEDS,
         intervals=(15, 50, INTERVAL),
     ),
     Study(
@@ -102,7 +103,7 @@ STUDIES = (
         starts=(0.03, 10.0),
         rule=FACTORS,
         shared=True,
-        seeds=3,
+        seeds=SEEDS[:3],
         intervals=(INTERVAL,),
     ),
 )
@@ -159,7 +160,7 @@ def train(
 def explored(study: Study, model: nn.Module, optimizer: AdamW) -> ScalarHyperparameter:
     if study.explored == "weight_decay":
         return weight_decay(optimizer, spread=0.7, low=1e-4, high=100.0)
-    return dropout(model, spread=0.7, high=0.9, transform="identity")
+    return dropout(model, spread=0.4, high=0.9, transform="identity")
 
 
 def middle(study: Study, values: list[float]) -> float:
@@ -184,11 +185,9 @@ def main() -> None:
     for study in STUDIES:
         for start in study.starts:
             for interval in study.intervals:
-                runs += [
-                    train(study, start, seed, explore=True, interval=interval) for seed in range(study.seeds)
-                ]
+                runs += [train(study, start, seed, explore=True, interval=interval) for seed in study.seeds]
         say(f"{study.name}: explored")
-    checked = train(STUDIES[0], DECAYS[3], 0, explore=False)
+    checked = train(STUDIES[0], DECAYS[3], SEEDS[0], explore=False)
     if rank == 0:
         record = {
             "syncs": SYNCS,
@@ -234,7 +233,7 @@ def summary(study: Study, losses: list[list[float]], runs: list[dict[str, Any]])
     return {
         "name": study.name,
         "explored": study.explored,
-        "seeds": study.seeds,
+        "seeds": len(study.seeds),
         "best": study.values[best],
         "sweep": [
             {"value": value, "test_loss": interval_of(some)}

@@ -63,7 +63,7 @@ class Sweep:
 
     weight_decays: tuple[float, ...]
     dropouts: tuple[float, ...]
-    seeds: int
+    seeds: range
     replicas: int
     steps: int
     interval: int
@@ -74,20 +74,20 @@ class Sweep:
 
         The same arithmetic as one training after the other on real replicas, many times faster.
         """
-        many = (len(self.weight_decays), self.seeds, self.replicas)
-        data = [Data(seed) for seed in range(self.seeds)]
+        many = (len(self.weight_decays), len(self.seeds), self.replicas)
+        data = [Data(seed) for seed in self.seeds]
         images, labels = (torch.stack([one.train[part] for one in data]) for part in (0, 1))
         weights = self._initial()
         optimizer = AdamW(weights, lr=LR, weight_decay=0.0, fused=True)
         keep = 1 - torch.tensor(self.dropouts)[:, None, None, None, None]
         shrink = 1 - LR * torch.tensor(self.weight_decays)[:, None, None, None, None]
         generator = torch.Generator().manual_seed(1)
-        rows = torch.arange(self.seeds)[:, None, None]
+        rows = torch.arange(len(self.seeds))[:, None, None]
         for step in range(self.steps):
             picked = torch.stack(
                 [
                     torch.stack([picks(seed, step, rank) for rank in range(self.replicas)])
-                    for seed in range(self.seeds)
+                    for seed in self.seeds
                 ]
             )
             x, y = images[rows, picked].expand(*many, BATCH, 64), labels[rows, picked].expand(*many, BATCH)
@@ -119,8 +119,8 @@ class Sweep:
 
     def _initial(self) -> list[Tensor]:
         """Weights and biases of all models, indexed by value, seed and replica."""
-        built = [build(seed, 0.0) for seed in range(self.seeds)]
-        many = (len(self.weight_decays), self.seeds, self.replicas)
+        built = [build(seed, 0.0) for seed in self.seeds]
+        many = (len(self.weight_decays), len(self.seeds), self.replicas)
         found = []
         for layer in (0, 3):
             for part in (

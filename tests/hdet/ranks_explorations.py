@@ -17,6 +17,7 @@ from headrace_torch.hdet import (
     learning_rates,
     weight_decay,
 )
+from headrace_torch.hdet.transforms import TransformName
 
 
 def hyperparameters_at_once() -> list[list[float]]:
@@ -59,7 +60,15 @@ def loss_bias() -> str:
     return str(caught[0].message)
 
 
-def dropout_exploration(probed: bool, syncs: int, interval: int, start: float, best: float) -> list[float]:
+def dropout_exploration(
+    probed: bool,
+    syncs: int,
+    interval: int,
+    start: float,
+    best: float,
+    transform: TransformName = "logit",
+    spread: float = 0.8,
+) -> list[float]:
     """Explores dropout on the inputs of a linear regression whose optimum is `best`; returns the trajectory.
 
     With inputs x ~ N(0, I), dropout p on them is in expectation a ridge penalty p/(1−p) on the weights. Of w
@@ -75,11 +84,13 @@ def dropout_exploration(probed: bool, syncs: int, interval: int, start: float, b
         controller = HDETController(
             model,
             optimizer,
-            [dropout(model, spread=0.8, low=0.0, high=0.9)],
+            [dropout(model, spread=spread, low=0.0, high=0.9, transform=transform)],
             sync_every=interval,
             mode="local_grad",
             score=score,
-            rule=LogSpaceRule(gain=0.3, cap=0.3),
+            rule=LogSpaceRule(gain=0.3, cap=0.3)
+            if transform == "logit"
+            else LogSpaceRule(gain=0.06, cap=0.03),
         )
     torch.manual_seed(10 + dist.get_rank())
     trajectory = []

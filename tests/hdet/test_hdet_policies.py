@@ -140,6 +140,13 @@ def test_dropout_lands_near_its_optimum_with_a_probe_and_collapses_without(ranks
     assert without[-1] < 0.05, without
 
 
+def test_dropout_rises_from_next_to_nothing_on_its_own_scale(ranks: RankPool) -> None:
+    """In log-odds the fan around 0.01 is next to nothing wide; on p itself it is as wide as anywhere."""
+    task = {"syncs": 50, "interval": 12, "start": 0.01, "best": 0.2, "probed": True}
+    found = ranks.run("ranks_explorations:dropout_exploration", transform="identity", **task)[0]
+    assert all(0.1 <= value <= 0.3 for value in found[-10:]), found
+
+
 def test_a_sync_costs_less_than_a_step_of_ten_million_parameters(ranks: RankPool) -> None:
     """At T=1000 that is an overhead below 0.1 %. Both are medians of the slowest rank."""
     seen = ranks.run("ranks_wrappers:overhead")
