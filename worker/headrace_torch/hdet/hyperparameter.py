@@ -119,9 +119,10 @@ def dropout(
 ) -> ScalarHyperparameter:
     """Returns the probability of every dropout layer of a model; evaluation mode, as in a probe, switches it off.
 
-    What dropout does is proportional to p where p is small, so in log-odds the fan around a small p carries next to
-    no signal. From a start near 0 explore it under `transform="identity"`, whose fan is as wide everywhere; there
-    the rule's `gain` and `cap` are in units of the range (a cap of 0.03 crosses it in some 30 syncs).
+    What dropout does is proportional to p where p is small, so in log-odds the fan around a small p is too narrow to
+    be told from noise. From a start near 0 explore it under `transform="identity"`, whose fan is as wide
+    everywhere; there the rule's `gain` and `cap` are in units of the range (a cap of 0.03 crosses it in some 30
+    syncs), and a spread above 0.4 pulls the centre away from what a narrower one finds.
 
     Raises:
         HdetConfigError: the model has no dropout layer, or they differ and no `start` is given.
