@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
+from torch.optim import Optimizer
 
 
 class Quadratic(nn.Module):
@@ -87,3 +88,13 @@ def share_gradients(*models: nn.Module) -> None:
     for g in grads:
         g.copy_(joined[offset : offset + g.numel()].view_as(g))
         offset += g.numel()
+
+
+def shared_step(model: nn.Module, optimizer: Optimizer, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """A step on the mean gradient; returns this rank's loss."""
+    loss = loss_on(model, batch)
+    optimizer.zero_grad()
+    loss.backward()
+    share_gradients(model)
+    optimizer.step()
+    return loss.detach()
