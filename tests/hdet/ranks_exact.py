@@ -65,7 +65,7 @@ def alpha_zero_equals_ddp(api: Api, steps: int = 200) -> float:
     return float((outcomes[0] - outcomes[1]).abs().max())
 
 
-def rates_from_the_firstshared_step(api: Api, alpha: float = 0.3, steps: int = 12) -> list[list[float]]:
+def rates_from_the_first_step(api: Api, alpha: float = 0.3, steps: int = 12) -> list[list[float]]:
     """Returns, for each step, this rank's rate over the schedule's; and checks that ranks are equal after a sync."""
     model, reference = network(1), network(1)
     optimizer, plain = SGD(model.parameters(), lr=0.1), SGD(reference.parameters(), lr=0.1)
@@ -164,7 +164,7 @@ def controller_records(n: int, syncs: int = 50, groups: int = 4) -> dict[str, An
         if mine is not None:
             controller.observe(mine)
         optimizer.step()
-        report = controller.aftershared_step()
+        report = controller.after_step()
         assert report is not None
         losses.append(row)
         reports.append(report.to_json())
