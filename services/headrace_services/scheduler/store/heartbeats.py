@@ -46,15 +46,15 @@ async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> di
             {"g_worker": b.worker_id, "g_session": b.session, "connected": b.connected, "trouble": b.trouble}
             for b in noted
         ]
-        heard = await sent.run(_NOTE, said, ttl_s=ttl_s)
-        held = await sent.run(_LEASES, ids=ids)
-        asked = await sent.run(_LEAVING, ids=ids)
-    current = {(row.id, row.session) for row in await heard.fetchall()}
+        heard = sent.run(_NOTE, said, ttl_s=ttl_s)
+        held = sent.run(_LEASES, ids=ids)
+        asked = sent.run(_LEAVING, ids=ids)
+    current = {(row.id, row.session) for row in heard.rows}
     leases: dict[int, set[str]] = {}
-    for row in await held.fetchall():
+    for row in held.rows:
         leases.setdefault(row.worker_id, set()).add(row.id)
     leaving: dict[int, list[tuple[Lease, str]]] = {}
-    for row in await asked.fetchall():
+    for row in asked.rows:
         leaving.setdefault(row.worker_id, []).append((rows.lease(row), row.why))
     return {
         beat: Noted(
