@@ -211,25 +211,26 @@ def summary(study: Study, losses: list[list[float]], runs: list[dict[str, Any]])
     """Mean losses with 95 % intervals; for HDET also where it landed, and how much of the sweep's gain it took.
 
     The gain is from the loss at the start's value to the least mean loss of the sweep; shares are taken seed by seed.
+    With a shorter interval the run is shorter too, so its losses are not the sweep's to compare with, nor kept.
     """
     best = min(range(len(losses)), key=lambda number: sum(losses[number]))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for start in study.starts:
         for interval in study.intervals:
             chosen = [run for run in runs if (run["start"], run["interval"]) == (start, interval)]
+            row = {
+                "start": start,
+                "interval": interval,
+                "landed": [run["landed"] for run in chosen],
+                "trajectories": [run["trajectory"] for run in chosen],
+            }
+            rows.append(row)
+            if interval != INTERVAL:
+                continue
             was = losses[study.values.index(start)]
             found = [run["test_loss"] for run in chosen]
             shares = [(a - b) / (a - c) for a, b, c in zip(was, found, losses[best], strict=True)]
-            rows.append(
-                {
-                    "start": start,
-                    "interval": interval,
-                    "test_loss": interval_of(found),
-                    "landed": [run["landed"] for run in chosen],
-                    "share_of_gain": interval_of(shares),
-                    "trajectories": [run["trajectory"] for run in chosen],
-                }
-            )
+            row |= {"test_loss": interval_of(found), "share_of_gain": interval_of(shares)}
     return {
         "name": study.name,
         "explored": study.explored,

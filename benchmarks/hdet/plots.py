@@ -12,6 +12,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 HERE = Path(__file__).resolve().parent
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#66727f"
@@ -206,7 +207,8 @@ def digits(record: dict[str, Any]) -> Figure:
         right.set_xscale("log")
         intervals = sorted({row["interval"] for row in study["hdet"]})
         right.set_xticks(intervals, [str(one) for one in intervals])
-        right.minorticks_off()
+        right.xaxis.set_minor_locator(NullLocator())
+        right.set_ylim(middle.get_ylim())
         right.set_xlim(intervals[0] * 0.7, intervals[-1] * 1.4)
         left.legend(frameon=False, fontsize=8)
         middle.legend(frameon=False, fontsize=8)
