@@ -79,6 +79,17 @@ def tensor_group(degrees: Degrees, cluster: Cluster) -> Group:
     return group(degrees.m, 1, cluster.node)
 
 
+def stages_part(degrees: Degrees, cluster: Cluster) -> tuple[bool, ...]:
+    """For every stage but the first, whether any of its devices hears from the stage before over the network.
+
+    A stage holds d·m neighbouring devices, so stages smaller than a node share one."""
+    size, node = degrees.d * degrees.m, cluster.device.devices_per_node
+    return tuple(
+        size >= node or any((first + i) // node != (first + i - size) // node for i in range(size))
+        for first in range(size, degrees.s * size, size)
+    )
+
+
 def divisors(n: int) -> tuple[int, ...]:
     """All divisors, ascending."""
     small = [k for k in range(1, int(n**0.5) + 1) if n % k == 0]
