@@ -1,11 +1,12 @@
 """Fitting a cluster's constants to measured rows.
 
-Log-errors are minimised with a Cauchy loss (a measured run that something else slowed down must not bend the rest)
+Log-errors are minimised with a soft-L1 loss (a measured run that something else slowed down must not bend the rest)
 and a weak pull towards the start values, so that a constant that no row tells about stays where physics puts it. All
 constants are positive; shares of a peak stay below 1.
 
 Formulas are smooth in the sizes of a layer and kernels are not, so blocks and heads of a shape that several rows share
-also get a factor of their own (`MeasuredShape`), pulled towards 1.
+then get a factor of their own (`MeasuredShape`), pulled towards 1. Factors come second: fitted together with the
+constants they take over what the formulas should explain, and shapes that nobody measured are predicted worse.
 """
 
 from collections.abc import Mapping
@@ -60,7 +61,7 @@ RANGES: Final[Mapping[str, Range]] = MappingProxyType(
     }
 )
 SCALE: Final = 0.05
-"""Log-error of an ordinary miss; of much larger ones the loss hardly grows."""
+"""Log-error from which the loss grows linearly."""
 SPREAD: Final = 0.1
 """Log-error by which kernels of one shape usually differ from the formulas."""
 LEAST_ROWS: Final = 3
@@ -75,36 +76,50 @@ def start() -> Efficiencies:
 
 
 def fit(rows: Rows, cluster: Cluster) -> Efficiencies:
-    """The constants and the shapes' factors that predict the rows best. Deterministic."""
+    """The constants, and then the shapes' factors, that predict the rows best. Deterministic."""
+    constants = _constants(rows, cluster)
+    return replace(constants, shapes=_factors(rows, cluster.with_efficiencies(constants)))
+
+
+def _constants(rows: Rows, cluster: Cluster) -> Efficiencies:
     names = list(RANGES)
     first = np.log([RANGES[name].start for name in names])
     low, high = (np.log([getattr(RANGES[name], end) for name in names]) for end in ("low", "high"))
     hold = np.array([RANGES[name].hold for name in names])
-    measured, weight = rows.seconds, weights(rows, cluster)
-    shapes, of_row = _shared_shapes(rows)
-    count = len(shapes)
+    weight = weights(rows, cluster)
 
-    def parted(logs: NDArray[np.float64]) -> tuple[Efficiencies, list[NDArray[np.float64]]]:
-        values: dict[str, Any] = dict(zip(names, np.exp(logs[: len(names)]).tolist(), strict=True))
-        return Efficiencies(**values), list(np.exp(logs[len(names) :]).reshape(2, count))
+    def named(logs: NDArray[np.float64]) -> Efficiencies:
+        values: dict[str, Any] = dict(zip(names, np.exp(logs).tolist(), strict=True))
+        return Efficiencies(**values)
 
     def residuals(logs: NDArray[np.float64]) -> Any:
-        constants, factors = parted(logs)
-        block, last = (np.append(one, 1.0)[of_row] for one in factors)
-        miss = np.log(predicted_s(rows, cluster.with_efficiencies(constants), (block, last)) / measured)
-        robust = SCALE * np.sign(miss) * np.sqrt(np.log1p((miss / SCALE) ** 2))
-        pulls = (logs[: len(names)] - first) * hold, logs[len(names) :] * SCALE / SPREAD
-        return np.concatenate([robust * weight, *pulls])
+        predicted = predicted_s(rows, cluster.with_efficiencies(named(logs)))
+        return np.concatenate([np.log(predicted / rows.seconds) * weight, (logs - first) * hold])
 
-    widest = np.ones(2 * count)
     answer = least_squares(
         residuals,
-        np.concatenate([np.clip(first, low, high), 0 * widest]),
-        bounds=(np.concatenate([low - 1e-9, -widest]), np.concatenate([high + 1e-9, widest])),
+        np.clip(first, low, high),
+        bounds=(low - 1e-9, high + 1e-9),
+        loss="soft_l1",
+        f_scale=SCALE,
         max_nfev=60,
     )
-    constants, factors = parted(answer.x)
-    return replace(constants, shapes=_measured_shapes(rows, shapes, *factors))
+    return named(answer.x)
+
+
+def _factors(rows: Rows, cluster: Cluster) -> tuple[MeasuredShape, ...]:
+    shapes, of_row = _shared_shapes(rows)
+    weight = weights(rows, cluster)
+
+    def residuals(logs: NDArray[np.float64]) -> Any:
+        blocks, heads = (np.append(one, 1.0)[of_row] for one in np.exp(logs).reshape(2, -1))
+        miss = np.log(predicted_s(rows, cluster, (blocks, heads)) / rows.seconds)
+        return np.concatenate([miss * weight, logs * SCALE / SPREAD])
+
+    if not len(shapes):
+        return ()
+    answer = least_squares(residuals, np.zeros(2 * len(shapes)), loss="soft_l1", f_scale=SCALE, max_nfev=60)
+    return _measured_shapes(rows, shapes, *np.exp(answer.x).reshape(2, -1))
 
 
 def _shared_shapes(rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
