@@ -197,7 +197,7 @@ class Costing:
         return self.request.chunks if interleaves else 1
 
     def _fill(self, degrees: Degrees) -> tuple[float, float]:
-        return fill_share(self.request.schedule, degrees.s, self.chunks(degrees))
+        return fill_share(self.request.schedule, degrees.s, degrees.mu, self.chunks(degrees))
 
     def _static(self, layer: Layer, degrees: Degrees) -> int:
         return ceil(static_bytes(layer, degrees, self.request.zero))
