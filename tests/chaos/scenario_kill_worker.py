@@ -4,6 +4,9 @@ Three ways back, at random: the daemon is started again at once and reports its 
 an empty home, under its name, and knows nothing; it stays away until the lease has ended. In each the trial must be
 requeued within the lease time plus one sweep, go on from its last rung, and be charged nothing; and whatever the
 daemon had started must be gone.
+
+Each worker is pursued by itself, so that several are dead at any moment. What a machine with other things to do
+adds to these times is watched beside it (`machine_watch`) and recorded with the latest of them.
 """
 
 import asyncio
@@ -18,6 +21,7 @@ import psutil
 from cluster_site import Cluster, chain_spec, cluster
 from daemon_site import DaemonSite, daemons, orphans_come_here, reap, running, zombies
 from fleet_study import waiting_for
+from machine_watch import MachineWatch, watched_machine
 from scenario_freeze_worker import RUNG, RUNGS, progressed
 
 from headrace import AsyncClient
@@ -109,24 +113,30 @@ async def hurt(
     async with AsyncClient(site.address, timeout_s=60, connect_timeout_s=60) as client:
         study = await client.create_study("kill-worker", spec)
         killing = Executioner(client, found, rng)
+        said = [0]
 
         async def pursue(name: str) -> None:
             while killing.kills < times:
-                before = killing.kills
                 await killing.kill(name)
-                if killing.kills // 10 > before // 10:
+                if killing.kills >= said[-1] + 10:
+                    said.append(killing.kills)
                     say(f"{killing.kills}/{times} workers killed: {dict(killing.ways)}")
                 await asyncio.sleep(rng.uniform(0, 0.5))
 
-        async with asyncio.TaskGroup() as tasks:
-            for daemon in found:
-                tasks.create_task(pursue(daemon.name))
+        with watched_machine(site.database_url) as watch:
+            async with asyncio.TaskGroup() as tasks:
+                for daemon in found:
+                    tasks.create_task(pursue(daemon.name))
         left = zombies()
         await study.stop()
-    return judged(ledger.read(site.database_url, "kill-worker"), killing, len(found), len(left))
+    tables = ledger.read(site.database_url, "kill-worker")
+    held_up = (site.home / "logs" / "scheduler.log").read_text().count("no sweep for")
+    return judged(tables, killing, len(found), len(left), watch, held_up)
 
 
-def judged(tables: ledger.Tables, killing: Executioner, workers: int, left: int) -> dict[str, Any]:
+def judged(
+    tables: ledger.Tables, killing: Executioner, workers: int, left: int, watch: MachineWatch, held_up: int
+) -> dict[str, Any]:
     """Compare the kills with what the log says of them."""
     interrupted = {
         (event.number, event.detail["epoch"]): event.time.timestamp()
@@ -135,13 +145,18 @@ def judged(tables: ledger.Tables, killing: Executioner, workers: int, left: int)
     }
     waits: dict[str, list[float]] = {way: [] for way in WAYS}
     unseen = []
+    latest: list[dict[str, Any]] = []
     for key, (moment, way) in killing.killed_at.items():
         if key in interrupted:
             waits[way].append(interrupted[key] - moment)
+            machine = watch.waited_s(moment, interrupted[key])
+            latest.append({"way": way, "after_s": round(waits[way][-1], 2), "machine_waited": machine})
         else:
             unseen.append(f"trial {key[0]} attempt {key[1]}, {way}")
     lost = ledger.lost_steps(tables)
-    worst = max(max(found, default=0.0) for found in waits.values())
+    latest = sorted(latest, key=lambda kill: kill["after_s"], reverse=True)[:5]
+    allowed_s = LEASE_TTL_S + SWEEP_S + STEP_S
+    late = sum(wait > allowed_s for found in waits.values() for wait in found)
     stale = [*ledger.stale_events(tables), *ledger.stale_rows(tables), *ledger.stale_checkpoints(tables)]
     charged = sum(trial.failures for trial in tables.trials)
     terminated = [t.number for t in tables.trials if t.state == "TERMINATED" and t.reason == "FAILED"]
@@ -156,6 +171,10 @@ def judged(tables: ledger.Tables, killing: Executioner, workers: int, left: int)
             for way, found in waits.items()
             if found
         },
+        "allowed_s": round(allowed_s, 2),
+        "late": late,
+        "latest": latest,
+        "sweeper_held_up": held_up,
         "not_requeued": unseen[:5],
         "interruptions": sum(trial.interruptions for trial in tables.trials),
         "lost_steps_max": max(lost.values(), default=0),
@@ -166,7 +185,7 @@ def judged(tables: ledger.Tables, killing: Executioner, workers: int, left: int)
         "zombies": left,
         "stale_accepted": len(stale),
         "holds": not unseen
-        and worst <= LEASE_TTL_S + SWEEP_S + STEP_S
+        and not late
         and max(lost.values(), default=0) <= RUNG
         and not charged
         and not terminated

@@ -19,20 +19,10 @@ from types import MappingProxyType
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
 from headrace_worker.courier import Courier
+from headrace_worker.effects import Acked, Decide, Effect, Finish, Forget, Kill, Start, Welcomed
 from headrace_worker.outbox import DurableOutbox, Outbox
 from headrace_worker.session import Dial, Session
-from headrace_worker.session_core import (
-    Acked,
-    Decide,
-    Effect,
-    Finish,
-    Forget,
-    Identity,
-    Kill,
-    SessionCore,
-    Start,
-    Welcomed,
-)
+from headrace_worker.session_core import Identity, SessionCore
 
 
 @dataclass(frozen=True, slots=True)

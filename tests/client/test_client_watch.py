@@ -1,6 +1,7 @@
 """Watching over broken connections: every event once and in order, whatever happens to the streams."""
 
 import time
+from typing import Any
 
 import grpc
 import pytest
@@ -44,6 +45,33 @@ def test_a_watch_outlives_a_scheduler_that_is_away_for_longer_than_a_call(
         assert [e.cursor for u in updates for e in u.events] == list(range(1, len(script.events) + 1))
     assert 1 <= len(broken) <= 2
     assert all(fake.address in error.message for error in broken)
+
+
+def test_a_watch_says_soon_that_nobody_answers_after_a_stream_that_ended_well(script: Script) -> None:
+    class Frozen(FakeStudyService):
+        """It keeps its connections, and answers nothing after the first stream."""
+
+        def GetStudy(self, request: Any, context: grpc.ServicerContext) -> Any:
+            self.stopped.wait()
+            return super().GetStudy(request, context)
+
+    fake = Frozen()
+    try:
+        fake.add(script, shown=1)
+        fake.cut_watch_after.append((2, None))
+        began = time.monotonic()
+        told: list[HeadraceError] = []
+
+        def tell(error: HeadraceError) -> None:
+            told.append(error)
+            client.close()
+
+        with Client(fake.address) as client:
+            assert len(list(client.study("digits").watch(on_break=tell))) == 2
+        assert told
+        assert time.monotonic() - began < 10
+    finally:
+        fake.stop()
 
 
 def test_closing_the_client_ends_a_watch(fake: FakeStudyService, script: Script) -> None:

@@ -2,9 +2,9 @@
 
 import math
 
+import psycopg
 import pytest
-from sqlalchemy import select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Integer, cast, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
@@ -15,6 +15,7 @@ from headrace_services.scheduler.policies import RungResult, make_policy
 from headrace_services.scheduler.records import Checkpoint, Decision, Lease
 from headrace_services.scheduler.store import exploits, tables
 from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.pipeline import Pipeline, compiled, pipeline
 
 PBT = {"kind": "pbt", "interval": 2, "quantile": 0.25}
 
@@ -113,9 +114,9 @@ async def test_the_database_refuses_a_second_exploit_at_a_rung(engine: AsyncEngi
     await generation(site, await site.kick(), 2, [0.1, 0.2, 0.3, 0.9])
     async with transaction(engine) as conn:
         (exploit,) = (await exploits.of_trials(conn, site.study_id, [3]))[3]
-    with pytest.raises(IntegrityError, match="exploit_pk"):
-        async with transaction(engine) as conn:
-            await exploits.append(conn, site.study_id, [(exploit, 99)])
+    with pytest.raises(psycopg.IntegrityError, match="exploit_pk"):
+        async with transaction(engine) as conn, pipeline(conn) as sent:
+            exploits.append(sent, site.study_id, [(exploit, 99)])
 
 
 async def test_a_rolled_back_step_leaves_neither_half(engine: AsyncEngine) -> None:
@@ -126,11 +127,12 @@ async def test_a_rolled_back_step_leaves_neither_half(engine: AsyncEngine) -> No
     before = (await site.trials())[3]
     with pytest.MonkeyPatch.context() as patch:
 
-        async def dies(*_: object) -> None:
-            raise RuntimeError("killed between the clone and the mutation")
+        def dies(sent: Pipeline, *_: object) -> None:
+            """Fails in the database, when all that comes before the exploit is written there."""
+            sent.run(compiled(select(cast("killed between the clone and the mutation", Integer))))
 
         patch.setattr(exploits, "append", dies)
-        with pytest.raises(RuntimeError, match="killed"):
+        with pytest.raises(psycopg.DataError, match="killed"):
             await send(site, leases[3], 2, 0.9)
     assert (await site.trials())[3] == before
     assert await lineage(site) == {}

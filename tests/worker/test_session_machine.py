@@ -14,20 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker.effects import Acked, Decide, Effect, Fence, Finish, Forget, Kill, Start, Welcomed
 from headrace_worker.outbox import Outbox
-from headrace_worker.session_core import (
-    Acked,
-    Decide,
-    Effect,
-    Finish,
-    Forget,
-    Identity,
-    Kill,
-    Phase,
-    SessionCore,
-    Start,
-    Welcomed,
-)
+from headrace_worker.session_core import Identity, Phase, SessionCore
 
 CONTINUE = event_pb2.DECISION_ACTION_CONTINUE
 STOP = event_pb2.DECISION_ACTION_STOP
@@ -85,6 +74,8 @@ class SessionMachine(RuleBasedStateMachine):
                     self.running.add(lease_id)
                 case Kill():
                     self.exit(effect.lease_id)
+                case Fence():
+                    assert effect.lease_id not in self.live
                 case Decide():
                     self.waiting.pop(effect.report_sequence, None)
                     if effect.decision.action == STOP:

@@ -79,6 +79,45 @@ async def test_a_fenced_lease_costs_no_checkpoint(site: Site, scheduler: Scripte
     assert (kept / "manifest.json").exists()
 
 
+@pytest.mark.parametrize("told_by", ["welcome", "cancel"])
+async def test_a_lease_that_is_fenced_while_its_trial_ends_costs_no_checkpoint(
+    site: Site, scheduler: ScriptedScheduler, told_by: str
+) -> None:
+    """The trial was told to end before it was known that its lease is over: at SIGTERM, at the end of an outage."""
+    daemon = site.start()
+    stream = await scheduler.stream()
+    command = site.program(
+        """
+        signal.signal(signal.SIGTERM, lambda *_: mark("term"))
+        report(1, save=True)
+        mark("up", os.getpid())
+        while not Path(os.environ["MARKS"], "go on").exists():
+            time.sleep(0.01)
+        report(2, save=True)
+        mark("saved")
+        time.sleep(100)
+        """
+    )
+    stream.send(assign=site.assign(command, milestone=9, grace_s=3.0))
+    first = await stream.get("report")
+    await until((site.marks / "up").exists, "the trial is up")
+    scheduler.welcomes = told_by == "cancel"
+    daemon.stop()
+    await until((site.marks / "term").exists, "the trial is told to end")
+    again = await scheduler.stream(2)
+    if told_by == "welcome":
+        again.welcome(held=[])  # the scheduler continues from the first checkpoint, elsewhere
+    else:
+        again.send(cancel=worker_pb2.Cancel(lease=first.lease, reason="the lease is over"))
+    await again.get("heartbeat", 1)
+    (site.marks / "go on").touch()
+    await until((site.marks / "saved").exists, "the second checkpoint is saved")
+    await again.get("heartbeat", len(again.all("heartbeat")) + 4)
+    assert not again.all("exited"), "it kept the grace that it had been given"
+    kept = Path(first.checkpoint.uri.removeprefix("file://"))
+    assert (kept / "manifest.json").exists()
+
+
 async def test_a_traceback_stands_in_the_log_tail_once(site: Site, scheduler: ScriptedScheduler) -> None:
     site.start()
     stream = await scheduler.stream()

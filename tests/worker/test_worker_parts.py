@@ -12,11 +12,12 @@ import pytest
 from headrace.v1 import event_pb2, spec_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
 from headrace_worker.devices import discover
+from headrace_worker.effects import Start
 from headrace_worker.exits import Ending, Finished, classify
 from headrace_worker.launch import launch_of, log_path
 from headrace_worker.logs import AttemptLog, last_line
 from headrace_worker.outbox import Outbox
-from headrace_worker.session_core import Identity, SessionCore, SessionProtocolError, Start
+from headrace_worker.session_core import Identity, SessionCore, SessionProtocolError
 from headrace_worker.slots import Slots
 
 GIB = 1 << 30

@@ -13,9 +13,10 @@ import pytest
 from headrace.grants import WORLD_SIZE
 from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, worker_pb2
 from headrace_worker.devices import discover
+from headrace_worker.effects import Leave
 from headrace_worker.gangs import Gang
 from headrace_worker.launch import launch_of
-from headrace_worker.session_core import Identity, Leave, SessionCore
+from headrace_worker.session_core import Identity, SessionCore
 from headrace_worker.slots import Slots
 
 

@@ -106,6 +106,9 @@ class Trials:
 
 @pytest.fixture
 async def trials(site: Site, scheduler: ScriptedScheduler) -> Trials:
+    scheduler.interval_s = (
+        60.0  # however long a report waits for its decision, the session is not opened anew
+    )
     site.start()
     return Trials(site, await scheduler.stream())
 
@@ -271,3 +274,71 @@ async def test_what_leaves_the_group_of_such_a_process_is_found_by_its_lease(tri
     await until(
         lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie", "it is killed"
     )
+
+
+async def test_a_slot_that_went_idle_before_its_process_had_started_lets_go_too(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "IDLE_S", 0.2)
+    spawn, over, started = module._spawn, asyncio.Event(), list[int]()
+
+    async def spawn_slowly(*arguments: Any) -> Any:
+        await over.wait()
+        standby = await spawn(*arguments)
+        started.append(standby.process.pid)
+        return standby
+
+    monkeypatch.setattr(module, "_spawn", spawn_slowly)
+    await trials.begin()
+    await trials.end()
+    over.set()
+    await until(lambda: started and not psutil.pid_exists(started[0]), "the process is thrown away")
+
+
+STARTS_ANOTHER = """
+import subprocess
+child = subprocess.Popen(["sleep", "100"], start_new_session=True)
+Path(MARKS, f"child-of-{os.getpid()}").write_text(str(child.pid))
+"""
+
+
+@pytest.mark.parametrize("fate", ["taken", "thrown away"])
+async def test_what_a_module_starts_while_it_is_imported_ends_with_its_process(
+    trials: Trials, fate: str
+) -> None:
+    first = await trials.begin()
+    trials.write(PROGRAM.replace("\ndef train", STARTS_ANOTHER + "\ndef train"))
+    await trials.ready(but={first["pid"]})
+    await trials.end()
+    second = await trials.begin()  # of the new program, which the process that stood by had not imported
+    ready = await trials.ready(but={first["pid"], second["pid"]})
+    await until((trials.site.marks / f"child-of-{ready}").exists, "the child of what stands by")
+    child = int((trials.site.marks / f"child-of-{ready}").read_text())
+    await trials.end()
+    if fate == "taken":
+        assert (await trials.begin())["pid"] == ready
+        assert _lives(child)
+        await trials.end()
+    else:
+        await trials.site.stop()
+    assert not _lives(child)
+
+
+async def test_a_daemon_ends_what_was_started_where_its_predecessor_stood_by(site: Site) -> None:
+    site.settings.home.mkdir(parents=True, exist_ok=True)
+    names = [f"{module.family(site.settings.home)}1234....", f"{module.family(site.root)}1234...."]
+    ours, another_home_s = [
+        await asyncio.create_subprocess_exec("sleep", "100", env={"HEADRACE_LEASE_ID": name})
+        for name in names
+    ]
+    try:
+        site.start()
+        assert await asyncio.wait_for(ours.wait(), 20) == -signal.SIGKILL
+        assert another_home_s.returncode is None
+    finally:
+        another_home_s.kill()
+        await another_home_s.wait()
+
+
+def _lives(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

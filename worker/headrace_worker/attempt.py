@@ -124,6 +124,10 @@ class Attempt:
         self._fenced = self._fenced or fenced
         self._end(Ending(outcome=worker_pb2.EXIT_OUTCOME_RELEASED), 0.0, self._grace_s())
 
+    def fence(self) -> None:
+        """The lease is not ours any more, and the trial was told to end before: nothing more of it counts."""
+        self._fenced = True
+
     def stop(self, grace_s: float) -> None:
         """Ends the trial because the daemon ends; the lease is reported lost."""
         ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_LOST, error="the worker was stopped")
@@ -286,6 +290,7 @@ class Attempt:
             exit_code = await self._supervise(process)
         finally:
             await process.group_gone()
+            self._launch = None  # a call that comes late prepares nothing
             self._place.standbys.idle(slots)
         return classify(
             exit_code,

@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Iterable
 
 from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker.effects import Forget
 from headrace_worker.outbox import DurableOutbox, Entry
-from headrace_worker.session_core import Forget, SessionCore
+from headrace_worker.session_core import SessionCore
 
 
 class Courier:

@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import IO, assert_never
 
 from headrace.spec.resources import WHOLE
@@ -34,27 +35,27 @@ from headrace_worker.checkpoints.retention import PruneOrder, Retention, superse
 from headrace_worker.courier import Courier
 from headrace_worker.devices import Devices, discover
 from headrace_worker.disk import out_of_room
+from headrace_worker.effects import (
+    Acked,
+    Decide,
+    Effect,
+    Fence,
+    Finish,
+    Forget,
+    Kill,
+    Leave,
+    Start,
+    Welcomed,
+)
 from headrace_worker.launch import study_and_number
 from headrace_worker.outbox import DurableOutbox, Entry, Outbox
 from headrace_worker.process import bury, end_group, end_strays
 from headrace_worker.runtime_server import RuntimeServer
 from headrace_worker.session import Dial, Session
-from headrace_worker.session_core import (
-    Acked,
-    Decide,
-    Effect,
-    Finish,
-    Forget,
-    Identity,
-    Kill,
-    Leave,
-    SessionCore,
-    Start,
-    Welcomed,
-)
+from headrace_worker.session_core import Identity, SessionCore
 from headrace_worker.settings import WorkerSettings
 from headrace_worker.slots import Slots
-from headrace_worker.standby import Standbys
+from headrace_worker.standby import Standbys, family
 
 log = logging.getLogger(__name__)
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -96,7 +97,7 @@ class Daemon:
         settings.home.mkdir(parents=True, exist_ok=True)
         with _only_one(settings):
             outbox = Outbox(settings.outbox_path)
-            await _bury_predecessor(outbox)
+            await _bury_predecessor(outbox, settings.home)
             durable = DurableOutbox(outbox)
             try:
                 await self._serve(store, devices, durable)
@@ -117,7 +118,7 @@ class Daemon:
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self.stop)
         async with RuntimeServer(self._attempts, settings.home / "runtime") as runtime:
-            self._standbys = Standbys(enabled=settings.prestart)
+            self._standbys = Standbys(settings.home, enabled=settings.prestart)
             self._place = Place(
                 devices=tuple(devices.devices),
                 runtime=runtime.address,
@@ -156,6 +157,10 @@ class Daemon:
                     attempt.kill(fenced=effect.fenced)
                 if effect.fenced:
                     self._retention.over(effect.lease_id)
+            case Fence():
+                if attempt := self._attempts.get(effect.lease_id):
+                    attempt.fence()
+                self._retention.over(effect.lease_id)
             case Decide():
                 if attempt := self._attempts.get(effect.lease_id):
                     attempt.decide(effect.report_sequence, effect.decision)
@@ -324,7 +329,7 @@ def _identity(settings: WorkerSettings, devices: Sequence[worker_pb2.Device]) ->
     )
 
 
-async def _bury_predecessor(outbox: Outbox) -> None:
+async def _bury_predecessor(outbox: Outbox, home: Path) -> None:
     """Ends what an earlier daemon left running, and reports its leases lost."""
     for recorded in outbox.leases():
         killed = bury(recorded)
@@ -336,6 +341,7 @@ async def _bury_predecessor(outbox: Outbox) -> None:
             lease=recorded.lease, outcome=worker_pb2.EXIT_OUTCOME_LOST, error="the worker daemon died"
         )
         outbox.append_exit(recorded.lease.lease_id, worker_pb2.SessionRequest(exited=exited))
+    await end_strays(family=family(home))
 
 
 async def _recall(core: SessionCore, outbox: DurableOutbox) -> None:

@@ -6,7 +6,8 @@ the child ends, so processes are spawned on the event loop's thread, the main on
 
 A group is gone when no process of it runs any more; zombies do not count, for in a container without an
 init nobody may ever reap them. What left the group (a program that calls setsid) is known by the lease in its
-environment, which it inherited: it goes too, lest it holds on to the GPU.
+environment, which it inherited: it goes too, lest it holds on to the GPU. What a process started while it stood by,
+before it had a lease, carries the name that stood in the lease's place (`standby`).
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +42,8 @@ class TrialProcess:
     """A running program, the leader of its own process group and session."""
 
     pid: int
-    lease_id: str
+    # What its descendants may carry in their environment as their lease.
+    marks: tuple[str, ...]
     # When it started, by the kernel's clock, to recognise it by after a restart of the daemon.
     started: float
     _process: asyncio.subprocess.Process
@@ -73,7 +76,8 @@ class TrialProcess:
         if problem:
             await process.wait()
             raise CannotStartError(problem)
-        return cls(process.pid, launch.env.get(LEASE_VARIABLE, ""), _start_time(process.pid), process)
+        mark = launch.env.get(LEASE_VARIABLE, "")
+        return cls(process.pid, (mark,) if mark else (), _start_time(process.pid), process)
 
     @property
     def runs(self) -> bool:
@@ -91,7 +95,7 @@ class TrialProcess:
     async def group_gone(self) -> None:
         """Kills what the leader left behind and waits until nothing of it runs."""
         await end_group(self.pid)
-        await end_strays(self.lease_id)
+        await end_strays(*self.marks)
 
 
 def send(group: int, number: signal.Signals) -> None:
@@ -109,10 +113,13 @@ async def end_group(group: int) -> None:
         pause_s = min(pause_s * 2, longest_s)
 
 
-async def end_strays(lease_id: str) -> None:
-    """Kills whatever carries the lease in its environment, in any group, and waits until nothing of it runs."""
+async def end_strays(*marks: str, family: str = "") -> None:
+    """Kills whatever carries one of the leases in its environment, in any group, and waits until nothing of it runs.
+
+    `family` is how the names begin of some that stood in the place of a lease; all of those go too.
+    """
     pause_s, longest_s = _POLL_S
-    while lease_id and (strays := await asyncio.to_thread(_carriers, lease_id)):
+    while (marks or family) and (strays := await asyncio.to_thread(_carriers, marks, family)):
         log.warning("killed %s, which had left the trial's process group", [stray.pid for stray in strays])
         for stray in strays:
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
@@ -160,13 +167,17 @@ def _members(group: int) -> list[psutil.Process]:
     return found
 
 
-def _carriers(lease_id: str) -> list[psutil.Process]:
+def _carriers(marks: Collection[str], family: str) -> list[psutil.Process]:
     """The processes that carry a lease. A freed slot waits for this: the files are read without psutil's detour."""
-    mark = f"{LEASE_VARIABLE}={lease_id}".encode()
+    entries = {f"{LEASE_VARIABLE}={mark}".encode() for mark in marks}
+    beginning = f"{LEASE_VARIABLE}={family}".encode() if family else None
     found = []
     for pid in psutil.pids():
         with suppress(OSError, psutil.NoSuchProcess):
-            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if not entries.isdisjoint(environ) or (
+                beginning is not None and any(entry.startswith(beginning) for entry in environ)
+            ):
                 found.append(psutil.Process(pid))
     return [process for process in found if _alive(process)]
 

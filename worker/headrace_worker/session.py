@@ -24,7 +24,8 @@ import grpc
 from headrace.v1 import worker_pb2, worker_pb2_grpc
 from headrace_worker.backoff import Backoff
 from headrace_worker.courier import Courier
-from headrace_worker.session_core import Effect, Finish, Phase, SessionProtocolError, Welcomed
+from headrace_worker.effects import Effect, Finish, Welcomed
+from headrace_worker.session_core import Phase, SessionProtocolError
 
 log = logging.getLogger(__name__)
 Call: TypeAlias = "grpc.aio.StreamStreamCall[worker_pb2.SessionRequest, worker_pb2.SessionResponse]"

@@ -31,6 +31,18 @@ from enum import Enum, auto
 
 from headrace.spec.resources import WHOLE
 from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker.effects import (
+    Acked,
+    Decide,
+    Effect,
+    Fence,
+    Finish,
+    Forget,
+    Kill,
+    Leave,
+    Start,
+    Welcomed,
+)
 
 _REMEMBERED = 4096
 _PATIENCE_TICKS = 3
@@ -49,72 +61,6 @@ class Phase(Enum):
     GREETING = auto()
     OPEN = auto()
     DRAINING = auto()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Welcomed:
-    """The session is open."""
-
-    heartbeat_interval_s: float
-    lease_ttl_s: float
-    scheduler: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """Run the trial."""
-
-    assign: worker_pb2.Assign
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kill:
-    """End the lease's process. `fenced`: whatever it still does counts for nothing."""
-
-    lease_id: str
-    reason: str
-    fenced: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leave:
-    """The trial is to save at its next report, and to ask whether it may go on."""
-
-    lease_id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decide:
-    """Pass the scheduler's decision on to the trial."""
-
-    lease_id: str
-    report_sequence: int
-    decision: event_pb2.Decision
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acked:
-    """The scheduler has these messages."""
-
-    sequences: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forget:
-    """Delete these messages from the outbox."""
-
-    sequences: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
-    """Say nothing more on this stream, read it to its end for at most `grace_s`, and connect elsewhere."""
-
-    grace_s: float
-
-
-Effect = Welcomed | Start | Kill | Leave | Decide | Acked | Forget | Finish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,9 +278,7 @@ class SessionCore:
             if lease_id not in still_ours:
                 # Its decision will not come any more.
                 effects += self._settle(m for m in self._messages.values() if m.lease_id == lease_id)
-                if not held.releasing:
-                    held.releasing = True
-                    effects.append(Kill(lease_id=lease_id, reason="the lease is over", fenced=True))
+                effects.append(self._fence(held, "the lease is over"))
         return effects
 
     def _assign(self, assign: worker_pb2.Assign) -> list[Effect]:
@@ -366,10 +310,15 @@ class SessionCore:
         if held is None:
             return []
         settled = self._settle(m for m in self._messages.values() if m.lease_id == lease_id)
+        return [self._fence(held, cancel.reason or "cancelled"), *settled]
+
+    def _fence(self, held: _Held, reason: str) -> Effect:
+        """The lease is not ours any more. What is on its way out already keeps the grace that it was given."""
+        lease_id = held.ref.lease_id
         if held.releasing:
-            return settled  # on its way out already, with the grace that it was given
+            return Fence(lease_id=lease_id)
         held.releasing = True
-        return [Kill(lease_id=lease_id, reason=cancel.reason or "cancelled", fenced=True), *settled]
+        return Kill(lease_id=lease_id, reason=reason, fenced=True)
 
     def _vacate(self, vacate: worker_pb2.Vacate) -> list[Effect]:
         held = self._held.get(vacate.lease.lease_id)

@@ -8,6 +8,10 @@ with it the devices that it may see), working directory, slots. Any other launch
 first, and so do a slot that stays idle, and the daemon's end. What it imported is checked by itself
 (`headrace.trial.standby`), which starts anew where a file has changed.
 
+What the module starts while it is imported carries, where other processes name their lease, a name of the process
+that stood by. With it such a child is found when the process ends, as a trial or thrown away, and when the next daemon
+on this home begins (`family`).
+
 Memory is bounded: one process a grant, and none is started where memory is short. A process that stands by holds no
 GPU memory unless its module takes some while it is imported; such a template says `prestart: false`.
 """
@@ -21,6 +25,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import psutil
 
@@ -47,12 +52,15 @@ class _Standby:
 
 
 class Standbys:
-    """The processes that stand by on this machine."""
+    """The processes that stand by for one daemon."""
 
-    def __init__(self, *, enabled: bool) -> None:
+    def __init__(self, home: Path, *, enabled: bool) -> None:
         self._enabled = enabled
+        self._family = family(home)
         self._ready: dict[tuple[int, ...], _Standby] = {}
         self._starting: dict[tuple[int, ...], asyncio.Task[None]] = {}
+        # Slots whose trial ended before their process had started.
+        self._idle: set[tuple[int, ...]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
 
     def prepare(self, launch: Launch, slots: tuple[int, ...]) -> None:
@@ -67,13 +75,15 @@ class Standbys:
 
         Those that are not, on any of the slots, are gone when this returns.
         """
+        self._idle.discard(slots)
         if starting := self._starting.get(slots):
             await asyncio.wait({starting})
         found = self._ready.get(slots)
         if found is not None and found.launch == _nameless(launch) and found.process.runs:
             del self._ready[slots]
             if _tell(found, launch, attempt_log):
-                return replace(found.process, lease_id=launch.env[LEASE_VARIABLE])
+                marks = (*found.process.marks, launch.env[LEASE_VARIABLE])
+                return replace(found.process, marks=marks)
             await _end(found)
         unfit = [held for held in {*self._ready, *self._starting} if set(held) & set(slots)]
         await asyncio.gather(*(self._throw_away(held) for held in unfit))
@@ -81,10 +91,10 @@ class Standbys:
 
     def idle(self, slots: tuple[int, ...]) -> None:
         """A trial on these slots is over: what stands by there does so a little longer."""
-        if found := self._ready.get(slots):
-            if found.idle is not None:
-                found.idle.cancel()
-            found.idle = asyncio.get_running_loop().call_later(IDLE_S, self._expire, slots)
+        if slots in self._starting:
+            self._idle.add(slots)
+        elif found := self._ready.get(slots):
+            self._arm(found, slots)
 
     async def close(self) -> None:
         """Ends them all, and starts no more."""
@@ -96,11 +106,19 @@ class Standbys:
         try:
             memory = psutil.virtual_memory()
             if memory.available >= MEMORY_KEPT_FREE * memory.total:
-                self._ready[slots] = await _spawn(launch)
+                self._ready[slots] = started = await _spawn(launch, self._family)
+                if slots in self._idle:
+                    self._arm(started, slots)
         except (CannotStartError, OSError) as error:
             log.debug("no process stands by on slots %s: %s", list(slots), error)
         finally:
             del self._starting[slots]
+            self._idle.discard(slots)
+
+    def _arm(self, standby: _Standby, slots: tuple[int, ...]) -> None:
+        if standby.idle is not None:
+            standby.idle.cancel()
+        standby.idle = asyncio.get_running_loop().call_later(IDLE_S, self._expire, slots)
 
     def _expire(self, slots: tuple[int, ...]) -> None:
         task = asyncio.create_task(self._throw_away(slots))
@@ -114,16 +132,25 @@ class Standbys:
             await _end(found)
 
 
+def family(home: Path) -> str:
+    """Returns how the names begin of all processes that stand by, or stood by, for a daemon on this home.
+
+    The folder itself is what tells two homes apart: in containers that see each other's processes, paths may be equal.
+    """
+    found = home.stat()
+    return f"standby-{found.st_dev:x}-{found.st_ino:x}-"
+
+
 def _nameless(launch: Launch) -> Launch:
     """All of a launch but the lease: what two launches must have in common to use one process."""
     env: Mapping[str, str] = {**launch.env, LEASE_VARIABLE: "", TRIAL_VARIABLE: ""}
     return replace(launch, env=env, log_path=launch.log_path.parent)
 
 
-async def _spawn(launch: Launch) -> _Standby:
+async def _spawn(launch: Launch, family: str) -> _Standby:
     ours, theirs = socket.socketpair()
     arguments = (*launch.args, "--standby", str(theirs.fileno()), launch.target, launch.working_dir)
-    nobody = f"standby-{uuid.uuid4().hex}".ljust(_ROOM, ".")  # its own, for it marks what the process starts
+    nobody = f"{family}{uuid.uuid4().hex}".ljust(_ROOM, ".")  # its own, for it marks what the process starts
     env = {**launch.env, LEASE_VARIABLE: nobody, TRIAL_VARIABLE: nobody}
     with theirs, tempfile.TemporaryFile() as printed:
         try:

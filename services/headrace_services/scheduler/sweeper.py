@@ -2,8 +2,11 @@
 
 Time is the database's. While the database is away nobody can be heard, so the sweeper waits one whole lease
 time after it came back (and after its own start) before it lets anything expire. So it does when it was held up
-itself for longer than a lease time (by a step that waited for the database, by a frozen process): its workers'
-heartbeats may be waiting to be read.
+itself for longer than a lease time (by a frozen process, by a database that answers slowly): its workers' heartbeats
+may be waiting to be read.
+
+A sweep only looks. What it finds is taken to the steps of its study, for which it does not wait: one study whose step
+hangs, on a lock that another replica holds, must not keep the trials of all others from going on elsewhere.
 """
 
 import asyncio
@@ -34,32 +37,40 @@ class Sweeper:
         self._heard_since: float | None = None
         self._swept = -inf
         self._forgot = 0.0
+        self._expiring: set[str] = set()
+        """Leases whose end is on its way to a step."""
 
     async def run(self) -> None:
         """Sweep four times a lease time, with jitter, until cancelled."""
-        while True:
-            await asyncio.sleep(self._ttl_s / 4 * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
-            try:
-                await self.sweep()
-            except DatabaseUnavailableError:
-                self._heard_since = None
-            except Exception:
-                log.exception("a sweep failed; the next one tries again")
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await asyncio.sleep(self._ttl_s / 4 * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
+                try:
+                    await self.sweep(tasks)
+                except DatabaseUnavailableError:
+                    self._heard_since = None
+                except Exception:
+                    log.exception("a sweep failed; the next one tries again")
 
-    async def sweep(self) -> None:
-        """Look once."""
+    async def sweep(self, tasks: asyncio.TaskGroup) -> None:
+        """Look once; what follows from it becomes tasks."""
         now = monotonic()
         async with transaction(self._hub.engine) as conn:
-            if self._heard_since is None or now - self._swept > self._ttl_s:
+            gap_s = now - self._swept
+            if self._heard_since is None or gap_s > self._ttl_s:
+                if self._heard_since is not None:
+                    log.warning("no sweep for %.1f s: nothing expires for another %g s", gap_s, self._ttl_s)
                 self._heard_since = now
             self._swept = now
             ripe = now - self._heard_since >= self._ttl_s
             expired = await workers.expired_leases(conn) if ripe else []
+            await workers.forget_asked_of_ended(conn)
             if now - self._forgot > FORGET_REQUESTS_EVERY_S:
                 await requests.sweep(conn)
                 self._forgot = now
-        async with asyncio.TaskGroup() as tasks:
-            for lease, why in expired:
+        for lease, why in expired:
+            if lease.id not in self._expiring:
+                self._expiring.add(lease.id)
                 tasks.create_task(self._expire(lease, why))
         self._hub.spread()
         self._hub.drop_idle()
@@ -72,3 +83,7 @@ class Sweeper:
             await self._hub.submit(lease.study_id, Submission(arrival=arrival))
         except HeadraceError as error:
             log.info("lease %s did not expire: %s", lease.id, error)
+        except Exception:
+            log.exception("lease %s did not expire; the next sweep tries again", lease.id)
+        finally:
+            self._expiring.discard(lease.id)

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 from sqlalchemy.ext.asyncio import AsyncEngine
+from study_site import StudySite, make_spec
 
 from headrace.v1 import event_pb2, worker_pb2
 from headrace.v1.worker_pb2_grpc import WorkerServiceStub, add_WorkerServiceServicer_to_server
@@ -18,6 +19,14 @@ from headrace_services.scheduler.session.servicer import WorkerServicer
 from headrace_services.scheduler.session.worker_session import Timing
 
 DEADLINE_S = 20.0
+TIMING = Timing(heartbeat_s=0.05, lease_ttl_s=60)
+"""So long a lease time that no scripted worker, which seldom beats, falls silent on a busy machine."""
+RUN_ALL = {"kind": "run_all"}
+
+
+async def study(engine: AsyncEngine, **changes: object) -> StudySite:
+    """Create a study of one trial, unless `changes` say otherwise."""
+    return await StudySite(engine, make_spec(**{"policy": RUN_ALL, "max_trials": 1, **changes})).create()
 
 
 class Replica:

@@ -1,40 +1,19 @@
 """The session protocol, message by message, over real streams and a real database."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
 
 import grpc
 import pytest
-import pytest_asyncio
-from session_site import DEADLINE_S, Replica, ScriptedWorker, serving, worker
-from sqlalchemy import select, update
+from session_site import DEADLINE_S, TIMING, Replica, ScriptedWorker, serving, study, worker
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from study_site import StudySite, make_spec
 
 from headrace.errors import DatabaseUnavailableError
 from headrace.v1 import event_pb2, worker_pb2
-from headrace_services.scheduler import sweeper as sweeping
-from headrace_services.scheduler.arrivals import LeaseExpired, PauseStudy, ResumeStudy, StopTrial
+from headrace_services.scheduler.arrivals import PauseStudy, ResumeStudy, StopTrial
 from headrace_services.scheduler.session.held import Held
-from headrace_services.scheduler.session.worker_session import Timing
 from headrace_services.scheduler.step.transaction import Submission
 from headrace_services.scheduler.store import tables, workers
-from headrace_services.scheduler.sweeper import Sweeper
-
-TIMING = Timing(heartbeat_s=0.05, lease_ttl_s=60)
-"""So long a lease time that no scripted worker, which seldom beats, falls silent on a busy machine."""
-RUN_ALL = {"kind": "run_all"}
-
-
-@pytest_asyncio.fixture
-async def replica(engine: AsyncEngine) -> AsyncIterator[Replica]:
-    async with serving(engine, TIMING) as running:
-        yield running
-
-
-async def study(engine: AsyncEngine, **changes: object) -> StudySite:
-    return await StudySite(engine, make_spec(**{"policy": RUN_ALL, "max_trials": 1, **changes})).create()
 
 
 async def test_a_new_worker_is_welcomed_and_gets_a_trial(engine: AsyncEngine, replica: Replica) -> None:
@@ -167,70 +146,6 @@ async def test_orders_reach_a_worker_on_another_replica(engine: AsyncEngine, rep
         assert (await w.hears("assign")).lease.trial.endswith("/trials/0")
 
 
-async def fall_silent(engine: AsyncEngine) -> None:
-    """Let the lease time of all workers be over."""
-    async with engine.begin() as conn:
-        await conn.execute(update(tables.worker).values(expires_at=tables.worker.c.session_time))
-
-
-async def test_a_silent_worker_loses_its_leases_after_the_lease_time(
-    engine: AsyncEngine, replica: Replica
-) -> None:
-    site = await study(engine)
-    async with worker(replica) as w:
-        await w.hello()
-        replica.hub.kick(site.study_id)
-        lease = (await w.hears("assign")).lease
-        await fall_silent(engine)
-        sweeper = Sweeper(replica.hub, lease_ttl_s=0)
-        await sweeper.sweep()
-        await sweeper.sweep()
-        assert (await site.trial(0)).interruptions == 1
-        await w.report(lease, 1, 3, 0.5)
-        await w.hears("ack")
-        assert (await site.trial(0)).steps_spent == 0
-
-
-async def test_nothing_expires_right_after_a_start(engine: AsyncEngine, replica: Replica) -> None:
-    site = await study(engine)
-    async with worker(replica) as w:
-        await w.hello()
-        replica.hub.kick(site.study_id)
-        await w.hears("assign")
-        await fall_silent(engine)
-        await Sweeper(replica.hub, lease_ttl_s=60).sweep()
-        assert (await site.trial(0)).interruptions == 0
-
-
-class FakeClock:
-    """The loop's clock, which can be put forward for the sweeper."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.shift_s = 0.0
-        monkeypatch.setattr(sweeping, "monotonic", lambda: time.monotonic() + self.shift_s)
-
-
-async def test_nothing_expires_right_after_the_sweeper_was_held_up_optuna_4234_5470(
-    engine: AsyncEngine, replica: Replica, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = await study(engine)
-    async with worker(replica) as w:
-        await w.hello()
-        replica.hub.kick(site.study_id)
-        await w.hears("assign")
-        clock = FakeClock(monkeypatch)
-        sweeper = Sweeper(replica.hub, lease_ttl_s=10)
-        await sweeper.sweep()
-        await fall_silent(engine)
-        clock.shift_s += 25  # the process was frozen: heartbeats wait to be read
-        await sweeper.sweep()
-        assert (await site.trial(0)).interruptions == 0
-        for _ in range(3):
-            clock.shift_s += 4
-            await sweeper.sweep()
-        assert (await site.trial(0)).interruptions == 1
-
-
 async def test_a_restarted_worker_s_trials_go_on_at_once_when_it_says_they_are_lost(
     engine: AsyncEngine, replica: Replica
 ) -> None:
@@ -357,17 +272,6 @@ async def test_nothing_is_said_before_welcome(
         await w.hello()
         await w.hears("assign")
         assert w.heard[0].WhichOneof("message") == "welcome"
-
-
-async def test_a_worker_whose_lease_expired_is_told_to_let_go(engine: AsyncEngine, replica: Replica) -> None:
-    site = await study(engine)
-    async with worker(replica) as w:
-        await w.hello()
-        replica.hub.kick(site.study_id)
-        lease = (await w.hears("assign")).lease
-        expiry = LeaseExpired(lease_id=lease.lease_id, number=0, epoch=1, sequence=None, why="silence")
-        await replica.hub.submit(site.study_id, Submission(arrival=expiry))
-        assert (await w.hears("cancel")).lease.lease_id == lease.lease_id
 
 
 async def test_a_metric_s_name_with_a_nul_does_not_wedge_its_trial(

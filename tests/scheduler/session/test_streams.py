@@ -1,19 +1,21 @@
 """What a stream owes its worker, and what it does not put up with."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import grpc
+import psycopg
+import pytest
 from session_site import DEADLINE_S, ScriptedWorker, serving, worker
 from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from study_site import StudySite, make_spec
 
 from headrace.v1 import worker_pb2
 from headrace.v1.worker_pb2_grpc import WorkerServiceStub
 from headrace_services.scheduler.session.worker_session import Timing
-from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store import heartbeats, tables
 
 PATIENT = Timing(heartbeat_s=60, lease_ttl_s=600)
 
@@ -136,3 +138,34 @@ async def _say_two_things(scripted: ScriptedWorker, lost: Any) -> None:
     await scripted.say(report=report)
     outcome = worker_pb2.EXIT_OUTCOME_LOST
     await scripted.say(exited=worker_pb2.Exited(sequence=2, lease=lost, outcome=outcome, error="died"))
+
+
+async def test_heartbeats_that_lose_against_another_transaction_are_written_again(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conflicts: list[psycopg.Error] = [
+        psycopg.errors.DeadlockDetected(),
+        psycopg.errors.SerializationFailure(),
+    ]
+    note = heartbeats.note
+
+    async def note_after_conflicts(
+        conn: AsyncConnection, beats: Iterable[heartbeats.Beat], ttl_s: float
+    ) -> dict[heartbeats.Beat, heartbeats.Noted]:
+        noted = await note(conn, beats, ttl_s)
+        if conflicts:
+            raise conflicts.pop()
+        return noted
+
+    async with serving(engine, PATIENT) as replica, worker(replica) as scripted:
+        await scripted.hello()
+        await scripted.hears("welcome")
+        monkeypatch.setattr(heartbeats, "note", note_after_conflicts)
+        await scripted.say(heartbeat=worker_pb2.Heartbeat(sequence=1, trouble="the disk is full"))
+
+        async def written() -> bool:
+            return (await row(engine)).trouble == "the disk is full"
+
+        await until(written)
+        assert not conflicts
+        assert not scripted.ended.is_set(), "no session ends for it"

@@ -24,6 +24,9 @@ from headrace.home import address as default_address
 ATTEMPT_TIMEOUT_S = 15.0
 """The deadline of one attempt. A scheduler that hangs is left for another try within the overall deadline."""
 
+STATUS_TIMEOUT_S = 3.0
+"""The deadline of a watch that asks, between two streams, whether the study lives: soon it says so and tries again."""
+
 STREAM_TIMEOUT_S = 3600.0
 """The deadline of one watch stream; the watch goes on with another."""
 

@@ -59,6 +59,14 @@ class BlockingTransport(_Transport):
             else grpc.secure_channel(target.uri, credentials, connection.OPTIONS)
         )
         self._closed = threading.Event()
+        self._calls: dict[str, Any] = {}
+        self._retrying = Retrying(  # threads may share it: it keeps what it counts for each of them
+            retry=connection.retry_transient,
+            stop=self._patience.exhausted,
+            wait=connection.wait,
+            sleep=self._sleep,
+            reraise=True,
+        )
 
     def run(self, flow: Flow[T], /) -> T:
         """Performs the flow's effects and returns its result."""
@@ -112,7 +120,7 @@ class BlockingTransport(_Transport):
     def _status(self, study: str) -> StudyInfo:
         """One attempt: the watch that asks tries again by itself, and says so."""
         request = study_pb2.GetStudyRequest(name=study_name(study))
-        response = _unary(self._channel, GET_STUDY)(request, timeout=self._patience.attempt_timeout_s(0.0))
+        response = _unary(self._channel, GET_STUDY)(request, timeout=connection.STATUS_TIMEOUT_S)
         return convert.study(response.study)
 
     def _perform(self, effect: Effect) -> Any:
@@ -125,15 +133,10 @@ class BlockingTransport(_Transport):
 
     def _call(self, method: Method[Any, Any], request: Message) -> Any:
         started = time.monotonic()
-        call = _unary(self._channel, method)
-        retrying = Retrying(
-            retry=connection.retry_transient,
-            stop=self._patience.exhausted,
-            wait=connection.wait,
-            sleep=self._sleep,
-            reraise=True,
-        )
-        for attempt in retrying:
+        call = self._calls.get(method.path)
+        if call is None:
+            call = self._calls[method.path] = _unary(self._channel, method)
+        for attempt in self._retrying:
             with attempt:
                 if self._closed.is_set():
                     raise _client_closed()
@@ -225,9 +228,7 @@ class AsyncTransport(_Transport):
     async def _status(self, study: str) -> StudyInfo:
         """One attempt: the watch that asks tries again by itself, and says so."""
         request = study_pb2.GetStudyRequest(name=study_name(study))
-        response = await _unary(self._channel, GET_STUDY)(
-            request, timeout=self._patience.attempt_timeout_s(0.0)
-        )
+        response = await _unary(self._channel, GET_STUDY)(request, timeout=connection.STATUS_TIMEOUT_S)
         return convert.study(response.study)
 
     async def _perform(self, effect: Effect) -> Any:

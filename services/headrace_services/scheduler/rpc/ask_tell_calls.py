@@ -25,8 +25,9 @@ from headrace_services.scheduler.arrivals import (
 from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.records import Checkpoint, Study
 from headrace_services.scheduler.rpc import convert, names
-from headrace_services.scheduler.rpc.calls import Calls, Context, identify, trial_message
+from headrace_services.scheduler.rpc.calls import Calls, Context, identify, shown_trial
 from headrace_services.scheduler.rpc.checks import MAX_TEXT, Checks
+from headrace_services.scheduler.step.transaction import Shown
 from headrace_services.scheduler.store import studies, trials
 from headrace_services.scheduler.store.database import transaction
 
@@ -74,7 +75,7 @@ class AskTellCalls(Calls):
             while True:
                 try:
                     response = await self.change(
-                        request_identity, study_id, arrival, _suggestion, lasting=True
+                        request_identity, study_id, arrival, _suggestion, shows=_suggested, lasting=True
                     )
                 except ProposalComingError:
                     left_s = until - loop.time()
@@ -135,28 +136,40 @@ class AskTellCalls(Calls):
                 error=_storable(request.error),
             )
 
-        async def answer(conn: AsyncConnection, study: Study, outcome: Outcome) -> pb.CompleteTrialResponse:
-            if isinstance(outcome, Stale) and not await _is_over(conn, study, request.lease):
+        async def answer(study: Study, outcome: Outcome, shown: Shown | None) -> pb.CompleteTrialResponse:
+            assert shown is not None
+            if isinstance(outcome, Stale) and not await _is_over(shown.conn, study, request.lease):
                 return pb.CompleteTrialResponse()
-            return pb.CompleteTrialResponse(trial=await trial_message(conn, study, name.number))
+            return pb.CompleteTrialResponse(trial=shown_trial(study, shown, name.number))
 
-        request_identity = identify(request, request.request_id)
-        response = await self.change(request_identity, name.study, arrival, answer, lasting=True)
+        response = await self.change(
+            identify(request, request.request_id),
+            name.study,
+            arrival,
+            answer,
+            shows=lambda _: (name.number,),
+            lasting=True,
+        )
         return pb.CompleteTrialResponse.FromString(_fresh(response, request.lease))
 
 
-async def _suggestion(conn: AsyncConnection, study: Study, outcome: Outcome) -> pb.SuggestTrialResponse:
+def _suggested(outcome: Outcome) -> tuple[int, ...]:
+    assert isinstance(outcome, Suggested)
+    return (outcome.trial.number,) if outcome.trial else ()
+
+
+async def _suggestion(study: Study, outcome: Outcome, shown: Shown | None) -> pb.SuggestTrialResponse:
     assert isinstance(outcome, Suggested)
     if outcome.trial is None or outcome.lease is None:
         return pb.SuggestTrialResponse(done=outcome.done)
     return pb.SuggestTrialResponse(
-        trial=await trial_message(conn, study, outcome.trial.number),
+        trial=shown_trial(study, shown, outcome.trial.number),
         lease=convert.lease(study.name, outcome.lease),
         next_milestone=outcome.trial.milestone or 0,
     )
 
 
-async def _decision(conn: AsyncConnection, study: Study, outcome: Outcome) -> pb.ReportTrialResponse:  # noqa: ARG001
+async def _decision(study: Study, outcome: Outcome, shown: Shown | None) -> pb.ReportTrialResponse:  # noqa: ARG001
     if isinstance(outcome, Accepted) and outcome.decision is not None:
         return pb.ReportTrialResponse(decision=convert.decision(outcome.decision))
     return pb.ReportTrialResponse()

@@ -5,7 +5,7 @@ transaction of its own. In both the answer is made inside the transaction and st
 """
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 import grpc
@@ -22,7 +22,7 @@ from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.records import Study
 from headrace_services.scheduler.rpc import convert
 from headrace_services.scheduler.rpc.watching import Snapshots
-from headrace_services.scheduler.step.transaction import Submission
+from headrace_services.scheduler.step.transaction import Shown, Submission
 from headrace_services.scheduler.store import requests, studies, trials
 from headrace_services.scheduler.store.database import is_conflict, transaction
 from headrace_services.scheduler.store.requests import Request
@@ -33,7 +33,7 @@ ATTEMPTS = 5
 
 MOST_KNOWN = 1024
 
-Answer = Callable[[AsyncConnection, Study, Outcome], Awaitable[Message]]
+Answer = Callable[[Study, Outcome, Shown | None], Awaitable[Message]]
 Context = grpc.aio.ServicerContext[Any, Any]
 Change = Command | ReportArrived | ExitedArrived
 
@@ -58,19 +58,21 @@ class Calls:
         arrival: Callable[[Study], Change],
         answer: Answer,
         *,
+        shows: Callable[[Outcome], Collection[int]] | None = None,
         lasting: bool = False,
     ) -> bytes:
         """Put a change into the study's next step. Returns the response, or the first one of a repeated request.
 
-        `arrival` may refuse the request, given the study; `answer` makes the response, inside the step. A request
-        without an id gets one here: a step whose commit got through, but not the word of it, is run again. With
-        `lasting` both look only at what of a study never changes, which is known from the first call on.
+        `arrival` may refuse the request, given the study; `answer` makes the response, inside the step, and may show
+        the trials that `shows` names. A request without an id gets one here: a step whose commit got through, but not
+        the word of it, is run again. With `lasting` both look only at what of a study never changes, which is known
+        from the first call on.
         """
         once_only = request or Request(id=f"call-{secrets.token_hex(16)}", method="", digest=b"")
         study = self.known(study_id) if lasting else None
         if study is not None:
             try:
-                return await self._submit(study, once_only, arrival, answer, lasting=True)
+                return await self._submit(study, once_only, arrival, answer, shows, lasting=True)
             except StudyNotFoundError:  # deleted; perhaps there is another one of this name
                 self._known.pop(study_id, None)
         try:
@@ -84,7 +86,7 @@ class Calls:
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
         self._known[study_id] = study
-        return await self._submit(study, once_only, arrival, answer, lasting=lasting)
+        return await self._submit(study, once_only, arrival, answer, shows, lasting=lasting)
 
     async def _submit(
         self,
@@ -92,16 +94,20 @@ class Calls:
         request: Request,
         arrival: Callable[[Study], Change],
         answer: Answer,
+        shows: Callable[[Outcome], Collection[int]] | None,
         *,
         lasting: bool,
     ) -> bytes:
-        async def respond(conn: AsyncConnection, outcome: Outcome) -> bytes:
-            now = study if lasting else await studies.get(conn, study.id)
+        async def respond(outcome: Outcome, shown: Shown | None) -> bytes:
+            now: Study | None = study
+            if not lasting:
+                assert shown is not None, "an answer that shows the study as it is now shows rows"
+                now = await studies.get(shown.conn, study.id)
             if now is None:
                 raise StudyNotFoundError(f"study '{study.name}' was deleted")
-            return (await answer(conn, now, outcome)).SerializeToString()
+            return (await answer(now, outcome, shown)).SerializeToString()
 
-        submission = Submission(arrival=arrival(study), request=request, respond=respond)
+        submission = Submission(arrival=arrival(study), request=request, respond=respond, shows=shows)
         settled = await self.hub.submit(study.id, submission)
         assert settled.response is not None, "submit raises what was refused"
         return settled.response
@@ -174,6 +180,14 @@ async def require_trial(conn: AsyncConnection, study: Study, number: int) -> Tri
     if view is None:
         raise TrialNotFoundError(f"study '{study.name}' has no trial {number}")
     return view
+
+
+def shown_trial(study: Study, shown: Shown | None, number: int) -> trial_pb2.Trial:
+    """A trial as a step leaves it, with its rungs; raises TrialNotFoundError."""
+    view = shown.trials.get(number) if shown else None
+    if view is None:
+        raise TrialNotFoundError(f"study '{study.name}' has no trial {number}")
+    return convert.trial(study.name, view, study.spec)
 
 
 async def trial_message(conn: AsyncConnection, study: Study, number: int) -> trial_pb2.Trial:

@@ -34,6 +34,7 @@ from headrace_services.scheduler.rpc.calls import (
 )
 from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.rpc.watching import watch
+from headrace_services.scheduler.step.transaction import Shown
 from headrace_services.scheduler.store import cluster, step_reads, studies
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.requests import Request
@@ -124,10 +125,13 @@ class StudyCalls(Calls):
         command: Command,
         response: Callable[[pb.Study], pb.PauseStudyResponse | pb.ResumeStudyResponse | pb.StopStudyResponse],
     ) -> bytes:
-        async def answer(conn: AsyncConnection, study: Study, outcome: Outcome) -> StudyResponse:  # noqa: ARG001
-            return response(await study_message(conn, study))
+        async def answer(study: Study, outcome: Outcome, shown: Shown | None) -> StudyResponse:  # noqa: ARG001
+            assert shown is not None
+            return response(await study_message(shown.conn, study))
 
-        return await self.change(request, names.parse_study(name), lambda _: command, answer)
+        return await self.change(
+            request, names.parse_study(name), lambda _: command, answer, shows=lambda _: ()
+        )
 
     async def DeleteStudy(self, request: pb.DeleteStudyRequest, context: Context) -> pb.DeleteStudyResponse:
         """Remove an ended study with its trials and events."""

@@ -3,8 +3,6 @@
 
 from collections.abc import Callable, Sequence
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from headrace.spec import StudySpec, check_assignment, params_from_proto
 from headrace.v1 import event_pb2, spec_pb2, trial_pb2
 from headrace.v1 import study_pb2 as pb
@@ -26,9 +24,11 @@ from headrace_services.scheduler.rpc.calls import (
     find_study,
     identify,
     require_trial,
+    shown_trial,
     trial_message,
 )
 from headrace_services.scheduler.rpc.checks import Checks
+from headrace_services.scheduler.step.transaction import Shown
 from headrace_services.scheduler.store import history, trials
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.requests import Request
@@ -55,18 +55,16 @@ class TrialCalls(Calls):
             )
         checks.done()
 
-        async def answer(conn: AsyncConnection, study: Study, outcome: Outcome) -> pb.AddTrialsResponse:
-            assert isinstance(outcome, Added)
-            added = await trials.numbered(conn, study.id, outcome.numbers)
-            return pb.AddTrialsResponse(
-                trials=[convert.trial(study.name, view, study.spec) for view in added]
-            )
+        async def answer(study: Study, outcome: Outcome, shown: Shown | None) -> pb.AddTrialsResponse:
+            added = [shown_trial(study, shown, number) for number in _added(outcome)]
+            return pb.AddTrialsResponse(trials=added)
 
         response = await self.change(
             identify(request, request.request_id),
             study_id,
             lambda study: AddTrials(params=_valid_params(study.spec, request.parameters)),
             answer,
+            shows=_added,
         )
         return pb.AddTrialsResponse.FromString(response)
 
@@ -135,10 +133,12 @@ class TrialCalls(Calls):
         command: Command,
         response: Callable[[trial_pb2.Trial], TrialResponse],
     ) -> bytes:
-        async def answer(conn: AsyncConnection, study: Study, outcome: Outcome) -> TrialResponse:  # noqa: ARG001
-            return response(await trial_message(conn, study, name.number))
+        async def answer(study: Study, outcome: Outcome, shown: Shown | None) -> TrialResponse:  # noqa: ARG001
+            return response(shown_trial(study, shown, name.number))
 
-        return await self.change(request, name.study, lambda _: command, answer)
+        return await self.change(
+            request, name.study, lambda _: command, answer, shows=lambda _: (name.number,)
+        )
 
     async def ExplainTrial(
         self, request: pb.ExplainTrialRequest, context: Context
@@ -167,6 +167,11 @@ class TrialCalls(Calls):
             )
         messages, token = window.fill(found, convert.report, lambda report: report.key)
         return pb.ListReportsResponse(reports=messages, next_page_token=token)
+
+
+def _added(outcome: Outcome) -> tuple[int, ...]:
+    assert isinstance(outcome, Added)
+    return outcome.numbers
 
 
 def _valid_params(spec: StudySpec, messages: Sequence[spec_pb2.ParameterAssignment]) -> tuple[Params, ...]:

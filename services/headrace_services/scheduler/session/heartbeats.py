@@ -2,16 +2,22 @@
 and so do the ends of streams.
 
 One transaction a heartbeat would be one commit a worker and interval, and a crowd of workers would take the
-connections from the steps.
+connections from the steps. A group that lost against another transaction (a step that frees slots, a worker that
+greets) is written again: it speaks for all sessions of this replica, and none of them has done anything wrong.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
+from headrace.errors import DatabaseUnavailableError
 from headrace_services.scheduler.store import heartbeats
-from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.database import is_conflict, transaction
 from headrace_services.scheduler.store.heartbeats import Beat, Noted
+
+CONFLICT_ATTEMPTS = 10
 
 
 class Heartbeats:
@@ -45,8 +51,7 @@ class Heartbeats:
             self._has_some.clear()
             waiting, self._waiting = list(self._waiting.values()), {}
             try:
-                async with transaction(self._engine) as conn:
-                    noted = await heartbeats.note(conn, [beat for beat, _ in waiting], self._ttl_s)
+                noted = await self._write([beat for beat, _ in waiting])
             except Exception as error:  # noqa: BLE001  # the sessions decide; the next heartbeats are tried again
                 for _, answer in waiting:
                     answer.set_exception(error)
@@ -54,3 +59,21 @@ class Heartbeats:
             else:
                 for beat, answer in waiting:
                     answer.set_result(noted[beat])
+
+    async def _write(self, beats: Sequence[Beat]) -> dict[Beat, Noted]:
+        lost = AsyncRetrying(
+            retry=retry_if_exception(is_conflict),
+            wait=wait_random_exponential(multiplier=0.01, max=0.2),
+            stop=stop_after_attempt(CONFLICT_ATTEMPTS),
+            reraise=True,
+        )
+        try:
+            async for attempt in lost:
+                with attempt:
+                    async with transaction(self._engine) as conn:
+                        return await heartbeats.note(conn, beats, self._ttl_s)
+        except Exception as error:
+            if is_conflict(error):
+                raise DatabaseUnavailableError("the database did not take the heartbeats") from error
+            raise
+        raise AssertionError("the retries above end by returning or raising")

@@ -75,12 +75,27 @@ async def look_for_spare(conn: AsyncConnection, state: StepState) -> None:
     state.room.nothing_waits = not waits and not await placement.runnable_exists(conn, state.study.id)
 
 
+def has_words(state: StepState) -> bool:
+    """Whether there is anything for `write` to do."""
+    return bool(state.changes.asks or _gives_up(state) or _no_longer_asked(state))
+
+
+def _gives_up(state: StepState) -> bool:
+    return state.changes.withdraw_asks or (
+        state.study.state.ended and state.study.standing.reserved is not None
+    )
+
+
+def _no_longer_asked(state: StepState) -> list[str]:
+    over = (lease.id for lease in state.changes.updated.values() if not lease.live)
+    return [lease_id for lease_id in over if lease_id in state.study.leaving]
+
+
 async def write(conn: AsyncConnection, state: StepState) -> None:
     """Tell other studies' trials to leave, and drop what is void of earlier such messages."""
     changes, study = state.changes, state.study
-    over = [lease.id for lease in changes.updated.values() if not lease.live]
-    await placement.forget_asked(conn, [lease_id for lease_id in over if lease_id in study.leaving])
-    if changes.withdraw_asks or (study.state.ended and study.standing.reserved):
+    await placement.forget_asked(conn, _no_longer_asked(state))
+    if _gives_up(state):
         await placement.withdraw_asks(conn, study.id)
     why = f"study '{study.name}' needs its slots"
     for lease in await placement.ask_to_leave(conn, study.id, changes.asks, why):

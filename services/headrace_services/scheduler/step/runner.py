@@ -21,7 +21,7 @@ from headrace_services.scheduler.arrivals import Kick
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.transaction import Settled, StepResult, Submission, run_step
 from headrace_services.scheduler.store.database import is_away, is_conflict, transaction
-from headrace_services.scheduler.store.step_writes import StaleCopyError
+from headrace_services.scheduler.store.step_writes import is_stale_copy
 
 log = logging.getLogger(__name__)
 
@@ -188,4 +188,8 @@ def _is_away(error: BaseException) -> bool:
 
 
 def _lost_a_race(error: BaseException) -> bool:
-    return isinstance(error, (StaleCopyError, IntegrityError, psycopg.IntegrityError)) or is_conflict(error)
+    return (
+        is_conflict(error)
+        or is_stale_copy(error)
+        or isinstance(error, (IntegrityError, psycopg.IntegrityError))
+    )

@@ -1,10 +1,11 @@
 """One step as one transaction: load under the lock, let the core decide, write, commit.
 
 `run_step` is called by the runner alone, one at a time for a study and a replica; the lock on the study's row
-orders it with the steps of other replicas.
+orders it with the steps of other replicas. A step waits for the database twice where it can: to read, and to write and
+commit; an answer that shows rows as the step leaves them takes a third wait, to be stored.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -23,19 +24,29 @@ from headrace_services.scheduler.arrivals import (
     ResumeTrial,
     StopTrial,
 )
-from headrace_services.scheduler.records import Study
+from headrace_services.scheduler.records import Study, Trial
 from headrace_services.scheduler.step import cluster_rows, core, placing, sharing
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.live import LiveRows
 from headrace_services.scheduler.step.state import StepState
-from headrace_services.scheduler.store import exploits, requests, rows, step_reads
+from headrace_services.scheduler.store import exploits, requests, rows, step_reads, trials
 from headrace_services.scheduler.store.pipeline import pipeline
 from headrace_services.scheduler.store.step_writes import Writes
+from headrace_services.scheduler.store.trials import TrialView
 
 FREE_SLOTS_AT_ONCE = 64
 """How many free slots that suit its trials one step looks at; more are left to the next one."""
 
-Respond = Callable[[AsyncConnection, Outcome], Awaitable[bytes]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What an answer may show: the rows as the step leaves them."""
+
+    conn: AsyncConnection
+    trials: Mapping[int, TrialView]
+
+
+Respond = Callable[[Outcome, Shown | None], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +57,8 @@ class Submission:
     request: requests.Request | None = None
     respond: Respond | None = None
     """Makes the answer to the request, inside the transaction, so that a repeat gets the same one."""
+    shows: Callable[[Outcome], Collection[int]] | None = None
+    """The trials that the answer shows; None where it is made of the outcome alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,15 +90,14 @@ class StepResult:
 async def run_step(
     conn: AsyncConnection, study_id: int, submissions: Sequence[Submission], cache: StudyCache | None
 ) -> StepResult:
-    """Run one step in the transaction of `conn`. The caller commits, and drops the cache if that fails."""
+    """Run one step in the transaction of `conn`, and commit it. The caller drops the cache if that fails."""
     leases, numbers = _named(submissions)
     live = cache.live if cache else LiveRows()
     async with pipeline(conn) as sent:
-        ask = await step_reads.ask_study(sent, study_id, cache.spec if cache else None)
-        asked = await step_reads.ask_rows(
-            sent, study_id, leases - live.leases.keys(), numbers - live.trials.keys()
-        )
-    study = await ask.study()
+        ask = step_reads.ask_study(sent, study_id, cache.spec if cache else None)
+        asked = step_reads.ask_rows(sent, study_id, leases - live.leases.keys(), numbers - live.trials.keys())
+        answered = requests.ask_answers(sent, [s.request for s in submissions if s.request is not None])
+    study = ask.study()
     if study is None:
         gone = StudyNotFoundError("the study was deleted")
         settled = tuple(Settled(outcome=gone) for _ in submissions)
@@ -95,10 +107,10 @@ async def run_step(
         await _catch_up(conn, study, cache)
         cache.live.clear()
         async with pipeline(conn) as sent:
-            asked = await step_reads.ask_rows(sent, study_id, leases, numbers)
+            asked = step_reads.ask_rows(sent, study_id, leases, numbers)
     state = StepState(study, cache)
     await _load(conn, state, leases, numbers, asked)
-    repeats = await requests.answered(conn, [s.request for s in submissions if s.request is not None])
+    repeats = answered.answers()
     fresh = [
         (seat, s.arrival)
         for seat, s in enumerate(submissions)
@@ -125,10 +137,8 @@ async def run_step(
         await _load_slots(conn, state)
         core.finish(state)
         slots_left = True
-    await _write(conn, study, state)
-    await cluster_rows.write(conn, state)
     return StepResult(
-        settled=await _settle(conn, submissions, outcomes, repeats),
+        settled=await _write_and_settle(conn, study, state, _Answers(submissions, outcomes, repeats)),
         orders=tuple(state.orders),
         cache=cache,
         cursor=state.study.cursor,
@@ -182,10 +192,10 @@ async def _load(
 ) -> None:
     """Give the step its copies of the named rows, and of the leases that the trials among them hold."""
     live = state.cache.live
-    state.slots.update(await asked.found_slots())
+    state.slots.update(asked.found_slots())
     state.load(
-        trials=[*await asked.found_trials(), *(live.trials[n] for n in numbers & live.trials.keys())],
-        leases=[*await asked.found_leases(), *(live.leases[i] for i in leases & live.leases.keys())],
+        trials=[*asked.found_trials(), *(live.trials[n] for n in numbers & live.trials.keys())],
+        leases=[*asked.found_leases(), *(live.leases[i] for i in leases & live.leases.keys())],
     )
     held = {trial.lease_id for trial in state.trials.values() if trial.lease_id} - state.leases.keys()
     if missing := held - live.leases.keys():
@@ -228,7 +238,7 @@ async def _place(conn: AsyncConnection, state: StepState, arrivals: int) -> tupl
         sharing.join(state)
     offered = len(state.free)
     limit = offered + len(state.seats) + placing.LOOKAHEAD + arrivals + 1
-    state.load_queue(await step_reads.runnable_trials(conn, state.study.id, limit))
+    state.load_queue(await _waiting(conn, state, limit))
     await _place_all(conn, state, pass_over=False)
     await cluster_rows.keep_slots(conn, state)
     await _place_all(conn, state, pass_over=True)
@@ -238,6 +248,17 @@ async def _place(conn: AsyncConnection, state: StepState, arrivals: int) -> tupl
     sharing.settle_standing(state)
     used_up = bool(state.changes.granted) and not cluster_rows.more_fits(state)
     return cluster_rows.left_over(state, freed), offered >= FREE_SLOTS_AT_ONCE and used_up
+
+
+async def _waiting(conn: AsyncConnection, state: StepState, limit: int) -> Iterable[Trial]:
+    """Trials that could start now: from the copies where they are there, else as many rows as may be needed."""
+    live = state.cache.live
+    if live.waiting is not None:
+        return live.waiting.values()
+    found = await step_reads.runnable_trials(conn, state.study.id, limit)
+    if len(found) < limit:
+        live.waiting = {trial.number: trial for trial in found}
+    return found
 
 
 async def _place_all(conn: AsyncConnection, state: StepState, *, pass_over: bool) -> None:
@@ -258,48 +279,114 @@ async def _count_and_reclaim(conn: AsyncConnection, state: StepState) -> None:
     state.offer(slot for slots in freed.values() for slot in slots if slot.placeable)
 
 
-async def _write(conn: AsyncConnection, before: Study, state: StepState) -> None:
-    """Write what changed, and keep the copies that the next step may need."""
+async def _write_and_settle(
+    conn: AsyncConnection, before: Study, state: StepState, answers: "_Answers"
+) -> tuple[Settled, ...]:
+    """Write what changed, answer, and commit; and keep the copies that the next step may need."""
     changes, after, cache = state.changes, state.study, state.cache
-    if changes.has_rows or after != before:
+    shown = answers.shown()
+    for_others = cluster_rows.has_words(state)
+    await answers.make_of_outcomes()
+    async with pipeline(conn) as sent:
+        if changes.has_rows or after != before:
+            Writes(sent).write(before, after, changes)
+        requests.remember_all(sent, answers.to_remember())
+        asked = trials.ask_views(sent, after.id, shown) if shown else None
+        if not for_others and not answers.are_left:
+            sent.commit()
+    if for_others:
+        await cluster_rows.write(conn, state)
+    if for_others or answers.are_left:
+        await answers.make_of_rows(Shown(conn=conn, trials=asked.views() if asked else {}))
         async with pipeline(conn) as sent:
-            writes = Writes(sent)
-            await writes.write(before, after, changes)
-        writes.check()
-        await exploits.append(conn, after.id, changes.exploits)
+            requests.remember_all(sent, answers.to_remember())
+            sent.commit()
     assert not changes.has_rows or after.cursor > before.cursor, "other replicas would not see the change"
     cache.cursor = after.cursor
     count = state.live if state.live_is_counted else None
     cache.live.keep(state.leases.values(), state.trials, state.slots, count)
+    return answers.settled()
 
 
-async def _settle(
-    conn: AsyncConnection,
-    submissions: Sequence[Submission],
-    outcomes: dict[int, Outcome | HeadraceError | None],
-    repeats: dict[str, requests.Answer],
-) -> tuple[Settled, ...]:
-    """Pair every submission with its outcome, and store the answers to requests."""
-    settled: list[Settled] = []
-    answers: list[tuple[requests.Request, bytes]] = []
-    for seat, submission in enumerate(submissions):
+class _Answers:
+    """The submissions of a step, each with what became of it."""
+
+    def __init__(
+        self,
+        submissions: Sequence[Submission],
+        outcomes: Mapping[int, Outcome | HeadraceError | None],
+        repeats: Mapping[str, requests.Answer],
+    ) -> None:
+        self._submissions = submissions
+        self._repeats = repeats
+        self._outcomes: list[Outcome | HeadraceError] = []
+        self._responses: dict[int, bytes] = {}
+        self._new: list[tuple[requests.Request, bytes]] = []
+        self._left: list[tuple[int, Respond]] = []
+        for seat, submission in enumerate(submissions):
+            if submission.request is not None and submission.request.id in repeats:
+                self._outcomes.append(Accepted())
+                continue
+            outcome = outcomes[seat]
+            assert outcome is not None
+            self._outcomes.append(outcome)
+            if submission.respond is not None and not isinstance(outcome, HeadraceError):
+                self._left.append((seat, submission.respond))
+
+    @property
+    def are_left(self) -> bool:
+        """Whether answers have not been made yet."""
+        return bool(self._left)
+
+    def shown(self) -> set[int]:
+        """The trials that the answers show."""
+        shown = set[int]()
+        for seat, _ in self._left:
+            shows, outcome = self._submissions[seat].shows, self._outcomes[seat]
+            if shows is not None and not isinstance(outcome, HeadraceError):
+                shown.update(shows(outcome))
+        return shown
+
+    async def make_of_outcomes(self) -> None:
+        """Make the answers that show no rows."""
+        await self._make(None)
+
+    async def make_of_rows(self, shown: Shown) -> None:
+        """Make the others."""
+        await self._make(shown)
+
+    async def _make(self, shown: Shown | None) -> None:
+        left = self._left
+        self._left = []
+        for seat, respond in left:
+            submission, outcome = self._submissions[seat], self._outcomes[seat]
+            if shown is None and submission.shows is not None:
+                self._left.append((seat, respond))
+                continue
+            assert not isinstance(outcome, HeadraceError)
+            self._responses[seat] = response = await respond(outcome, shown)
+            if submission.request is not None:
+                self._new.append((submission.request, response))
+
+    def to_remember(self) -> list[tuple[requests.Request, bytes]]:
+        """The answers that were made since this was asked last."""
+        new, self._new = self._new, []
+        return new
+
+    def settled(self) -> tuple[Settled, ...]:
+        """Every submission's outcome, in order."""
+        return tuple(
+            self._settle(seat, submission, self._outcomes[seat])
+            for seat, submission in enumerate(self._submissions)
+        )
+
+    def _settle(self, seat: int, submission: Submission, outcome: Outcome | HeadraceError) -> Settled:
         request = submission.request
-        if request is not None and request.id in repeats:
-            settled.append(_replay(request, repeats[request.id]))
-            continue
-        outcome = outcomes[seat]
-        assert outcome is not None
-        response = None
-        if request is not None and submission.respond is not None and not isinstance(outcome, HeadraceError):
-            response = await submission.respond(conn, outcome)
-            answers.append((request, response))
-        settled.append(Settled(outcome=outcome, response=response))
-    await requests.remember_all(conn, answers)
-    return tuple(settled)
-
-
-def _replay(request: requests.Request, answer: requests.Answer) -> Settled:
-    try:
-        return Settled(outcome=Accepted(), response=requests.check_repeat(request, answer))
-    except HeadraceError as error:
-        return Settled(outcome=error)
+        if request is None or request.id not in self._repeats:
+            return Settled(outcome=outcome, response=self._responses.get(seat))
+        try:
+            return Settled(
+                outcome=outcome, response=requests.check_repeat(request, self._repeats[request.id])
+            )
+        except HeadraceError as error:
+            return Settled(outcome=error)

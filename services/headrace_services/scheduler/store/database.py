@@ -64,6 +64,7 @@ def open_engine(url: str, *, pool_size: int = POOL_SIZE) -> AsyncEngine:
         pool_recycle=1800,
         connect_args={
             "connect_timeout": 5,
+            "prepare_threshold": None,  # `store.pipeline` has its own, which psycopg would drop
             "application_name": "headrace scheduler",
             "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} "
             f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}",

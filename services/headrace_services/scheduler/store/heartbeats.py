@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import ARRAY, BigInteger, Float, and_, any_, bindparam, case, func, select, update
+from sqlalchemy import ARRAY, BigInteger, Float, and_, any_, bindparam, case, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.records import Lease
@@ -46,15 +46,15 @@ async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> di
             {"g_worker": b.worker_id, "g_session": b.session, "connected": b.connected, "trouble": b.trouble}
             for b in noted
         ]
-        heard = await sent.run(_NOTE, said, ttl_s=ttl_s)
-        held = await sent.run(_LEASES, ids=ids)
-        asked = await sent.run(_LEAVING, ids=ids)
-    current = {(row.id, row.session) for row in await heard.fetchall()}
+        heard = sent.run(_NOTE, said, ttl_s=ttl_s)
+        held = sent.run(_LEASES, ids=ids)
+        asked = sent.run(_LEAVING, ids=ids)
+    current = {(row.id, row.session) for row in heard.rows}
     leases: dict[int, set[str]] = {}
-    for row in await held.fetchall():
+    for row in held.rows:
         leases.setdefault(row.worker_id, set()).add(row.id)
     leaving: dict[int, list[tuple[Lease, str]]] = {}
-    for row in await asked.fetchall():
+    for row in asked.rows:
         leaving.setdefault(row.worker_id, []).append((rows.lease(row), row.why))
     return {
         beat: Noted(
@@ -76,7 +76,7 @@ _said = given(
         "trouble": _w.c.trouble,
     }
 )
-_until = now + func.make_interval(0, 0, 0, 0, 0, 0, bindparam("ttl_s", type_=Float))
+_until = now + bindparam("ttl_s", type_=Float) * text("interval '1 second'")
 _NOTE = compiled(
     update(_w)
     .where(_w.c.id == _said.c.g_worker, _w.c.session == _said.c.g_session)

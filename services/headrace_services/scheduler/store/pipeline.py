@@ -1,20 +1,33 @@
-"""The statements of a step, run in a pipeline: many at once, one wait.
+"""The statements of a step, sent to Postgres in one piece: many at once, one wait.
 
-SQLAlchemy says them, over the tables, once, when a module is imported; psycopg runs the text. Running them through
-SQLAlchemy costs a third of a millisecond each and a wait each, and a step has a dozen (decision 0018).
+SQLAlchemy says them, over the tables, once, when a module is imported. They run over libpq's pipeline mode through
+`psycopg.pq`, below psycopg's cursors: a cursor hands each statement to the network by itself and looks each time for
+what has come back, which costs a quarter of a millisecond a statement, and a step has twenty (decision 0024).
 
 A statement over many rows takes them as one JSON array of objects (the parameter `rows`), which Postgres spreads by
 the types of the table's columns: what is sent does not grow with the number of rows but by the rows themselves.
+
+Every statement is prepared once on a connection, under a name of its own, and stays so while the connection lasts: a
+transaction that is rolled back takes no prepared statement with it.
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import namedtuple
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg.rows import namedtuple_row
+from psycopg import abc
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.errors import error_from_result
+from psycopg.generators import fetch_many, send
+from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
+from psycopg.pq.abc import PGconn, PGresult
 from sqlalchemy import Column, TableValuedAlias, bindparam, column, func
 from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
@@ -23,26 +36,43 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
 
-_DIALECT: Dialect = PGDialect_psycopg()  # type: ignore[no-untyped-call]  # SQLAlchemy does not type it
+_DIALECT: Dialect = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]  # SQLAlchemy does not type it
 
-Cursor = psycopg.AsyncCursor[Any]
 Row = Mapping[str, object]
+Driver = psycopg.AsyncConnection[Any]
+Parameters = tuple[Sequence[Any] | None, Sequence[int] | None]
+"""The values of a statement as they are sent, and the format of each."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Statement:
-    """The text of a statement, with the values of the constants in it."""
+    """The text of a statement with $1, $2 and so on."""
 
-    text: str
-    constants: Row
+    text: bytes
+    id: bytes
+    """Its name on every connection on which it is prepared."""
+    constants: tuple[Any, ...]
+    """The values of $1, $2 and so on as they are sent, where they are always the same; None in the other places."""
+    places: Mapping[str, int]
+    """Where those are that it is run with, from 0."""
+
+
+_ids = count(1)
 
 
 def compiled(query: ClauseElement) -> Statement:
     """Compile a statement once, for `Pipeline.run`."""
     text = query.compile(dialect=_DIALECT)
     assert isinstance(text, SQLCompiler)
-    constants = {name: bind.value for bind, name in text.bind_names.items() if not bind.required}
-    return Statement(str(text), constants)
+    always = {name: bind.value for bind, name in text.bind_names.items() if not bind.required}
+    names = tuple(dict.fromkeys(text.positiontup or ()))
+    adapter = Transformer()
+    return Statement(
+        text=str(text).encode(),
+        id=b"headrace_%d" % next(_ids),
+        constants=tuple(_dumped(adapter, always[name]) if name in always else None for name in names),
+        places={name: place for place, name in enumerate(names) if name not in always},
+    )
 
 
 def given(columns: Mapping[str, Column[Any]]) -> TableValuedAlias:
@@ -52,26 +82,160 @@ def given(columns: Mapping[str, Column[Any]]) -> TableValuedAlias:
     return spread.table_valued(*typed).render_derived(name="given", with_types=True)
 
 
+@dataclass(slots=True, eq=False)
+class Reply:
+    """What a statement returned; there when the pipeline's block is left."""
+
+    statement: Statement
+    values: Row
+    rows: list[Any] = field(default_factory=list)
+    """Each with the columns as attributes."""
+    count: int = 0
+    """How many rows it returned or changed."""
+
+    @property
+    def row(self) -> Any | None:
+        """The first row, where there is one."""
+        return self.rows[0] if self.rows else None
+
+
 class Pipeline:
-    """Statements under way on one connection."""
+    """Statements that wait to be sent together."""
 
-    def __init__(self, driver: psycopg.AsyncConnection[Any]) -> None:
-        self._driver = driver
+    def __init__(self) -> None:
+        self.replies: list[Reply] = []
+        self.commits = False
 
-    async def run(
-        self, statement: Statement, rows: Sequence[Row] | None = None, /, **values: object
-    ) -> Cursor:
-        """Send a statement. What it returned can be read from the cursor when the pipeline's block is left."""
+    def run(self, statement: Statement, rows: Sequence[Row] | None = None, /, **values: object) -> Reply:
+        """Add a statement. They run in the order in which they were added."""
         if rows is not None:
             values["rows"] = json.dumps(rows, separators=(",", ":"), allow_nan=False)
-        cursor: Cursor = self._driver.cursor(row_factory=namedtuple_row)
-        return await cursor.execute(statement.text, {**statement.constants, **values}, prepare=True)
+        reply = Reply(statement, values)
+        self.replies.append(reply)
+        return reply
+
+    def commit(self) -> None:
+        """Commit the transaction behind the last statement, in the same wait; where one fails, nothing is committed."""
+        self.commits = True
 
 
 @asynccontextmanager
 async def pipeline(conn: AsyncConnection) -> AsyncIterator[Pipeline]:
-    """Run the block's statements in the transaction of `conn`; an error of any of them is raised at its end at last."""
-    driver = (await conn.get_raw_connection()).driver_connection
-    assert isinstance(driver, psycopg.AsyncConnection)
-    async with driver.pipeline():
-        yield Pipeline(driver)
+    """Send what the block has added, in the transaction of `conn`, and take in the replies when the block is left.
+
+    Raises the first statement's error; the statements behind it did not run then.
+    """
+    asked = Pipeline()
+    yield asked
+    if asked.replies or asked.commits:
+        driver = (await conn.get_raw_connection()).driver_connection
+        assert isinstance(driver, psycopg.AsyncConnection)
+        async with driver.lock:
+            await driver.wait(_talk(driver, asked))
+
+
+_prepared: WeakKeyDictionary[Driver, set[bytes]] = WeakKeyDictionary()
+_BEGIN, _COMMIT = b"BEGIN", b"COMMIT"
+
+
+def _talk(driver: Driver, asked: Pipeline) -> Generator[Any, Any, None]:
+    """Send everything, then take what comes back, one list of results for each thing sent."""
+    pgconn = driver.pgconn
+    parameters = [_parameters(driver, reply) for reply in asked.replies]  # what cannot be said fails here
+    pgconn.enter_pipeline_mode()
+    try:
+        awaited = _say(driver, pgconn, asked, parameters)
+        yield from send(pgconn)
+        failed: PGresult | None = None
+        known = _prepared.setdefault(driver, set())
+        for what in awaited:
+            (result,) = yield from fetch_many(pgconn)
+            if result.status in (ExecStatus.FATAL_ERROR, ExecStatus.PIPELINE_ABORTED):
+                failed = failed or result
+            elif isinstance(what, Reply):
+                _take(driver, what, result)
+            elif what is not None:
+                known.add(what)
+        yield from fetch_many(pgconn)  # the end of the pipeline
+    finally:
+        _leave(pgconn)
+    if failed is not None:
+        raise error_from_result(failed, encoding=driver.info.encoding)
+
+
+def _say(
+    driver: Driver, pgconn: PGconn, asked: Pipeline, parameters: Sequence[Parameters]
+) -> list[Reply | bytes | None]:
+    """Queue everything in libpq. Returns what is awaited of each: a reply, the name of what was prepared, nothing."""
+    awaited: list[Reply | bytes | None] = []
+    if pgconn.transaction_status == TransactionStatus.IDLE and not driver.autocommit:
+        pgconn.send_query_params(_BEGIN, None)
+        awaited.append(None)
+    known = _prepared.get(driver, ())
+    new = set[bytes]()
+    for reply, (values, formats) in zip(asked.replies, parameters, strict=True):
+        statement = reply.statement
+        if statement.id not in known and statement.id not in new:
+            pgconn.send_prepare(statement.id, statement.text)
+            new.add(statement.id)
+            awaited.append(statement.id)
+        pgconn.send_query_prepared(statement.id, values, formats)
+        awaited.append(reply)
+    if asked.commits:
+        pgconn.send_query_params(_COMMIT, None)
+        awaited.append(None)
+    pgconn.pipeline_sync()
+    return awaited
+
+
+def _parameters(driver: Driver, reply: Reply) -> Parameters:
+    """Everything as text, whose type the statement says; bytes as they are."""
+    statement, values = reply.statement, reply.values
+    dumped = list(statement.constants)
+    if not dumped:
+        return None, None
+    formats = [Format.TEXT] * len(dumped)
+    adapter = Transformer(driver)
+    for name, place in statement.places.items():
+        value = values[name]
+        dumped[place] = _dumped(adapter, value)
+        if isinstance(value, bytes):
+            formats[place] = Format.BINARY
+    return dumped, formats
+
+
+def _dumped(adapter: abc.Transformer, value: object) -> Any:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if type(value) is int:
+        return b"%d" % value
+    return adapter.dump_sequence([value], [PyFormat.TEXT])[0]
+
+
+def _take(driver: Driver, reply: Reply, result: PGresult) -> None:
+    if result.status == ExecStatus.TUPLES_OK:
+        reply.count = result.ntuples
+        if reply.count:
+            adapter = Transformer(driver)
+            adapter.set_pgresult(result)
+            columns = tuple((result.fname(place) or b"").decode() for place in range(result.nfields))
+            reply.rows = adapter.load_rows(0, reply.count, _row_type(columns)._make)
+    else:
+        reply.count = result.command_tuples or 0
+
+
+@lru_cache(maxsize=1024)
+def _row_type(columns: tuple[str, ...]) -> Any:
+    return namedtuple("Row", columns)
+
+
+def _leave(pgconn: PGconn) -> None:
+    """Leave the pipeline mode; a connection on which that fails, because the wait was cut short, is closed."""
+    if pgconn.status == ConnStatus.BAD:
+        return
+    try:
+        pgconn.exit_pipeline_mode()
+    except psycopg.OperationalError:
+        pgconn.finish()

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from google.protobuf.message import Message
-from sqlalchemy import ARRAY, Text, any_, bindparam, delete, func, insert, select
+from sqlalchemy import ARRAY, LargeBinary, Text, any_, bindparam, delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import InvalidFieldError, RequestIdReusedError, Violation
 from headrace_services.scheduler.store import tables
-from headrace_services.scheduler.store.pipeline import compiled, pipeline
+from headrace_services.scheduler.store.pipeline import Pipeline, Reply, compiled, pipeline
 
 KEPT_FOR = timedelta(days=1)
 MAX_ID_LENGTH = 128
@@ -59,14 +59,29 @@ def identify(message: Message, request_id: str) -> Request | None:
 
 async def answered(conn: AsyncConnection, requests: Sequence[Request]) -> dict[str, Answer]:
     """Return the answers that were given to these requests before, by id."""
-    if not requests:
-        return {}
     async with pipeline(conn) as sent:
-        found = await sent.run(_ANSWERED, ids=[request.id for request in requests])
-    return {
-        row.request_id: Answer(method=row.method, digest=row.digest, response=row.response)
-        for row in await found.fetchall()
-    }
+        asked = ask_answers(sent, requests)
+    return asked.answers()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedAnswers:
+    """Answers on their way."""
+
+    found: Reply | None
+
+    def answers(self) -> dict[str, Answer]:
+        """The answers that there are, by the requests' ids."""
+        return {
+            row.request_id: Answer(method=row.method, digest=row.digest, response=row.response)
+            for row in (self.found.rows if self.found else ())
+        }
+
+
+def ask_answers(sent: Pipeline, requests: Sequence[Request]) -> AskedAnswers:
+    """Ask what was answered to these requests before."""
+    ids = [request.id for request in requests]
+    return AskedAnswers(found=sent.run(_ANSWERED, ids=ids) if ids else None)
 
 
 def check_repeat(request: Request, answer: Answer) -> bytes:
@@ -78,24 +93,21 @@ def check_repeat(request: Request, answer: Answer) -> bytes:
 
 async def remember(conn: AsyncConnection, request: Request, response: bytes) -> None:
     """Store an answer, in the transaction that did the work."""
-    await remember_all(conn, [(request, response)])
+    async with pipeline(conn) as sent:
+        remember_all(sent, [(request, response)])
 
 
-async def remember_all(conn: AsyncConnection, answers: Sequence[tuple[Request, bytes]]) -> None:
+def remember_all(sent: Pipeline, answers: Sequence[tuple[Request, bytes]]) -> None:
     """Store the answers of a step."""
     if answers:
-        async with pipeline(conn) as sent:
-            for answer in answers:
-                await sent.run(_REMEMBER, **_columns(*answer))
-
-
-def _columns(request: Request, response: bytes) -> dict[str, object]:
-    return {
-        "request_id": request.id,
-        "method": request.method,
-        "digest": request.digest,
-        "response": response,
-    }
+        requests, responses = zip(*answers, strict=True)
+        sent.run(
+            _REMEMBER,
+            ids=[request.id for request in requests],
+            methods=[request.method for request in requests],
+            digests=[request.digest for request in requests],
+            responses=list(responses),
+        )
 
 
 async def sweep(conn: AsyncConnection) -> None:
@@ -106,11 +118,18 @@ async def sweep(conn: AsyncConnection) -> None:
 
 _r = tables.request
 _ANSWERED = compiled(select(_r).where(_r.c.request_id == any_(bindparam("ids", type_=ARRAY(Text)))))
+_new = (
+    func.unnest(
+        bindparam("ids", type_=ARRAY(Text)),
+        bindparam("methods", type_=ARRAY(Text)),
+        bindparam("digests", type_=ARRAY(LargeBinary)),
+        bindparam("responses", type_=ARRAY(LargeBinary)),
+    )
+    .table_valued("request_id", "method", "digest", "response", name="new")
+    .render_derived()
+)
 _REMEMBER = compiled(
-    insert(_r).values(
-        {
-            name: bindparam(name, type_=_r.c[name].type)
-            for name in ("request_id", "method", "digest", "response")
-        }
+    insert(_r).from_select(
+        ["request_id", "method", "digest", "response"], select(*_new.c), include_defaults=False
     )
 )

@@ -4,14 +4,14 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ARRAY, BigInteger, Row, Text, and_, any_, bindparam, func, or_, select, tuple_
+from sqlalchemy import ARRAY, BigInteger, Row, Text, and_, any_, bindparam, func, or_, select, text, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec import StudySpec
 from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.records import Decision, Lease, Slot, Study, Trial
 from headrace_services.scheduler.store import rows, tables
-from headrace_services.scheduler.store.pipeline import Cursor, Pipeline, Statement, compiled, pipeline
+from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement, compiled, pipeline
 from headrace_services.scheduler.store.placement import slots_query
 
 now = func.clock_timestamp()
@@ -20,8 +20,8 @@ now = func.clock_timestamp()
 async def lock_study(conn: AsyncConnection, study_id: int, spec: StudySpec | None) -> Study | None:
     """Lock a study's row until the transaction ends; None when the study was deleted. `spec`, if it is known."""
     async with pipeline(conn) as sent:
-        ask = await ask_study(sent, study_id, spec)
-    return await ask.study()
+        ask = ask_study(sent, study_id, spec)
+    return ask.study()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,58 +29,56 @@ class AskedStudy:
     """A study on its way."""
 
     spec: StudySpec | None
-    cursor: Cursor
+    found: Reply
 
-    async def study(self) -> Study | None:
+    def study(self) -> Study | None:
         """The study; None when it was deleted."""
-        row = await self.cursor.fetchone()
+        row = self.found.row
         return rows.study(row, self.spec) if row else None
 
 
-async def ask_study(sent: Pipeline, study_id: int, spec: StudySpec | None) -> AskedStudy:
+def ask_study(sent: Pipeline, study_id: int, spec: StudySpec | None) -> AskedStudy:
     """Lock a study's row; what is asked for next is read under the lock."""
-    cursor = await sent.run(_LOCK_STUDY if spec is None else _LOCK_KNOWN_STUDY, study=study_id)
-    return AskedStudy(spec=spec, cursor=cursor)
+    found = sent.run(_LOCK_STUDY if spec is None else _LOCK_KNOWN_STUDY, study=study_id)
+    return AskedStudy(spec=spec, found=found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedRows:
     """Trials and leases on their way."""
 
-    leases: Cursor | None = None
-    slots: Cursor | None = None
-    trials: Cursor | None = None
+    leases: Reply | None = None
+    slots: Reply | None = None
+    trials: Reply | None = None
 
-    async def found_leases(self) -> list[Lease]:
+    def found_leases(self) -> list[Lease]:
         """Those of the named leases that the study has."""
-        return [rows.lease(row) for row in await self.leases.fetchall()] if self.leases else []
+        return [rows.lease(row) for row in self.leases.rows] if self.leases else []
 
-    async def found_slots(self) -> dict[str, tuple[Slot, ...]]:
+    def found_slots(self) -> dict[str, tuple[Slot, ...]]:
         """The slots that the named leases hold."""
         held: dict[str, list[Slot]] = {}
-        for row in await self.slots.fetchall() if self.slots else ():
+        for row in self.slots.rows if self.slots else ():
             held.setdefault(row.held_by, []).append(rows.slot(row))
         return {lease_id: tuple(slots) for lease_id, slots in held.items()}
 
-    async def found_trials(self) -> list[Trial]:
+    def found_trials(self) -> list[Trial]:
         """Those of the named trials that exist."""
-        return [rows.trial(row) for row in await self.trials.fetchall()] if self.trials else []
+        return [rows.trial(row) for row in self.trials.rows] if self.trials else []
 
 
-async def ask_rows(
-    sent: Pipeline, study_id: int, leases: Collection[str], numbers: Collection[int]
-) -> AskedRows:
+def ask_rows(sent: Pipeline, study_id: int, leases: Collection[str], numbers: Collection[int]) -> AskedRows:
     """Ask for leases, with the slots that they hold, and for trials."""
     asked = AskedRows()
     if leases:
         ids = sorted(leases)
         asked = replace(
             asked,
-            leases=await sent.run(_LEASES, study=study_id, ids=ids),
-            slots=await sent.run(_SLOTS_OF, ids=ids),
+            leases=sent.run(_LEASES, study=study_id, ids=ids),
+            slots=sent.run(_SLOTS_OF, ids=ids),
         )
     if numbers:
-        asked = replace(asked, trials=await sent.run(_TRIALS, study=study_id, numbers=sorted(numbers)))
+        asked = replace(asked, trials=sent.run(_TRIALS, study=study_id, numbers=sorted(numbers)))
     return asked
 
 
@@ -105,19 +103,9 @@ async def unfinished_trials(conn: AsyncConnection, study_id: int) -> list[Trial]
 
 async def runnable_trials(conn: AsyncConnection, study_id: int, limit: int) -> list[Trial]:
     """Trials that should be on a worker and are not: interrupted ones first, then by number."""
-    t = tables.trial
-    query = (
-        select(t)
-        .where(
-            t.c.study_id == study_id,
-            t.c.state.in_([State.PENDING.value, State.PAUSED.value]),
-            t.c.milestone.is_not(None),
-            ~t.c.held,
-        )
-        .order_by(t.c.epoch == 0, t.c.number)
-        .limit(limit)
-    )
-    return [rows.trial(row) for row in await conn.execute(query)]
+    async with pipeline(conn) as sent:
+        found = sent.run(_RUNNABLE, study=study_id, most=limit)
+    return [rows.trial(row) for row in found.rows]
 
 
 async def unstarted_count(conn: AsyncConnection, study_id: int) -> int:
@@ -182,8 +170,8 @@ async def slots_of(conn: AsyncConnection, lease_ids: Sequence[str]) -> dict[str,
     if not lease_ids:
         return {}
     async with pipeline(conn) as sent:
-        asked = AskedRows(slots=await sent.run(_SLOTS_OF, ids=sorted(lease_ids)))
-    return await asked.found_slots()
+        asked = AskedRows(slots=sent.run(_SLOTS_OF, ids=sorted(lease_ids)))
+    return asked.found_slots()
 
 
 async def rung_results_since(conn: AsyncConnection, study_id: int, cursor: int) -> Sequence[Row[Any]]:
@@ -243,6 +231,16 @@ _TRIALS = compiled(
         tables.trial.c.study_id == _study,
         tables.trial.c.number == any_(bindparam("numbers", type_=ARRAY(BigInteger))),
     )
+)
+_t = tables.trial
+_RUNNABLE = compiled(
+    select(_t)
+    .where(
+        _t.c.study_id == _study,
+        text("state IN ('PENDING', 'PAUSED') AND milestone IS NOT NULL AND NOT held"),  # as its index says it
+    )
+    .order_by(text("(epoch = 0)"), _t.c.number)
+    .limit(bindparam("most", type_=BigInteger))
 )
 _SLOTS_OF = compiled(
     slots_query(held_by=tables.lease)

@@ -1,67 +1,79 @@
 """What a step writes. Every write is guarded by what the step loaded; a guard that meets no row means that the
 copy was stale, and the whole transaction is given up.
 
-One statement a table, whatever the number of rows, and all of them in one pipeline."""
+One statement a table, whatever the number of rows, and all of them in one pipeline. A guarded statement counts the rows
+that it changed and fails where they are not as many as it was given, so that the commit can travel behind it.
+"""
 
 import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, case, func, insert, select, update
+import psycopg
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Integer,
+    Update,
+    bindparam,
+    case,
+    cast,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    update,
+)
 
 from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.records import Lease, Study, Trial
 from headrace_services.scheduler.step.changes import Changes, TrialChange
-from headrace_services.scheduler.store import rows, tables
-from headrace_services.scheduler.store.pipeline import Cursor, Pipeline, Statement, compiled, given
+from headrace_services.scheduler.store import exploits, rows, tables
+from headrace_services.scheduler.store.pipeline import Pipeline, Statement, compiled, given
 from headrace_services.scheduler.store.rows import Columns
 
 now = func.clock_timestamp()
 
 
-class StaleCopyError(Exception):
-    """A guarded write met no row: something changed it outside the study's lock."""
+def is_stale_copy(error: BaseException) -> bool:
+    """Whether a guarded write did not meet all of its rows: something changed them outside the study's lock."""
+    return isinstance(error, psycopg.errors.DivisionByZero)
 
 
 class Writes:
-    """The writes of one step: sent by `write`, found good by `check` when the pipeline is done."""
+    """The writes of one step."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._expected: list[tuple[Cursor, int]] = []
 
-    async def write(self, before: Study, after: Study, changes: Changes) -> None:
-        """Write everything that a step changed. The order keeps every constraint satisfied in between."""
-        await self._insert(_CREATE_TRIALS, map(_created, changes.created))
-        await self._end_and_grant_leases(changes)
-        await self._move_trials(changes.trials)
-        await self._move_slots(changes)
-        await self._append_history(after.id, before.cursor, changes)
-        await self._update_study(before, after)
+    def write(self, before: Study, after: Study, changes: Changes) -> None:
+        """Add everything that a step changed. The order keeps every constraint satisfied in between."""
+        self._insert(_CREATE_TRIALS, map(_created, changes.created))
+        self._end_and_grant_leases(changes)
+        self._move_trials(changes.trials)
+        self._move_slots(changes)
+        self._append_history(after.id, before.cursor, changes)
+        exploits.append(self._pipeline, after.id, changes.exploits)
+        self._update_study(before, after)
 
-    def check(self) -> None:
-        """Raise StaleCopyError where a guarded write did not meet all of its rows."""
-        for cursor, count in self._expected:
-            if cursor.rowcount != count:
-                raise StaleCopyError(f"expected to change {count} rows and changed {cursor.rowcount}")
-
-    async def _insert(self, statement: Statement, values: Iterable[Columns]) -> None:
+    def _insert(self, statement: Statement, values: Iterable[Columns]) -> None:
         if listed := list(values):
-            await self._pipeline.run(statement, listed)
+            self._pipeline.run(statement, listed)
 
-    async def _guarded(self, statement: Statement, values: Iterable[Columns]) -> None:
+    def _guarded(self, statement: Statement, values: Iterable[Columns]) -> None:
         """Run a guarded write for each of the rows; each must meet its own."""
         if listed := list(values):
-            self._expected.append((await self._pipeline.run(statement, listed), len(listed)))
+            self._pipeline.run(statement, listed, expected=len(listed))
 
-    async def _end_and_grant_leases(self, changes: Changes) -> None:
+    def _end_and_grant_leases(self, changes: Changes) -> None:
         going = (lease for lease in changes.updated.values() if lease.live)
         ended = (lease for lease in changes.updated.values() if not lease.live)
-        await self._guarded(_CONTINUE_LEASES, map(_progress, going))
-        await self._guarded(_END_LEASES, map(_progress, ended))
-        await self._insert(_GRANT_LEASES, map(_granted, changes.granted.values()))
+        self._guarded(_CONTINUE_LEASES, map(_progress, going))
+        self._guarded(_END_LEASES, map(_progress, ended))
+        self._insert(_GRANT_LEASES, map(_granted, changes.granted.values()))
 
-    async def _move_trials(self, changes: list[TrialChange]) -> None:
+    def _move_trials(self, changes: list[TrialChange]) -> None:
         for wave in _waves(changes):
             progress, moves, ends = list[Columns](), list[Columns](), list[Columns]()
             for change in wave:
@@ -72,38 +84,37 @@ class Writes:
                     ends.append(_guards(change) | columns)
                 else:
                     moves.append(_guards(change) | rows.trial_columns(change.after))
-            await self._guarded(_PROGRESS_TRIALS, progress)
-            await self._guarded(_MOVE_TRIALS, moves)
-            await self._guarded(_END_TRIALS, ends)
+            self._guarded(_PROGRESS_TRIALS, progress)
+            self._guarded(_MOVE_TRIALS, moves)
+            self._guarded(_END_TRIALS, ends)
 
-    async def _move_slots(self, changes: Changes) -> None:
-        await self._insert(_VACATE_SLOTS, _placed(changes.vacated))
-        await self._guarded(_SHARE_SLOTS, _parts(changes.shared))
-        await self._guarded(_OCCUPY_SLOTS, _placed(changes.occupied))
+    def _move_slots(self, changes: Changes) -> None:
+        self._insert(_VACATE_SLOTS, _placed(changes.vacated))
+        self._guarded(_SHARE_SLOTS, _parts(changes.shared))
+        self._guarded(_OCCUPY_SLOTS, _placed(changes.occupied))
 
-    async def _append_history(self, study_id: int, cursor: int, changes: Changes) -> None:
-        await self._insert(_REPORTS, (rows.report_columns(study_id, report) for report in changes.reports))
+    def _append_history(self, study_id: int, cursor: int, changes: Changes) -> None:
+        self._insert(_REPORTS, (rows.report_columns(study_id, report) for report in changes.reports))
         entries = (rows.rung_columns(study_id, change.entry, change.cursor) for change in changes.rungs)
-        await self._insert(_RUNGS, entries)
+        self._insert(_RUNGS, entries)
         promoted = (
             {"g_study": study_id, "g_number": c.number, "g_rung": c.rung, "at": c.cursor}
             for c in changes.promotions
         )
-        await self._guarded(_PROMOTE, promoted)
+        self._guarded(_PROMOTE, promoted)
         logged = (
             rows.event_columns(study_id, cursor + offset, event)
             for offset, event in enumerate(changes.events, start=1)
         )
-        await self._insert(_EVENTS, logged)
+        self._insert(_EVENTS, logged)
 
-    async def _update_study(self, before: Study, after: Study) -> None:
+    def _update_study(self, before: Study, after: Study) -> None:
         if after == before:
             return
         ends = after.state.ended and not before.state.ended
         values = rows.study_columns(after) | {"g_study": after.id, "g_cursor": before.cursor}
         values["standing"] = json.dumps(values["standing"], allow_nan=False)
-        cursor = await self._pipeline.run(_END_STUDY if ends else _UPDATE_STUDY, **values)
-        self._expected.append((cursor, 1))
+        self._pipeline.run(_END_STUDY if ends else _UPDATE_STUDY, expected=1, **values)
 
 
 # --- rows -------------------------------------------------------------------------------------------
@@ -180,8 +191,15 @@ def _inserting(table: Any, *names: str, **computed: Callable[[Any], ColumnElemen
     return compiled(query)
 
 
+def _guarding(query: Update) -> Statement:
+    """Change as many rows as are `expected`: dividing by zero is the one error that plain SQL can raise at will."""
+    changed = query.returning(literal(1)).cte("changed")
+    met = func.count() == bindparam("expected", type_=BigInteger)
+    return compiled(select(literal(1) / cast(met, Integer)).select_from(changed))
+
+
 def _seconds(column: Any) -> Any:
-    return func.make_interval(0, 0, 0, 0, 0, 0, column)
+    return column * text("interval '1 second'")
 
 
 _LEASE_COLUMNS = (
@@ -215,7 +233,7 @@ def _updating_leases(**values: Any) -> Statement:
     new = given({"g_lease": le.c.id, "last_sequence": le.c.last_sequence, "step": le.c.step})
     query = update(le).where(le.c.id == new.c.g_lease, le.c.live)
     changed = {"last_sequence": new.c.last_sequence, "step": new.c.step}
-    return compiled(query.values(**changed, expires_at=now + _seconds(le.c.ttl_s), **values))
+    return _guarding(query.values(**changed, expires_at=now + _seconds(le.c.ttl_s), **values))
 
 
 _CONTINUE_LEASES = _updating_leases()
@@ -233,7 +251,7 @@ def _updating_trials(names: Iterable[str], *, ends: bool = False) -> Statement:
         values["start_time"] = func.coalesce(t.c.start_time, case((new.c.epoch > 0, now)))
     if ends:
         values["end_time"] = now
-    return compiled(query.values(values))
+    return _guarding(query.values(values))
 
 
 _PROGRESS_TRIALS = _updating_trials(rows.PROGRESS_COLUMNS)
@@ -247,7 +265,7 @@ def _updating_slots(*, vacate: bool) -> Statement:
     query = update(s).where(s.c.worker_id == here.c.g_worker, s.c.index == here.c.g_index)
     if vacate:
         return compiled(query.where(s.c.lease_id == here.c.lease).values(lease_id=None))
-    return compiled(query.where(s.c.lease_id.is_(None), s.c.shared_milli == 0).values(lease_id=here.c.lease))
+    return _guarding(query.where(s.c.lease_id.is_(None), s.c.shared_milli == 0).values(lease_id=here.c.lease))
 
 
 _VACATE_SLOTS = _updating_slots(vacate=True)
@@ -269,7 +287,7 @@ def _sharing_slots() -> Statement:
         "shared_milli": s.c.shared_milli + part.c.milli,
         "shared_memory_bytes": s.c.shared_memory_bytes + part.c.memory,
     }
-    return compiled(update(s).where(*here).values(**more))
+    return _guarding(update(s).where(*here).values(**more))
 
 
 _SHARE_SLOTS = _sharing_slots()
@@ -284,7 +302,7 @@ def _promoting() -> Statement:
         r.c.rung == new.c.g_rung,
         r.c.promoted_cursor.is_(None),
     )
-    return compiled(query.values(promoted_cursor=new.c["at"]))
+    return _guarding(query.values(promoted_cursor=new.c["at"]))
 
 
 _PROMOTE = _promoting()
@@ -297,7 +315,7 @@ def _updating_study(**values: Any) -> Statement:
         s.c.cursor == bindparam("g_cursor", type_=s.c.cursor.type),
     )
     changed = {name: bindparam(name, type_=s.c[name].type) for name in rows.STUDY_COLUMNS}
-    return compiled(query.values(**changed, **values))
+    return _guarding(query.values(**changed, **values))
 
 
 _UPDATE_STUDY = _updating_study()

@@ -1,17 +1,17 @@
 """Trials as users see them: the row, where it runs, and its entries at the rungs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Select, Table, and_, bindparam, select
+from sqlalchemy import ColumnElement, Select, and_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.records import Exploit, Lease, RungEntry, Trial
 from headrace_services.scheduler.store import exploits, rows, tables
-from headrace_services.scheduler.store.pipeline import compiled, pipeline
+from headrace_services.scheduler.store.pipeline import Pipeline, Reply, compiled, pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,25 +37,45 @@ class TrialView:
 
 
 async def one(conn: AsyncConnection, study_id: int, number: int) -> TrialView | None:
-    """A trial with its rungs. A user's own loop asks this at both ends of every trial: it is one wait."""
-    which = {"study": study_id, "number": number}
+    """A trial with its rungs."""
     async with pipeline(conn) as sent:
-        found = await sent.run(_ONE, **which)
-        results = await sent.run(_RUNGS_OF_ONE, **which)
-        copied = await sent.run(exploits.OF_ONE, **which)
-    row = await found.fetchone()
-    if row is None:
-        return None
-    rungs = tuple(RungView(entry=rows.rung_entry(r), time=r.time) for r in await results.fetchall())
-    lineage = tuple(exploits.exploit(r) for r in await copied.fetchall()) if rungs else ()
-    return replace(_view(row), rungs=rungs, lineage=lineage)
+        asked = ask_views(sent, study_id, [number])
+    return asked.views().get(number)
 
 
-async def numbered(conn: AsyncConnection, study_id: int, numbers: Sequence[int]) -> list[TrialView]:
-    """The named trials that exist, by number, with their rungs."""
-    t = tables.trial
-    return await _with_rungs(
-        conn, study_id, await views(conn, and_(t.c.study_id == study_id, t.c.number.in_(numbers)))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedViews:
+    """Trials on their way, with their rungs and lineage."""
+
+    trials: Reply
+    rungs: Reply
+    copied: Reply
+
+    def views(self) -> dict[int, TrialView]:
+        """Those of the named trials that exist, by number."""
+        entries: dict[int, list[RungView]] = {}
+        for row in self.rungs.rows:
+            entries.setdefault(row.number, []).append(RungView(entry=rows.rung_entry(row), time=row.time))
+        lineage: dict[int, list[Exploit]] = {}
+        for row in self.copied.rows:
+            lineage.setdefault(row.number, []).append(exploits.exploit(row))
+        return {
+            row.number: replace(
+                _view(row),
+                rungs=tuple(entries.get(row.number, ())),
+                lineage=tuple(lineage.get(row.number, ())),
+            )
+            for row in self.trials.rows
+        }
+
+
+def ask_views(sent: Pipeline, study_id: int, numbers: Collection[int]) -> AskedViews:
+    """Ask for trials with their rungs."""
+    which: dict[str, object] = {"study": study_id, "numbers": sorted(numbers)}
+    return AskedViews(
+        trials=sent.run(_NAMED, **which),
+        rungs=sent.run(_RUNGS_OF_NAMED, **which),
+        copied=sent.run(exploits.OF_NAMED, **which),
     )
 
 
@@ -119,12 +139,7 @@ def _view(row: Any) -> TrialView:
     return TrialView(trial=rows.trial(row), worker=row.worker_name, slots=tuple(row.lease_slots or ()))
 
 
-def _of_one(table: Table) -> Any:
-    study, number = bindparam("study", type_=BigInteger), bindparam("number", type_=BigInteger)
-    return and_(table.c.study_id == study, table.c.number == number)
-
-
-_ONE = compiled(_views().where(_of_one(tables.trial)))
-_RUNGS_OF_ONE = compiled(
-    select(tables.rung_result).where(_of_one(tables.rung_result)).order_by(tables.rung_result.c.rung)
+_NAMED = compiled(_views().where(exploits.named(tables.trial)).order_by(tables.trial.c.number))
+_RUNGS_OF_NAMED = compiled(
+    select(tables.rung_result).where(exploits.named(tables.rung_result)).order_by(tables.rung_result.c.rung)
 )

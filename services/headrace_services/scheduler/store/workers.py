@@ -150,6 +150,15 @@ async def expired_leases(conn: AsyncConnection) -> list[tuple[Lease, str]]:
     return found
 
 
+async def forget_asked_of_ended(conn: AsyncConnection) -> None:
+    """Drop what was asked of leases that are over.
+
+    Their own step does so when it ends them, but cannot see what another study's step was about to ask just then.
+    """
+    le, lv = tables.lease, tables.leave
+    await conn.execute(delete(lv).where(lv.c.lease_id == le.c.id, ~le.c.live))
+
+
 async def studies_waiting_for_slots(conn: AsyncConnection) -> list[int]:
     """Active studies that might start a trial if they got a slot, oldest first; none while no slot is free.
 

@@ -1,0 +1,162 @@
+"""The pipeline over libpq: what it promises of order, errors, guards, prepared statements and broken waits."""
+
+import asyncio
+
+import psycopg
+import pytest
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Integer,
+    LargeBinary,
+    Text,
+    bindparam,
+    cast,
+    func,
+    insert,
+    literal,
+    select,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.pipeline import Reply, Statement, compiled, pipeline
+
+_r = tables.request
+REMEMBER = compiled(
+    insert(_r).values(
+        request_id=bindparam("id", type_=Text),
+        method="m",
+        digest=bindparam("digest", type_=LargeBinary),
+        response=b"",
+    )
+)
+IDS = compiled(select(_r.c.request_id, _r.c.digest).order_by(_r.c.request_id))
+ECHO = compiled(
+    select(
+        bindparam("text", type_=Text).label("text"),
+        bindparam("number", type_=BigInteger).label("number"),
+        bindparam("texts", type_=ARRAY(Text)).label("texts"),
+        cast(bindparam("raw", type_=LargeBinary), LargeBinary).label("raw"),
+        literal(7).label("seven"),
+    )
+)
+FAIL = compiled(select(cast("no number", Integer).label("number")))
+SLOW = compiled(select(func.pg_sleep(30)))
+
+
+Said = tuple[Statement, dict[str, object]]
+NOTED: Said = (REMEMBER, {"id": "a", "digest": b""})
+FAILING: Said = (FAIL, {})
+
+
+async def say(conn: AsyncConnection, *said: Said, commits: bool = False) -> list[Reply]:
+    """Run statements in one pipeline."""
+    async with pipeline(conn) as sent:
+        replies = [sent.run(statement, **values) for statement, values in said]
+        if commits:
+            sent.commit()
+    return replies
+
+
+async def say_alone(
+    engine: AsyncEngine, *said: Said, commits: bool = False, then: Exception | None = None
+) -> None:
+    """Run statements in one pipeline of one transaction, and raise an error behind it."""
+    async with transaction(engine) as conn:
+        await say(conn, *said, commits=commits)
+        if then is not None:
+            raise then
+
+
+async def stored(engine: AsyncEngine) -> list[str]:
+    async with transaction(engine) as conn:
+        async with pipeline(conn) as sent:
+            found = sent.run(IDS)
+        return [row.request_id for row in found.rows]
+
+
+async def test_values_come_back_as_they_went(engine: AsyncEngine) -> None:
+    raw = bytes(range(256))
+    async with transaction(engine) as conn, pipeline(conn) as sent:
+        full = sent.run(ECHO, text='a "b" \\ ü', number=-(2**62), texts=['{"', "", "NULL"], raw=raw)
+        empty = sent.run(ECHO, text=None, number=None, texts=None, raw=None)
+    assert full.row is not None
+    assert (full.row.text, full.row.number, full.row.texts) == ('a "b" \\ ü', -(2**62), ['{"', "", "NULL"])
+    assert (full.row.raw, full.row.seven, full.count) == (raw, 7, 1)
+    assert empty.row is not None
+    assert tuple(empty.row) == (None, None, None, None, 7)
+
+
+async def test_statements_run_in_order_and_see_each_other(engine: AsyncEngine) -> None:
+    async with transaction(engine) as conn, pipeline(conn) as sent:
+        before = sent.run(IDS)
+        changed = sent.run(REMEMBER, id="a", digest=b"\0\1")
+        after = sent.run(IDS)
+    assert (before.rows, changed.count) == ([], 1)
+    assert [tuple(row) for row in after.rows] == [("a", b"\0\1")]
+    assert await stored(engine) == ["a"]
+
+
+async def test_a_commit_in_the_pipeline_is_the_transactions(engine: AsyncEngine) -> None:
+    with pytest.raises(RuntimeError, match="afterwards"):
+        await say_alone(engine, NOTED, commits=True, then=RuntimeError("afterwards"))
+    assert await stored(engine) == ["a"]
+
+
+async def test_an_error_takes_the_commit_and_all_else_with_it(engine: AsyncEngine) -> None:
+    with pytest.raises(psycopg.DataError, match="no number"):
+        await say_alone(engine, NOTED, FAILING, (REMEMBER, {"id": "b", "digest": b""}), commits=True)
+    assert await stored(engine) == []
+
+
+async def test_prepared_statements_outlive_a_rollback(engine: AsyncEngine) -> None:
+    """Both those that were prepared before it, and those that were prepared in it or were to be, behind the error."""
+    pids = set()
+    for id_ in ("a", "b"):
+        noted: Said = (REMEMBER, {"id": id_, "digest": b""})
+        with pytest.raises(psycopg.DataError):
+            await say_alone(engine, (IDS, {}), FAILING, noted)
+        async with transaction(engine) as conn:
+            driver = (await conn.get_raw_connection()).driver_connection
+            assert isinstance(driver, psycopg.AsyncConnection)
+            pids.add(driver.info.backend_pid)
+            await say(conn, noted)
+    assert await stored(engine) == ["a", "b"]
+    assert len(pids) == 1, "the connection was kept"
+
+
+async def test_a_value_that_cannot_be_sent_fails_before_anything_is(engine: AsyncEngine) -> None:
+    async with transaction(engine) as conn:
+        with pytest.raises(psycopg.ProgrammingError, match="cannot adapt"):
+            await say(conn, NOTED, (REMEMBER, {"id": object(), "digest": b""}))
+        await say(conn, (REMEMBER, {"id": "b", "digest": b""}))  # the connection is as it was
+    assert await stored(engine) == ["b"]
+
+
+async def test_more_than_a_sockets_buffer_each_way(engine: AsyncEngine) -> None:
+    """Postgres stops reading while nobody reads what it wrote: who only sends would wait for ever."""
+    large = "x" * 300_000
+    async with asyncio.timeout(60), transaction(engine) as conn, pipeline(conn) as sent:
+        echoes = [sent.run(ECHO, text=large, number=n, texts=[], raw=b"") for n in range(40)]
+    assert all(echo.row and echo.row.text == large and echo.row.number == n for n, echo in enumerate(echoes))
+
+
+async def test_a_cancelled_wait_leaves_a_usable_pool(engine: AsyncEngine) -> None:
+    async def wait_long() -> None:
+        async with transaction(engine) as conn, pipeline(conn) as sent:
+            sent.run(REMEMBER, id="a", digest=b"")
+            started.set()
+            sent.run(SLOW)
+            sent.commit()
+
+    started = asyncio.Event()
+    waiting = asyncio.create_task(wait_long())
+    await started.wait()
+    done, _ = await asyncio.wait([waiting], timeout=0.2)
+    assert not done
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await stored(engine) == []

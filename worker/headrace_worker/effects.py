@@ -1,0 +1,82 @@
+"""What follows from what a worker hears: the effects that its half of the session asks for.
+
+They are values. The session's core decides on them (`session_core`), the daemon carries them out, in order.
+"""
+
+from dataclasses import dataclass
+
+from headrace.v1 import event_pb2, worker_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcomed:
+    """The session is open."""
+
+    heartbeat_interval_s: float
+    lease_ttl_s: float
+    scheduler: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Run the trial."""
+
+    assign: worker_pb2.Assign
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """End the lease's process. `fenced`: whatever it still does counts for nothing."""
+
+    lease_id: str
+    reason: str
+    fenced: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """The lease is over, and its process was told to end before: it keeps its grace, but nothing that it still does
+    counts."""
+
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """The trial is to save at its next report, and to ask whether it may go on."""
+
+    lease_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decide:
+    """Pass the scheduler's decision on to the trial."""
+
+    lease_id: str
+    report_sequence: int
+    decision: event_pb2.Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acked:
+    """The scheduler has these messages."""
+
+    sequences: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """Delete these messages from the outbox."""
+
+    sequences: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """Say nothing more on this stream, read it to its end for at most `grace_s`, and connect elsewhere."""
+
+    grace_s: float
+
+
+Effect = Welcomed | Start | Kill | Fence | Leave | Decide | Acked | Forget | Finish
