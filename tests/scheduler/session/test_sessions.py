@@ -12,7 +12,7 @@ from headrace.errors import DatabaseUnavailableError
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_services.scheduler.arrivals import PauseStudy, ResumeStudy, StopTrial
 from headrace_services.scheduler.session.held import Held
-from headrace_services.scheduler.step.transaction import Submission
+from headrace_services.scheduler.step.submissions import Submission
 from headrace_services.scheduler.store import tables, workers
 
 

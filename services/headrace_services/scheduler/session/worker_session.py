@@ -29,7 +29,7 @@ from headrace_services.scheduler.records import Lease, Trial
 from headrace_services.scheduler.session import messages
 from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.held import Held
-from headrace_services.scheduler.step.transaction import Submission
+from headrace_services.scheduler.step.submissions import Submission
 from headrace_services.scheduler.store import workers
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.heartbeats import Beat, Noted
