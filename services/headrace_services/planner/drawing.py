@@ -33,7 +33,7 @@ INNER: Final = 15
 SHARES, SHARES_WIDTH = LEFT + WIDTH + 40, 240
 WHOLE: Final = SHARES + SHARES_WIDTH + 16
 WINDOW_PASSES: Final = 30
-"""Passes of a stage that one picture shows legibly."""
+"""Passes of a stage that one picture shows legibly; more for many stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,9 @@ def timeline_svg(plan: Plan) -> str:
     """The picture."""
     simulation = plan.run()
     rows = [simulation.events(number) for number in range(len(plan.stages))]
-    windows = _windows(rows, simulation.total_s, WINDOW_PASSES * min(len(plan.stages[0].chunks), 2))
+    # Enough that the pipeline has filled before the gap, and that little is left to drain after it.
+    passes = max(WINDOW_PASSES, 3 * len(rows)) * min(len(plan.stages[0].chunks), 2)
+    windows = _windows(rows, simulation.total_s, passes)
     height = TOP + len(rows) * (LANE + MEMORY + GAP) + 40
     out = [
         (
