@@ -59,6 +59,14 @@ class BlockingTransport(_Transport):
             else grpc.secure_channel(target.uri, credentials, connection.OPTIONS)
         )
         self._closed = threading.Event()
+        self._calls: dict[str, Any] = {}
+        self._retrying = Retrying(  # threads may share it: it keeps what it counts for each of them
+            retry=connection.retry_transient,
+            stop=self._patience.exhausted,
+            wait=connection.wait,
+            sleep=self._sleep,
+            reraise=True,
+        )
 
     def run(self, flow: Flow[T], /) -> T:
         """Performs the flow's effects and returns its result."""
@@ -125,15 +133,10 @@ class BlockingTransport(_Transport):
 
     def _call(self, method: Method[Any, Any], request: Message) -> Any:
         started = time.monotonic()
-        call = _unary(self._channel, method)
-        retrying = Retrying(
-            retry=connection.retry_transient,
-            stop=self._patience.exhausted,
-            wait=connection.wait,
-            sleep=self._sleep,
-            reraise=True,
-        )
-        for attempt in retrying:
+        call = self._calls.get(method.path)
+        if call is None:
+            call = self._calls[method.path] = _unary(self._channel, method)
+        for attempt in self._retrying:
             with attempt:
                 if self._closed.is_set():
                     raise _client_closed()

@@ -60,6 +60,7 @@ class _Asha(Policy):
             for bracket, ladder in enumerate(ladders)
             for rung in range(len(ladder))
         }
+        self._places = {place: place for place in self._rungs}  # one tuple for all trials of a rung
         # All rungs but the last of each bracket, the highest milestone first.
         self._promotable_from = sorted(
             (place for place in self._rungs if place[1] < len(ladders[place[0]]) - 1),
@@ -91,8 +92,8 @@ class _Asha(Policy):
             self._in_training.add(trial)
 
     def record(self, result: RungResult) -> None:
-        place = (result.bracket, result.rung)
-        if place not in self._rungs:
+        place = self._places.get((result.bracket, result.rung))
+        if place is None:
             raise ValueError(f"there is no rung {result.rung} in bracket {result.bracket}")
         last = self._top.get(result.trial)
         if last is not None and (last[0] != result.bracket or last[1] >= result.rung):

@@ -60,7 +60,7 @@ class PricedPauses(Policy):
             self._before_first.add(trial)
 
     def record(self, result: RungResult) -> None:
-        self._policy.record(result)
+        self._policy.record(replace(result, cost=None))
         self._results[result.trial] = result
         self._before_first.discard(result.trial)
 

@@ -3,6 +3,9 @@
 Results are ordered by value (sign flipped where greater is better), ties by arrival; results without a finite value
 come last, in order of arrival. A second list holds the results whose trials wait, so the best of them and its
 rank among all are found without a scan.
+
+A scheduler keeps this of every trial of a study for as long as it runs, so a result is kept as the tuple that orders
+it, once; what a plain result says besides is the same for all of a rung.
 """
 
 import math
@@ -32,20 +35,30 @@ class Ranking:
         self._sign = -1.0 if maximize else 1.0
         self._all: SortedList = SortedList()
         self._waiting: SortedList = SortedList()
-        self._results: dict[int, RungResult] = {}
+        self._entries: dict[int, Entry] = {}
+        self._rung = (0, 0, 0)
+        """Bracket, rung and milestone of all the results."""
+        self._others: dict[int, RungResult] = {}
+        """The results that say more than that and their entries do."""
 
     def __len__(self) -> int:
-        return len(self._results)
+        return len(self._entries)
 
     def __contains__(self, trial: int) -> bool:
-        return trial in self._results
+        return trial in self._entries
 
     def add(self, result: RungResult, *, waits: bool) -> None:
         """Enter a result; a ValueError says that the trial is there already."""
-        if result.trial in self._results:
+        if result.trial in self._entries:
             raise ValueError(f"trial {result.trial} is recorded at rung {result.rung} already")
-        self._results[result.trial] = result
-        self._all.add(self.entry(result.trial))
+        self._rung = (result.bracket, result.rung, result.milestone)
+        entry: Entry = (1, 0.0, result.arrival, result.trial)
+        if result.value is not None and result.finite:
+            entry = (0, self._sign * result.value, result.arrival, result.trial)
+        self._entries[result.trial] = entry
+        self._all.add(entry)
+        if entry[0] or result.step != result.milestone or result.cost or result.checkpoint:
+            self._others[result.trial] = result
         if waits:
             self.wait(result.trial)
 
@@ -61,22 +74,30 @@ class Ranking:
 
     def result(self, trial: int) -> RungResult:
         """The trial's result; a ValueError says that it has none here."""
-        try:
-            return self._results[trial]
-        except KeyError:
-            raise ValueError(f"trial {trial} is not recorded at this rung") from None
+        if trial not in self._entries:
+            raise ValueError(f"trial {trial} is not recorded at this rung")
+        if trial in self._others:
+            return self._others[trial]
+        bracket, rung, milestone = self._rung
+        _, signed, arrival, _ = self._entries[trial]
+        return RungResult(
+            trial=trial,
+            bracket=bracket,
+            rung=rung,
+            milestone=milestone,
+            step=milestone,
+            value=self._sign * signed,
+            arrival=arrival,
+        )
 
     def entry(self, trial: int) -> Entry:
         """What the trial's result is ordered by."""
-        result = self._results[trial]
-        if result.value is not None and result.finite:
-            return (0, self._sign * result.value, result.arrival, trial)
-        return (1, 0.0, result.arrival, trial)
+        return self._entries[trial]
 
     @property
     def trials(self) -> list[int]:
         """Whose results these are, in order of arrival."""
-        return list(self._results)
+        return list(self._entries)
 
     def place(self, trial: int) -> Place:
         """Where the trial's result stands now."""
@@ -108,6 +129,5 @@ class Ranking:
         """The value at a rank, from 1; None where that result has no finite one, or there is no such rank."""
         if not 1 <= rank <= len(self._all):
             return None
-        trial: int = self._all[rank - 1][3]
-        result = self._results[trial]
-        return result.value if result.finite else None
+        tier, signed, _, _ = self._all[rank - 1]
+        return None if tier else self._sign * float(signed)

@@ -64,17 +64,23 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
 
     def __init__(self, unary_deadline_s: float) -> None:
         self._unary_deadline_s = unary_deadline_s
+        self._wrapped: dict[str, Handler] = {}
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
-        """Wrap the handler of a method."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
+        """Wrap the handler of a method, once: gRPC asks at every call."""
         method = handler_call_details.method
+        if method not in self._wrapped:
+            handler = await continuation(handler_call_details)
+            if handler is None:  # a method that we do not have: callers choose the names, so none is kept
+                return None
+            self._wrapped[method] = self._wrap(handler, method)
+        return self._wrapped[method]
+
+    def _wrap(self, handler: "grpc.RpcMethodHandler[Any, Any]", method: str) -> Handler:
         coding = {
             "request_deserializer": handler.request_deserializer,
             "response_serializer": handler.response_serializer,

@@ -79,7 +79,7 @@ class StudyCache:
                 value=entry.value,
                 arrival=entry.arrival,
                 checkpoint=entry.checkpoint,
-                cost=entry.cost,
+                cost=entry.cost if self.spec.prices_pauses else None,
             )
         )
 
