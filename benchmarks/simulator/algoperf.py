@@ -108,13 +108,13 @@ def _worse(scenario: Scenario, value: float, best: float) -> bool:
     return value < best if scenario.spec.maximizes() else value > best
 
 
-def all_seeds(scenario: Scenario, seeds: int, processes: int, kept: Path | None) -> list[dict[str, Any]]:
+def all_seeds(scenario: Scenario, seeds: range, processes: int, kept: Path | None) -> list[dict[str, Any]]:
     """Everybody on every seed. What was computed before and lies in the folder `kept` is read there."""
     results: dict[int, dict[str, Any]] = {}
-    for seed in range(seeds):
+    for seed in seeds:
         if kept is not None and (kept / f"{seed}.json").exists():
             results[seed] = json.loads((kept / f"{seed}.json").read_text(encoding="utf-8"))
-    todo = [seed for seed in range(seeds) if seed not in results]
+    todo = [seed for seed in seeds if seed not in results]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context) as pool:
         for seed, result in zip(todo, pool.map(one_seed, [(scenario, seed) for seed in todo]), strict=True):
@@ -122,11 +122,11 @@ def all_seeds(scenario: Scenario, seeds: int, processes: int, kept: Path | None)
             if kept is not None:
                 kept.mkdir(parents=True, exist_ok=True)
                 (kept / f"{seed}.json").write_text(json.dumps(result), encoding="utf-8")
-    return [results[seed] for seed in range(seeds)]
+    return [results[seed] for seed in seeds]
 
 
 def evaluate(
-    file: CurveFile, names: str, workers: int, seeds: int, processes: int, plot: Path, kept: Path | None
+    file: CurveFile, names: str, workers: int, seeds: range, processes: int, plot: Path, kept: Path | None
 ) -> dict[str, Any]:
     """One workload on so many workers: estimates for everybody, and our ASHA beside the best peer."""
     spec = study(file)
@@ -145,7 +145,7 @@ def evaluate(
         for label in labels
         if results[0][label]["trace"]
     }
-    title = f"{file.metric}, {len(file.curves)} recorded runs on {workers} workers, {seeds} orders of arrival"
+    title = f"{file.metric}, {len(file.curves)} recorded runs on {workers} workers, {len(seeds)} orders of arrival"
     plot.write_text(
         regret_svg(traces, title=title, unit=(HOUR, "GPU hours spent"), floor=1e-5), encoding="utf-8"
     )
@@ -154,7 +154,7 @@ def evaluate(
     return {
         "runs": len(file.curves),
         "workers": workers,
-        "seeds": seeds,
+        "seeds": f"{seeds.start} to {seeds.stop - 1}",
         "steps": spec.max_steps,
         "rungs": list(spec.rungs()),
         "policies": rows,
@@ -215,6 +215,7 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--workers", default="16,64")
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first-seed", type=int, default=0, help="of the seeds, which are counted up from it")
     parser.add_argument("--policies", default=OURS)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--keep", type=Path, help="a folder for the seeds' results, to go on from")
@@ -222,6 +223,7 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {}
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     for path in options.files:
         file = read_curves(path)
         name = path.name.partition(".")[0]
@@ -229,9 +231,9 @@ def main() -> None:
             began = time.perf_counter()
             plot = options.out / f"{name}_{workers}.svg"
             kept = options.keep / f"{name}_{workers}" if options.keep else None
-            found = evaluate(file, options.policies, workers, options.seeds, options.processes, plot, kept)
+            found = evaluate(file, options.policies, workers, seeds, options.processes, plot, kept)
             record[f"{name}, {workers} workers"] = found
-            print(f"\n{name}, {workers} workers, {options.seeds} seeds ({time.perf_counter() - began:.0f} s)")
+            print(f"\n{name}, {workers} workers, {len(seeds)} seeds ({time.perf_counter() - began:.0f} s)")
             _print(found)
     (options.out / "algoperf.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import psutil
 import pytest
 from scripted_daemon import Daemon
 
@@ -166,3 +167,55 @@ def test_a_process_without_a_worker_says_what_to_do(daemon: StartDaemon) -> None
     assert ended.stderr == (
         "headrace: HEADRACE_RUNTIME not set: a worker starts this program; by hand, run the script itself\n"
     )
+
+
+LEAVES_MUCH_BEHIND = """
+import atexit, concurrent.futures, multiprocessing, pathlib, sys, threading, time
+
+here = pathlib.Path(__file__).parent
+early = open(here / "early.txt", "w")
+pool = concurrent.futures.ThreadPoolExecutor(2)
+
+def late(name):
+    time.sleep(0.2)
+    (here / name).write_text("done")
+
+def for_ever():
+    while True:
+        time.sleep(1)
+
+def train(t):
+    global unclosed, child
+    unclosed = open(here / "unclosed.txt", "w")
+    unclosed.write("not flushed yet")
+    early.write("not flushed either")
+    threading.Thread(target=late, args=("thread.txt",)).start()
+    pool.submit(late, "pool.txt")
+    child = multiprocessing.get_context("fork").Process(target=for_ever, daemon=True)
+    child.start()
+    (here / "child.txt").write_text(str(child.pid))
+    atexit.register(late, "atexit.txt")
+    sys.stdout.write("no newline")
+    t.report(loss=1.0, step=1)
+"""
+
+
+@pytest.mark.parametrize("orderly", ["", "1"])
+def test_the_short_way_out_does_what_the_long_one_does(
+    daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch, orderly: str
+) -> None:
+    monkeypatch.setenv("HEADRACE_ORDERLY_EXIT", orderly)
+    place = daemon(LEAVES_MUCH_BEHIND, rungs=(1,))
+    ended = place.start()
+    assert ended.returncode == 0, ended.stderr
+    written = {path.stem: path.read_text() for path in place.folder.glob("*.txt")}
+    child = int(written.pop("child"))
+    assert written == {
+        "early": "not flushed either",
+        "unclosed": "not flushed yet",
+        "thread": "done",
+        "pool": "done",
+        "atexit": "done",
+    }
+    assert "no newline" in ended.stdout
+    assert not psutil.pid_exists(child), "the daemonic child went with it"

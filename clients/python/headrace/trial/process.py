@@ -13,6 +13,7 @@ import sys
 import traceback
 
 from headrace.trial.cluster import ClusterRuntime
+from headrace.trial.leaving import leave
 from headrace.trial.output import print_patiently
 from headrace.trial.runtime import DaemonGone, TrialRuntimeError
 from headrace.trial.script import finish_with, run
@@ -47,9 +48,7 @@ def main() -> int:
         traceback.print_exc()
         finish_with(runtime, error)
         return 1
-    # What was imported stays to the end: the collector need not visit it, least of all when the process ends. With
-    # PyTorch that makes the way out four times shorter, for which the slot's next trial waits.
-    gc.freeze()
+    gc.freeze()  # what was imported stays to the end: the collector need not visit it
     try:
         run(function, runtime, assignment)
     except DaemonGone:
@@ -63,4 +62,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        ended = main()
+    except DaemonGone as gone:
+        ended = gone.STATUS
+    leave(ended)
