@@ -196,6 +196,8 @@ class WorkerSession:
             return
         except DrainingError:
             return  # the worker sends it again, to another replica
+        except DatabaseUnavailableError:
+            raise  # the study could not be looked up again: the worker sends it again, in another session
         except HeadraceError as error:
             log.exception("could not take %s of worker '%s'", type(message).__name__, self._name)
             await self._give_up(study_id, number, message, error)
