@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import ARRAY, BigInteger, Float, and_, any_, bindparam, case, func, select, update
+from sqlalchemy import ARRAY, BigInteger, Float, and_, any_, bindparam, case, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.records import Lease
@@ -76,7 +76,7 @@ _said = given(
         "trouble": _w.c.trouble,
     }
 )
-_until = now + func.make_interval(0, 0, 0, 0, 0, 0, bindparam("ttl_s", type_=Float))
+_until = now + bindparam("ttl_s", type_=Float) * text("interval '1 second'")
 _NOTE = compiled(
     update(_w)
     .where(_w.c.id == _said.c.g_worker, _w.c.session == _said.c.g_session)

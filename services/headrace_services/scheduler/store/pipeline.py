@@ -22,6 +22,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import psycopg
+from psycopg import abc
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
 from psycopg.generators import fetch_many, send
@@ -45,13 +46,15 @@ Parameters = tuple[Sequence[Any] | None, Sequence[int] | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statement:
-    """The text of a statement with $1, $2 and so on, the names of these, and the values of the constants among them."""
+    """The text of a statement with $1, $2 and so on."""
 
     text: bytes
-    names: tuple[str, ...]
-    constants: Row
     id: bytes
     """Its name on every connection on which it is prepared."""
+    constants: tuple[Any, ...]
+    """The values of $1, $2 and so on as they are sent, where they are always the same; None in the other places."""
+    places: Mapping[str, int]
+    """Where those are that it is run with, from 0."""
 
 
 _ids = count(1)
@@ -61,9 +64,15 @@ def compiled(query: ClauseElement) -> Statement:
     """Compile a statement once, for `Pipeline.run`."""
     text = query.compile(dialect=_DIALECT)
     assert isinstance(text, SQLCompiler)
-    constants = {name: bind.value for bind, name in text.bind_names.items() if not bind.required}
+    always = {name: bind.value for bind, name in text.bind_names.items() if not bind.required}
     names = tuple(dict.fromkeys(text.positiontup or ()))
-    return Statement(str(text).encode(), names, constants, b"headrace_%d" % next(_ids))
+    adapter = Transformer()
+    return Statement(
+        text=str(text).encode(),
+        id=b"headrace_%d" % next(_ids),
+        constants=tuple(_dumped(adapter, always[name]) if name in always else None for name in names),
+        places={name: place for place, name in enumerate(names) if name not in always},
+    )
 
 
 def given(columns: Mapping[str, Column[Any]]) -> TableValuedAlias:
@@ -182,24 +191,27 @@ def _say(
 def _parameters(driver: Driver, reply: Reply) -> Parameters:
     """Everything as text, whose type the statement says; bytes as they are."""
     statement, values = reply.statement, reply.values
-    if not statement.names:
+    dumped = list(statement.constants)
+    if not dumped:
         return None, None
-    dumped, formats = [], []
-    for name in statement.names:
-        value = values[name] if name in values else statement.constants[name]
-        dumped.append(_dumped(driver, value))
-        formats.append(Format.BINARY if isinstance(value, bytes) else Format.TEXT)
+    formats = [Format.TEXT] * len(dumped)
+    adapter = Transformer(driver)
+    for name, place in statement.places.items():
+        value = values[name]
+        dumped[place] = _dumped(adapter, value)
+        if isinstance(value, bytes):
+            formats[place] = Format.BINARY
     return dumped, formats
 
 
-def _dumped(driver: Driver, value: object) -> Any:
+def _dumped(adapter: abc.Transformer, value: object) -> Any:
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
         return value.encode()
     if type(value) is int:
         return b"%d" % value
-    return Transformer(driver).dump_sequence([value], [PyFormat.TEXT])[0]
+    return adapter.dump_sequence([value], [PyFormat.TEXT])[0]
 
 
 def _take(driver: Driver, reply: Reply, result: PGresult) -> None:

@@ -26,6 +26,7 @@ from sqlalchemy import (
     insert,
     literal,
     select,
+    text,
     update,
 )
 
@@ -211,7 +212,7 @@ def _guarding(query: Update) -> Statement:
 
 
 def _seconds(column: Any) -> Any:
-    return func.make_interval(0, 0, 0, 0, 0, 0, column)
+    return column * text("interval '1 second'")
 
 
 _LEASE_COLUMNS = (
