@@ -97,7 +97,7 @@ def answer_seats(state: StepState) -> None:
 def lookahead(spec: StudySpec, live: int) -> int:
     """How many configurations to have ready: few of those that a model proposes, as each was proposed without knowing
     the results that came in since; more where many trials run, and one may end at any moment."""
-    return min(LOOKAHEAD, 1 + live // 4) if is_pooled(spec) else LOOKAHEAD
+    return min(LOOKAHEAD, 1 + live // 16) if is_pooled(spec) else LOOKAHEAD
 
 
 def next_is_pooled(state: StepState) -> bool:

@@ -5,22 +5,42 @@ LOCKED, and leaves messages in `leave` for those whose trials are to go. So what
 are right over time, not at every instant (decision 0022), while what a device can hold is guarded by its row.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
-from sqlalchemy import Select, Table, and_, case, delete, exists, func, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Select,
+    Table,
+    Text,
+    and_,
+    any_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    func,
+    literal_column,
+    select,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec import Resources
-from headrace_services.scheduler.lifecycle import State, StudyState
+from headrace.spec.resources import WHOLE
+from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.records import Lease, Slot
 from headrace_services.scheduler.step.placement import Request, Running
 from headrace_services.scheduler.step.placement.shares import Share, Totals
 from headrace_services.scheduler.step.placement.speeds import grant_kind, step_s
 from headrace_services.scheduler.store import rows, tables
+from headrace_services.scheduler.store.pipeline import Statement, compiled, pipeline
 
 now = func.clock_timestamp()
 MOST_DEVICES = 4096
@@ -61,32 +81,52 @@ async def free_slots(conn: AsyncConnection, request: Request, limit: int) -> lis
     Unsuitable slots would use the limit up: a study that needs GPUs must not be blind behind many free CPUs, nor a
     gang behind workers that have too few.
     """
+    given: dict[str, object] = {"milli": WHOLE - request.milli, "most": limit}
+    if request.labels:
+        given["labels"] = json.dumps(dict(request.labels))
+    if request.gpu:
+        given["memory"] = request.memory_bytes
+    if request.types:
+        given["types"] = [f"%{_escaped(kind)}%" for kind in request.types]
+    if request.slots > 1:
+        given["slots"] = request.slots
+    statement = _free(frozenset(given))
+    async with pipeline(conn) as sent:
+        found = sent.run(statement, **given)
+    return [rows.slot(row) for row in found.rows]
+
+
+@cache
+def _free(named: frozenset[str]) -> Statement:
+    """Free slots by what a request names of them."""
     s, w = tables.slot, tables.worker
-    free = [
+    free: list[ColumnElement[bool]] = [
         s.c.lease_id.is_(None),
-        s.c.shared_milli <= 1000 - request.milli,
+        s.c.shared_milli <= bindparam("milli", type_=BigInteger),
         s.c.present,
         w.c.connected,
         w.c.expires_at > now,
     ]
-    if request.labels:
-        free.append(w.c.labels.contains(dict(request.labels)))
-    if request.gpu:
-        free += [s.c.kind == "GPU", s.c.memory_bytes - s.c.shared_memory_bytes >= request.memory_bytes]
-    if request.types:
-        free.append(s.c.model.ilike(func.any([f"%{_escaped(kind)}%" for kind in request.types])))
+    if "labels" in named:
+        free.append(w.c.labels.contains(bindparam("labels", type_=JSONB)))
+    if "memory" in named:
+        room = s.c.memory_bytes - s.c.shared_memory_bytes
+        free += [s.c.kind == literal_column("'GPU'"), room >= bindparam("memory", type_=BigInteger)]
+    if "types" in named:
+        free.append(s.c.model.ilike(any_(bindparam("types", type_=ARRAY(Text)))))
     query = (
         slots_query()
         .where(*free)
         .order_by(s.c.kind, s.c.worker_id, s.c.index)
-        .limit(limit)
+        .limit(bindparam("most", type_=BigInteger))
         .with_for_update(of=s, skip_locked=True)
     )
-    if request.slots > 1:
+    if "slots" in named:
         enough = select(s.c.worker_id).join_from(s, w, s.c.worker_id == w.c.id).where(*free)
-        enough = enough.group_by(s.c.worker_id).having(func.count() >= request.slots)
+        enough = enough.group_by(s.c.worker_id)
+        enough = enough.having(func.count() >= bindparam("slots", type_=BigInteger))
         query = query.where(s.c.worker_id.in_(enough))
-    return [rows.slot(row) for row in await conn.execute(query)]
+    return compiled(query)
 
 
 def _escaped(text: str) -> str:
@@ -170,14 +210,9 @@ class Others:
 
 async def others(conn: AsyncConnection, study_id: int) -> Others | None:
     """The standing of every other active study; None where there is none."""
-    st = tables.study
-    resources = st.c.spec["resources"].as_string().label("resources")
-    query = (
-        select(st.c.id, st.c.name, st.c.weight, st.c.priority, st.c.standing, resources)
-        .where(st.c.state == StudyState.ACTIVE.value, st.c.id != study_id)
-        .order_by(st.c.id)
-    )
-    found = (await conn.execute(query)).all()
+    async with pipeline(conn) as sent:
+        asked = sent.run(_OTHERS, study=study_id)
+    found = asked.rows
     if not found:
         return None
     shares = []
@@ -207,14 +242,9 @@ def _request(resources: str, slots: int) -> Request:
 
 async def totals(conn: AsyncConnection) -> Totals:
     """What the workers that are there have."""
-    s, w = tables.slot, tables.worker
-    query = (
-        select(s.c.kind, func.count().label("count"))
-        .join_from(s, w, s.c.worker_id == w.c.id)
-        .where(s.c.present, w.c.connected, w.c.expires_at > now)
-        .group_by(s.c.kind)
-    )
-    counts = {row.kind: int(row[1]) for row in await conn.execute(query)}
+    async with pipeline(conn) as sent:
+        found = sent.run(_TOTALS)
+    counts = {row.kind: int(row.slots) for row in found.rows}
     return Totals(gpu_milli=counts.get("GPU", 0) * 1000, cpu_slots=counts.get("CPU", 0))
 
 
@@ -261,3 +291,20 @@ async def forget_asked(conn: AsyncConnection, lease_ids: Sequence[str]) -> None:
 async def withdraw_asks(conn: AsyncConnection, for_study_id: int) -> None:
     """Take back what a study asked of others' trials."""
     await conn.execute(delete(tables.leave).where(tables.leave.c.for_study_id == for_study_id))
+
+
+_s, _w, _st = tables.slot, tables.worker, tables.study
+_TOTALS = compiled(
+    select(_s.c.kind, func.count().label("slots"))
+    .join_from(_s, _w, _s.c.worker_id == _w.c.id)
+    .where(_s.c.present, _w.c.connected, _w.c.expires_at > now)
+    .group_by(_s.c.kind)
+)
+_OTHERS = compiled(
+    select(
+        *(_st.c.id, _st.c.name, _st.c.weight, _st.c.priority, _st.c.standing),
+        _st.c.spec["resources"].as_string().label("resources"),
+    )
+    .where(text("state = 'ACTIVE'"), _st.c.id != bindparam("study", type_=BigInteger))  # as its index says it
+    .order_by(_st.c.id)
+)

@@ -90,9 +90,9 @@ async def trials(conn: AsyncConnection, study_id: int, numbers: Iterable[int]) -
     wanted = sorted(set(numbers))
     if not wanted:
         return []
-    t = tables.trial
-    query = select(t).where(t.c.study_id == study_id, t.c.number.in_(wanted))
-    return [rows.trial(row) for row in await conn.execute(query)]
+    async with pipeline(conn) as sent:
+        asked = AskedRows(trials=sent.run(_TRIALS, study=study_id, numbers=wanted))
+    return asked.found_trials()
 
 
 async def unfinished_trials(conn: AsyncConnection, study_id: int) -> AsyncIterator[list[Trial]]:
