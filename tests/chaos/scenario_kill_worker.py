@@ -123,7 +123,7 @@ async def hurt(
                     say(f"{killing.kills}/{times} workers killed: {dict(killing.ways)}")
                 await asyncio.sleep(rng.uniform(0, 0.5))
 
-        with watched_machine(site.database_url) as watch:
+        with watched_machine(site.database_url, folder / "machine.log") as watch:
             async with asyncio.TaskGroup() as tasks:
                 for daemon in found:
                     tasks.create_task(pursue(daemon.name))

@@ -98,12 +98,12 @@ async def run_step(
     placing.answer_seats(state)
     outcomes.update(state.suggested)
     if state.study.state.ended and not study.state.ended:
-        state.load(
-            trials=await step_reads.unfinished_trials(conn, study_id),
-            leases=await step_reads.live_leases(conn, study_id),
-        )
+        state.load(leases=await step_reads.live_leases(conn, study_id))
         await _load_slots(conn, state)
-        core.finish(state)
+        async for unfinished in step_reads.unfinished_trials(conn, study_id):
+            state.load(trials=unfinished)
+            core.finish(state, [trial.number for trial in unfinished])
+        core.finish(state, state.trials)  # and those that this step created
         slots_left = True
     return StepResult(
         settled=await _write_and_settle(conn, study, state, Answers(submissions, outcomes, repeats)),
@@ -257,7 +257,7 @@ async def _write_and_settle(
     await answers.make_of_outcomes()
     async with pipeline(conn) as sent:
         if changes.has_rows or after != before:
-            Writes(sent).write(before, after, changes)
+            await Writes(sent).write(before, after, changes)
         requests.remember_all(sent, answers.to_remember())
         asked = trials.ask_views(sent, after.id, shown) if shown else None
         if not for_others and not answers.are_left:
