@@ -1,171 +1,256 @@
 """Weight decay and dropout explored on the handwritten digits, beside a direct sweep of each; ten seeds.
 
 Run it:  torchrun --nproc_per_node 4 benchmarks/hdet/digits.py
-It writes digits.json beside itself. The sweep trains one model per value to the end; HDET trains once. Both
-are judged by the loss on the same held-out half, which is also HDET's probe; so the sweep's optimum is what
-HDET looks for.
+It writes digits.json and digits.svg beside itself.
+
+The task is made so that regularisation matters: 200 images to learn from, four labels in ten replaced by random
+ones, so that a network without it learns wrong labels by heart. What is left is split once more: HDET's probe sees
+700 images, all results are losses on the others. The sweep trains every fixed value on four replicas too, with
+gradients shared or replicas averaged as in the exploration beside it (see `digits_task.Sweep`).
+
+Each exploration starts far below and far above the sweep's optimum. It is repeated with shorter intervals between
+syncs, the same number of them, to show what the interval decides.
 """
 
 import json
 import math
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from digits_task import LR, Data, Sweep, build, loss_on
+from plots import HERE, draw
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 
-from headrace_torch.hdet import HDETController, LogSpaceRule, Probe, dropout, weight_decay
+from headrace_torch.hdet import (
+    HDETController,
+    LogSpaceRule,
+    Probe,
+    ScalarHyperparameter,
+    dropout,
+    weight_decay,
+)
 
-HERE = Path(__file__).resolve().parent
-Kind = Literal["weight_decay", "dropout"]
-SEEDS, STEPS, INTERVAL, BATCH, TRAINED_ON = 10, 1200, 15, 32, 200
-SWEEPS: dict[Kind, tuple[float, ...]] = {
-    "weight_decay": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
-    "dropout": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8),
-}
-STARTS: dict[Kind, tuple[float, ...]] = {"weight_decay": (0.02, 5.0), "dropout": (0.05, 0.75)}
-FIXED: dict[Kind, float] = {"weight_decay": 0.1, "dropout": 0.3}
-
-
-class Data:
-    """Few images to learn from, so that regularisation matters; many to judge by."""
-
-    def __init__(self, seed: int) -> None:
-        digits = load_digits()
-        images, labels = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)
-        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-        self.train = images[order[:TRAINED_ON]], labels[order[:TRAINED_ON]]
-        self.held_out = images[order[TRAINED_ON:]], labels[order[TRAINED_ON:]]
-
-    def batch(self, seed: int, step: int, rank: int) -> tuple[Tensor, Tensor]:
-        generator = torch.Generator().manual_seed(1_000_003 * seed + 31 * step + 7919 * rank)
-        picked = torch.randint(TRAINED_ON, (BATCH,), generator=generator)
-        return self.train[0][picked], self.train[1][picked]
+SYNCS, INTERVAL = 50, 150
+SEEDS = range(10, 20)  # others than those on which the task and its settings were chosen
 
 
-def build(seed: int, p: float) -> nn.Sequential:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Dropout(p), nn.Linear(96, 10))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """One hyperparameter, explored from `starts` and swept over `values`; the other one is fixed."""
+
+    name: str
+    explored: Literal["weight_decay", "dropout"]
+    other: float
+    values: tuple[float, ...]
+    starts: tuple[float, ...]
+    rule: LogSpaceRule
+    shared: bool
+    seeds: range
+    intervals: tuple[int, ...]
+
+    def settings(self, value: float) -> tuple[float, float]:
+        """Weight decay and dropout."""
+        return (value, self.other) if self.explored == "weight_decay" else (self.other, value)
+
+    def sweep(self, replicas: int) -> list[list[float]]:
+        """Test losses by value, then seed."""
+        decays, dropouts = zip(*map(self.settings, self.values), strict=True)
+        return Sweep(
+            weight_decays=decays,
+            dropouts=dropouts,
+            seeds=self.seeds,
+            replicas=replicas,
+            steps=SYNCS * INTERVAL,
+            interval=INTERVAL,
+            shared=self.shared,
+        ).test_losses()
 
 
-def loss_on(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    return cross_entropy(model(batch[0]), batch[1])
+DECAYS = (0.03, 0.1, 0.3, 0.5, 0.7, 1.0, 3.0, 10.0)
+FACTORS = LogSpaceRule(gain=0.2, cap=0.2)
+STUDIES = (
+    Study(
+        name="weight decay, replicas with gradients of their own",
+        explored="weight_decay",
+        other=0.0,
+        values=DECAYS,
+        starts=(0.03, 10.0),
+        rule=FACTORS,
+        shared=False,
+        seeds=SEEDS,
+        intervals=(15, 50, INTERVAL),
+    ),
+    Study(
+        name="dropout, replicas with gradients of their own",
+        explored="dropout",
+        other=0.1,
+        values=(0.0, 0.05, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8),
+        starts=(0.05, 0.8),
+        rule=LogSpaceRule(gain=0.06, cap=0.03),
+        shared=False,
+        seeds=SEEDS,
+        intervals=(15, 50, INTERVAL),
+    ),
+    Study(
+        name="weight decay under DDP",
+        explored="weight_decay",
+        other=0.0,
+        values=DECAYS,
+        starts=(0.03, 10.0),
+        rule=FACTORS,
+        shared=True,
+        seeds=SEEDS[:3],
+        intervals=(INTERVAL,),
+    ),
+)
 
 
-def train(kind: Kind, value: float, seed: int, *, explore: bool) -> dict[str, Any]:
-    """Trains with a fixed value in this process, or explores from it over all."""
-    data, rank = Data(seed), dist.get_rank() if explore else 0
-    settings = {**FIXED, kind: value}
-    model = build(seed, settings["dropout"])
-    optimizer = AdamW(model.parameters(), lr=3e-3, weight_decay=settings["weight_decay"])
+def train(
+    study: Study, value: float, seed: int, *, explore: bool, interval: int = INTERVAL
+) -> dict[str, Any]:
+    """Trains on all ranks, exploring from a value or at that value throughout.
+
+    Where the exploration landed is the mean of the last quarter of its syncs, in the space that is explored.
+    """
+    data, rank = Data(seed), dist.get_rank()
+    decay, p = study.settings(value)
+    bare = build(seed, p)
+    model = DistributedDataParallel(bare) if study.shared else bare
+    optimizer = AdamW(model.parameters(), lr=LR, weight_decay=decay, fused=True)
     torch.manual_seed(1000 * seed + rank)
-    controller = None
-    if explore:
-        found = (
-            weight_decay(optimizer, spread=0.8, low=1e-3, high=100.0)
-            if kind == "weight_decay"
-            else dropout(model, spread=0.8, high=0.95)
-        )
-        controller = HDETController(
-            model,
-            optimizer,
-            [found],
-            sync_every=INTERVAL,
-            mode="local_grad",
-            optimizer_state="average",
-            score=Probe(model, lambda _sync: data.held_out, loss_on),
-            rule=LogSpaceRule(gain=0.2, cap=0.2),
-            seed=seed,
-        )
+    controller = HDETController(
+        model,
+        optimizer,
+        [explored(study, bare, optimizer)] if explore else [],
+        sync_every=interval,
+        mode="shared_grad" if study.shared else "local_grad",
+        optimizer_state="keep" if study.shared else "average",
+        score=Probe(model, lambda _sync: data.probe, loss_on),
+        rule=study.rule,
+        seed=seed,
+    )
     trajectory = []
-    for step in range(STEPS):
+    for step in range(SYNCS * interval):
         optimizer.zero_grad()
         loss = loss_on(model, data.batch(seed, step, rank))
         loss.backward()
         optimizer.step()
-        if controller is not None:
-            controller.observe(loss)
-            if controller.after_step() is not None:
-                trajectory.append(controller.value(kind))
-    model.eval()
+        controller.observe(loss)
+        if controller.after_step() is not None and explore:
+            trajectory.append(controller.value(study.explored))
+    bare.eval()
     with torch.no_grad():
-        held_out = float(loss_on(model, data.held_out))
-    tail = trajectory[-len(trajectory) // 4 :]
+        test = float(loss_on(bare, data.test))
+    tail = trajectory[-(len(trajectory) // 4) :]
     return {
-        "kind": kind,
+        "study": study.name,
         "seed": seed,
         "start": value,
-        "held_out_loss": held_out,
-        "landed": middle(kind, tail) if tail else value,
-        "trajectory": trajectory,
+        "interval": interval,
+        "test_loss": round(test, 5),
+        "landed": float(f"{middle(study, tail):.4g}") if tail else value,
+        "trajectory": [float(f"{one:.3g}") for one in trajectory],
     }
 
 
-def middle(kind: Kind, values: list[float]) -> float:
-    """The mean over the last quarter of the syncs, in the hyperparameter's own scale."""
-    if kind == "weight_decay":
+def explored(study: Study, model: nn.Module, optimizer: AdamW) -> ScalarHyperparameter:
+    if study.explored == "weight_decay":
+        return weight_decay(optimizer, spread=0.7, low=1e-4, high=100.0)
+    return dropout(model, spread=0.4, high=0.9, transform="identity")
+
+
+def middle(study: Study, values: list[float]) -> float:
+    if study.explored == "weight_decay":
         return math.exp(sum(map(math.log, values)) / len(values))
     return sum(values) / len(values)
 
 
 def main() -> None:
-    """The sweeps, shared out over the processes, then HDET."""
+    """The sweeps, one on each process, then HDET on all of them."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, replicas = dist.get_rank(), dist.get_world_size()
-    cases = [(kind, value, seed) for seed in range(SEEDS) for kind in SWEEPS for value in SWEEPS[kind]]
-    mine = [train(kind, value, seed, explore=False) for kind, value, seed in cases[rank::replicas]]
+    mine = {
+        study.name: study.sweep(replicas) for number, study in enumerate(STUDIES) if number % replicas == rank
+    }
     heard: list[Any] = [None] * replicas
     dist.all_gather_object(heard, mine)
-    sweep = [run for part in heard for run in part]
-    say("sweeps done")
-    hdet = []
-    for seed in range(SEEDS):
-        hdet += [train(kind, start, seed, explore=True) for kind in STARTS for start in STARTS[kind]]
-        say(f"seed {seed} explored")
+    sweeps = {name: losses for part in heard for name, losses in part.items()}
+    say("swept")
+    runs = []
+    for study in STUDIES:
+        for start in study.starts:
+            for interval in study.intervals:
+                runs += [train(study, start, seed, explore=True, interval=interval) for seed in study.seeds]
+        say(f"{study.name}: explored")
+    checked = train(STUDIES[0], DECAYS[3], SEEDS[0], explore=False)
     if rank == 0:
         record = {
-            "seeds": SEEDS,
-            "steps": STEPS,
-            "interval": INTERVAL,
-            "summary": [],
-            "sweep": sweep,
-            "hdet": hdet,
+            "syncs": SYNCS,
+            "replicas": replicas,
+            "torch": torch.__version__,
+            "batched_against_four_processes": [sweeps[STUDIES[0].name][3][0], checked["test_loss"]],
+            "studies": [
+                summary(study, sweeps[study.name], [run for run in runs if run["study"] == study.name])
+                for study in STUDIES
+            ],
         }
-        for kind in SWEEPS:
-            record["summary"] += summary(kind, sweep, hdet)
         (HERE / "digits.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
-        for line in record["summary"]:
-            print(line, flush=True)
+        draw("digits")
+        for one in record["studies"]:
+            for row in (*one["sweep"], *one["hdet"]):
+                print({key: found for key, found in row.items() if key != "trajectories"}, flush=True)
     dist.destroy_process_group()
 
 
-def summary(kind: Kind, sweep: list[dict[str, Any]], hdet: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Mean losses per value with 95 % intervals, and where HDET landed from each start."""
-    lines = []
-    for value in SWEEPS[kind]:
-        losses = [run["held_out_loss"] for run in sweep if (run["kind"], run["start"]) == (kind, value)]
-        lines.append({"kind": kind, "method": "fixed", "value": value, **interval(losses)})
-    for start in STARTS[kind]:
-        runs = [run for run in hdet if (run["kind"], run["start"]) == (kind, start)]
-        landed = sorted(run["landed"] for run in runs)
-        losses = [run["held_out_loss"] for run in runs]
-        lines.append({"kind": kind, "method": "HDET", "start": start, "landed": landed, **interval(losses)})
-    return lines
+def summary(study: Study, losses: list[list[float]], runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean losses with 95 % intervals; for HDET also where it landed, and how much of the sweep's gain it took.
+
+    The gain is from the loss at the start's value to the least mean loss of the sweep; shares are taken seed by seed.
+    With a shorter interval the run is shorter too, so its losses are not the sweep's to compare with, nor kept.
+    """
+    best = min(range(len(losses)), key=lambda number: sum(losses[number]))
+    rows: list[dict[str, Any]] = []
+    for start in study.starts:
+        for interval in study.intervals:
+            chosen = [run for run in runs if (run["start"], run["interval"]) == (start, interval)]
+            row = {
+                "start": start,
+                "interval": interval,
+                "landed": [run["landed"] for run in chosen],
+                "trajectories": [run["trajectory"] for run in chosen],
+            }
+            rows.append(row)
+            if interval != INTERVAL:
+                continue
+            was = losses[study.values.index(start)]
+            found = [run["test_loss"] for run in chosen]
+            shares = [(a - b) / (a - c) for a, b, c in zip(was, found, losses[best], strict=True)]
+            row |= {"test_loss": interval_of(found), "share_of_gain": interval_of(shares)}
+    return {
+        "name": study.name,
+        "explored": study.explored,
+        "seeds": len(study.seeds),
+        "best": study.values[best],
+        "sweep": [
+            {"value": value, "test_loss": interval_of(some)}
+            for value, some in zip(study.values, losses, strict=True)
+        ],
+        "hdet": rows,
+    }
 
 
-def interval(values: list[float]) -> dict[str, float]:
+def interval_of(values: list[float]) -> list[float]:
     """The mean and half of its 95 % interval, by Student's t."""
     from scipy.stats import t
 
     sample = torch.tensor(values, dtype=torch.float64)
     half = float(t.ppf(0.975, len(values) - 1)) * float(sample.std()) / len(values) ** 0.5
-    return {"mean_loss": float(sample.mean()), "plus_minus": half}
+    return [round(float(sample.mean()), 4), round(half, 4)]
 
 
 def say(line: str) -> None:

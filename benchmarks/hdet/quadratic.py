@@ -1,7 +1,8 @@
 """How far a learning rate that starts wrong is moved in 60 syncs: the noisy quadratic of the tests, 10 seeds, 4 ranks.
 
 Run it:  python benchmarks/hdet/quadratic.py
-It writes quadratic.json beside itself: every factor, medians, and 95 % bootstrap intervals of the medians.
+It writes quadratic.json and quadratic.svg beside itself: every factor, medians, and their 95 % bootstrap
+intervals.
 """
 
 import json
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from plots import draw
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "tests/hdet"))
@@ -43,6 +45,7 @@ def main() -> None:
                 write(found)
     finally:
         pool.close()
+    draw("quadratic")
 
 
 def write(found: list[dict[str, Any]]) -> None:

@@ -215,7 +215,9 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--workers", default="16,64")
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--first-seed", type=int, default=0, help="of the seeds, which are counted up from it")
+    parser.add_argument(
+        "--first-seed", type=int, default=0, help="of the seeds, which are counted up from it"
+    )
     parser.add_argument("--policies", default=OURS)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--keep", type=Path, help="a folder for the seeds' results, to go on from")

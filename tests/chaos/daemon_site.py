@@ -112,14 +112,15 @@ def running(process: psutil.Process) -> bool:
         return False
 
 
-def zombies() -> list[int]:
-    """Processes that ended, and whose parent, a daemon that lives, has not waited for them."""
+def zombies() -> set[int]:
+    """Processes that ended, and whose parent, a daemon that lives, has not waited for them: most of them only yet."""
     ours = psutil.Process()
-    return [
-        p.pid
-        for p in ours.children(recursive=True)
-        if p.ppid() != ours.pid and p.status() == psutil.STATUS_ZOMBIE
-    ]
+    found = set()
+    for process in ours.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.ppid() != ours.pid and process.status() == psutil.STATUS_ZOMBIE:
+                found.add(process.pid)
+    return found
 
 
 def reap(orphans: Sequence[psutil.Process]) -> None:

@@ -1,67 +1,76 @@
 """How long this machine let a process wait: for a core, and for a commit.
 
 A scenario that promises times runs this beside it, so that a time that was missed can be told from a machine that stood
-still: the thread asks for nothing but to wake up, and for one empty commit on the scenario's Postgres now and then.
+still. It is a process of its own, which asks for nothing but to wake up, and for one empty commit on the scenario's
+Postgres now and then. It notes each wait that is worth it as a line: what was waited for, when the wait was over
+(seconds of the epoch), and how long it was.
 """
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-
-import psycopg
+from dataclasses import dataclass
+from pathlib import Path
 
 TICK_S = 0.02
 COMMIT_EVERY_S = 0.2
 WORTH_NOTING_S = 0.02
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class MachineWatch:
-    """What was noted, as pairs of the time (seconds of the epoch) at the end of a wait, and its length."""
+    """What was noted, in a file."""
 
-    core: list[tuple[float, float]] = field(default_factory=list)
-    commit: list[tuple[float, float]] = field(default_factory=list)
+    path: Path
 
-    def waited_s(self, begin: float, end: float) -> dict[str, float]:
-        """The longest waits in a span of time."""
-        return {
-            name: round(max((wait for at, wait in noted if begin <= at <= end + wait), default=0.0), 3)
-            for name, noted in (("core_s", self.core), ("commit_s", self.commit))
-        }
-
-    def _wake(self, over: threading.Event) -> None:
-        while not over.is_set():
-            began = time.monotonic()
-            time.sleep(TICK_S)
-            self._note(self.core, time.monotonic() - began - TICK_S)
-
-    def _commit(self, over: threading.Event, database_url: str) -> None:
-        with psycopg.connect(database_url, autocommit=True) as conn:
-            while not over.wait(COMMIT_EVERY_S):
-                began = time.monotonic()
-                conn.execute("SELECT pg_logical_emit_message(true, 'watch', '')")
-                self._note(self.commit, time.monotonic() - began)
-
-    def _note(self, noted: list[tuple[float, float]], wait_s: float) -> None:
-        if wait_s > WORTH_NOTING_S:
-            noted.append((time.time(), wait_s))
+    def waited_s(self, begin: float = 0.0, end: float = float("inf")) -> dict[str, float]:
+        """The longest waits in a span of time, for a core and for a commit."""
+        longest = {"core": 0.0, "commit": 0.0}
+        for line in self.path.read_text().splitlines():
+            name, at, wait = line.split()
+            if begin <= float(at) <= end + float(wait):
+                longest[name] = max(longest[name], float(wait))
+        return longest
 
 
 @contextmanager
-def watched_machine(database_url: str) -> Iterator[MachineWatch]:
+def watched_machine(database_url: str, path: Path) -> Iterator[MachineWatch]:
     """Watch until the block ends."""
-    watch, over = MachineWatch(), threading.Event()
-    threads = [
-        threading.Thread(target=watch._wake, args=(over,)),
-        threading.Thread(target=watch._commit, args=(over, database_url)),
-    ]
-    for thread in threads:
-        thread.start()
+    with path.open("w") as notes:
+        process = subprocess.Popen([sys.executable, __file__, database_url], stdout=notes)
     try:
-        yield watch
+        yield MachineWatch(path)
     finally:
-        over.set()
-        for thread in threads:
-            thread.join()
+        process.terminate()
+        process.wait()
+
+
+def _note(name: str, wait_s: float) -> None:
+    if wait_s > WORTH_NOTING_S:
+        print(f"{name} {time.time():.3f} {wait_s:.3f}", flush=True)
+
+
+def _wake() -> None:
+    while True:
+        began = time.monotonic()
+        time.sleep(TICK_S)
+        _note("core", time.monotonic() - began - TICK_S)
+
+
+def _commit(database_url: str) -> None:
+    import psycopg
+
+    with psycopg.connect(database_url, autocommit=True) as conn:
+        while True:
+            time.sleep(COMMIT_EVERY_S)
+            began = time.monotonic()
+            conn.execute("SELECT pg_logical_emit_message(true, 'watch', '')")
+            _note("commit", time.monotonic() - began)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_wake, daemon=True).start()
+    _commit(sys.argv[1])

@@ -13,6 +13,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -123,15 +124,26 @@ async def hurt(
                     say(f"{killing.kills}/{times} workers killed: {dict(killing.ways)}")
                 await asyncio.sleep(rng.uniform(0, 0.5))
 
-        with watched_machine(site.database_url) as watch:
+        with watched_machine(site.database_url, folder / "machine.log") as watch:
             async with asyncio.TaskGroup() as tasks:
                 for daemon in found:
                     tasks.create_task(pursue(daemon.name))
-        left = zombies()
+        left = await lasting_zombies()
         await study.stop()
     tables = ledger.read(site.database_url, "kill-worker")
     held_up = (site.home / "logs" / "scheduler.log").read_text().count("no sweep for")
     return judged(tables, killing, len(found), len(left), watch, held_up)
+
+
+async def lasting_zombies() -> set[int]:
+    """Those that nobody waits for, however long they are looked at."""
+    left = zombies()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(5):
+            while left:
+                await asyncio.sleep(0.1)
+                left &= zombies()
+    return left
 
 
 def judged(

@@ -5,6 +5,10 @@ worker that floods the scheduler with heartbeats and reads no answer must be cut
 
 Afterwards: nothing lost, doubled or reordered; no trial interrupted, since every worker noticed in time; the
 scheduler's event loop never stood still for long; and at SIGTERM it was gone within its grace.
+
+The loop stands still for two reasons: the scheduler is busy, or its thread is ready and the machine gives it no core,
+which the kernel counts (`LoopWatch`). All is recorded; what must stay below `STALL_S`, also on a machine that others
+use, is the stall without the wait for a core.
 """
 
 import asyncio
@@ -22,6 +26,7 @@ import ledger
 import psutil
 from cluster_site import Cluster, cluster
 from fleet_study import fleet_spec, replayed, waiting_for
+from machine_watch import watched_machine
 from sim_fleet import Fleet, SimWorker
 from tcp_proxy import Link, TcpProxy, proxied
 
@@ -62,47 +67,48 @@ async def hurt(
         policy={"kind": "asha", "eta": 3, "rungs": [5, 15, 45], "variant": "promotion"},
         max_steps=45,
     )
-    async with (
-        proxied(site.addresses[0]) as proxy,
-        AsyncClient(site.address, timeout_s=60, connect_timeout_s=60) as client,
-        Fleet(
-            [
-                SimWorker(f"w{n}", (proxy.address,), step_s=lambda: rng.uniform(0.5, 1.5) * step_s)
-                for n in range(workers)
-            ]
-        ) as fleet,
-    ):
-        study = await client.create_study("streams", spec)
-        await waiting_for(lambda: all(journal.welcomed for journal in fleet.journals), "the fleet", 120)
-        rss = [scheduler.memory_info().rss]
-        async with asyncio.TaskGroup() as tasks:
-            trouble = [
-                tasks.create_task(reset(proxy, reset_every_s, rng, counts)),
-                tasks.create_task(half_open(proxy, half_open_every_s, rng, counts)),
-                tasks.create_task(never_read(site.addresses[0])),
-                tasks.create_task(watch_the_deaf_one(client, counts)),
-            ]
-            end = time.monotonic() + minutes * 60
-            while (left := end - time.monotonic()) > 0:
-                await asyncio.sleep(min(left, 15.0))
-                rss.append(scheduler.memory_info().rss)
-                acked = sum(len(journal.acked) for journal in fleet.journals)
-                say(f"{acked} messages acknowledged; {counts}; scheduler {rss[-1] / 1e6:.0f} MB")
-            for task in trouble:
-                task.cancel()
-        for link in list(proxy.links):
-            link.cut()
-        await study.pause()
-        await study.stop()
-        await waiting_for(
-            lambda: all(worker.at_rest for worker in fleet.workers), "the last acknowledgements", 120
-        )
-        again = await asyncio.to_thread(replayed, site.address, "streams")
-        tables = await asyncio.to_thread(ledger.read, site.database_url, "streams")
-        began = time.monotonic()
-        assert site.kill(scheduler, signal.SIGTERM)
-        await waiting_for(lambda: not scheduler.is_running(), "the scheduler's end", GRACE_S + 15)
-        drained_s = time.monotonic() - began
+    with watched_machine(site.database_url, site.home / "machine.log") as machine:
+        async with (
+            proxied(site.addresses[0]) as proxy,
+            AsyncClient(site.address, timeout_s=60, connect_timeout_s=60) as client,
+            Fleet(
+                [
+                    SimWorker(f"w{n}", (proxy.address,), step_s=lambda: rng.uniform(0.5, 1.5) * step_s)
+                    for n in range(workers)
+                ]
+            ) as fleet,
+        ):
+            study = await client.create_study("streams", spec)
+            await waiting_for(lambda: all(journal.welcomed for journal in fleet.journals), "the fleet", 120)
+            rss = [scheduler.memory_info().rss]
+            async with asyncio.TaskGroup() as tasks:
+                trouble = [
+                    tasks.create_task(reset(proxy, reset_every_s, rng, counts)),
+                    tasks.create_task(half_open(proxy, half_open_every_s, rng, counts)),
+                    tasks.create_task(never_read(site.addresses[0])),
+                    tasks.create_task(watch_the_deaf_one(client, counts)),
+                ]
+                end = time.monotonic() + minutes * 60
+                while (left := end - time.monotonic()) > 0:
+                    await asyncio.sleep(min(left, 15.0))
+                    rss.append(scheduler.memory_info().rss)
+                    acked = sum(len(journal.acked) for journal in fleet.journals)
+                    say(f"{acked} messages acknowledged; {counts}; scheduler {rss[-1] / 1e6:.0f} MB")
+                for task in trouble:
+                    task.cancel()
+            for link in list(proxy.links):
+                link.cut()
+            await study.pause()
+            await study.stop()
+            await waiting_for(
+                lambda: all(worker.at_rest for worker in fleet.workers), "the last acknowledgements", 120
+            )
+            again = await asyncio.to_thread(replayed, site.address, "streams")
+            tables = await asyncio.to_thread(ledger.read, site.database_url, "streams")
+            began = time.monotonic()
+            assert site.kill(scheduler, signal.SIGTERM)
+            await waiting_for(lambda: not scheduler.is_running(), "the scheduler's end", GRACE_S + 15)
+            drained_s = time.monotonic() - began
     verdict = ledger.compare(tables, fleet.journals, interruptions_allowed=True)
     name = "scheduler-1" if len(site.addresses) > 1 else "scheduler"
     watched = _stalls(site.home / "logs" / f"{name}.log")
@@ -125,11 +131,12 @@ async def hurt(
         },
         "drained_s": round(drained_s, 2),
         **watched,
+        "another_process_waited_s": machine.waited_s(),
         "holds": verdict.clean
         and again.identical
         and counts["cut_off_after_s"] is not None
         and drained_s <= GRACE_S
-        and watched["longest_stall_ms"] < STALL_S * 1e3,
+        and watched["longest_stall_without_wait_for_a_core_ms"] < STALL_S * 1e3,
     }
 
 
@@ -190,16 +197,18 @@ def _at(site: Cluster, address: str) -> psutil.Process | None:
 def _stalls(log: Path) -> dict[str, Any]:
     """What the scheduler says of its event loop when it ends."""
     found = re.findall(
-        r"longest stall (\d+) ms, longest computation (\d+) ms; over \d+ ms: (\d+) stalls, (\d+) computations",
+        r"longest stall (\d+) ms, (\d+) ms without the wait for a core, longest computation (\d+) ms; "
+        r"over \d+ ms: (\d+) stalls, (\d+) without",
         log.read_text(),
     )
     assert found, "the scheduler said nothing of its event loop"
-    stall, computation, stalls, computations = map(int, found[-1])
+    stall, own, computation, stalls, own_stalls = map(int, found[-1])
     return {
         "longest_stall_ms": stall,
+        "longest_stall_without_wait_for_a_core_ms": own,
         "longest_computation_ms": computation,
         "stalls_over_50_ms": stalls,
-        "computations_over_50_ms": computations,
+        "stalls_without_wait_for_a_core_over_50_ms": own_stalls,
     }
 
 

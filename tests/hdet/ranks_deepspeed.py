@@ -1,11 +1,14 @@
-"""A DeepSpeed engine on the CPU, at ZeRO stages 0 and 1."""
+"""DeepSpeed engines on the CPU: data-parallel at ZeRO stages 0 and 1, and two replicas of a two-stage pipeline."""
 
 import os
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
 from ranks_tasks import flat, largest_difference, loss_on, network, samples
+from torch import nn
+from torch.nn.functional import mse_loss
 from torch.optim.lr_scheduler import ConstantLR
 
 from headrace_torch.hdet import (
@@ -17,7 +20,7 @@ from headrace_torch.hdet import (
 )
 
 
-def engine(stage: int) -> Any:
+def engine(stage: int, model: Callable[[], nn.Module] = network, **settings: Any) -> Any:
     """Returns an engine on this rank, in the group that there is."""
     os.environ |= {
         "DS_ACCELERATOR": "cpu",
@@ -27,13 +30,19 @@ def engine(stage: int) -> Any:
     }
     import deepspeed
 
+    # A faster all-reduce in shared memory, which DeepSpeed would compile now for a minute; gloo's own does here.
+    deepspeed.ops.__compatible_ops__.pop("deepspeed_shm_comm", None)
+    deepspeed.utils.groups.mpu = (
+        None  # the pipeline of an earlier test, which DeepSpeed keeps for the process
+    )
     deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
     return deepspeed.initialize(
-        model=network(0),
+        model=model(),
         config={
             "train_micro_batch_size_per_gpu": 8,
             "optimizer": {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}},
             "zero_optimization": {"stage": stage},
+            **settings,
         },
     )[0]
 
@@ -58,6 +67,46 @@ def data_parallel() -> dict[str, Any]:
             scheduler.step(loss)
             apart.append(largest_difference(flat(made.module)))
     return {"apart": apart, "replicas": group.size}
+
+
+def pipeline() -> dict[str, Any]:
+    """Trains four batches of two micro-batches on two replicas of two stages, with a sync after two.
+
+    Returns how far the two copies of this rank's stage were apart, what each replica was scored by, and its own
+    mean loss of the last interval.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = engine(0, staged, gradient_accumulation_steps=2, steps_per_print=1000)
+        group = deepspeed_replicas(made)
+        controller = HDETController(
+            made.module, made.optimizer, learning_rates(made.optimizer, spread=0.5), group, sync_every=2
+        )
+        scheduler = HDETScheduler(ConstantLR(made.optimizer, factor=1.0), controller)
+        apart, own = [], []
+        report = None
+        for step in range(4):
+            made.train_batch(data_iter=iter([samples(2 * step + micro, group.rank) for micro in range(2)]))
+            own.append(float(made.dp_group_loss))
+            report = scheduler.step(made.dp_group_loss)
+            apart.append(largest_difference(flat(made.module), group.across))
+    assert report is not None
+    return {
+        "stage": made.stage_id,
+        "replica": group.rank,
+        "replicas": group.size,
+        "apart": apart,
+        "losses": report.losses,
+        "own": sum(own[2:]) / 2,
+        "parameters": flat(made.module).numel(),
+    }
+
+
+def staged() -> nn.Module:
+    """The network of the other tests, as two stages of different sizes."""
+    from deepspeed.pipe import PipelineModule
+
+    return PipelineModule(layers=list(network(0)), num_stages=2, loss_fn=mse_loss, partition_method="uniform")
 
 
 def sharded() -> tuple[str, str]:

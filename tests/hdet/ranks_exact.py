@@ -1,7 +1,5 @@
-"""What ranks do in the tests of exactness: equal to DDP, rates from the first step, formulas, resume, generators."""
+"""What ranks do in the tests of exactness: equal to DDP, rates from the first step, formulas, generators."""
 
-import copy
-import io
 import random
 from typing import Any, Literal
 
@@ -16,11 +14,12 @@ from ranks_tasks import (
     quadratic_batches,
     samples,
     share_gradients,
+    shared_step,
 )
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import SGD, Adam, Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
+from torch.optim import SGD, Adam
+from torch.optim.lr_scheduler import OneCycleLR
 
 from headrace_torch.hdet import (
     HDETController,
@@ -85,7 +84,7 @@ def rates_from_the_first_step(api: Api, alpha: float = 0.3, steps: int = 12) -> 
     ratios, differences = [], []
     for step in range(steps):
         ratios.append(optimizer.param_groups[0]["lr"] / plain.param_groups[0]["lr"])
-        _step(model, optimizer, samples(step, dist.get_rank()))
+        shared_step(model, optimizer, samples(step, dist.get_rank()))
         plain.step()
         bare.step()
         report = scheduler.step(1.0)
@@ -228,83 +227,6 @@ def floor_without_signal(syncs: int = 40, interval: int = 3, warmup: int = 31) -
         optimizer.step()
         scheduler.step(2.5)
     return reports[-1].hyperparameters[0].center / (0.1 / 25 / 1e4)
-
-
-def resumed_equals_straight(api: Api, at: int, steps: int = 16, interval: int = 5) -> bool:
-    """Trains straight, and again with a save at step `at` loaded into fresh objects; compares every bit of both."""
-    straight = _Run(api, interval)
-    straight.train(0, steps)
-    first = _Run(api, interval)
-    first.train(0, at)
-    file = io.BytesIO()
-    torch.save(first.state(), file)
-    file.seek(0)
-    second = _Run(api, interval, seed=99)  # other weights, until the checkpoint is loaded
-    second.load(torch.load(file, weights_only=True))
-    second.train(at, steps)
-    return straight.outcome() == second.outcome()
-
-
-class _Run:
-    """A run with dropout and Adam, whose every future step depends on all that a checkpoint must hold."""
-
-    def __init__(self, api: Api, interval: int, seed: int = 4) -> None:
-        with torch.random.fork_rng():
-            self.model = network(seed, norm=True, dropout=0.2)
-        self.optimizer: Optimizer = Adam(self.model.parameters(), lr=0.01)
-        self.scheduler: OneCycleAutoLR | HDETScheduler
-        torch.manual_seed(dist.get_rank())
-        if api == "one_cycle":
-            self.scheduler = OneCycleAutoLR(
-                self.optimizer,
-                max_lr=0.05,
-                total_steps=100,
-                ensemble_lr_spread_ratio=0.3,
-                model_sync_interval=interval,
-                auto_lr_warmup_steps=3,
-                enable_auto_lr=True,
-                loss_scale=0.1,
-            )
-        else:
-            controller = HDETController(
-                self.model, self.optimizer, learning_rates(self.optimizer, spread=0.3), sync_every=interval
-            )
-            self.scheduler = HDETScheduler(CosineAnnealingLR(self.optimizer, T_max=100), controller)
-
-    def train(self, start: int, end: int) -> None:
-        for step in range(start, end):
-            loss = _step(self.model, self.optimizer, samples(step, dist.get_rank()))
-            self.scheduler.step(loss)
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scheduler": self.scheduler.state_dict(),
-            "rng": torch.get_rng_state(),
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scheduler.load_state_dict(state["scheduler"])
-        torch.set_rng_state(state["rng"])
-
-    def outcome(self) -> tuple[bytes, str, str]:
-        return (
-            flat(self.model).numpy().tobytes(),
-            repr(self.optimizer.state_dict()),
-            repr(copy.deepcopy(self.scheduler.state_dict())),
-        )
-
-
-def _step(model: nn.Module, optimizer: Optimizer, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    loss = loss_on(model, batch)
-    optimizer.zero_grad()
-    loss.backward()
-    share_gradients(model)
-    optimizer.step()
-    return loss.detach()
 
 
 def mean_against_plain(steps: int = 40) -> float:

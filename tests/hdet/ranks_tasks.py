@@ -1,11 +1,13 @@
 """Small tasks that ranks train on: a noisy quadratic, and a network on a fixed random teacher."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
+from torch.optim import Optimizer
 
 
 class Quadratic(nn.Module):
@@ -69,6 +71,13 @@ def largest_difference(vector: Tensor, group: dist.ProcessGroup | None = None) -
     return float((high - low).abs().max())
 
 
+def gathered(value: float) -> list[float]:
+    """Every rank's value, in the order of ranks."""
+    heard: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(heard, value)
+    return heard
+
+
 def share_gradients(*models: nn.Module) -> None:
     """What DDP does, for several models in one call: the mean of the gradients over all ranks."""
     grads = [p.grad for model in models for p in model.parameters() if p.grad is not None]
@@ -79,3 +88,13 @@ def share_gradients(*models: nn.Module) -> None:
     for g in grads:
         g.copy_(joined[offset : offset + g.numel()].view_as(g))
         offset += g.numel()
+
+
+def shared_step(model: nn.Module, optimizer: Optimizer, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """A step on the mean gradient; returns this rank's loss."""
+    loss = loss_on(model, batch)
+    optimizer.zero_grad()
+    loss.backward()
+    share_gradients(model)
+    optimizer.step()
+    return loss.detach()

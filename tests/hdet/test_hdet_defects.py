@@ -94,7 +94,7 @@ def test_7_a_state_holds_what_the_next_permutation_needs(ranks: RankPool) -> Non
     Ours follow from a counter.
     """
     for at in (10, 13):
-        assert all(ranks.run("ranks_exact:resumed_equals_straight", api="one_cycle", at=at))
+        assert all(ranks.run("ranks_resume:resumed_equals_straight", api="one_cycle", at=at))
     first, second = (torch.Generator().manual_seed(1024) for _ in range(2))
     torch.randperm(4, generator=first)  # the straight run has drawn once when the checkpoint is written
     straight = [torch.randperm(4, generator=first).tolist() for _ in range(3)]

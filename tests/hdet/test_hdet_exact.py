@@ -108,7 +108,7 @@ def test_without_a_signal_the_rate_ends_at_the_floor_of_one_cycle(ranks: RankPoo
 @pytest.mark.parametrize("at", [10, 13], ids=["at a sync point", "in the middle of an interval"])
 @pytest.mark.parametrize("api", APIS)
 def test_resume_is_bitwise(ranks: RankPool, api: str, at: int) -> None:
-    assert ranks.run("ranks_exact:resumed_equals_straight", api=api, at=at) == [True] * 4
+    assert ranks.run("ranks_resume:resumed_equals_straight", api=api, at=at) == [True] * 4
 
 
 def test_with_shared_gradients_the_mean_of_the_replicas_is_the_plain_trajectory(ranks: RankPool) -> None:

@@ -76,14 +76,14 @@ def test_float16_parameters_are_added_up_in_float32(ranks: RankPool) -> None:
 @pytest.mark.parametrize(("no_sync", "autocast"), [(False, False), (True, False), (False, True)])
 def test_works_under_ddp(ranks: RankPool, no_sync: bool, autocast: bool) -> None:
     for difference, reports, apart in ranks.run(
-        "ranks_policies:under_ddp", no_sync=no_sync, autocast=autocast
+        "ranks_wrappers:under_ddp", no_sync=no_sync, autocast=autocast
     ):
         assert (difference, reports) == (0.0, 2)
         assert apart > 0
 
 
 def test_hybrid_sharding_averages_over_the_replicate_dimension_only(ranks: RankPool) -> None:
-    answers = ranks.run("ranks_policies:hybrid_sharding")
+    answers = ranks.run("ranks_wrappers:hybrid_sharding")
     assert [answer["replica"] for answer in answers] == [0, 0, 1, 1]
     assert {answer["size"] for answer in answers} == {2}
     assert all(answer["apart"] > 1e-4 for answer in answers)
@@ -103,13 +103,13 @@ def test_hybrid_sharding_averages_over_the_replicate_dimension_only(ranks: RankP
     ],
 )
 def test_shards_are_refused_with_the_reason_on_every_rank(ranks: RankPool, kind: str, reason: str) -> None:
-    texts = ranks.run("ranks_policies:refused", kind=kind)
+    texts = ranks.run("ranks_wrappers:refused", kind=kind)
     assert len(set(texts)) == 1
     assert reason in texts[0]
 
 
 def test_a_replica_of_several_ranks_is_scored_by_those_that_see_a_loss(ranks: RankPool) -> None:
-    for losses, weights in ranks.run("ranks_policies:stages"):
+    for losses, weights in ranks.run("ranks_wrappers:stages"):
         assert losses == [3.0, 4.0]
         assert weights == [10.5, 20.5, 10.5, 20.5]  # stage by stage, not mixed
 
@@ -122,27 +122,34 @@ def test_warm_init_has_the_paper_s_size_and_survives_the_constructor(ranks: Rank
 
 
 def test_several_hyperparameters_at_once(ranks: RankPool) -> None:
-    rates, decays, dropouts = ranks.run("ranks_policies:hyperparameters_at_once")[0]
+    rates, decays, dropouts = ranks.run("ranks_explorations:hyperparameters_at_once")[0]
     middle = sum(rates) / 4
     assert sorted(rate / middle for rate in rates) == pytest.approx(multipliers(4, 1 / 9))
     assert len({round(one, 9) for one in decays}) == len({round(one, 9) for one in dropouts}) == 4
 
 
 def test_dropout_scored_by_its_own_loss_draws_a_warning(ranks: RankPool) -> None:
-    assert "the training loss is biased for dropout" in ranks.run("ranks_policies:loss_bias")[0]
+    assert "the training loss is biased for dropout" in ranks.run("ranks_explorations:loss_bias")[0]
 
 
 def test_dropout_lands_near_its_optimum_with_a_probe_and_collapses_without(ranks: RankPool) -> None:
     task = {"syncs": 50, "interval": 12, "start": 0.45, "best": 0.2}
-    with_probe = ranks.run("ranks_policies:dropout_exploration", probed=True, **task)[0]
+    with_probe = ranks.run("ranks_explorations:dropout_exploration", probed=True, **task)[0]
     assert all(0.1 <= value <= 0.3 for value in with_probe[-10:]), with_probe
-    without = ranks.run("ranks_policies:dropout_exploration", probed=False, **task)[0]
+    without = ranks.run("ranks_explorations:dropout_exploration", probed=False, **task)[0]
     assert without[-1] < 0.05, without
+
+
+def test_dropout_rises_from_next_to_nothing_on_its_own_scale(ranks: RankPool) -> None:
+    """Around p = 0.01 the fan in log-odds is next to nothing wide; on p itself it is as wide as anywhere."""
+    task = {"syncs": 30, "interval": 12, "start": 0.01, "best": 0.2, "spread": 0.3}
+    found = ranks.run("ranks_explorations:dropout_exploration", probed=True, transform="identity", **task)[0]
+    assert all(0.1 <= value <= 0.3 for value in found[-10:]), found
 
 
 def test_a_sync_costs_less_than_a_step_of_ten_million_parameters(ranks: RankPool) -> None:
     """At T=1000 that is an overhead below 0.1 %. Both are medians of the slowest rank."""
-    seen = ranks.run("ranks_policies:overhead")
+    seen = ranks.run("ranks_wrappers:overhead")
     assert seen[0]["parameters"] >= 10_000_000
     assert seen[0]["bytes"] == 4 * seen[0]["parameters"]
     step_s, sync_s = (max(one[key] for one in seen) for key in ("step_s", "sync_s"))

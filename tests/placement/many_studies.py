@@ -132,7 +132,7 @@ class ManyStudies:
         if state.wants_placement and not state.study.state.ended:
             slots_left = self._place(one, state, len(live))
         if state.study.state.ended and not before.state.ended:
-            core.finish(state)
+            core.finish(state, state.trials)
             slots_left = True
         self._write(one, state)
         self.check()

@@ -15,7 +15,8 @@ from headrace_services.scheduler.arrivals import Accepted, Kick, ReportArrived, 
 from headrace_services.scheduler.events import trial_created
 from headrace_services.scheduler.records import Checkpoint, Decision, Lease, Trial
 from headrace_services.scheduler.step.cache import StudyCache
-from headrace_services.scheduler.step.transaction import StepResult, Submission, run_step
+from headrace_services.scheduler.step.submissions import Submission
+from headrace_services.scheduler.step.transaction import StepResult, run_step
 from headrace_services.scheduler.store import heartbeats, placement, studies, tables, workers
 from headrace_services.scheduler.store.database import open_engine, transaction
 

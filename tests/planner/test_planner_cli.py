@@ -146,6 +146,31 @@ def test_calibration(tmp_path: Path) -> None:
     assert json.loads(out.read_text())["mine"]["constants"] == told["constants"]
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zero-bubble"])
+def test_shares_of_a_stage_are_the_whole_iteration(tmp_path: Path, schedule: str) -> None:
+    """Every stage's bar is as wide as every other's, and its bubble is what its passes leave."""
+    chunks = ["--chunks", "2"] if schedule == "interleaved" else []
+    run("gpt3-175b", "a100-64", "--batch", "64", "--schedule", schedule, *chunks, "--out", str(tmp_path))
+    root = ET.fromstring((tmp_path / "timeline.svg").read_text())
+    svg = "{http://www.w3.org/2000/svg}"
+    bars: dict[str, dict[str, float]] = {}
+    widths: dict[str, float] = {}
+    for rect in root.iter(f"{svg}rect"):
+        title = rect.find(f"{svg}title")
+        if title is None or title.text is None or "micro-batch" in title.text:
+            continue
+        what, seconds = title.text.removesuffix(" s").split(": ")
+        bars.setdefault(rect.attrib["y"], {})[what] = float(seconds)
+        widths[rect.attrib["y"]] = widths.get(rect.attrib["y"], 0.0) + float(rect.attrib["width"])
+    record = json.loads((tmp_path / "plan.json").read_text())
+    assert len(bars) == len(record["stages"])
+    assert max(widths.values()) - min(widths.values()) < 1
+    for parts in bars.values():
+        assert sum(parts.values()) == pytest.approx(record["iteration_s"], rel=0.01)
+        assert parts["forward"] < parts["backward"] + parts.get("weight gradients", 0.0)
+        assert parts["bubble"] > 0
+
+
 @pytest.mark.parametrize("text", ["", "gpus,tp\n1,2\n", "gpus\nx\n"])
 def test_rows_that_are_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "rows.csv"

@@ -8,7 +8,7 @@ import pytest
 from headrace_services.planner import catalogue
 from headrace_services.planner.blocks import dense_block, gpt
 from headrace_services.planner.collectives import Group, all_reduce_s, group
-from headrace_services.planner.degrees import Degrees
+from headrace_services.planner.degrees import Degrees, stages_part
 from headrace_services.planner.layer_cost import AttentionKernel, Shape, layer_times
 from headrace_services.planner.memory import (
     ZeroStage,
@@ -18,6 +18,7 @@ from headrace_services.planner.memory import (
     static_bytes,
 )
 from headrace_services.planner.schedules import Schedule, in_flight
+from headrace_services.planner.stage_cost import transfer_s
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "planner" / "data"
 GIB = 2**30
@@ -117,6 +118,27 @@ def test_groups_follow_megatrons_order() -> None:
     assert group(16, 4, 8) == Group(per_node=2, nodes=8)
     assert group(4, 8, 8) == Group(per_node=1, nodes=4)
     assert group(3, 2, 8) == Group(per_node=3, nodes=1)
+
+
+def test_small_stages_share_a_node() -> None:
+    cluster = catalogue.cluster("a100-16")
+    assert stages_part(Degrees(d=1, m=4, o=1, s=4, mu=4), cluster) == (False, True, False)
+    assert stages_part(Degrees(d=2, m=4, o=1, s=2, mu=4), cluster) == (True,)
+    assert stages_part(Degrees(d=3, m=1, o=1, s=5, mu=4), cluster) == (False, True, True, False)
+    inside = stages_part(Degrees(d=1, m=2, o=1, s=4, mu=4), catalogue.cluster("a100-8"))
+    assert inside == (False, False, False)
+
+
+@pytest.mark.parametrize("sp", [True, False])
+def test_a_sequence_that_stays_split_is_not_gathered_between_stages(sp: bool) -> None:
+    """Shards alone cross between stages; without sequence parallelism their receivers put them together."""
+    cluster = catalogue.cluster("a100-16")
+    device, constants = cluster.device, cluster.device.efficiencies
+    volume = 2 * 4 * 2048 * 8192
+    received = transfer_s(8192, shape(4, 2048, 4, AttentionKernel.FLASH, sp=sp), 0.0, cluster)
+    link = device.link_bandwidth * constants.link
+    moved = volume / 4 if sp else volume
+    assert received == pytest.approx(constants.transfer_s + moved / link, rel=1e-9)
 
 
 def test_more_tensor_ranks_compute_less_and_talk_more() -> None:

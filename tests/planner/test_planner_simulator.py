@@ -2,9 +2,13 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
+from headrace_services.planner import catalogue
+from headrace_services.planner.costing import Costing, Request
+from headrace_services.planner.degrees import Degrees
 from headrace_services.planner.schedules import Pass, Schedule, Step, fill_share, in_flight, order
 from headrace_services.planner.simulator import (
     StageTimes,
@@ -31,13 +35,11 @@ def equal(schedule: Schedule, s: int) -> list[StageTimes]:
 
 @pytest.mark.parametrize(("schedule", "s", "mu", "v"), CASES)
 def test_equal_stages_match_the_closed_form(schedule: Schedule, s: int, mu: int, v: int) -> None:
-    if schedule is Schedule.ZERO_BUBBLE and mu < s:
-        pytest.skip("zero-bubble fills its bubbles from µ ≥ s on")
     stages = equal(schedule, s)
     simulation = simulate(schedule, stages, mu, v)
     v = 1 if s == 1 else v
     assert simulation.total_s == pytest.approx(
-        closed_form_s(stages, mu, fill_share(schedule, s, v)), rel=1e-9
+        closed_form_s(stages, mu, fill_share(schedule, s, mu, v)), rel=1e-9
     )
 
 
@@ -60,6 +62,105 @@ def test_every_pass_runs_once_and_in_time(schedule: Schedule, s: int, mu: int, v
         assert len(events) == len(wanted)
         for one, next_ in itertools.pairwise(events):
             assert next_.start_s >= one.end_s - 1e-9
+
+
+def unequal_passes(rng: random.Random) -> tuple[float, float, float]:
+    """F, B and W of one stage, any of which may be the longest."""
+    return rng.uniform(0.1, 3), rng.uniform(0.1, 3), rng.uniform(0.05, 3)
+
+
+def longest_path_s(stages: list[StageTimes], orders: list[list[Step]]) -> float:
+    """An oracle that shares nothing with the simulator but its steps: the longest path through what must wait.
+
+    A step waits for the one before it on its stage; F for F of the stage before; B for F of its own stage and B of the
+    stage behind; W for B. Found by relaxing until nothing moves."""
+    last = len(stages) - 1
+    takes = [
+        {Pass.FORWARD: one.forward_s, Pass.BACKWARD: one.backward_s - one.weight_s, Pass.WEIGHT: one.weight_s}
+        for one in stages
+    ]
+    ends = {(j, step): 0.0 for j, steps in enumerate(orders) for step in steps}
+    moved = True
+    while moved:
+        moved = False
+        for j, steps in enumerate(orders):
+            for position, step in enumerate(steps):
+                waits = [(j, steps[position - 1])] if position else []
+                match step.kind:
+                    case Pass.FORWARD:
+                        waits += [(j - 1, step)] if j else []
+                    case Pass.BACKWARD:
+                        waits.append((j, Step(Pass.FORWARD, step.micro_batch)))
+                        waits += [(j + 1, step)] if j < last else []
+                    case Pass.WEIGHT:
+                        waits.append((j, Step(Pass.BACKWARD, step.micro_batch)))
+                end = max((ends[one] for one in waits), default=0.0) + takes[j][step.kind]
+                if end > ends[j, step]:
+                    ends[j, step] = end
+                    moved = True
+    return max(ends[j, steps[-1]] + stages[j].tail_s for j, steps in enumerate(orders))
+
+
+@pytest.mark.parametrize("schedule", [Schedule.ZERO_BUBBLE, Schedule.ONE_F_ONE_B, Schedule.GPIPE])
+def test_simulation_is_the_longest_path(schedule: Schedule) -> None:
+    """Unequal stages, unequal F, B and W, more and fewer micro-batches than stages."""
+    rng = random.Random(7)
+    for _ in range(60):
+        s, mu = rng.randint(1, 6), rng.randint(1, 9)
+        stages = []
+        for _ in range(s):
+            forward, back, weight = unequal_passes(rng)
+            stages.append(
+                StageTimes(
+                    forward_s=forward, backward_s=back + weight, weight_s=weight, tail_s=rng.uniform(0, 2)
+                )
+            )
+        plain = stages
+        if schedule is not Schedule.ZERO_BUBBLE:
+            plain = [replace(one, weight_s=0.0) for one in stages]
+        orders = [order(schedule, j, s, mu) for j in range(s)]
+        total = simulate(schedule, stages, mu).total_s
+        assert total == pytest.approx(longest_path_s(plain, orders), rel=1e-12)
+        assert total >= lower_bound_s(schedule, stages, mu) * (1 - 1e-12)
+
+
+def test_zero_bubble_matches_its_closed_form_with_unequal_passes() -> None:
+    """F, B and W of any lengths with W the shortest, as the cost model has it; any µ and s."""
+    rng = random.Random(3)
+    for _ in range(300):
+        forward, back, other = unequal_passes(rng)
+        weight = min(forward, back, other)
+        s, mu = rng.randint(1, 9), rng.randint(1, 20)
+        stages = [StageTimes(forward_s=forward, backward_s=back + weight, weight_s=weight, tail_s=0.5)] * s
+        closed = closed_form_s(stages, mu, fill_share(Schedule.ZERO_BUBBLE, s, mu))
+        assert simulate(Schedule.ZERO_BUBBLE, stages, mu).total_s == pytest.approx(closed, rel=1e-9)
+
+
+def test_zero_bubble_with_long_weight_gradients_leaves_bubbles() -> None:
+    """µ ≥ s: a bubble holds only as much of W as the shortest of F, B and W is long."""
+    rng = random.Random(4)
+    longer = 0
+    for _ in range(300):
+        forward, back, weight = unequal_passes(rng)
+        s = rng.randint(2, 8)
+        mu = s + rng.randint(0, 12)
+        stages = [StageTimes(forward_s=forward, backward_s=back + weight, weight_s=weight)] * s
+        total = simulate(Schedule.ZERO_BUBBLE, stages, mu).total_s
+        bubble = forward + back - min(forward, back, weight)
+        assert total == pytest.approx(mu * (forward + back + weight) + (s - 1) * bubble, rel=1e-9)
+        closed = closed_form_s(stages, mu, fill_share(Schedule.ZERO_BUBBLE, s, mu))
+        assert total >= closed * (1 - 1e-12)
+        longer += total > closed * (1 + 1e-9)
+    assert longer > 100
+
+
+def test_weight_gradients_are_the_shortest_pass_of_every_layer() -> None:
+    """What the closed form rests on, for the blocks and heads of all presets."""
+    for name in ("gpt3-125m", "gpt3-175b", "llama3-70b", "mixtral-8x7b", "deepseek-v3"):
+        request = Request(model=catalogue.model(name), cluster=catalogue.cluster("a100-64"), batch=64)
+        for d, m in ((64, 1), (8, 8)):
+            for one in Costing(request).times(Degrees(d=d, m=m, o=1, s=1, mu=64 // d)):
+                assert one.weight_s <= min(one.forward_s, one.backward_s - one.weight_s) * (1 + 1e-9)
 
 
 def test_simulation_is_never_below_the_lower_bound() -> None:

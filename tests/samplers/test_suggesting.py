@@ -29,7 +29,7 @@ from headrace_services.scheduler.arrivals import (
 from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.records import Event, Proposal
 from headrace_services.scheduler.samplers import Suggestion
-from headrace_services.scheduler.step.transaction import Submission
+from headrace_services.scheduler.step.submissions import Submission
 from headrace_services.scheduler.store import studies, tables
 from headrace_services.scheduler.store.database import open_engine, transaction
 from headrace_services.scheduler.suggesting import suggester as module

@@ -24,7 +24,8 @@ from headrace_services.scheduler.arrivals import (
 from headrace_services.scheduler.records import Checkpoint, Decision, Lease
 from headrace_services.scheduler.rpc import convert as rpc_convert
 from headrace_services.scheduler.step.cache import StudyCache
-from headrace_services.scheduler.step.transaction import StepResult, Submission, run_step
+from headrace_services.scheduler.step.submissions import Submission
+from headrace_services.scheduler.step.transaction import StepResult, run_step
 from headrace_services.scheduler.store import history, tables, workers
 from headrace_services.scheduler.store.database import transaction
 

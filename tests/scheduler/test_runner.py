@@ -11,7 +11,8 @@ from headrace.errors import DrainingError
 from headrace_services.scheduler.arrivals import Accepted, Arrival, Kick, PauseTrial
 from headrace_services.scheduler.step import runner as module
 from headrace_services.scheduler.step.runner import StudyRunner
-from headrace_services.scheduler.step.transaction import Settled, StepResult, Submission
+from headrace_services.scheduler.step.submissions import Settled, Submission
+from headrace_services.scheduler.step.transaction import StepResult
 from headrace_services.scheduler.store.requests import Request
 
 

@@ -10,7 +10,8 @@ from headrace_services.scheduler.arrivals import Accepted, AddTrials, PauseTrial
 from headrace_services.scheduler.records import Trial
 from headrace_services.scheduler.step import live
 from headrace_services.scheduler.step.runner import StudyRunner
-from headrace_services.scheduler.step.transaction import StepResult, Submission
+from headrace_services.scheduler.step.submissions import Submission
+from headrace_services.scheduler.step.transaction import StepResult
 from headrace_services.scheduler.store import step_reads, tables
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.step_writes import is_stale_copy

@@ -1,22 +1,27 @@
-"""Fitting a cluster's constants to measured rows, and saying how well they predict rows that were not fitted.
+"""Fitting a cluster's constants to measured rows.
 
 Log-errors are minimised with a soft-L1 loss (a measured run that something else slowed down must not bend the rest)
 and a weak pull towards the start values, so that a constant that no row tells about stays where physics puts it. All
 constants are positive; shares of a peak stay below 1.
+
+Formulas are smooth in the sizes of a layer and kernels are not, so blocks and heads of a shape that several rows share
+then get a factor of their own (`MeasuredShape`), pulled towards 1. Factors come second: fitted together with the
+constants they take over what the formulas should explain, and shapes that nobody measured are predicted worse.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
-from scipy.stats import spearmanr
 
-from headrace_services.planner.cluster import Cluster, Efficiencies
+from headrace_services.planner.blocks import dense_block, head
+from headrace_services.planner.cluster import Cluster, Efficiencies, MeasuredShape
 from headrace_services.planner.measured import Rows, predicted_s
+from headrace_services.planner.model import LayerKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,47 +62,39 @@ RANGES: Final[Mapping[str, Range]] = MappingProxyType(
 )
 SCALE: Final = 0.05
 """Log-error from which the loss grows linearly."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accuracy:
-    """Shares by which predictions miss."""
-
-    rows: int
-    median: float
-    mean: float
-    largest: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
-    """Whether predictions order the plans of one model (same devices and batch) as the measurements do."""
-
-    model: str
-    rows: int
-    spearman: float
-    regret: float
-    """How much slower the plan that is predicted fastest was than the fastest one."""
-    accuracy: Accuracy
+SPREAD: Final = 0.1
+"""Log-error by which kernels of one shape usually differ from the formulas."""
+LEAST_ROWS: Final = 3
+"""Rows that share a shape before it gets a factor: fewer cannot tell its time from their own noise."""
+SHAPE: Final = ("hidden", "heads", "seq", "tp", "micro_batch")
 
 
 def start() -> Efficiencies:
     """Constants before any fit: physics and guesses."""
-    return Efficiencies(**{name: one.start for name, one in RANGES.items()})
+    values: dict[str, Any] = {name: one.start for name, one in RANGES.items()}
+    return Efficiencies(**values)
 
 
 def fit(rows: Rows, cluster: Cluster) -> Efficiencies:
-    """The constants that predict the rows best. Deterministic."""
+    """The constants, and then the shapes' factors, that predict the rows best. Deterministic."""
+    constants = _constants(rows, cluster)
+    return replace(constants, shapes=_factors(rows, cluster.with_efficiencies(constants)))
+
+
+def _constants(rows: Rows, cluster: Cluster) -> Efficiencies:
     names = list(RANGES)
     first = np.log([RANGES[name].start for name in names])
     low, high = (np.log([getattr(RANGES[name], end) for name in names]) for end in ("low", "high"))
     hold = np.array([RANGES[name].hold for name in names])
-    measured, weight = rows.seconds, weights(rows, cluster)
+    weight = weights(rows, cluster)
+
+    def named(logs: NDArray[np.float64]) -> Efficiencies:
+        values: dict[str, Any] = dict(zip(names, np.exp(logs).tolist(), strict=True))
+        return Efficiencies(**values)
 
     def residuals(logs: NDArray[np.float64]) -> Any:
-        constants = Efficiencies(**dict(zip(names, np.exp(logs).tolist(), strict=True)))
-        miss = np.log(predicted_s(rows, cluster.with_efficiencies(constants)) / measured)
-        return np.concatenate([miss * weight, (logs - first) * hold])
+        predicted = predicted_s(rows, cluster.with_efficiencies(named(logs)))
+        return np.concatenate([np.log(predicted / rows.seconds) * weight, (logs - first) * hold])
 
     answer = least_squares(
         residuals,
@@ -107,7 +104,74 @@ def fit(rows: Rows, cluster: Cluster) -> Efficiencies:
         f_scale=SCALE,
         max_nfev=60,
     )
-    return Efficiencies(**dict(zip(names, np.exp(answer.x).tolist(), strict=True)))
+    return named(answer.x)
+
+
+def _factors(rows: Rows, cluster: Cluster) -> tuple[MeasuredShape, ...]:
+    shapes, of_row = _shared_shapes(rows)
+    weight = weights(rows, cluster)
+
+    def residuals(logs: NDArray[np.float64]) -> Any:
+        blocks, heads = (np.append(one, 1.0)[of_row] for one in np.exp(logs).reshape(2, -1))
+        miss = np.log(predicted_s(rows, cluster, (blocks, heads)) / rows.seconds)
+        return np.concatenate([miss * weight, logs * SCALE / SPREAD])
+
+    if not len(shapes):
+        return ()
+    answer = least_squares(residuals, np.zeros(2 * len(shapes)), loss="soft_l1", f_scale=SCALE, max_nfev=60)
+    return _measured_shapes(rows, shapes, *np.exp(answer.x).reshape(2, -1))
+
+
+def _shared_shapes(rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """Shapes of at least `LEAST_ROWS` rows, and for each row which of them it has; their number where it has none."""
+    keys = np.stack([rows[name] for name in SHAPE], axis=1)
+    found, of_row, times = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    shared = times >= LEAST_ROWS
+    number = np.where(shared, np.cumsum(shared) - 1, shared.sum())
+    return found[shared], number[of_row.reshape(-1)]
+
+
+def _measured_shapes(
+    rows: Rows,
+    shapes: NDArray[np.float64],
+    blocks: NDArray[np.float64],
+    heads: NDArray[np.float64],
+) -> tuple[MeasuredShape, ...]:
+    """The factors with the shapes that they belong to. A head does not depend on attention heads: their mean counts."""
+    found = []
+    for (hidden, attention_heads, sequence, tensor, b), factor in zip(shapes, blocks.tolist(), strict=True):
+        found.append(
+            MeasuredShape(
+                kind=LayerKind.BLOCK.value,
+                hidden=float(hidden),
+                parameters=float(dense_block(hidden, attention_heads).parameters_split),
+                heads=float(attention_heads),
+                sequence=float(sequence),
+                tensor=float(tensor),
+                micro_batch=float(b),
+                attention=rows.attention.value,
+                sequence_parallel=rows.sequence_parallel,
+                factor=factor,
+            )
+        )
+    alike = shapes[:, [0, 2, 3, 4]]
+    for key in np.unique(alike, axis=0):
+        hidden, sequence, tensor, b = key.tolist()
+        found.append(
+            MeasuredShape(
+                kind=LayerKind.HEAD.value,
+                hidden=hidden,
+                parameters=float(head(hidden, rows.vocabulary).parameters_split),
+                heads=0.0,
+                sequence=sequence,
+                tensor=tensor,
+                micro_batch=b,
+                attention="",
+                sequence_parallel=rows.sequence_parallel,
+                factor=float(heads[np.all(alike == key, axis=1)].mean()),
+            )
+        )
+    return tuple(found)
 
 
 def weights(rows: Rows, cluster: Cluster) -> NDArray[np.float64]:
@@ -120,69 +184,14 @@ def weights(rows: Rows, cluster: Cluster) -> NDArray[np.float64]:
     return weight
 
 
-def accuracy(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> Accuracy:
-    """How far predictions are off."""
-    miss = np.abs(predicted / measured - 1)
-    return Accuracy(
-        rows=len(miss), median=float(np.median(miss)), mean=float(miss.mean()), largest=float(miss.max())
-    )
-
-
-def cross_validated_s(
-    rows: Rows, cluster: Cluster, *, folds: int = 10, on_fold: Callable[[int], None] | None = None
-) -> NDArray[np.float64]:
-    """Predictions of every row by constants fitted without its fold. Folds are drawn once, with a fixed seed."""
-    fold = np.random.default_rng(0).integers(0, folds, len(rows))
-    predicted = np.zeros(len(rows))
-    for number in range(folds):
-        held = fold == number
-        if held.any():
-            constants = fit(rows.where(~held), cluster)
-            predicted[held] = predicted_s(rows.where(held), cluster.with_efficiencies(constants))
-        if on_fold is not None:
-            on_fold(number + 1)
-    return predicted
-
-
-def leave_one_model_out(rows: Rows, cluster: Cluster, *, devices_above: int) -> list[Ranking]:
-    """For each model on more than so many devices: constants fitted without any of its rows, and their ranking."""
-    shape = ("hidden", "layers", "heads", "seq")
-    models = sorted(
-        {tuple(float(rows[name][i]) for name in shape) for i in np.flatnonzero(rows["gpus"] > devices_above)}
-    )
-    rankings = []
-    for model in models:
-        own = np.all([rows[name] == value for name, value in zip(shape, model, strict=True)], axis=0)
-        held = rows.where(own)
-        predicted = predicted_s(held, cluster.with_efficiencies(fit(rows.where(~own), cluster)))
-        rankings.append(ranking(f"h={model[0]:g} L={model[1]:g}", predicted, held.seconds))
-    return rankings
-
-
-def ranking(model: str, predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> Ranking:
-    """The order of one model's plans."""
-    chosen = int(np.argmin(predicted))
-    return Ranking(
-        model=model,
-        rows=len(measured),
-        spearman=float(spearmanr(predicted, measured).statistic),
-        regret=float(measured[chosen] / measured.min() - 1),
-        accuracy=accuracy(predicted, measured),
-    )
-
-
-def groups(rows: Rows, predicted: NDArray[np.float64], names: Sequence[str], *, least: int) -> list[Ranking]:
-    """The ranking within every group of rows that agree in these columns and are at least so many."""
-    keys = np.stack([rows[name] for name in names], axis=1)
-    found = []
-    for key in np.unique(keys, axis=0):
-        own = np.all(keys == key, axis=1)
-        if own.sum() >= least:
-            label = " ".join(f"{name}={value:g}" for name, value in zip(names, key, strict=True))
-            found.append(ranking(label, predicted[own], rows.seconds[own]))
-    return found
-
-
 def rounded(constants: Efficiencies) -> Efficiencies:
     """Four digits: what a data file holds."""
-    return replace(constants, **{name: float(f"{getattr(constants, name):.4g}") for name in RANGES})
+    shapes = tuple(replace(one, factor=float(f"{one.factor:.4g}")) for one in constants.shapes)
+    numbers: dict[str, Any] = {name: float(f"{getattr(constants, name):.4g}") for name in RANGES}
+    return replace(constants, shapes=shapes, **numbers)
+
+
+def description(constants: Efficiencies) -> dict[str, Any]:
+    """Constants as `cluster.efficiencies_from` reads them."""
+    shapes = [asdict(one) for one in constants.shapes]
+    return {**{name: getattr(constants, name) for name in RANGES}, "shapes": shapes}

@@ -20,6 +20,29 @@ class Topology(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredShape:
+    """One layer that ran in exactly this shape, and how much longer it took than the formulas say.
+
+    Which kernels a library picks for a shape, and how fast their launches go, is not smooth in its sizes; where a
+    shape was measured, the measurement stands. It says nothing of other shapes."""
+
+    kind: str
+    """block or head."""
+    hidden: float
+    parameters: float
+    """Of the layer, those that tensor parallelism divides: tells a plain block from a gated one."""
+    heads: float
+    """0 for a head."""
+    sequence: float
+    tensor: float
+    micro_batch: float
+    attention: str
+    """How scores were treated; empty for a head, which has none."""
+    sequence_parallel: bool
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiencies:
     """What fitting measures: shares of peaks, fixed costs in seconds. `data/efficiencies.json` says on what."""
 
@@ -71,6 +94,7 @@ class Efficiencies:
     """Share of the last backward pass behind which gradient collectives hide."""
     overlap_slowdown: float = 1.0
     """How much slower a collective is while it overlaps."""
+    shapes: tuple[MeasuredShape, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,12 +172,15 @@ def device_from_description(
     if not own_constants and profile not in efficiencies:
         check.fail("efficiencies", profile, "is not a profile", f"There are {', '.join(efficiencies)}.")
     check.done()
+    calibrated = own_constants or bool(description.get("calibrated", False))
+    constants = efficiencies_from(profile) if own_constants else efficiencies[profile]
     return Device(
         name=name,
         devices_per_node=per_node,
         topology=Topology(topology),
-        efficiencies=efficiencies_from(profile) if own_constants else efficiencies[profile],
-        calibrated=own_constants or bool(description.get("calibrated", False)),
+        # Shares of peaks may be borrowed from another device; what its kernels took may not.
+        efficiencies=constants if calibrated else replace(constants, shapes=()),
+        calibrated=calibrated,
         source=str(description.get("source", "")),
         **numbers,
     )
@@ -172,14 +199,37 @@ def checked_cluster(device: Device, devices: int) -> Cluster:
 
 
 def efficiencies_from(values: Mapping[str, Any]) -> Efficiencies:
-    """Constants by name. Raises InvalidFieldError."""
+    """Constants by name, with the shapes that were measured. Raises InvalidFieldError."""
     check = Checker("efficiencies")
     names = [field.name for field in fields(Efficiencies)]
     check.known(values, names)
-    required = [n for n in names if n not in ("overlap", "overlap_slowdown")]
-    numbers = {name: check.number(values, name, low=0.0, high=1e6) for name in required}
-    numbers |= {
-        n: check.number(values, n, low=0.0, high=10.0) for n in values if n not in numbers and n in names
-    }
+    optional = ("overlap", "overlap_slowdown", "shapes")
+    numbers = {name: check.number(values, name, low=0.0, high=1e6) for name in names if name not in optional}
+    numbers |= {n: check.number(values, n, low=0.0, high=10.0) for n in optional[:2] if n in values}
+    listed = values.get("shapes", [])
+    if not isinstance(listed, list | tuple):
+        check.fail("shapes", listed, "must be a list", "Write the shapes that calibration found, or none.")
+        listed = []
+    shapes = tuple(_shape(check.below(f"shapes[{i}]"), one) for i, one in enumerate(listed))
     check.done()
-    return Efficiencies(**numbers)
+    return Efficiencies(**numbers, shapes=shapes)
+
+
+def _shape(check: Checker, told: Any) -> MeasuredShape:
+    if not isinstance(told, Mapping):
+        check.fail("", told, "must be a mapping", "Write a shape as calibration does.")
+        told = {}
+    names = [field.name for field in fields(MeasuredShape)]
+    words = {"kind": ("block", "head"), "attention": ("", "materialised", "selective", "flash")}
+    check.known(told, names)
+    for name, known in words.items():
+        if told.get(name) not in known:
+            check.fail(name, told.get(name), "is not known", f"Write one of {', '.join(known)}.")
+    sizes = [name for name in names if name not in (*words, "sequence_parallel", "factor")]
+    return MeasuredShape(
+        kind=str(told.get("kind")),
+        attention=str(told.get("attention")),
+        sequence_parallel=check.flag(told, "sequence_parallel", default=False),
+        factor=check.number(told, "factor", low=0.1, high=10.0),
+        **{name: check.number(told, name, low=0.0, high=1e15) for name in sizes},
+    )

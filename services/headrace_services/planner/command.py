@@ -213,8 +213,9 @@ def calibrate(
     headrace plan calibrate benchmarks/planner/data/vtrain_*.csv
     """
     from headrace_services.planner import catalogue, reporting
-    from headrace_services.planner.calibration import RANGES, accuracy, cross_validated_s, fit, rounded
+    from headrace_services.planner.calibration import RANGES, description, fit, rounded
     from headrace_services.planner.measured import predicted_s, read_rows
+    from headrace_services.planner.validation import accuracy, cross_validated_s
 
     output = Session.of(context).output
     measured, where = read_rows(rows), catalogue.cluster(cluster)
@@ -228,9 +229,10 @@ def calibrate(
     values = {name: getattr(constants, name) for name in RANGES}
     if out is not None:
         source = f"fitted on {len(measured)} rows: {', '.join(path.name for path in rows)}"
-        profile = {"source": source, "constants": values}
+        profile = {"source": source, "constants": description(constants)}
         out.write_text(json.dumps({out.stem: profile}, indent=1) + "\n", encoding="utf-8")
     if as_json:
-        output.json({"constants": values, "fitted": asdict(fitted), "cross_validated": asdict(validated)})
+        told = {"constants": description(constants), "fitted": asdict(fitted)}
+        output.json({**told, "cross_validated": asdict(validated)})
     else:
-        reporting.show_calibration(output, values, fitted, validated)
+        reporting.show_calibration(output, values, len(constants.shapes), fitted, validated)

@@ -15,6 +15,7 @@ from headrace_services.planner.degrees import (
     data_group,
     expert_group,
     replica_group,
+    stages_part,
     tensor_group,
 )
 from headrace_services.planner.layer_cost import AttentionKernel, LayerTimes, Shape, layer_times
@@ -145,15 +146,15 @@ class Costing:
         elif equal:
             boundaries = equal_boundaries(request.model, s)
         order = [index for piece in places for index in piece]
-        receive = self._receive_s(degrees)
+        receive = self._receives_s(degrees)
         problem = Problem(
             links=tuple(links[index] for index in order),
             stages=s,
             micro_batches=degrees.mu,
             in_flight=in_flight(request.schedule, s, degrees.mu, v),
             capacity_bytes=request.capacity_bytes,
-            receive_forward_s=tuple(v * receive if j or v > 1 else 0.0 for j in range(s)),
-            receive_backward_s=tuple(v * receive if j < s - 1 or v > 1 else 0.0 for j in range(s)),
+            receive_forward_s=receive,
+            receive_backward_s=(*receive[1:], receive[0]),
             fill=self._fill(degrees),
             chunks=v,
             recompute=recompute,
@@ -196,7 +197,7 @@ class Costing:
         return self.request.chunks if interleaves else 1
 
     def _fill(self, degrees: Degrees) -> tuple[float, float]:
-        return fill_share(self.request.schedule, degrees.s, self.chunks(degrees))
+        return fill_share(self.request.schedule, degrees.s, degrees.mu, self.chunks(degrees))
 
     def _static(self, layer: Layer, degrees: Degrees) -> int:
         return ceil(static_bytes(layer, degrees, self.request.zero))
@@ -219,17 +220,22 @@ class Costing:
         half = gradient_s(dense, data_group(degrees, cluster), cluster)
         return (half + gradient_s(expert, replica_group(degrees, cluster), cluster)) / 2
 
-    def _receive_s(self, degrees: Degrees) -> float:
-        if degrees.s == 1:
-            return 0.0
-        cluster = self.request.cluster
-        crosses = 1.0 if degrees.d * degrees.m >= cluster.node < cluster.devices else 0.0
-        return transfer_s(self.request.model.layers[0].hidden, self.shape(degrees), crosses, cluster)
+    def _receives_s(self, degrees: Degrees) -> tuple[float, ...]:
+        """Per stage, receiving one micro-batch's activations from the stage before, for all chunks.
+
+        Gradients take the same way back. Only chunks wrap around from the last stage to the first."""
+        s, v = degrees.s, self.chunks(degrees)
+        if s == 1:
+            return (0.0,)
+        cluster, shape = self.request.cluster, self.shape(degrees)
+        hidden = self.request.model.layers[0].hidden
+        within, between = (v * transfer_s(hidden, shape, crosses, cluster) for crosses in (0.0, 1.0))
+        along = [between if crosses else within for crosses in stages_part(degrees, cluster)]
+        return (between if cluster.nodes > 1 else within) if v > 1 else 0.0, *along
 
     def _received_s(self, degrees: Degrees) -> float:
         """All receives of one micro-batch."""
-        v = self.chunks(degrees)
-        return 2 * self._receive_s(degrees) * (degrees.s * v if v > 1 else degrees.s - 1)
+        return 2 * sum(self._receives_s(degrees))
 
 
 def equal_boundaries(model: Model, stages: int) -> tuple[int, ...]:

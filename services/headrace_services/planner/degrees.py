@@ -46,17 +46,15 @@ def tuples(model: Model, cluster: Cluster, batch: int) -> Iterator[Degrees]:
                 continue
             for mu in divisors(batch // d):
                 for o in divisors(d):
-                    for e in expert_degrees(model, cluster, d, m):
+                    for e in expert_degrees(model, d):
                         yield Degrees(d=d, m=m, o=o, s=s, mu=mu, e=e)
 
 
-def expert_degrees(model: Model, cluster: Cluster, d: int, m: int) -> tuple[int, ...]:
-    """The expert degrees worth trying: as many as share a node, and as many as there can be."""
+def expert_degrees(model: Model, d: int) -> tuple[int, ...]:
+    """Every number of ranks that can share the experts evenly: neighbours in the data group."""
     if not model.experts:
         return (1,)
-    most = gcd(d, model.experts)
-    near = gcd(most, max(cluster.node // m, 1))
-    return tuple(sorted({near, most}))
+    return divisors(gcd(d, model.experts))
 
 
 def data_group(degrees: Degrees, cluster: Cluster) -> Group:
@@ -77,6 +75,17 @@ def replica_group(degrees: Degrees, cluster: Cluster) -> Group:
 def tensor_group(degrees: Degrees, cluster: Cluster) -> Group:
     """Ranks that split one layer."""
     return group(degrees.m, 1, cluster.node)
+
+
+def stages_part(degrees: Degrees, cluster: Cluster) -> tuple[bool, ...]:
+    """For every stage but the first, whether any of its devices hears from the stage before over the network.
+
+    A stage holds d·m neighbouring devices, so stages smaller than a node share one."""
+    size, node = degrees.d * degrees.m, cluster.device.devices_per_node
+    return tuple(
+        size >= node or any((first + i) // node != (first + i - size) // node for i in range(size))
+        for first in range(size, degrees.s * size, size)
+    )
 
 
 def divisors(n: int) -> tuple[int, ...]:

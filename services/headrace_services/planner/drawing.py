@@ -1,6 +1,7 @@
 """A plan's iteration as an SVG: a lane per stage with its passes, and below it the stage's memory over time.
 
-A long iteration is drawn as its beginning and its end, with a gap between: what lies in the gap repeats.
+A long iteration is drawn as its beginning and its end, with a gap between: what lies in the gap repeats. On the right
+stands what share of the whole iteration each stage spends on what, so that a sliver in the lanes can be judged.
 """
 
 from collections.abc import Iterator
@@ -26,9 +27,13 @@ COLOURS: Final = {
 """Paul Tol's bright scheme, which colour-blind readers can tell apart."""
 GIB: Final = 2**30
 PASSES: Final = {Pass.FORWARD: "forward", Pass.BACKWARD: "backward", Pass.WEIGHT: "weight gradients"}
-LEFT, WIDTH, TOP, LANE, MEMORY, GAP = 150, 1130, 92, 30, 40, 12
-WINDOW_PASSES: Final = 44
-"""Passes of a stage that one picture shows legibly."""
+LEFT, WIDTH, TOP, LANE, MEMORY, GAP = 196, 1130, 92, 36, 40, 14
+INNER: Final = 15
+"""Height of what a pass spends besides computing, along its lower edge."""
+SHARES, SHARES_WIDTH = LEFT + WIDTH + 40, 240
+WHOLE: Final = SHARES + SHARES_WIDTH + 16
+WINDOW_PASSES: Final = 30
+"""Passes of a stage that one picture shows legibly; more for many stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +55,24 @@ def timeline_svg(plan: Plan) -> str:
     """The picture."""
     simulation = plan.run()
     rows = [simulation.events(number) for number in range(len(plan.stages))]
-    windows = _windows(rows, simulation.total_s)
+    # Enough that the pipeline has filled before the gap, and that little is left to drain after it.
+    passes = max(WINDOW_PASSES, 3 * len(rows)) * min(len(plan.stages[0].chunks), 2)
+    windows = _windows(rows, simulation.total_s, passes)
     height = TOP + len(rows) * (LANE + MEMORY + GAP) + 40
     out = [
         (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 90} {height}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WHOLE} {height}" '
             f'font-family="sans-serif" font-size="12">'
         ),
-        f'<rect width="{LEFT + WIDTH + 90}" height="{height}" fill="white"/>',
+        f'<rect width="{WHOLE}" height="{height}" fill="white"/>',
         f'<text x="16" y="26" font-size="16">{escape(_title(plan))}</text>',
         *_legend(rows, plan),
+        f'<text x="{SHARES}" y="{TOP - 8}" fill="#444">shares of the iteration</text>',
     ]
     floor = int(0.9 * min(stage.memory.static_bytes for stage in plan.stages))
     for number, (stage, events) in enumerate(zip(plan.stages, rows, strict=True)):
         top = TOP + number * (LANE + MEMORY + GAP)
-        name = f"stage {number} · layers {stage.layers[0]}–{stage.layers[-1]}"
+        name = f"stage {number} · layers {_spans(stage)}"
         out.append(f'<text x="16" y="{top + 17}">{name}</text>')
         share = stage.memory.total_bytes / plan.request.capacity_bytes
         below = top + LANE
@@ -75,15 +83,21 @@ def timeline_svg(plan: Plan) -> str:
         for window in windows:
             out += _lane(window, top, stage, events)
             out += _memory(window, top + LANE + 4, stage, events, floor, plan.request.capacity_bytes)
+        out += _shares(top, stage, events, simulation.total_s)
     out += _axis(windows, height - 26)
     return "\n".join([*out, "</svg>\n"])
 
 
-def _windows(rows: list[list[Event]], total_s: float) -> list[Window]:
+def _spans(stage: StagePlan) -> str:
+    spans = [f"{chunk[0]}–{chunk[-1]}" for chunk in stage.chunks if chunk]
+    return ", ".join(spans[:2]) + (", …" if len(spans) > 2 else "")
+
+
+def _windows(rows: list[list[Event]], total_s: float, passes: int) -> list[Window]:
     longest = max(len(row) for row in rows)
-    if longest <= WINDOW_PASSES * 1.5:
+    if longest <= passes * 1.5:
         return [Window(0.0, total_s, LEFT, WIDTH)]
-    span = min(row[WINDOW_PASSES // 2].end_s for row in rows)
+    span = min(row[passes // 2].end_s for row in rows)
     half = (WIDTH - 40) / 2
     return [Window(0.0, span, LEFT, half), Window(total_s - span, total_s, LEFT + half + 40, half)]
 
@@ -95,16 +109,41 @@ def _lane(window: Window, top: int, stage: StagePlan, events: list[Event]) -> It
             continue
         yield _box(window, top, LANE, event.start_s, event.end_s, PASSES[event.step.kind], _told(event))
         for what, start, seconds in parts(event, stage):
-            yield _box(window, top + LANE - 11, 11, start, start + seconds, what)
+            yield _box(window, top + LANE - INNER, INNER, start, start + seconds, what)
         width = window.x(event.end_s) - window.x(event.start_s)
-        if width > 14:
+        if width > 13:
             middle = (window.x(event.end_s) + window.x(event.start_s)) / 2
-            label = f'x="{middle:.1f}" y="{top + 13}" text-anchor="middle" font-size="10"'
+            label = f'x="{middle:.1f}" y="{top + 14}" text-anchor="middle" font-size="10"'
             colour = "#000" if event.step.kind is Pass.BACKWARD else "#fff"
             yield f'<text {label} fill="{colour}">{event.step.micro_batch}</text>'
     end = events[-1].end_s
     if stage.times.tail_s and end + stage.times.tail_s > window.start_s:
         yield _box(window, top, LANE, end, end + stage.times.tail_s, "gradients and optimizer")
+
+
+def _shares(top: int, stage: StagePlan, events: list[Event], total_s: float) -> Iterator[str]:
+    """One bar: what the stage does from the first pass of the iteration to its end."""
+    seconds = dict.fromkeys(COLOURS, 0.0)
+    for event in events:
+        inner = parts(event, stage)
+        for what, _, spent in inner:
+            seconds[what] += spent
+        seconds[PASSES[event.step.kind]] += event.end_s - event.start_s - sum(spent for *_, spent in inner)
+    seconds["gradients and optimizer"] = stage.times.tail_s
+    seconds["bubble"] = max(total_s - sum(seconds.values()), 0.0)
+    at = float(SHARES)
+    for what, spent in seconds.items():
+        width = spent / total_s * SHARES_WIDTH
+        if width > 0:
+            title = f"<title>{what}: {spent:.4g} s</title>"
+            shape = f'x="{at:.1f}" y="{top}" width="{width:.1f}" height="{LANE}"'
+            yield f'<rect {shape} fill="{COLOURS[what]}">{title}</rect>'
+        at += width
+    told = [f"{what} {seconds[what] / total_s:.1%}" for what in ("bubble", "recompute") if seconds[what]]
+    talks = seconds["receive"] + seconds["collectives"]
+    told += [f"communication {talks / total_s:.1%}"] if talks else []
+    for line, text in enumerate((" · ".join(told[:2]), " · ".join(told[2:]))):
+        yield f'<text x="{SHARES}" y="{top + LANE + 16 + 15 * line}" fill="#444" font-size="11">{text}</text>'
 
 
 def _memory(

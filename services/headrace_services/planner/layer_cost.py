@@ -66,8 +66,40 @@ class LayerTimes:
     communication_s: float
     """The part of forward and backward that is tensor- and expert-parallel communication."""
 
+    def scaled(self, factor: float) -> "LayerTimes":
+        """All of it so many times as long."""
+        return LayerTimes(
+            forward_s=factor * self.forward_s,
+            backward_s=factor * self.backward_s,
+            recompute_s=factor * self.recompute_s,
+            weight_s=factor * self.weight_s,
+            communication_s=factor * self.communication_s,
+        )
+
 
 def layer_times(layer: Layer, shape: Shape, cluster: Cluster) -> LayerTimes:
+    """The times of one layer: of its formulas, or as measured where just this shape was."""
+    return formula_times(layer, shape, cluster).scaled(measured_factor(layer, shape, cluster))
+
+
+def measured_factor(layer: Layer, shape: Shape, cluster: Cluster) -> float:
+    """How many times as long as its formula a layer takes; 1 for a shape that was not measured."""
+    factor = 1.0
+    for one in cluster.device.efficiencies.shapes:
+        if one.kind != layer.kind.value:
+            continue
+        if layer.kind is LayerKind.BLOCK and one.attention != shape.attention.value:
+            continue
+        if one.sequence_parallel != shape.sequence_parallel and one.tensor > 1:
+            continue
+        here = (layer.hidden == one.hidden) & (layer.parameters_split == one.parameters)
+        here = here & (layer.heads == one.heads) & (shape.sequence == one.sequence)
+        here = here & (shape.t == one.tensor) & (shape.micro_batch == one.micro_batch)
+        factor = factor + here * (one.factor - 1.0)
+    return factor
+
+
+def formula_times(layer: Layer, shape: Shape, cluster: Cluster) -> LayerTimes:
     """The times of one layer. A backward pass is two forward passes; the scores of SELECTIVE are computed once more."""
     match layer.kind:
         case LayerKind.EMBEDDING:

@@ -18,7 +18,8 @@ from headrace.errors import InvalidFieldError, Violation
 from headrace_services.planner.blocks import dense_block, head
 from headrace_services.planner.cluster import Cluster
 from headrace_services.planner.collectives import Group
-from headrace_services.planner.layer_cost import AttentionKernel, Shape, layer_times
+from headrace_services.planner.layer_cost import AttentionKernel, Shape, formula_times, measured_factor
+from headrace_services.planner.model import Layer
 from headrace_services.planner.stage_cost import gradient_s, optimizer_s, transfer_s
 
 COLUMNS: Final = (
@@ -94,34 +95,53 @@ def read_rows(paths: Sequence[Path]) -> Rows:
     return Rows(columns={name: table[:, i] for i, name in enumerate(COLUMNS)})
 
 
-def predicted_s(rows: Rows, cluster: Cluster) -> Column:
-    """Seconds per iteration, row by row."""
-    b, t, d, s = (rows[name] for name in ("micro_batch", "tp", "dp", "pp"))
-    hidden, node = rows["hidden"], float(cluster.device.devices_per_node)
-    micro_batches = rows["global_batch"] / d / b
+def row_shapes(rows: Rows, cluster: Cluster) -> tuple[Shape, Layer, Layer]:
+    """How the micro-batches of all rows meet their blocks and heads."""
+    t, node = rows["tp"], float(cluster.device.devices_per_node)
     one: Any = np.ones_like(t)
     shape = Shape(
-        micro_batch=_any(b),
+        micro_batch=_any(rows["micro_batch"]),
         sequence=_any(rows["seq"]),
         tensor=Group(per_node=_any(np.minimum(t, node)), nodes=_any(np.maximum(t / node, 1.0))),
         expert=Group(per_node=one, nodes=one),
         sequence_parallel=rows.sequence_parallel,
         attention=rows.attention,
     )
-    block = dense_block(_any(hidden), _any(rows["heads"]))
-    last = head(_any(hidden), rows.vocabulary)
-    per_block, per_head = layer_times(block, shape, cluster), layer_times(last, shape, cluster)
+    block = dense_block(_any(rows["hidden"]), _any(rows["heads"]))
+    return shape, block, head(_any(rows["hidden"]), rows.vocabulary)
+
+
+def predicted_s(rows: Rows, cluster: Cluster, factors: tuple[Any, Any] | None = None) -> Column:
+    """Seconds per iteration, row by row.
+
+    `factors` of blocks and heads over their formulas, while a fit is looking for them; else those of the cluster."""
+    b, t, d, s = (rows[name] for name in ("micro_batch", "tp", "dp", "pp"))
+    hidden, node = rows["hidden"], float(cluster.device.devices_per_node)
+    micro_batches = rows["global_batch"] / d / b
+    shape, block, last = row_shapes(rows, cluster)
+    if factors is None:
+        factors = measured_factor(block, shape, cluster), measured_factor(last, shape, cluster)
+    per_block, per_head = (
+        formula_times(layer, shape, cluster).scaled(factor)
+        for layer, factor in zip((block, last), factors, strict=True)
+    )
     again = per_block.recompute_s if rows.full_recompute else 0.0
     middle = rows["layers"] / s * (per_block.forward_s + per_block.backward_s + again)
     ends = per_head.forward_s + per_head.backward_s
-    receive = transfer_s(_any(hidden), shape, _any((d * t >= node) & (rows["gpus"] > node)), cluster) * (
-        s > 1
+    # Stages of less than a node share one, so only some of the transfers between them cross nodes.
+    several, apart = rows["gpus"] > node, d * t >= node
+    parted = np.where(apart, s - 1, np.maximum(d * t * s / node, 1.0) - 1.0) * several
+    within, between = (
+        transfer_s(_any(hidden), shape, crosses, cluster) * _any(s > 1) * rows.chunks
+        for crosses in (0.0, 1.0)
     )
+    received = (s - 1 - parted) * within + parted * between
     # As `simulator.closed_form_s`: the first stage receives gradients, the last inputs, those between both.
-    receive = receive * rows.chunks
-    first, between, final = middle + receive, middle + 2 * receive, middle + ends + receive
-    filling = middle * s + ends + 2 * receive * (s - 1)
-    slowest = np.maximum(np.maximum(first, final), np.where(s > 2, between, 0.0))
+    far, near = np.where(several, between, within), np.where(apart & several, between, within)
+    first, final = middle + near, middle + ends + near
+    inner = middle + near + far
+    filling = middle * s + ends + 2 * received
+    slowest = np.maximum(np.maximum(first, final), np.where(s > 2, inner, 0.0))
     alpha = np.where(s > 1, 1.0 / rows.chunks, 1.0)
     pipeline = alpha * filling + (micro_batches - alpha) * slowest
     return np.asarray(pipeline + _tail_s(rows, cluster) + cluster.device.efficiencies.iteration_s)

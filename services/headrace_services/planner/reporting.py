@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.cli.output import Output
-from headrace_services.planner.calibration import Accuracy
 from headrace_services.planner.drawing import timeline_svg
 from headrace_services.planner.emit import emit
 from headrace_services.planner.explain import GIB, PARTS, Explanation, nothing_fits
@@ -15,6 +14,7 @@ from headrace_services.planner.plan import Plan
 from headrace_services.planner.record import plan_record
 from headrace_services.planner.search import Outcome, Progress, Search, Watch
 from headrace_services.planner.timeline import chrome_trace
+from headrace_services.planner.validation import Accuracy
 
 BAR = 40
 
@@ -135,10 +135,11 @@ def show_explanation(output: Output, answer: Explanation) -> None:
 
 
 def show_calibration(
-    output: Output, constants: Mapping[str, float], fitted: Accuracy, validated: Accuracy
+    output: Output, constants: Mapping[str, float], shapes: int, fitted: Accuracy, validated: Accuracy
 ) -> None:
-    """The constants, and how far predictions miss."""
+    """The constants, how many shapes have a factor of their own, and how far predictions miss."""
     output.table(["constant", "value"], [(n, f"{v:.4g}") for n, v in constants.items()], right=["value"])
+    output.line(f"and {shapes} shapes of blocks and heads that were measured")
     output.line()
     rows = [
         (name, str(one.rows), f"{one.median:.1%}", f"{one.mean:.1%}", f"{one.largest:.1%}")

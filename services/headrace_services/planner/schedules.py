@@ -5,10 +5,11 @@
 | GPipe (Huang et al. 2019) | (µ + s − 1)·T | µ |
 | 1F1B (Narayanan et al. 2019; SC'21, section 2.2) | (µ + s − 1)·T | min(s − j, µ) |
 | interleaved, v chunks (SC'21, section 2.2) | µ·T + (s − 1)·T/v | 2(s − j − 1) + (v − 1)s + 1 chunks |
-| zero-bubble H1 (Qi et al. 2023, section 2.2) | µ·T + (s − 1)(T − 2W) | min(s, µ): inputs wait for W |
+| zero-bubble H1 (Qi et al. 2023, section 2.2) | µ·T + (s − 1)(T − 2W) + max(s − µ, 0)·W | min(s, µ): kept for W |
 
 T is the time of a stage for one micro-batch, W its part for weight gradients. The zero-bubble form is exact where
-forward, input gradients and weight gradients take the same time and µ ≥ s; elsewhere it ranks, and simulation decides.
+weight gradients take no longer than the forward pass or the input gradients, as they do in every layer of this cost
+model. Were they longer, of the second W only as much as the shortest of the three would fit into a bubble.
 """
 
 from collections.abc import Iterator
@@ -56,13 +57,14 @@ def in_flight(schedule: Schedule, stages: int, micro_batches: int, chunks: int =
             return tuple(min(stages - j, micro_batches) for j in range(stages))
 
 
-def fill_share(schedule: Schedule, stages: int, chunks: int = 1) -> tuple[float, float]:
+def fill_share(schedule: Schedule, stages: int, micro_batches: int, chunks: int = 1) -> tuple[float, float]:
     """(α, ω): the pipeline takes Σ(α·T_j − ω·W_j) + (µ − α)·max T_j, which is exact for equal stages."""
     match schedule:
         case Schedule.INTERLEAVED:
             return 1.0 / chunks, 0.0
         case Schedule.ZERO_BUBBLE:
-            return 1.0, 2.0 * (stages - 1) / stages
+            # With fewer micro-batches than stages there are not enough weight gradients to fill every bubble.
+            return 1.0, (2.0 * (stages - 1) - max(stages - micro_batches, 0)) / stages
         case _:
             return 1.0, 0.0
 

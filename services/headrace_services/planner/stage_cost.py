@@ -15,7 +15,8 @@ def transfer_s(hidden: float, shape: Shape, crosses: float, cluster: Cluster) ->
     """Receiving one micro-batch's activations, or their gradients, from a neighbour stage.
 
     Each tensor rank sends 1/t of the 2bSh bytes and the receivers gather them over their links (SC'21, section 4.1;
-    DeepSpeed's pipeline engine does the same). `crosses` is 1 where neighbour stages stand on different nodes."""
+    DeepSpeed's pipeline engine does the same). With sequence parallelism each rank wants its own 1/t alone (Korthikanti
+    et al. 2022, section 4.2.2), and nothing is gathered. `crosses` is 1 where the two stages are on different nodes."""
     device, constants = cluster.device, cluster.device.efficiencies
     volume = BYTES * shape.tokens * hidden
     link = device.link_bandwidth * constants.link
@@ -23,7 +24,7 @@ def transfer_s(hidden: float, shape: Shape, crosses: float, cluster: Cluster) ->
     between = constants.transfer_network_s + volume / shape.t / (
         device.network_bandwidth * constants.transfer
     )
-    gather = (shape.t - 1) / shape.t * volume / link
+    gather = 0.0 if shape.sequence_parallel else (shape.t - 1) / shape.t * volume / link
     return crosses * between + (1 - crosses) * within + gather
 
 

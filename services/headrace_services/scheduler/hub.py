@@ -17,7 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from headrace.errors import DrainingError
 from headrace_services.scheduler.arrivals import Order
 from headrace_services.scheduler.step.runner import StudyRunner
-from headrace_services.scheduler.step.transaction import Settled, StepResult, Submission
+from headrace_services.scheduler.step.submissions import Settled, Submission
+from headrace_services.scheduler.step.transaction import StepResult
 from headrace_services.scheduler.store import workers
 
 log = logging.getLogger(__name__)

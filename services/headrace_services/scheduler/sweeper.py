@@ -19,7 +19,7 @@ from headrace.errors import DatabaseUnavailableError, HeadraceError
 from headrace_services.scheduler.arrivals import LeaseExpired
 from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.records import Lease
-from headrace_services.scheduler.step.transaction import Submission
+from headrace_services.scheduler.step.submissions import Submission
 from headrace_services.scheduler.store import requests, workers
 from headrace_services.scheduler.store.database import transaction
 

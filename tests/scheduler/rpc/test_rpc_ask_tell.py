@@ -8,7 +8,7 @@ from headrace.errors import LeaseStaleError
 from headrace.v1 import event_pb2, trial_pb2
 from headrace.v1 import study_pb2 as pb
 from headrace_services.scheduler.arrivals import LeaseExpired
-from headrace_services.scheduler.step.transaction import Submission
+from headrace_services.scheduler.step.submissions import Submission
 from headrace_services.scheduler.store import tables, workers
 from headrace_services.scheduler.store.database import transaction
 

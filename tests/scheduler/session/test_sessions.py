@@ -5,14 +5,15 @@ import asyncio
 import grpc
 import pytest
 from session_site import DEADLINE_S, TIMING, Replica, ScriptedWorker, serving, study, worker
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from study_site import StudySite
 
 from headrace.errors import DatabaseUnavailableError
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_services.scheduler.arrivals import PauseStudy, ResumeStudy, StopTrial
 from headrace_services.scheduler.session.held import Held
-from headrace_services.scheduler.step.transaction import Submission
+from headrace_services.scheduler.step.submissions import Submission
 from headrace_services.scheduler.store import tables, workers
 
 
@@ -93,6 +94,36 @@ async def test_messages_of_an_unknown_lease_are_acknowledged_and_cancelled(
             await w.hears("cancel", lambda cancel, lease=lease: cancel.lease == lease)
         await w.say(exited=worker_pb2.Exited(sequence=4, lease=stray, outcome=worker_pb2.EXIT_OUTCOME_LOST))
         await w.hears("ack", lambda ack: list(ack.sequences) == [4])
+
+
+async def test_a_study_that_was_deleted_and_created_again_elsewhere_is_heard(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    site = await study(engine)
+    again = StudySite(engine, site.spec)
+    again.name = site.name
+    async with serving(engine, TIMING) as elsewhere:
+        async with worker(replica) as w:
+            await w.hello()
+            replica.hub.kick(site.study_id)
+            old = (await w.hears("assign")).lease
+            await w.report(old, 1, 9, 0.5)
+            await w.hears("ack", lambda ack: 1 in ack.sequences)
+        async with engine.begin() as conn:
+            await conn.execute(delete(tables.study).where(tables.study.c.id == site.study_id))
+        async with worker(elsewhere) as w:
+            await w.hello()
+            elsewhere.hub.kick((await again.create()).study_id)
+            lease = (await w.hears("assign")).lease
+        async with worker(replica) as w:
+            await w.hello(held=(lease,))
+            await w.report(lease, 2, 3, 0.5)
+            await w.report(lease, 3, 9, 0.4)
+            await w.report(old, 4, 9, 0.5)
+            await w.hears("decision", lambda said: said.report_sequence == 3)
+            assert (await w.hears("cancel")).lease.lease_id == old.lease_id
+    stored = select(tables.report.c.step).where(tables.report.c.study_id == again.study_id)
+    assert sorted(row.step for row in await again.rows(stored)) == [3, 9]
 
 
 async def test_a_newer_session_takes_over(engine: AsyncEngine, replica: Replica) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from headrace.v1 import worker_pb2
 from headrace_services.scheduler import sweeper as sweeping
 from headrace_services.scheduler.arrivals import LeaseExpired, StopTrial
-from headrace_services.scheduler.step.transaction import Settled, Submission
+from headrace_services.scheduler.step.submissions import Settled, Submission
 from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.sweeper import Sweeper
 

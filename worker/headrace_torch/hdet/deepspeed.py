@@ -15,8 +15,8 @@ def deepspeed_replicas(engine: Any) -> ReplicaGroup:
     """Returns the replicas of an engine made by `deepspeed.initialize`.
 
     With pipeline parallelism a replica is a column of stages: parameters are averaged stage by stage, and
-    the loss that the last stage sees scores the whole replica. Observe each replica's own loss there:
-    `train_batch` returns the mean over replicas.
+    the loss that the last stage sees scores the whole replica. Observe each replica's own loss, which all its
+    stages find in `engine.dp_group_loss` after `train_batch`; what that returns is the mean over replicas.
 
     Raises:
         NotReplicasError: ZeRO stage 1 or higher shards the optimizer, or more, over the data-parallel group.

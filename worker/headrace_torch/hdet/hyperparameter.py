@@ -109,9 +109,20 @@ def weight_decay(
 
 
 def dropout(
-    model: nn.Module, *, spread: float = 0.5, low: float = 0.0, high: float = 0.9, start: float | None = None
+    model: nn.Module,
+    *,
+    spread: float = 0.5,
+    low: float = 0.0,
+    high: float = 0.9,
+    start: float | None = None,
+    transform: TransformName = "logit",
 ) -> ScalarHyperparameter:
     """Returns the probability of every dropout layer of a model; evaluation mode, as in a probe, switches it off.
+
+    What dropout does is proportional to p where p is small, so in log-odds the fan around a small p is too narrow to
+    be told from noise. From a start near 0 explore it under `transform="identity"`, whose fan is as wide
+    everywhere; there the rule's `gain` and `cap` are in units of the range (a cap of 0.03 crosses it in some 30
+    syncs), and a spread above 0.4 pulls the centre away from what a narrower one finds.
 
     Raises:
         HdetConfigError: the model has no dropout layer, or they differ and no `start` is given.
@@ -120,19 +131,24 @@ def dropout(
     if not layers:
         raise HdetConfigError("dropout: the model has no dropout layer")
     return _gradient_scalar(
-        "dropout", layers, "p", transform="logit", low=low, high=high, spread=spread, start=start
+        "dropout", layers, "p", transform=transform, low=low, high=high, spread=spread, start=start
     )
 
 
 def label_smoothing(
-    loss: nn.CrossEntropyLoss, *, spread: float = 0.5, low: float = 0.0, high: float = 0.5
+    loss: nn.CrossEntropyLoss,
+    *,
+    spread: float = 0.5,
+    low: float = 0.0,
+    high: float = 0.5,
+    transform: TransformName = "logit",
 ) -> ScalarHyperparameter:
-    """Returns the label smoothing of a loss module; 0 while the probe runs."""
+    """Returns the label smoothing of a loss module; 0 while the probe runs. For `transform` see `dropout`."""
     return _gradient_scalar(
         "label_smoothing",
         [loss],
         "label_smoothing",
-        transform="logit",
+        transform=transform,
         low=low,
         high=high,
         spread=spread,

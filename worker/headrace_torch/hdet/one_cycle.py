@@ -17,7 +17,6 @@ The scheduler knows the optimizer's parameters only: buffers (BatchNorm) are lef
 replica 0's. For other policies, probes, or other hyperparameters use `HDETController`.
 """
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -29,17 +28,17 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from headrace_torch.hdet import sharding
 from headrace_torch.hdet.averaging import average_, trained
-from headrace_torch.hdet.designs import DESIGNS, DesignName, assign
+from headrace_torch.hdet.designs import DesignName, assign
 from headrace_torch.hdet.errors import ResumeError
 from headrace_torch.hdet.exchange import exchange
 from headrace_torch.hdet.hyperparameter import write_lr
 from headrace_torch.hdet.losses import LossMeter
+from headrace_torch.hdet.one_cycle_checks import VERSION, OneCycleSettings, cannot_resume
 from headrace_torch.hdet.probe import Probe
 from headrace_torch.hdet.records import HyperparameterRecord, SyncCallback, SyncReport
 from headrace_torch.hdet.replicas import ReplicaGroup
 from headrace_torch.hdet.rules import PaperRule, decay_rate, multipliers, scores
 
-VERSION = 1
 _OWN = "hdet"
 
 
@@ -157,7 +156,18 @@ class OneCycleAutoLR(OneCycleLR):
             "design": design,
             "probe": probe is not None,
         }
-        problem = self._problem(steps, last_epoch, world_size)
+        problem = OneCycleSettings(
+            alpha=self._alpha,
+            interval=self._interval,
+            warmup=self._warmup,
+            auto=self._auto,
+            steps=steps,
+            last_epoch=last_epoch,
+            rule=self._rule,
+            design=design,
+            has_group=self._replicas.across is not None,
+            world_size=world_size,
+        ).problem()
         # Agreed on even at α = 0 where there are replicas: ranks with different α would otherwise wait for
         # each other.
         self._replicas.agree(problem=problem, config=settings)
@@ -245,7 +255,9 @@ class OneCycleAutoLR(OneCycleLR):
         """
         state = dict(state_dict)
         own = state.pop(_OWN, None)
-        self._replicas.agree(problem=self._cannot_resume(state, own), config={}, error=ResumeError)
+        in_interval = self.diverges and bool(int(state.get("last_epoch", 0)) % self._interval)
+        problem = cannot_resume(state, own, now=vars(self), replicas=self._replicas, in_interval=in_interval)
+        self._replicas.agree(problem=problem, config={}, error=ResumeError)
         assert own is not None
         super().load_state_dict(state)
         self._orders = tuple(tuple(int(place) for place in order) for order in own["orders"])
@@ -265,50 +277,10 @@ class OneCycleAutoLR(OneCycleLR):
         began = time.monotonic()
         heard = exchange(self._replicas, self._meter, self._probe, self._parameters, sync=self._syncs + 1)
         sent = average_(self._parameters, self._replicas, sources=heard.sources)
-        fan = multipliers(self._replicas.size, self._alpha)
-        centers = self._centers
-        updated = centers is not None and self.last_epoch > self._warmup
+        updated = self._centers is not None and self.last_epoch > self._warmup
         self._syncs += 1
         self._meter.reset()
-        records = []
-        orders, old_orders = self._orders, self._orders
-        if updated:
-            names = [str(number) for number in range(len(self.optimizer.param_groups))]
-            orders = assign(
-                self._design, seed=self._seed, sync=self._syncs, names=names, n=self._replicas.size
-            )
-        held = self._base if centers is None else list(centers)
-        for number, (center, order) in enumerate(zip(held, old_orders, strict=True)):
-            explored = tuple(center * fan[place] for place in order)
-            reached, velocity, delta = center, 0.0, 0.0
-            if updated:
-                assert centers is not None
-                moved = self._rule.move(
-                    center=center,
-                    velocity=self._velocities[number],
-                    values=explored,
-                    losses=heard.losses,
-                    gamma=self._gammas[number],
-                    floor=self._floors()[number],
-                )
-                reached, velocity, delta = moved.center, moved.velocity, moved.signal
-                centers[number], self._velocities[number] = reached, velocity
-            records.append(
-                HyperparameterRecord(
-                    name=f"lr/{self.optimizer.param_groups[number].get('name', number)}",
-                    center=reached,
-                    values=tuple(reached * fan[place] for place in orders[number]),
-                    explored=explored,
-                    velocity=velocity,
-                    signal=delta,
-                )
-            )
-        if updated:
-            self._orders = orders
-            rates = [record.values[self._replicas.rank] for record in records]
-            for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-                write_lr(group, rate)
-            self._last_lr = list(rates)
+        records = self._move(heard.losses) if updated else self._hold()
         report = SyncReport(
             sync=self._syncs,
             step=self.last_epoch,
@@ -316,7 +288,7 @@ class OneCycleAutoLR(OneCycleLR):
             losses=heard.losses,
             scores=scores(heard.losses, self._rule.sigma),
             weights=self._rule.weights(heard.losses),
-            hyperparameters=tuple(records),
+            hyperparameters=records,
             left_out=tuple(sorted(set(range(self._replicas.size)) - set(heard.sources))),
             updated=updated,
             bytes_averaged=sent,
@@ -326,83 +298,74 @@ class OneCycleAutoLR(OneCycleLR):
             self._on_sync(report)
         return report
 
+    def _hold(self) -> tuple[HyperparameterRecord, ...]:
+        """Leaves every group's centre and multipliers as they are."""
+        centers = self._base if self._centers is None else self._centers
+        return tuple(
+            self._record(number, center, order, reached=center, following=order)
+            for number, (center, order) in enumerate(zip(centers, self._orders, strict=True))
+        )
+
+    def _move(self, losses: Sequence[float | None]) -> tuple[HyperparameterRecord, ...]:
+        """Moves every group's η̄ and gives replicas new multipliers, and this replica its next rates."""
+        assert self._centers is not None
+        fan = multipliers(self._replicas.size, self._alpha)
+        names = [str(number) for number in range(len(self.optimizer.param_groups))]
+        orders = assign(self._design, seed=self._seed, sync=self._syncs, names=names, n=self._replicas.size)
+        records = []
+        for number, (center, order) in enumerate(zip(list(self._centers), self._orders, strict=True)):
+            moved = self._rule.move(
+                center=center,
+                velocity=self._velocities[number],
+                values=[center * fan[place] for place in order],
+                losses=losses,
+                gamma=self._gammas[number],
+                floor=self._floors()[number],
+            )
+            self._centers[number], self._velocities[number] = moved.center, moved.velocity
+            records.append(
+                self._record(
+                    number,
+                    center,
+                    order,
+                    reached=moved.center,
+                    following=orders[number],
+                    velocity=moved.velocity,
+                    signal=moved.signal,
+                )
+            )
+        self._orders = orders
+        rates = [record.values[self._replicas.rank] for record in records]
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            write_lr(group, rate)
+        self._last_lr = list(rates)
+        return tuple(records)
+
+    def _record(
+        self,
+        number: int,
+        center: float,
+        order: Sequence[int],
+        *,
+        reached: float,
+        following: Sequence[int],
+        velocity: float = 0.0,
+        signal: float = 0.0,
+    ) -> HyperparameterRecord:
+        """One group's record: what was explored in the interval that ended, and what will be."""
+        fan = multipliers(self._replicas.size, self._alpha)
+        return HyperparameterRecord(
+            name=f"lr/{self.optimizer.param_groups[number].get('name', number)}",
+            center=reached,
+            values=tuple(reached * fan[place] for place in following),
+            explored=tuple(center * fan[place] for place in order),
+            velocity=velocity,
+            signal=signal,
+        )
+
     def _floors(self) -> list[float]:
         return [float(group["min_lr"]) for group in self.optimizer.param_groups]
 
     def _identity(self, groups: int) -> tuple[tuple[int, ...], ...]:
         """Replica r takes ρ_r, in every group."""
         return tuple(tuple(range(self._replicas.size)) for _ in range(groups))
-
-    def _problem(self, steps: int | None, last_epoch: int, world_size: int) -> str | None:
-        """Says what is out of range, as far as this rank can see."""
-        if not (math.isfinite(self._alpha) and 0 <= self._alpha < 1):
-            return f"ensemble_lr_spread_ratio must be in [0, 1), not {self._alpha}"
-        if self._interval < 1:
-            return f"model_sync_interval must be at least 1 step, not {self._interval}"
-        if steps is None:
-            return "give total_steps, or epochs and steps_per_epoch: OneCycle and the decay need the length of the run"
-        if steps < 1:
-            return f"total_steps must be at least 1, not {steps}"
-        if self._warmup < 0:
-            return f"auto_lr_warmup_steps must be at least 0, not {self._warmup}"
-        if self._auto and self._warmup >= steps:
-            return (
-                f"auto_lr_warmup_steps ({self._warmup}) must be less than total_steps ({steps}), "
-                "or auto-LR would never begin; lower it, or set enable_auto_lr=False"
-            )
-        if not 0 <= self._rule.beta < 1:
-            return f"momentum_of_lr must be in [0, 1), not {self._rule.beta}"
-        for name, value in (("loss_scale", self._rule.sigma), ("lr_of_lr", self._rule.lam)):
-            if not (math.isfinite(value) and value > 0):
-                return f"{name} must be positive, not {value}"
-        if self._design not in DESIGNS:
-            return f"design must be one of {', '.join(DESIGNS)}, not {self._design!r}"
-        if self._alpha > 0 and self._replicas.across is None:
-            return (
-                f"an ensemble_lr_spread_ratio of {self._alpha} needs replicas, and there is no process "
-                "group (world_size "
-                f"{world_size} was passed): call torch.distributed.init_process_group first, or set it to 0"
-            )
-        if self._auto and last_epoch != -1:
-            return (
-                f"last_epoch={last_epoch} cannot restore what auto-LR has learnt; "
-                "use load_state_dict with the default -1"
-            )
-        return None
-
-    def _cannot_resume(self, state: Mapping[str, Any], own: Mapping[str, Any] | None) -> str | None:
-        """Says why a state does not belong to this scheduler."""
-        if own is None:
-            return (
-                "the state was not written by OneCycleAutoLR; begin a new run from the checkpoint's weights"
-            )
-        keys = {"version", "replicas", "replica", "loss_total", "loss_weight", "orders"}
-        if missing := sorted(keys - own.keys()):
-            return f"the state has no {', '.join(missing)}"
-        if own["version"] != VERSION:
-            return (
-                f"the checkpoint has version {own['version']!r} of the scheduler's state, this is {VERSION}"
-            )
-        if own["replicas"] != self._replicas.size:
-            return (
-                f"the checkpoint was written with {own['replicas']} replicas and there are "
-                f"{self._replicas.size}: multipliers and "
-                "losses belong to replicas; resume with the same number, or begin a new run from the averaged weights"
-            )
-        for key in ("total_steps", "_alpha", "_interval", "_warmup", "_auto", "_seed", "_design"):
-            was, now = state.get(key), getattr(self, key)
-            if was != now:
-                return (
-                    f"{key.removeprefix('_')} was {was!r} when the checkpoint was written and is {now!r} now"
-                )
-        if (
-            self.diverges
-            and int(state["last_epoch"]) % self._interval
-            and own["replica"] != self._replicas.rank
-        ):
-            return (
-                f"the state of replica {own['replica']} was loaded on replica {self._replicas.rank} in "
-                "the middle of an "
-                "interval, where replicas differ: save and load one checkpoint per rank, or save at a sync point"
-            )
-        return None

@@ -53,7 +53,9 @@ def arguments(lowered: Lowered) -> dict[str, str | None]:
     """Arguments in order; None for those without a value."""
     plan = lowered.plan
     request, degrees = plan.request, plan.degrees
-    run: dict[str, Any] = request.model.description["blocks"][-1]
+    runs: list[dict[str, Any]] = request.model.description["blocks"]
+    run = runs[-1]
+    plain = next((one for one in runs if not one.get("experts")), {})
     hidden = request.model.description["hidden"]
     blocks = sum(layer.kind is LayerKind.BLOCK for layer in request.model.layers)
     most = max(len(stage.recomputed) for stage in plan.stages)
@@ -61,7 +63,7 @@ def arguments(lowered: Lowered) -> dict[str, str | None]:
         "--num-layers": str(blocks),
         "--hidden-size": str(hidden),
         "--num-attention-heads": str(run["heads"]),
-        "--ffn-hidden-size": str(run.get("feed_forward", 4 * hidden)),
+        "--ffn-hidden-size": str(plain.get("feed_forward", 4 * hidden)),
         "--seq-length": str(request.model.sequence),
         "--max-position-embeddings": str(request.model.sequence),
         "--micro-batch-size": str(plan.micro_batch),
@@ -87,19 +89,45 @@ def arguments(lowered: Lowered) -> dict[str, str | None]:
         found["--attention-backend"] = "flash"
     if run.get("gated"):
         found["--swiglu"] = None
+    if run.get("gated") or run.get("experts"):
+        # Gated models have no biases, and Megatron-LM has none in experts that tensor ranks split.
+        found["--disable-bias-linear"] = None
     if run.get("kv_heads", run["heads"]) != run["heads"]:
         found |= {"--group-query-attention": None, "--num-query-groups": str(run["kv_heads"])}
     if run.get("experts"):
-        dense = blocks - run["count"]
-        found |= {"--num-experts": str(run["experts"]), "--moe-router-topk": str(run["top_k"])}
-        found |= {"--moe-ffn-hidden-size": str(run["expert_feed_forward"])}
-        found |= {"--expert-model-parallel-size": str(degrees.e)}
-        if dense:
-            found["--moe-layer-freq"] = f"([0]*{dense}+[1]*{run['count']})"
+        found |= _mixture(run, blocks, degrees.e)
     if "kv_rank" in run:
-        found |= {"--multi-latent-attention": None, "--kv-lora-rank": str(run["kv_rank"])}
-        if run.get("query_rank"):
-            found["--q-lora-rank"] = str(run["query_rank"])
+        found |= _latent(run)
+    elif "head_width" in run:
+        found["--kv-channels"] = str(run["head_width"])
+    return found
+
+
+def _mixture(run: dict[str, Any], blocks: int, ranks: int) -> dict[str, str | None]:
+    found: dict[str, str | None] = {
+        "--num-experts": str(run["experts"]),
+        "--moe-router-topk": str(run["top_k"]),
+        "--moe-ffn-hidden-size": str(run["expert_feed_forward"]),
+        "--expert-model-parallel-size": str(ranks),
+    }
+    if run.get("shared_experts"):
+        width = run["shared_experts"] * run["expert_feed_forward"]
+        found["--moe-shared-expert-intermediate-size"] = str(width)
+    if dense := blocks - run["count"]:
+        found["--moe-layer-freq"] = f"([0]*{dense}+[1]*{run['count']})"
+    return found
+
+
+def _latent(run: dict[str, Any]) -> dict[str, str | None]:
+    found: dict[str, str | None] = {
+        "--multi-latent-attention": None,
+        "--kv-lora-rank": str(run["kv_rank"]),
+        "--qk-head-dim": str(run["head_width"]),
+        "--qk-pos-emb-head-dim": str(run.get("rope_width", 0)),
+        "--v-head-dim": str(run.get("value_width", run["head_width"])),
+    }
+    if run.get("query_rank"):
+        found["--q-lora-rank"] = str(run["query_rank"])
     return found
 
 

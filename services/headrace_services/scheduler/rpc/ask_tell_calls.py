@@ -27,7 +27,7 @@ from headrace_services.scheduler.records import Checkpoint, Study
 from headrace_services.scheduler.rpc import convert, names
 from headrace_services.scheduler.rpc.calls import Calls, Context, identify, shown_trial
 from headrace_services.scheduler.rpc.checks import MAX_TEXT, Checks
-from headrace_services.scheduler.step.transaction import Shown
+from headrace_services.scheduler.step.submissions import Shown
 from headrace_services.scheduler.store import studies, trials
 from headrace_services.scheduler.store.database import transaction
 

@@ -22,7 +22,7 @@ from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.records import Study
 from headrace_services.scheduler.rpc import convert
 from headrace_services.scheduler.rpc.watching import Snapshots
-from headrace_services.scheduler.step.transaction import Shown, Submission
+from headrace_services.scheduler.step.submissions import Shown, Submission
 from headrace_services.scheduler.store import requests, studies, trials
 from headrace_services.scheduler.store.database import is_conflict, transaction
 from headrace_services.scheduler.store.requests import Request

@@ -34,7 +34,7 @@ from headrace_services.scheduler.rpc.calls import (
 )
 from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.rpc.watching import watch
-from headrace_services.scheduler.step.transaction import Shown
+from headrace_services.scheduler.step.submissions import Shown
 from headrace_services.scheduler.store import cluster, step_reads, studies
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.requests import Request

@@ -28,7 +28,7 @@ from headrace_services.scheduler.rpc.calls import (
     trial_message,
 )
 from headrace_services.scheduler.rpc.checks import Checks
-from headrace_services.scheduler.step.transaction import Shown
+from headrace_services.scheduler.step.submissions import Shown
 from headrace_services.scheduler.store import history, trials
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.requests import Request

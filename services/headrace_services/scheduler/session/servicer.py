@@ -12,14 +12,10 @@ from headrace.v1 import worker_pb2, worker_pb2_grpc
 from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.session import messages
 from headrace_services.scheduler.session.heartbeats import Heartbeats
+from headrace_services.scheduler.session.known_studies import KnownStudies
+from headrace_services.scheduler.session.outgoing import SlowWorkerError, StreamBrokeError
 from headrace_services.scheduler.session.registry import Registry
-from headrace_services.scheduler.session.worker_session import (
-    SlowWorkerError,
-    StreamBrokeError,
-    SupersededError,
-    Timing,
-    WorkerSession,
-)
+from headrace_services.scheduler.session.worker_session import SupersededError, Timing, WorkerSession
 from headrace_services.scheduler.store import workers
 from headrace_services.scheduler.store.database import transaction
 
@@ -41,6 +37,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._heartbeats = heartbeats
         self._registry = registry
         self._timing = timing
+        self._studies = KnownStudies(hub.engine)
 
     # grpc.aio also takes a coroutine that writes to the context, which the stubs do not know.
     async def Session(  # type: ignore[override]  # noqa: N802
@@ -53,7 +50,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         greeting = messages.greeting(hello)
         async with transaction(self._hub.engine) as conn:
             worker_id, number = await workers.greet(conn, greeting, self._timing.lease_ttl_s)
-        session = WorkerSession(self._hub, self._heartbeats, self._timing, greeting, worker_id, number)
+        session = WorkerSession(
+            self._hub, self._heartbeats, self._studies, self._timing, greeting, worker_id, number
+        )
         self._registry.add(worker_id, session)
         log.info("worker '%s' connected with %s slots", greeting.name, len(greeting.devices))
         try:

@@ -5,10 +5,8 @@ import logging
 import os
 import random
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-
-import grpc
 
 from headrace.errors import DatabaseUnavailableError, DrainingError, HeadraceError, StudyNotFoundError
 from headrace.v1 import event_pb2, worker_pb2
@@ -29,17 +27,17 @@ from headrace_services.scheduler.records import Lease, Trial
 from headrace_services.scheduler.session import messages
 from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.held import Held
-from headrace_services.scheduler.step.transaction import Submission
+from headrace_services.scheduler.session.known_studies import KnownStudies
+from headrace_services.scheduler.session.outgoing import Outgoing, Write
+from headrace_services.scheduler.step.submissions import Submission
 from headrace_services.scheduler.store import workers
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.heartbeats import Beat, Noted
-from headrace_services.scheduler.store.workers import StudyInfo
 
 log = logging.getLogger(__name__)
 
 REPLICA = f"{socket.gethostname()}:{os.getpid()}"
 """How this replica is named in its workers' logs."""
-MAX_OUTGOING = 1024
 MAX_IN_FLIGHT = 64
 MAX_TROUBLE = 500
 
@@ -56,14 +54,6 @@ class Timing:
     """How long a worker that is asked to go may still listen for answers."""
 
 
-class StreamBrokeError(Exception):
-    """A message could not be written: the connection is gone."""
-
-
-class SlowWorkerError(Exception):
-    """The worker does not read what it is sent; it is cut off and will come back."""
-
-
 Durable = worker_pb2.Report | worker_pb2.Restored | worker_pb2.Exited
 
 
@@ -74,6 +64,7 @@ class WorkerSession:
         self,
         hub: Hub,
         heartbeats: Heartbeats,
+        studies: KnownStudies,
         timing: Timing,
         greeting: workers.Greeting,
         worker_id: int,
@@ -88,14 +79,12 @@ class WorkerSession:
         self._number = number
         self._held = Held()
         self._told_to_leave: set[str] = set()
-        self._studies: dict[int, StudyInfo] = {}
-        self._study_ids: dict[str, int] = {}
-        self._outgoing: asyncio.Queue[worker_pb2.SessionResponse | Order] = asyncio.Queue(MAX_OUTGOING)
+        self._studies = studies
+        self._outgoing = Outgoing(greeting.name, studies, patience_s=timing.lease_ttl_s)
         self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._look_again = asyncio.Event()
         self._beat = asyncio.Event()
         self._trouble = ""
-        self._overflow = asyncio.Event()
         self._welcomed = False
 
     # --- what others tell the session ------------------------------------------------------------------
@@ -112,7 +101,7 @@ class WorkerSession:
                 self._held.end(order.lease.id)
             case Vacation():
                 self._told_to_leave.add(order.lease.id)
-        self._put(order)
+        self._outgoing.put(order)
 
     def look_again(self) -> None:
         """Compare what the worker holds with the rows, soon."""
@@ -121,13 +110,7 @@ class WorkerSession:
     def drain(self) -> None:
         """Tell the worker to go elsewhere."""
         grace = messages.duration(self._timing.drain_grace_s)
-        self._put(worker_pb2.SessionResponse(drain=worker_pb2.Drain(grace=grace)))
-
-    def _put(self, message: worker_pb2.SessionResponse | Order) -> None:
-        try:
-            self._outgoing.put_nowait(message)
-        except asyncio.QueueFull:
-            self._overflow.set()
+        self._outgoing.put(worker_pb2.SessionResponse(drain=worker_pb2.Drain(grace=grace)))
 
     # --- the stream ------------------------------------------------------------------------------------
 
@@ -135,16 +118,16 @@ class WorkerSession:
         self,
         hello: worker_pb2.Hello,
         incoming: AsyncIterator[worker_pb2.SessionRequest],
-        write: Callable[[worker_pb2.SessionResponse], object],
+        write: Write,
     ) -> None:
         """Serve the stream until it ends, on either side."""
         await self._welcome(hello)
         async with asyncio.TaskGroup() as tasks:
             helpers = [
-                tasks.create_task(self._write(write)),
+                tasks.create_task(self._outgoing.write_to(write)),
                 tasks.create_task(self._reconcile_when_asked()),
                 tasks.create_task(self._note_heartbeats()),
-                tasks.create_task(self._cut_off_when_full()),
+                tasks.create_task(self._outgoing.cut_off_when_full()),
                 tasks.create_task(self._grow_old()),
             ]
             try:
@@ -162,7 +145,7 @@ class WorkerSession:
             held = await workers.held_leases(conn, self.worker_id)
         live = {h.lease.id: h for h in held}
         self._welcomed = True
-        self._put(
+        self._outgoing.put(
             worker_pb2.SessionResponse(
                 welcome=worker_pb2.Welcome(
                     heartbeat_interval=messages.duration(self._timing.heartbeat_s),
@@ -178,7 +161,7 @@ class WorkerSession:
         kind = request.WhichOneof("message")
         if kind == "heartbeat":
             answer = worker_pb2.Ack(heartbeat=request.heartbeat.sequence)
-            self._put(worker_pb2.SessionResponse(ack=answer))
+            self._outgoing.put(worker_pb2.SessionResponse(ack=answer))
             self._trouble = request.heartbeat.trouble[:MAX_TROUBLE].replace("\x00", "\ufffd")
             self._beat.set()
             if self._held.heartbeat({ref.lease_id for ref in request.heartbeat.held}):
@@ -189,23 +172,32 @@ class WorkerSession:
             return
         message: Durable = getattr(request, kind)
         named = messages.trial_number(message.lease)
-        study_id = await self._study_id(named[0]) if named else None
+        study_id = await self._studies.id_of(named[0]) if named else None
         if named is None or study_id is None:
             self._refuse(message)
             return
         await self._in_flight.acquire()
-        tasks.create_task(self._submit(study_id, named[1], message))
+        tasks.create_task(self._submit(study_id, *named, message))
 
-    async def _submit(self, study_id: int, number: int, message: Durable) -> None:
+    async def _submit(self, study_id: int, name: str, number: int, message: Durable) -> None:
         """Put a durable message into its study's step; answer and acknowledge it when it is committed."""
+        submission = Submission(arrival=_arrival(message, number))
         try:
-            settled = await self._hub.submit(study_id, Submission(arrival=_arrival(message, number)))
+            try:
+                settled = await self._hub.submit(study_id, submission)
+            except StudyNotFoundError:  # it was deleted; there may be another one of its name
+                self._studies.forget(study_id)
+                found = await self._studies.id_of(name)
+                if found is None:
+                    raise
+                settled = await self._hub.submit(study_id := found, submission)
         except StudyNotFoundError:
-            self._study_ids = {name: known for name, known in self._study_ids.items() if known != study_id}
             self._refuse(message)
             return
         except DrainingError:
             return  # the worker sends it again, to another replica
+        except DatabaseUnavailableError:
+            raise  # the study could not be looked up again: the worker sends it again, in another session
         except HeadraceError as error:
             log.exception("could not take %s of worker '%s'", type(message).__name__, self._name)
             await self._give_up(study_id, number, message, error)
@@ -220,7 +212,7 @@ class WorkerSession:
                     self._decide(message, decision.action != "CONTINUE", messages.decision(decision))
                 elif isinstance(message, worker_pb2.Exited):
                     self._held.end(message.lease.lease_id)
-                self._acknowledge(message)
+                self._outgoing.acknowledge(message.sequence)
             case _:
                 raise AssertionError(f"{settled.outcome} is no answer to a worker")
 
@@ -248,17 +240,14 @@ class WorkerSession:
         answer = worker_pb2.LeaseDecision(
             lease=message.lease, report_sequence=message.sequence, decision=decision
         )
-        self._put(worker_pb2.SessionResponse(decision=answer))
+        self._outgoing.put(worker_pb2.SessionResponse(decision=answer))
 
     def _refuse(self, message: Durable) -> None:
         """Answer a message whose lease is over: it is final, and the process has no right to run."""
         if not isinstance(message, worker_pb2.Exited):
             cancel = worker_pb2.Cancel(lease=message.lease, reason="the lease is over")
-            self._put(worker_pb2.SessionResponse(cancel=cancel))
-        self._acknowledge(message)
-
-    def _acknowledge(self, message: Durable) -> None:
-        self._put(worker_pb2.SessionResponse(ack=worker_pb2.Ack(sequences=[message.sequence])))
+            self._outgoing.put(worker_pb2.SessionResponse(cancel=cancel))
+        self._outgoing.acknowledge(message.sequence)
 
     # --- the session's own tasks -----------------------------------------------------------------------
 
@@ -266,55 +255,12 @@ class WorkerSession:
         """The worker says no more: answer what it has said, so that it need not say it again elsewhere."""
         for _ in range(MAX_IN_FLIGHT):
             await self._in_flight.acquire()
-        await self._outgoing.join()
-
-    async def _write(self, write: Callable[[worker_pb2.SessionResponse], object]) -> None:
-        while True:
-            batch = [await self._outgoing.get()]
-            while not self._outgoing.empty():
-                batch.append(self._outgoing.get_nowait())
-            for message in _acknowledged_together(batch):
-                if isinstance(message, (Assignment, Cancellation, Vacation)):
-                    response = await self._order_message(message)
-                else:
-                    response = message
-                if response is not None:
-                    try:
-                        async with asyncio.timeout(self._timing.lease_ttl_s):
-                            await write(response)  # type: ignore[misc]  # grpc.aio's write is a coroutine function
-                    except TimeoutError:
-                        raise self._slow() from None
-                    except grpc.aio.InternalError:
-                        raise StreamBrokeError(f"the stream of worker '{self._name}' broke") from None
-            for _ in batch:
-                self._outgoing.task_done()
-
-    async def _cut_off_when_full(self) -> None:
-        """Whoever does not read is cut off, and reads what it missed in its next session."""
-        await self._overflow.wait()
-        raise self._slow()
-
-    def _slow(self) -> "SlowWorkerError":
-        return SlowWorkerError(f"worker '{self._name}' does not read what it is sent")
+        await self._outgoing.written()
 
     async def _grow_old(self) -> None:
         """Ask the worker to connect anew after a while, each at a time of its own."""
         await asyncio.sleep(self._timing.stream_age_s * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
         self.drain()
-
-    async def _order_message(self, order: Order) -> worker_pb2.SessionResponse | None:
-        study = await self._study(order.lease.study_id)
-        if study is None:
-            return None
-        match order:
-            case Assignment():
-                return worker_pb2.SessionResponse(assign=messages.assign(study, order.trial, order.lease))
-            case Cancellation():
-                lease = messages.lease_ref(order.lease, study.name)
-                return worker_pb2.SessionResponse(cancel=worker_pb2.Cancel(lease=lease, reason=order.reason))
-            case Vacation():
-                lease = messages.lease_ref(order.lease, study.name)
-                return worker_pb2.SessionResponse(vacate=worker_pb2.Vacate(lease=lease, reason=order.reason))
 
     async def _note_heartbeats(self) -> None:
         """Write heartbeats down, however many came as one, and read what the worker should hold.
@@ -341,7 +287,7 @@ class WorkerSession:
         for lease, why in noted.leaving:
             if lease.id not in self._told_to_leave:
                 self._told_to_leave.add(lease.id)
-                self._put(Vacation(worker_id=self.worker_id, lease=lease, reason=why))
+                self._outgoing.put(Vacation(worker_id=self.worker_id, lease=lease, reason=why))
 
     async def _reconcile_when_asked(self) -> None:
         while True:
@@ -364,11 +310,11 @@ class WorkerSession:
         for lease_id in sorted(surplus):
             ref = event_pb2.LeaseRef(lease_id=lease_id)
             cancel = worker_pb2.Cancel(lease=ref, reason="the lease is over")
-            self._put(worker_pb2.SessionResponse(cancel=cancel))
+            self._outgoing.put(worker_pb2.SessionResponse(cancel=cancel))
 
     async def _repeat(self, lease: Lease, trial: Trial) -> None:
         if lease.incarnation == self._incarnation:
-            self._put(Assignment(worker_id=self.worker_id, trial=trial, lease=lease))
+            self._outgoing.put(Assignment(worker_id=self.worker_id, trial=trial, lease=lease))
         else:
             # An earlier incarnation held the lease. One that remembered it would have named it: it is going to report
             # it lost, in order, behind what the trial still had to say. This one has lost its memory, and the trial.
@@ -380,45 +326,6 @@ class WorkerSession:
                 why=f"worker '{self._name}' was restarted and knows nothing of the trial",
             )
             await self._hub.submit(lease.study_id, Submission(arrival=arrival))
-
-    # --- what of studies never changes -----------------------------------------------------------------
-
-    async def _study_id(self, name: str) -> int | None:
-        known = self._study_ids.get(name)
-        if known is not None:
-            return known
-        async with transaction(self._hub.engine) as conn:
-            study = await workers.study_by_name(conn, name)
-        return self._remember(study).id if study else None
-
-    async def _study(self, study_id: int) -> StudyInfo | None:
-        known = self._studies.get(study_id)
-        if known is not None:
-            return known
-        async with transaction(self._hub.engine) as conn:
-            study = await workers.study_by_id(conn, study_id)
-        return self._remember(study) if study else None
-
-    def _remember(self, study: StudyInfo) -> StudyInfo:
-        self._studies[study.id] = study
-        self._study_ids[study.name] = study.id
-        return study
-
-
-def _acknowledged_together(
-    outgoing: list[worker_pb2.SessionResponse | Order],
-) -> list[worker_pb2.SessionResponse | Order]:
-    """The same with one acknowledgement, after all answers: what is acknowledged is not asked about again."""
-    ack = worker_pb2.Ack()
-    others = []
-    for message in outgoing:
-        if isinstance(message, worker_pb2.SessionResponse) and message.HasField("ack"):
-            ack.MergeFrom(message.ack)
-        else:
-            others.append(message)
-    if len(others) < len(outgoing):
-        others.append(worker_pb2.SessionResponse(ack=ack))
-    return others
 
 
 class SupersededError(Exception):

@@ -63,7 +63,7 @@ def step(
         state.load(trials=rows.unfinished(), leases=rows.leases.values())
         for lease in rows.leases.values():
             state.slots.setdefault(lease.id, cluster.held(lease))
-        core.finish(state)
+        core.finish(state, state.trials)
         slots_left = True
     rows.write(state, cluster)
     _tell_others(state, studies, cluster)

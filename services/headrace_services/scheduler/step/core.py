@@ -5,6 +5,7 @@ touch, calls `apply` for each arrival, then `placing.place` until it asks for no
 `state.changes`, whom to tell in `state.orders`. The simulator and the tests drive the same functions.
 """
 
+from collections.abc import Iterable
 from typing import assert_never
 
 from headrace_services.scheduler.arrivals import (
@@ -72,12 +73,12 @@ def apply(state: StepState, arrival: Arrival, *, seat: int = 0) -> Outcome | Non
     return Accepted()
 
 
-def finish(state: StepState) -> None:
-    """Terminate what is left of a study that has just ended, every live trial being loaded."""
+def finish(state: StepState, numbers: Iterable[int]) -> None:
+    """Terminate what is left of a study that has just ended: these trials, which are loaded, with their live leases."""
     complete = state.study.state is StudyState.COMPLETED
     reason = Reason.STOPPED_EARLY if complete else Reason.CANCELLED
     detail = "not promoted before the study was complete" if complete else state.study.detail
-    for number in sorted(state.trials):
+    for number in sorted(numbers):
         trial = state.trials[number]
         if trial.state is not State.TERMINATED:
             state.cancel(trial, detail)

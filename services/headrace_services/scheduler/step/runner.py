@@ -19,7 +19,8 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait
 from headrace.errors import DatabaseUnavailableError, DrainingError, HeadraceError, InternalError
 from headrace_services.scheduler.arrivals import Kick
 from headrace_services.scheduler.step.cache import StudyCache
-from headrace_services.scheduler.step.transaction import Settled, StepResult, Submission, run_step
+from headrace_services.scheduler.step.submissions import Settled, Submission
+from headrace_services.scheduler.step.transaction import StepResult, run_step
 from headrace_services.scheduler.store.database import is_away, is_conflict, transaction
 from headrace_services.scheduler.store.step_writes import is_stale_copy
 

@@ -5,7 +5,7 @@ orders it with the steps of other replicas. A step waits for the database twice 
 commit; an answer that shows rows as the step leaves them takes a third wait, to be stored.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -14,7 +14,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import HeadraceError, StudyNotFoundError
 from headrace_services.scheduler.arrivals import (
-    Accepted,
     Arrival,
     Leased,
     Order,
@@ -29,44 +28,13 @@ from headrace_services.scheduler.step import cluster_rows, core, placing, sharin
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.live import LiveRows
 from headrace_services.scheduler.step.state import StepState
+from headrace_services.scheduler.step.submissions import Answers, Settled, Shown, Submission
 from headrace_services.scheduler.store import exploits, requests, rows, step_reads, trials
 from headrace_services.scheduler.store.pipeline import pipeline
 from headrace_services.scheduler.store.step_writes import Writes
-from headrace_services.scheduler.store.trials import TrialView
 
 FREE_SLOTS_AT_ONCE = 64
 """How many free slots that suit its trials one step looks at; more are left to the next one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What an answer may show: the rows as the step leaves them."""
-
-    conn: AsyncConnection
-    trials: Mapping[int, TrialView]
-
-
-Respond = Callable[[Outcome, Shown | None], Awaitable[bytes]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
-    """An arrival, and for a user's command the request that it came in."""
-
-    arrival: Arrival
-    request: requests.Request | None = None
-    respond: Respond | None = None
-    """Makes the answer to the request, inside the transaction, so that a repeat gets the same one."""
-    shows: Callable[[Outcome], Collection[int]] | None = None
-    """The trials that the answer shows; None where it is made of the outcome alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """What became of a submission."""
-
-    outcome: Outcome | HeadraceError
-    response: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,15 +98,15 @@ async def run_step(
     placing.answer_seats(state)
     outcomes.update(state.suggested)
     if state.study.state.ended and not study.state.ended:
-        state.load(
-            trials=await step_reads.unfinished_trials(conn, study_id),
-            leases=await step_reads.live_leases(conn, study_id),
-        )
+        state.load(leases=await step_reads.live_leases(conn, study_id))
         await _load_slots(conn, state)
-        core.finish(state)
+        async for unfinished in step_reads.unfinished_trials(conn, study_id):
+            state.load(trials=unfinished)
+            core.finish(state, [trial.number for trial in unfinished])
+        core.finish(state, state.trials)  # and those that this step created
         slots_left = True
     return StepResult(
-        settled=await _write_and_settle(conn, study, state, _Answers(submissions, outcomes, repeats)),
+        settled=await _write_and_settle(conn, study, state, Answers(submissions, outcomes, repeats)),
         orders=tuple(state.orders),
         cache=cache,
         cursor=state.study.cursor,
@@ -280,7 +248,7 @@ async def _count_and_reclaim(conn: AsyncConnection, state: StepState) -> None:
 
 
 async def _write_and_settle(
-    conn: AsyncConnection, before: Study, state: StepState, answers: "_Answers"
+    conn: AsyncConnection, before: Study, state: StepState, answers: Answers
 ) -> tuple[Settled, ...]:
     """Write what changed, answer, and commit; and keep the copies that the next step may need."""
     changes, after, cache = state.changes, state.study, state.cache
@@ -289,7 +257,7 @@ async def _write_and_settle(
     await answers.make_of_outcomes()
     async with pipeline(conn) as sent:
         if changes.has_rows or after != before:
-            Writes(sent).write(before, after, changes)
+            await Writes(sent).write(before, after, changes)
         requests.remember_all(sent, answers.to_remember())
         asked = trials.ask_views(sent, after.id, shown) if shown else None
         if not for_others and not answers.are_left:
@@ -306,87 +274,3 @@ async def _write_and_settle(
     count = state.live if state.live_is_counted else None
     cache.live.keep(state.leases.values(), state.trials, state.slots, count)
     return answers.settled()
-
-
-class _Answers:
-    """The submissions of a step, each with what became of it."""
-
-    def __init__(
-        self,
-        submissions: Sequence[Submission],
-        outcomes: Mapping[int, Outcome | HeadraceError | None],
-        repeats: Mapping[str, requests.Answer],
-    ) -> None:
-        self._submissions = submissions
-        self._repeats = repeats
-        self._outcomes: list[Outcome | HeadraceError] = []
-        self._responses: dict[int, bytes] = {}
-        self._new: list[tuple[requests.Request, bytes]] = []
-        self._left: list[tuple[int, Respond]] = []
-        for seat, submission in enumerate(submissions):
-            if submission.request is not None and submission.request.id in repeats:
-                self._outcomes.append(Accepted())
-                continue
-            outcome = outcomes[seat]
-            assert outcome is not None
-            self._outcomes.append(outcome)
-            if submission.respond is not None and not isinstance(outcome, HeadraceError):
-                self._left.append((seat, submission.respond))
-
-    @property
-    def are_left(self) -> bool:
-        """Whether answers have not been made yet."""
-        return bool(self._left)
-
-    def shown(self) -> set[int]:
-        """The trials that the answers show."""
-        shown = set[int]()
-        for seat, _ in self._left:
-            shows, outcome = self._submissions[seat].shows, self._outcomes[seat]
-            if shows is not None and not isinstance(outcome, HeadraceError):
-                shown.update(shows(outcome))
-        return shown
-
-    async def make_of_outcomes(self) -> None:
-        """Make the answers that show no rows."""
-        await self._make(None)
-
-    async def make_of_rows(self, shown: Shown) -> None:
-        """Make the others."""
-        await self._make(shown)
-
-    async def _make(self, shown: Shown | None) -> None:
-        left = self._left
-        self._left = []
-        for seat, respond in left:
-            submission, outcome = self._submissions[seat], self._outcomes[seat]
-            if shown is None and submission.shows is not None:
-                self._left.append((seat, respond))
-                continue
-            assert not isinstance(outcome, HeadraceError)
-            self._responses[seat] = response = await respond(outcome, shown)
-            if submission.request is not None:
-                self._new.append((submission.request, response))
-
-    def to_remember(self) -> list[tuple[requests.Request, bytes]]:
-        """The answers that were made since this was asked last."""
-        new, self._new = self._new, []
-        return new
-
-    def settled(self) -> tuple[Settled, ...]:
-        """Every submission's outcome, in order."""
-        return tuple(
-            self._settle(seat, submission, self._outcomes[seat])
-            for seat, submission in enumerate(self._submissions)
-        )
-
-    def _settle(self, seat: int, submission: Submission, outcome: Outcome | HeadraceError) -> Settled:
-        request = submission.request
-        if request is None or request.id not in self._repeats:
-            return Settled(outcome=outcome, response=self._responses.get(seat))
-        try:
-            return Settled(
-                outcome=outcome, response=requests.check_repeat(request, self._repeats[request.id])
-            )
-        except HeadraceError as error:
-            return Settled(outcome=error)

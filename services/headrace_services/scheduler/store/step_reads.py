@@ -1,6 +1,6 @@
 """What a step reads, under the study's lock."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,9 @@ from headrace_services.scheduler.records import Decision, Lease, Slot, Study, Tr
 from headrace_services.scheduler.store import rows, tables
 from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement, compiled, pipeline
 from headrace_services.scheduler.store.placement import slots_query
+
+UNFINISHED_AT_ONCE = 256
+"""Rows that are made into trials in one turn on the event loop."""
 
 now = func.clock_timestamp()
 
@@ -92,13 +95,17 @@ async def trials(conn: AsyncConnection, study_id: int, numbers: Iterable[int]) -
     return asked.found_trials()
 
 
-async def unfinished_trials(conn: AsyncConnection, study_id: int) -> list[Trial]:
-    """Every trial that is not terminated."""
-    t = tables.trial
-    query = (
-        select(t).where(t.c.study_id == study_id, t.c.state != State.TERMINATED.value).order_by(t.c.number)
-    )
-    return [rows.trial(row) for row in await conn.execute(query)]
+async def unfinished_trials(conn: AsyncConnection, study_id: int) -> AsyncIterator[list[Trial]]:
+    """Every trial that is not terminated, by number, some at a time: in between, others have their turn on the loop."""
+    after = -1
+    while True:
+        async with pipeline(conn) as sent:
+            found = sent.run(_UNFINISHED, study=study_id, after=after, most=UNFINISHED_AT_ONCE)
+        if not found.rows:
+            return
+        trials = [rows.trial(row) for row in found.rows]
+        yield trials
+        after = trials[-1].number
 
 
 async def runnable_trials(conn: AsyncConnection, study_id: int, limit: int) -> list[Trial]:
@@ -233,6 +240,13 @@ _TRIALS = compiled(
     )
 )
 _t = tables.trial
+_UNFINISHED = compiled(
+    select(_t)
+    .where(_t.c.study_id == _study, _t.c.state != State.TERMINATED.value)
+    .where(_t.c.number > bindparam("after", type_=BigInteger))
+    .order_by(_t.c.number)
+    .limit(bindparam("most", type_=BigInteger))
+)
 _RUNNABLE = compiled(
     select(_t)
     .where(

@@ -3,11 +3,15 @@ copy was stale, and the whole transaction is given up.
 
 One statement a table, whatever the number of rows, and all of them in one pipeline. A guarded statement counts the rows
 that it changed and fails where they are not as many as it was given, so that the commit can travel behind it.
+
+A step that ends a study changes thousands of trials. It says so in several statements, and lets others have their turn
+on the event loop between two of them: streams wait for it.
 """
 
+import asyncio
 import json
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import psycopg
 from sqlalchemy import (
@@ -34,6 +38,9 @@ from headrace_services.scheduler.store.pipeline import Pipeline, Statement, comp
 from headrace_services.scheduler.store.rows import Columns
 
 now = func.clock_timestamp()
+T = TypeVar("T")
+ROWS_AT_ONCE = 256
+"""In one turn on the event loop, about 10 ms."""
 
 
 def is_stale_copy(error: BaseException) -> bool:
@@ -47,13 +54,17 @@ class Writes:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
 
-    def write(self, before: Study, after: Study, changes: Changes) -> None:
+    async def write(self, before: Study, after: Study, changes: Changes) -> None:
         """Add everything that a step changed. The order keeps every constraint satisfied in between."""
         self._insert(_CREATE_TRIALS, map(_created, changes.created))
         self._end_and_grant_leases(changes)
-        self._move_trials(changes.trials)
+        async for trials in _by_turns(changes.trials):
+            self._move_trials(trials)
         self._move_slots(changes)
-        self._append_history(after.id, before.cursor, changes)
+        self._append_history(after.id, changes)
+        logged = list(enumerate(changes.events, start=before.cursor + 1))
+        async for part in _by_turns(logged):
+            self._insert(_EVENTS, (rows.event_columns(after.id, cursor, event) for cursor, event in part))
         exploits.append(self._pipeline, after.id, changes.exploits)
         self._update_study(before, after)
 
@@ -73,7 +84,7 @@ class Writes:
         self._guarded(_END_LEASES, map(_progress, ended))
         self._insert(_GRANT_LEASES, map(_granted, changes.granted.values()))
 
-    def _move_trials(self, changes: list[TrialChange]) -> None:
+    def _move_trials(self, changes: Sequence[TrialChange]) -> None:
         for wave in _waves(changes):
             progress, moves, ends = list[Columns](), list[Columns](), list[Columns]()
             for change in wave:
@@ -93,7 +104,7 @@ class Writes:
         self._guarded(_SHARE_SLOTS, _parts(changes.shared))
         self._guarded(_OCCUPY_SLOTS, _placed(changes.occupied))
 
-    def _append_history(self, study_id: int, cursor: int, changes: Changes) -> None:
+    def _append_history(self, study_id: int, changes: Changes) -> None:
         self._insert(_REPORTS, (rows.report_columns(study_id, report) for report in changes.reports))
         entries = (rows.rung_columns(study_id, change.entry, change.cursor) for change in changes.rungs)
         self._insert(_RUNGS, entries)
@@ -102,11 +113,6 @@ class Writes:
             for c in changes.promotions
         )
         self._guarded(_PROMOTE, promoted)
-        logged = (
-            rows.event_columns(study_id, cursor + offset, event)
-            for offset, event in enumerate(changes.events, start=1)
-        )
-        self._insert(_EVENTS, logged)
 
     def _update_study(self, before: Study, after: Study) -> None:
         if after == before:
@@ -115,6 +121,13 @@ class Writes:
         values = rows.study_columns(after) | {"g_study": after.id, "g_cursor": before.cursor}
         values["standing"] = json.dumps(values["standing"], allow_nan=False)
         self._pipeline.run(_END_STUDY if ends else _UPDATE_STUDY, expected=1, **values)
+
+
+async def _by_turns(changes: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+    for first in range(0, len(changes), ROWS_AT_ONCE):
+        if first:
+            await asyncio.sleep(0)
+        yield changes[first : first + ROWS_AT_ONCE]
 
 
 # --- rows -------------------------------------------------------------------------------------------
@@ -162,7 +175,7 @@ def _guards(change: TrialChange) -> Columns:
     }
 
 
-def _waves(changes: list[TrialChange]) -> list[list[TrialChange]]:
+def _waves(changes: Sequence[TrialChange]) -> list[list[TrialChange]]:
     """Group changes so that each wave holds one transition a trial at most, in order.
 
     Changes of a trial that do not change its state are merged into the transition before or after.

@@ -14,7 +14,7 @@ from headrace_services.scheduler.lifecycle import StudyState
 from headrace_services.scheduler.records import Params, Proposal, ProposalFailure, Study
 from headrace_services.scheduler.samplers import pooled_from
 from headrace_services.scheduler.samplers.random import RandomSampler
-from headrace_services.scheduler.step.transaction import Submission
+from headrace_services.scheduler.step.submissions import Submission
 from headrace_services.scheduler.store import proposals
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.suggesting.pool import AttemptFailedError, Pool

@@ -1,0 +1,59 @@
+"""What of studies never changes, read once for all sessions of a replica."""
+
+import asyncio
+from collections import OrderedDict
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from headrace_services.scheduler.store import workers
+from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.workers import StudyInfo
+
+REMEMBERED = 256
+
+
+class KnownStudies:
+    """Studies by name and by id; those that were asked for last are remembered."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._studies: OrderedDict[int, StudyInfo] = OrderedDict()
+        self._ids: dict[str, int] = {}
+        self._in_turn = asyncio.Lock()
+
+    async def id_of(self, name: str) -> int | None:
+        """A study's id, in the order of the calls: of one lease's messages none may overtake another.
+
+        Where the study was deleted, and created again, a step refuses the old id: then `forget` it.
+        """
+        if name in self._ids and not self._in_turn.locked():
+            return self._ids[name]
+        async with self._in_turn:
+            if name not in self._ids:
+                async with transaction(self._engine) as conn:
+                    study = await workers.study_by_name(conn, name)
+                return self._remember(study).id if study else None
+            return self._ids[name]
+
+    async def by_id(self, study_id: int) -> StudyInfo | None:
+        """A study's immutable part."""
+        known = self._studies.get(study_id)
+        if known is not None:
+            self._studies.move_to_end(study_id)
+            return known
+        async with transaction(self._engine) as conn:
+            study = await workers.study_by_id(conn, study_id)
+        return self._remember(study) if study else None
+
+    def forget(self, study_id: int) -> None:
+        """The study is no more."""
+        gone = self._studies.pop(study_id, None)
+        if gone is not None and self._ids.get(gone.name) == study_id:
+            del self._ids[gone.name]
+
+    def _remember(self, study: StudyInfo) -> StudyInfo:
+        self._studies[study.id] = study
+        self._ids[study.name] = study.id
+        while len(self._studies) > REMEMBERED:
+            self.forget(next(iter(self._studies)))
+        return study

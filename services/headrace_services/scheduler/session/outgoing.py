@@ -1,0 +1,110 @@
+"""What a session says to its worker: one bounded queue, one writer, and no patience with whoever does not read."""
+
+import asyncio
+from collections.abc import Callable
+
+import grpc
+
+from headrace.v1 import worker_pb2
+from headrace_services.scheduler.arrivals import Assignment, Cancellation, Order, Vacation
+from headrace_services.scheduler.session import messages
+from headrace_services.scheduler.session.known_studies import KnownStudies
+
+MAX_OUTGOING = 1024
+
+Write = Callable[[worker_pb2.SessionResponse], object]
+"""grpc.aio's write, which is a coroutine function."""
+
+
+class StreamBrokeError(Exception):
+    """A message could not be written: the connection is gone."""
+
+
+class SlowWorkerError(Exception):
+    """The worker does not read what it is sent; it is cut off and will come back."""
+
+
+class Outgoing:
+    """The messages to one worker, in the order in which they were put."""
+
+    def __init__(self, worker: str, studies: KnownStudies, *, patience_s: float) -> None:
+        self._worker = worker
+        self._studies = studies
+        self._patience_s = patience_s
+        self._queue: asyncio.Queue[worker_pb2.SessionResponse | Order] = asyncio.Queue(MAX_OUTGOING)
+        self._overflow = asyncio.Event()
+
+    def put(self, message: worker_pb2.SessionResponse | Order) -> None:
+        """Say something, soon; never waits."""
+        try:
+            self._queue.put_nowait(message)
+        except asyncio.QueueFull:
+            self._overflow.set()
+
+    def acknowledge(self, sequence: int) -> None:
+        """Say that a durable message is settled."""
+        self.put(worker_pb2.SessionResponse(ack=worker_pb2.Ack(sequences=[sequence])))
+
+    async def written(self) -> None:
+        """Wait until all of it is written."""
+        await self._queue.join()
+
+    async def write_to(self, write: Write) -> None:
+        """Write until cancelled. Raises StreamBrokeError, SlowWorkerError."""
+        while True:
+            batch = [await self._queue.get()]
+            while not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            for message in _acknowledged_together(batch):
+                if isinstance(message, (Assignment, Cancellation, Vacation)):
+                    response = await self._response(message)
+                else:
+                    response = message
+                if response is not None:
+                    try:
+                        async with asyncio.timeout(self._patience_s):
+                            await write(response)  # type: ignore[misc]  # grpc.aio's write is a coroutine function
+                    except TimeoutError:
+                        raise self._slow() from None
+                    except grpc.aio.InternalError:
+                        raise StreamBrokeError(f"the stream of worker '{self._worker}' broke") from None
+            for _ in batch:
+                self._queue.task_done()
+
+    async def cut_off_when_full(self) -> None:
+        """Whoever does not read is cut off, and reads what it missed in its next session. Raises SlowWorkerError."""
+        await self._overflow.wait()
+        raise self._slow()
+
+    def _slow(self) -> SlowWorkerError:
+        return SlowWorkerError(f"worker '{self._worker}' does not read what it is sent")
+
+    async def _response(self, order: Order) -> worker_pb2.SessionResponse | None:
+        study = await self._studies.by_id(order.lease.study_id)
+        if study is None:
+            return None
+        match order:
+            case Assignment():
+                return worker_pb2.SessionResponse(assign=messages.assign(study, order.trial, order.lease))
+            case Cancellation():
+                lease = messages.lease_ref(order.lease, study.name)
+                return worker_pb2.SessionResponse(cancel=worker_pb2.Cancel(lease=lease, reason=order.reason))
+            case Vacation():
+                lease = messages.lease_ref(order.lease, study.name)
+                return worker_pb2.SessionResponse(vacate=worker_pb2.Vacate(lease=lease, reason=order.reason))
+
+
+def _acknowledged_together(
+    outgoing: list[worker_pb2.SessionResponse | Order],
+) -> list[worker_pb2.SessionResponse | Order]:
+    """The same with one acknowledgement, after all answers: what is acknowledged is not asked about again."""
+    ack = worker_pb2.Ack()
+    others = []
+    for message in outgoing:
+        if isinstance(message, worker_pb2.SessionResponse) and message.HasField("ack"):
+            ack.MergeFrom(message.ack)
+        else:
+            others.append(message)
+    if len(others) < len(outgoing):
+        others.append(worker_pb2.SessionResponse(ack=ack))
+    return others

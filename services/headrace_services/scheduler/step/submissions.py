@@ -1,0 +1,131 @@
+"""What is submitted to a step, and what becomes of it.
+
+A user's command comes with its request, whose answer is made inside the step's transaction and stored with its id: a
+repeat gets the same one. An answer that is made of the outcome alone is made before the step writes, and travels with
+the writes; one that shows rows is made of them as the step leaves them.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace.errors import HeadraceError
+from headrace_services.scheduler.arrivals import Accepted, Arrival, Outcome
+from headrace_services.scheduler.store import requests
+from headrace_services.scheduler.store.trials import TrialView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What an answer may show: the rows as the step leaves them."""
+
+    conn: AsyncConnection
+    trials: Mapping[int, TrialView]
+
+
+Respond = Callable[[Outcome, Shown | None], Awaitable[bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """An arrival, and for a user's command the request that it came in."""
+
+    arrival: Arrival
+    request: requests.Request | None = None
+    respond: Respond | None = None
+    """Makes the answer to the request, inside the transaction, so that a repeat gets the same one."""
+    shows: Callable[[Outcome], Collection[int]] | None = None
+    """The trials that the answer shows; None where it is made of the outcome alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What became of a submission."""
+
+    outcome: Outcome | HeadraceError
+    response: bytes | None = None
+
+
+class Answers:
+    """The submissions of a step, each with what became of it."""
+
+    def __init__(
+        self,
+        submissions: Sequence[Submission],
+        outcomes: Mapping[int, Outcome | HeadraceError | None],
+        repeats: Mapping[str, requests.Answer],
+    ) -> None:
+        self._submissions = submissions
+        self._repeats = repeats
+        self._outcomes: list[Outcome | HeadraceError] = []
+        self._responses: dict[int, bytes] = {}
+        self._new: list[tuple[requests.Request, bytes]] = []
+        self._left: list[tuple[int, Respond]] = []
+        for seat, submission in enumerate(submissions):
+            if submission.request is not None and submission.request.id in repeats:
+                self._outcomes.append(Accepted())
+                continue
+            outcome = outcomes[seat]
+            assert outcome is not None
+            self._outcomes.append(outcome)
+            if submission.respond is not None and not isinstance(outcome, HeadraceError):
+                self._left.append((seat, submission.respond))
+
+    @property
+    def are_left(self) -> bool:
+        """Whether answers have not been made yet."""
+        return bool(self._left)
+
+    def shown(self) -> set[int]:
+        """The trials that the answers show."""
+        shown = set[int]()
+        for seat, _ in self._left:
+            shows, outcome = self._submissions[seat].shows, self._outcomes[seat]
+            if shows is not None and not isinstance(outcome, HeadraceError):
+                shown.update(shows(outcome))
+        return shown
+
+    async def make_of_outcomes(self) -> None:
+        """Make the answers that show no rows."""
+        await self._make(None)
+
+    async def make_of_rows(self, shown: Shown) -> None:
+        """Make the others."""
+        await self._make(shown)
+
+    async def _make(self, shown: Shown | None) -> None:
+        left = self._left
+        self._left = []
+        for seat, respond in left:
+            submission, outcome = self._submissions[seat], self._outcomes[seat]
+            if shown is None and submission.shows is not None:
+                self._left.append((seat, respond))
+                continue
+            assert not isinstance(outcome, HeadraceError)
+            self._responses[seat] = response = await respond(outcome, shown)
+            if submission.request is not None:
+                self._new.append((submission.request, response))
+
+    def to_remember(self) -> list[tuple[requests.Request, bytes]]:
+        """The answers that were made since this was asked last."""
+        new, self._new = self._new, []
+        return new
+
+    def settled(self) -> tuple[Settled, ...]:
+        """Every submission's outcome, in order."""
+        return tuple(
+            self._settle(seat, submission, self._outcomes[seat])
+            for seat, submission in enumerate(self._submissions)
+        )
+
+    def _settle(self, seat: int, submission: Submission, outcome: Outcome | HeadraceError) -> Settled:
+        request = submission.request
+        if request is None or request.id not in self._repeats:
+            return Settled(outcome=outcome, response=self._responses.get(seat))
+        try:
+            return Settled(
+                outcome=outcome, response=requests.check_repeat(request, self._repeats[request.id])
+            )
+        except HeadraceError as error:
+            return Settled(outcome=error)
