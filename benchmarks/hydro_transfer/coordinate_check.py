@@ -33,10 +33,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "GPT": {
         "factory": partial(GPT, depth=1),
         "data": Text,
-        "rows": 8,
+        "rows": 16,
         "steps": None,
         "widths": (64, 128, 256, 512, 1024),
-        "sgd": 0.2,
+        "sgd": None,
         "adam": None,
     },
     "ResNet": {
