@@ -173,7 +173,8 @@ def draw(record: dict[str, Any]) -> None:
                 )
             words = {"rules": "our parametrization", "standard": "no multipliers"}[how]
             panel.set(xscale="log", xlabel="learning rate (Adam)", ylabel="training loss")
-            panel.set_title(f"{name}, {words}: moved {result['moved']} steps")
+            moved = result["moved"]
+            panel.set_title(f"{name}\n{words}: moved {moved} step{'s' * (moved != 1)}", fontsize=10)
             panel.legend()
     figure.savefig(HERE / "depth_transfer.svg")
     plt.close(figure)

@@ -24,13 +24,13 @@ FEWEST: Final = 10  # steps, where the rate is ours to choose: of few the first 
 PATIENCE: Final = 64  # steps, where the rate is ours to choose
 MOST_STEPS: Final = 256  # steps, where it is given
 TRIES: Final = 8  # rates
-UNSTABLE: Final = 0.1  # of the loss at the start: a rise above the least so far
+UNSTABLE: Final = 0.1  # of the loss at the start: a rise by more
 Make = Callable[[float], tuple[nn.Module, torch.optim.Optimizer]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """A rate, and how many steps with it; `stable` if the loss has not risen on the way."""
+    """A rate, and how many steps with it; `stable` if the loss has not risen much on the way."""
 
     lr: float
     steps: int
@@ -43,8 +43,10 @@ class Course:
         return self.stable and self.fallen >= LEARNT
 
 
-def run(make: Make, lr: float, inputs: tuple[Tensor, ...], loss_fn: Loss, *, most: int) -> Course:
-    """Trains until the loss has halved, or for `most` steps.
+def run(
+    make: Make, lr: float, inputs: tuple[Tensor, ...], loss_fn: Loss, *, most: int, swings: bool
+) -> Course:
+    """Trains until the loss has halved, or for `most` steps; with `swings` it may rise, but not above its start.
 
     A loss that is not finite ends it. What an untrained loss below zero should fall to nobody knows: there the fall is
     measured against its size.
@@ -57,7 +59,7 @@ def run(make: Make, lr: float, inputs: tuple[Tensor, ...], loss_fn: Loss, *, mos
             first = least = loss
         last = loss
         size = max(abs(first), 1e-12)
-        if not loss - least <= UNSTABLE * size:  # or NaN
+        if not loss - (first if swings else least) <= UNSTABLE * size:  # or NaN
             return Course(lr=lr, steps=step, fallen=0.0, stable=False)
         least = min(least, loss)
         if first - loss >= LEARNT * size:
@@ -71,7 +73,7 @@ def steps_for(make: Make, lr: float, inputs: tuple[Tensor, ...], loss_fn: Loss) 
     Raises:
         CoordinateCheckError: it is too low to tell, or too high.
     """
-    found = run(make, lr, inputs, loss_fn, most=MOST_STEPS)
+    found = run(make, lr, inputs, loss_fn, most=MOST_STEPS, swings=True)
     if not found.stable:
         raise CoordinateCheckError(
             f"the loss of the narrowest model rises at lr {lr:g} (step {found.steps}); choose a lower lr"
@@ -93,7 +95,7 @@ def rate_and_steps_for(make: Make, lr: float, inputs: tuple[Tensor, ...], loss_f
     """
     tried: dict[float, Course] = {}
     while lr not in tried and len(tried) < TRIES:
-        found = tried[lr] = run(make, lr, inputs, loss_fn, most=PATIENCE)
+        found = tried[lr] = run(make, lr, inputs, loss_fn, most=PATIENCE, swings=False)
         if found.enough and found.steps >= FEWEST:
             return found
         slow = found.stable and not found.enough
