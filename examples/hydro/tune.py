@@ -73,7 +73,7 @@ TASKS = {
         data=Text,
         steps=80,
         rows=8,
-        gate=(64, 128, 256),
+        gate=(32, 64, 128),
     ),
     "digits": Task(
         name="digits", factory=ResNet, width=64, data=Digits, steps=60, rows=16, gate=(16, 32, 64)
