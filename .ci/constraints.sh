@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Pins what an installation of the given extras resolves to today, in a virtual environment of its own.
 # torch stays at its pinned version: each of its builds names other packages, so it moves by hand.
+# setuptools builds packages that have no wheel (mup).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${1:?usage: constraints.sh PYTHON EXTRAS} extras=${2:?}

@@ -2,6 +2,7 @@
 
 Run it:  python benchmarks/hydro/fuse_throughput.py                 (CPU, one thread: about three minutes)
          python benchmarks/hydro/fuse_throughput.py --device cuda   (ResNet-18 at scale 8, CIFAR's shape, N to 200)
+         python benchmarks/hydro/fuse_throughput.py --device cpu --small --out /tmp   (that one's code, on a CPU)
 
 It writes fuse_throughput.json (or fuse_throughput_cuda.json) and a plot beside itself. All run in turn in one process;
 a time is the best of some rounds of a whole step, optimizer included: AdamW. Separate runs are measured with torch's
@@ -213,13 +214,14 @@ def main() -> None:
     """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--small", action="store_true", help="the GPU's benchmark with tiny images")
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=list(MODELS))
     chosen = parser.parse_args()
-    if chosen.device == "cuda":
-        from fuse_throughput_cuda import run_cuda
+    if chosen.device == "cuda" or chosen.small:
+        from fuse_throughput_cuda import FULL, SMALL, run_cuda
 
-        run_cuda(chosen.out)
+        run_cuda(chosen.out, torch.device(chosen.device), SMALL if chosen.small else FULL)
     else:
         run_cpu(chosen.out, chosen.models)
 

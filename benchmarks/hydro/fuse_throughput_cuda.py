@@ -1,15 +1,18 @@
 """The GPU half of the fusion benchmark: ResNet-18 at scale 8 on CIFAR's shape, N up to 200, side by side with one run.
 
-Called by `fuse_throughput.py --device cuda`; says so and stops where there is no GPU. Separate runs are one model after
-the other: their time is N times that of one, which is what N runs on one GPU take. Variants: float32, bfloat16 under
-autocast, and, beside them, plain vmap in bfloat16 through torch.compile with one rate for all. (Hydro's own engines are
-not compiled: dynamo does not follow the functions by which they take the member dim out of a tensor.) Memory is the
-caching allocator's greatest value, per member.
+Called by `fuse_throughput.py --device cuda`; says so and stops where there is no GPU. With `--device cpu --small` the
+same code runs with tiny images on a CPU, which a test does: a GPU is not at hand every day, and its hour is not for
+finding typing errors. Separate runs are one model after the other: their time is N times that of one, which is what N
+runs on one GPU take. Variants: float32, with the rules and with plain vmap; bfloat16 under autocast; and, beside them,
+plain vmap in bfloat16 through torch.compile with one rate for all. (Hydro's own engines are not compiled: dynamo does
+not follow the functions by which they take the member dim out of a tensor.) Memory is the allocator's greatest value
+while members are made and take a step, per member.
 """
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,11 +23,27 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from headrace_torch import hydro
+from headrace_torch.hydro.fuse.memory import peak_bytes
 
-COUNTS = (1, 2, 5, 10, 20, 50, 100, 200)
-BATCH, WIDTH, WARM, ROUNDS = 256, 8, 3, 10
 Batch = tuple[Tensor, Tensor]
 Loss = Callable[[Any, Batch], Tensor]
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much is measured: numbers of members, rows and side of images, rounds, and torch.compile's backend."""
+
+    counts: tuple[int, ...]
+    rows: int
+    side: int
+    warm: int
+    rounds: int
+    backend: str
+
+
+FULL = Size(counts=(1, 2, 5, 10, 20, 50, 100, 200), rows=256, side=32, warm=3, rounds=10, backend="inductor")
+SMALL = Size(counts=(1, 3), rows=4, side=8, warm=0, rounds=1, backend="aot_eager")
 
 
 class Residual(nn.Module):
@@ -48,7 +67,7 @@ class Residual(nn.Module):
 class ResNet18(nn.Module):
     """The CIFAR form: 64 channels at scale 1, so 8 at scale 8."""
 
-    def __init__(self, width: int = WIDTH) -> None:
+    def __init__(self, width: int = 8) -> None:
         super().__init__()
         self.stem, self.norm = nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
         layers, inside = [], width
@@ -76,49 +95,51 @@ def autocast_loss(model: Any, batch: Batch) -> Tensor:
     return functional.cross_entropy(out.float(), batch[1])
 
 
-def seconds_of(step: Callable[[], object]) -> float:
+def seconds_of(step: Step, device: torch.device, size: Size) -> float:
     """The best time of a step, device included."""
-    for _ in range(WARM):
+    for _ in range(size.warm):
         step()
-    torch.cuda.synchronize()
     best = float("inf")
-    for _ in range(ROUNDS):
+    for _ in range(size.rounds):
+        wait(device)
         start = time.perf_counter()
         step()
-        torch.cuda.synchronize()
+        wait(device)
         best = min(best, time.perf_counter() - start)
     return best
 
 
-def one_alone(batch: Batch, loss: Loss) -> tuple[float, int]:
-    """Time and memory of one plain run with torch's SGD."""
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    model = ResNet18().cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+def wait(device: torch.device) -> None:
+    """Until the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def one_alone(batch: Batch, loss: Loss, device: torch.device) -> Step:
+    """A plain run with torch's SGD, in one kernel for all parameters."""
+    model = ResNet18().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
 
     def step() -> None:
         optimizer.zero_grad()
         loss(model, batch).backward()
         optimizer.step()
 
-    return seconds_of(step), torch.cuda.max_memory_allocated() - before
+    return step
 
 
-def hydro_step(n: int, batch: Batch, loss: Loss, device: str) -> Callable[[], object]:
+def hydro_step(n: int, batch: Batch, loss: Loss, device: torch.device, engine: Any) -> Step:
     """A fused group with a rate for each member."""
     members = [{"lr": 0.01 * (i + 1) / n, "momentum": 0.9, "seed": i} for i in range(n)]
-    group = hydro.fuse(ResNet18, members, "sgd", engine="grouped", device=device)
+    group = hydro.fuse(ResNet18, members, "sgd", engine=engine, device=device)
     return lambda: group.step(batch, loss)
 
 
-def compiled_step(
-    n: int, batch: Batch, loss: Loss, device: str, backend: str = "inductor"
-) -> Callable[[], object]:
+def compiled_step(n: int, batch: Batch, loss: Loss, device: torch.device, backend: str) -> Step:
     """`torch.func`'s recipe for ensembles under torch.compile; one rate for all."""
     models = [ResNet18().to(device) for _ in range(n)]
     params, buffers = torch.func.stack_module_state(models)  # type: ignore[arg-type]  # a list of modules
-    optimizer = torch.optim.SGD(list(params.values()), lr=0.01, momentum=0.9)
+    optimizer = torch.optim.SGD(list(params.values()), lr=0.01, momentum=0.9, fused=True)
 
     def one(own: dict[str, Tensor], held: dict[str, Tensor]) -> Tensor:
         return loss(lambda x: functional_call(models[0], (own, held), (x,)), batch)
@@ -133,49 +154,60 @@ def compiled_step(
     return step
 
 
-def measured(make: Callable[[], Callable[[], object]], n: int) -> dict[str, Any]:
-    """Time and memory of a step; what cannot be done is said in the record."""
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+def measured(make: Callable[[], Step], n: int, device: torch.device, size: Size) -> dict[str, Any]:
+    """Time and memory of a step; what cannot be done, for want of memory say, is said in the record."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    made: list[Step] = []
+
+    def begin() -> None:
+        made.append(make())
+        made[0]()
+
     try:
-        step = make()
-        step()
-        torch.cuda.reset_peak_memory_stats()
-        seconds = seconds_of(step)
+        held = peak_bytes(begin, device)
+        seconds = seconds_of(made[0], device, size)
     except (RuntimeError, hydro.FuseError) as error:
-        return {"error": str(error)[:200]}
-    return {"seconds": seconds, "bytes_per_member": (torch.cuda.max_memory_allocated() - before) // n}
+        return {"error": f"{type(error).__name__}: {str(error)[:200]}"}
+    return {"seconds": seconds, "bytes_per_member": held // n}
 
 
-def run_cuda(out: Path) -> None:
-    """Writes fuse_throughput_cuda.json.
+def run_cuda(out: Path, device: torch.device, size: Size) -> None:
+    """Writes fuse_throughput_cuda.json; after every row, so that what was measured stays if time runs out.
 
     Raises:
-        SystemExit: there is no GPU.
+        SystemExit: there is no such device.
     """
-    if not torch.cuda.is_available():
+    if device.type == "cuda" and not torch.cuda.is_available():
         raise SystemExit("no CUDA device here: nothing was measured")
-    batch = (torch.randn(BATCH, 3, 32, 32, device="cuda"), torch.randint(0, 10, (BATCH,), device="cuda"))
-    variants = {
-        "float32": (plain_loss, False),
-        "bfloat16": (autocast_loss, False),
-        "compiled": (autocast_loss, True),
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(size.rows, 3, size.side, size.side, generator=generator).to(device)
+    batch = (images, torch.randint(0, 10, (size.rows,), generator=generator).to(device))
+    variants: Mapping[str, tuple[Loss, Callable[[int], Step]]] = {
+        "float32": (plain_loss, lambda n: hydro_step(n, batch, plain_loss, device, "grouped")),
+        "float32, vmap": (plain_loss, lambda n: hydro_step(n, batch, plain_loss, device, "vmap")),
+        "bfloat16": (autocast_loss, lambda n: hydro_step(n, batch, autocast_loss, device, "grouped")),
+        "bfloat16, compiled": (
+            autocast_loss,
+            lambda n: compiled_step(n, batch, autocast_loss, device, size.backend),
+        ),
     }
-    rows = []
-    for name, (make, loss) in variants.items():
-        alone, alone_bytes = one_alone(batch, loss)
-        for n in COUNTS:
-            row = {"variant": name, "members": n}
-            row |= measured(partial(make, n, batch, loss, "cuda"), n)
-            if "seconds" in row:
-                row["times_separate"] = n * alone / row["seconds"]
-            rows.append({**row, "one_alone_seconds": alone, "one_alone_bytes": alone_bytes})
-            print(rows[-1], flush=True)
-    record = {
-        "device": torch.cuda.get_device_name(),
+    record: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
-        "batch": BATCH,
-        "rows": rows,
+        "batch": size.rows,
+        "rows": [],
     }
-    (out / "fuse_throughput_cuda.json").write_text(json.dumps(record, indent=1) + "\n")
+    alone = {
+        loss: measured(partial(one_alone, batch, loss, device), 1, device, size)
+        for loss in (plain_loss, autocast_loss)
+    }
+    for name, (loss, make) in variants.items():
+        for n in size.counts:
+            row: dict[str, Any] = {"variant": name, "members": n, "alone": alone[loss]}
+            row |= measured(partial(make, n), n, device, size)
+            if "seconds" in row and "seconds" in alone[loss]:
+                row["times_separate"] = round(n * alone[loss]["seconds"] / row["seconds"], 3)
+            record["rows"].append(row)
+            print(row, flush=True)
+            (out / "fuse_throughput_cuda.json").write_text(json.dumps(record, indent=1) + "\n")

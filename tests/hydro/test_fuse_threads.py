@@ -111,3 +111,27 @@ def test_gradients_are_torchs_and_the_same_to_the_bit_for_any_n(
             dim = 0 if place > 1 else 1
             assert torch.equal(a.narrow(dim, 0, b.shape[dim]), b), (n, place)
     assert torch.get_num_threads() == count
+
+
+def autocast_loss(model: Any, batch: Any) -> Tensor:
+    """The forward pass in bfloat16, the loss in float32."""
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = loss_of(model, batch)
+    return loss.float()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "gpt"])
+def test_survivors_do_not_change_by_a_bit_under_autocast(
+    threads: Callable[[int], None], count: int, name: str
+) -> None:
+    threads(count)
+    members = mixed_members("adamw", steps=60)
+    stays, packed = (hydro.fuse(factory(name, SINGLE), members, "adamw", engine="grouped") for _ in range(2))
+    for number, batch in enumerate(batches(name, 8, dtype=SINGLE)):
+        if number == 3:
+            packed.drop([0, 3])
+        everyone, some = stays.step(batch, autocast_loss), packed.step(batch, autocast_loss)
+        assert some.tolist() == everyone[packed.ids].tolist(), number
+    assert stays.report is not None
+    assert stays.report.error["grouped"] < 1e-5  # the loss rounds to float32 by itself

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hydro_models import CLASSES, MLP, ResNet, images, rows
 from torch import Tensor, nn
-from torch.nn.functional import relu
+from torch.nn.functional import relu, scaled_dot_product_attention
 
 from headrace_torch import hydro
 from headrace_torch.hydro.coordinate_check.report import trend_of
@@ -150,3 +150,95 @@ def test_slopes_are_those_of_powers() -> None:
     assert trend_of("x", widths, [[2.0, 8.0], [4.0, 4.0], [4.0, 4.0]]).slope == pytest.approx(0)
     assert trend_of("x", widths, [[0.0], [0.0], [0.0]]).slope is None
     assert trend_of("x", widths, [[0.0], [1.0], [1.0]]).slope == float("inf")
+
+
+class Asking(nn.Module):
+    """Attention whose queries start at zero: what moves them first is chance."""
+
+    def __init__(self, width: int = 256) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(64, width), nn.Parameter(0.02 * torch.randn(16, width))
+        self.norm, self.last = nn.LayerNorm(width), nn.LayerNorm(width)
+        nn.init.normal_(self.words.weight, std=0.02)
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.readout = nn.Linear(width, 64)
+        for layer in (self.query, self.readout):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, text: Tensor) -> Any:
+        x = self.words(text) + self.places
+        normed = self.norm(x)
+        heads = [
+            layer(normed).unflatten(-1, (2, -1)).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        ]
+        mixed = scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2)
+        return self.readout(self.last(x + self.out(mixed)))
+
+
+def asking() -> tuple[hydro.Surrogate, Tensor]:
+    text = torch.randint(64, (8, 16), generator=torch.Generator().manual_seed(0))
+    return hydro.shrink(Asking, width=64, inputs=text), text
+
+
+def test_queries_that_start_at_zero_stop_falling_once_something_is_learnt() -> None:
+    surrogate, _ = asking()
+    query = {}
+    for steps in (2, None):
+        report = hydro.coordinate_check(surrogate, widths=WIDTHS, optimizer="sgd", lr=0.05, steps=steps)
+        query[steps] = next(one for one in report.trends if one.name == "query")
+        others = [one for one in report.trends if one.name != "query"]
+        assert all(abs(one.slope or 0) <= 0.1 for one in others) or steps, str(report)
+    assert query[2].from_zero
+    assert (query[2].slope or 0) < -0.15  # chance: two steps teach queries nothing
+    assert -0.12 <= (query[None].slope or 0) <= 0.1
+    assert report.steps >= 10
+
+
+def test_a_wrong_rate_of_queries_fails_though_they_start_at_zero() -> None:
+    """Hydro's published rule: what is learnt falls with the width as well, and nothing stays."""
+    surrogate, text = asking()
+
+    def published(member: hydro.Surrogate, seed: int) -> Any:
+        model, rules = member.build(seed), member.parametrization("sgd")
+        groups = [
+            {"params": [one], "lr": 0.1 * rules[name].lr * (member.scale if "query.weight" in name else 1)}
+            for name, one in model.named_parameters()
+        ]
+        return model, torch.optim.SGD(groups, lr=0.1)
+
+    report = hydro.coordinate_check(
+        surrogate, widths=WIDTHS[:3], optimizer="sgd", inputs=(text,), prepare=published
+    )
+    assert report.worst.name == "query", str(report)
+    assert (report.worst.slope or 0) <= -0.3, str(report)
+
+
+def test_the_slope_of_what_starts_at_zero_is_that_at_the_end() -> None:
+    widths = [1, 4, 16]
+
+    def slope(*squares: float) -> float:
+        changes = [[one**0.5] for one in squares]
+        found = trend_of("query", widths, changes, from_zero=True).slope
+        assert found is not None
+        return found
+
+    assert slope(1, 1 / 4, 1 / 16) == pytest.approx(-0.5)  # chance alone
+    assert slope(1, 1 / 16, 1 / 256) == pytest.approx(-0.5)  # less than chance
+    assert slope(3 + 4, 3 + 1, 3 + 1 / 4) == pytest.approx(-0.5 * 0.25 / 3.25)  # what stays, and chance
+    assert slope(1, 4, 16) == pytest.approx(0.5)  # growth has no excuse
+    assert trend_of("x", widths, [[1], [0.5], [0.25]]).slope == pytest.approx(-0.5)
+
+
+def test_a_rate_that_teaches_nothing_is_refused_and_one_that_diverges_too(surrogate: hydro.Surrogate) -> None:
+    with pytest.raises(hydro.CoordinateCheckError, match=r"fell by 0% only, .* choose a higher lr"):
+        hydro.coordinate_check(surrogate, widths=WIDTHS[:2], optimizer="sgd", lr=1e-7)
+    with pytest.raises(hydro.CoordinateCheckError, match=r"narrowest model rises at lr 1e\+30 .* lower lr"):
+        hydro.coordinate_check(surrogate, widths=WIDTHS[:2], optimizer="sgd", lr=1e30)
+
+
+def test_a_loss_that_cannot_halve_is_refused() -> None:
+    surrogate = hydro.shrink(Net, width=64, inputs=rows())
+    with pytest.raises(hydro.CoordinateCheckError, match="say steps="):
+        hydro.coordinate_check(surrogate, widths=WIDTHS[:2], loss_fn=lambda out: 100 + out.square().mean())

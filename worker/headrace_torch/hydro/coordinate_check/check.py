@@ -4,7 +4,7 @@ Two things can make hyperparameters of a small model wrong for a large one: mult
 rules want them, and a layer that computes with a width out of their sight. Both show in the same way: the amount by
 which training moves some activation grows or falls with the width. The check trains a few steps at several widths and
 fits that dependence. It looks at the change of an activation, not at its size, because at the start the size is the
-initial values' and hides the change.
+initial values' and hides the change. And it looks when something has been learnt: at first changes are in part chance.
 """
 
 import math
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from headrace_torch.hydro.coordinate_check.measure import Loss, measure
+from headrace_torch.hydro.coordinate_check.pilot import rate_and_steps_for, steps_for
 from headrace_torch.hydro.coordinate_check.report import CoordinateReport, trends_of
 from headrace_torch.hydro.errors import CoordinateCheckError
 from headrace_torch.hydro.parametrize.kinds import Kind
@@ -27,9 +28,10 @@ TOLERANCE: Final = 0.10
 WIDTHS: Final = 4
 # Below, averages over coordinates are too rough to tell a slope of 0.1.
 LEAST_WIDTH: Final = 32
-BATCH: Final = 32
-# Small enough to be stable, large enough for what is learnt to outgrow the noise of the start. SGD's rate for hidden
-# matrices does not depend on the width; a step of Adam moves an activation by rate × fan-in: that product is given.
+# A batch learns its random targets by heart: few rows do it soon, and no row twice, for it would have two targets.
+BATCH: Final = 16
+# Where the search for a rate begins. SGD's rate for hidden matrices does not depend on the width; a step of Adam moves
+# an activation by rate × fan-in: that product is given.
 SGD_LR: Final = 0.1
 ADAM_LR_TIMES_FAN_IN: Final = 0.2
 Prepare = Callable[[Surrogate, int], tuple[nn.Module, torch.optim.Optimizer]]
@@ -40,7 +42,7 @@ def coordinate_check(
     *,
     widths: Sequence[int] | None = None,
     seeds: int = 3,
-    steps: int = 8,
+    steps: int | None = None,
     optimizer: str = "adam",
     lr: float | None = None,
     inputs: tuple[Tensor, ...] | None = None,
@@ -55,37 +57,47 @@ def coordinate_check(
         widths: the factory's widths, or the scales of a rebuilt module. None means four: the surrogate's, but at
             least 32, and its doubles; of a module's scales the surrogate's and its halves.
         seeds: initialisations per width.
-        steps: of training; the change after the last is fitted.
+        steps: of training; the change after the last is fitted. None is as many as halve the loss of the narrowest
+            member: before, what is learnt does not stand out from chance (see `pilot`).
         optimizer: "sgd", "adam" or "adamw".
-        lr: in terms of the target; None is a small one.
-        inputs: one batch; None is the surrogate's example.
+        lr: in terms of the target; None is one at which some tens of steps halve the loss of the narrowest member.
+        inputs: one batch; None is the first rows of the surrogate's example, or rows that fit the model.
         loss_fn: from the model's output to a scalar; None is the cross-entropy (or squared error, for a single
             output) against fixed random targets.
         tolerance: the greatest slope that passes.
         prepare: makes the model and the optimizer from a member and a seed, in place of the rules: for experiments.
 
     Raises:
-        CoordinateCheckError: fewer than two widths, or a loss that is not finite. A failed check does not raise: see
-            `CoordinateReport.raise_if_failed`.
+        CoordinateCheckError: fewer than two widths, a loss that is not finite, or one that does not halve. A failed
+            check does not raise: see `CoordinateReport.raise_if_failed`.
     """
     name = optimizer.lower()
     surrogate.parametrization(name)  # refuses an unknown optimizer before anything is spent
-    rate = _default_lr(surrogate, name) if lr is None else lr
     members = _members(surrogate, widths)
     if len(members) < 2:
         raise CoordinateCheckError("the check needs two widths at least; say more with widths=")
-    batch = surrogate.example_inputs(BATCH) if inputs is None else inputs
+    batch = _batch(surrogate) if inputs is None else inputs
 
-    def by_rules(member: Surrogate, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    loss = loss_fn or fixed_targets()
+
+    def made(member: Surrogate, seed: int, rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:
+        if prepare is not None:
+            return prepare(member, seed)
         model = member.build(seed)
         return model, member.optimizer(model, name, lr=rate)
 
+    rate = _default_lr(surrogate, name) if lr is None else lr
+    if steps is None:
+        # A `prepare` has a rate of its own, which is not ours to change.
+        pilot = rate_and_steps_for if lr is None and prepare is None else steps_for
+        course = pilot(lambda rate: made(members[0], 0, rate), rate, batch, loss)
+        rate, steps = course.lr, course.steps
     moved = []
     for member in members:
         row = []
         for seed in range(seeds):
-            model, chosen = (prepare or by_rules)(member, seed)
-            row.append(measure(model, chosen, batch, loss_fn or fixed_targets(), steps=steps))
+            model, chosen = made(member, seed, rate)
+            row.append(measure(model, chosen, batch, loss, steps=steps))
         moved.append(row)
     relative = [1 / member.scale for member in members]
     return CoordinateReport(
@@ -123,6 +135,11 @@ def _default_lr(surrogate: Surrogate, optimizer: str) -> float:
         return SGD_LR
     fans = [math.prod(one.base_shape[1:]) for one in surrogate.growths.values() if one.kind is Kind.HIDDEN]
     return ADAM_LR_TIMES_FAN_IN / (statistics.median(fans) if fans else surrogate.scale * LEAST_WIDTH)
+
+
+def _batch(surrogate: Surrogate) -> tuple[Tensor, ...]:
+    given = surrogate.family.inputs.given
+    return tuple(one[:BATCH] for one in given) if given else surrogate.example_inputs(BATCH)
 
 
 def _members(surrogate: Surrogate, widths: Sequence[int] | None) -> list[Surrogate]:

@@ -7,9 +7,11 @@ must not depend on the width, and of what the initial readout makes of changed f
 1/sqrt(width). Over many outputs their mean size shows little but the second.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -27,12 +29,14 @@ class Change:
     """How far an activation has moved since initialisation.
 
     `size` is the mean over coordinates; `along_gradient` is None where the loss does not depend on the activation.
-    The shape is without the batch.
+    Both are means over the last quarter of the steps. The shape is without the batch. `from_zero`: all coordinates
+    were zero, as those of queries whose weights start at zero.
     """
 
     shape: tuple[int, ...]
     size: float
     along_gradient: float | None
+    from_zero: bool = False
 
 
 def measure(
@@ -43,7 +47,9 @@ def measure(
     *,
     steps: int,
 ) -> Mapping[str, Change]:
-    """Trains on one batch, and compares its activations after the last step with those before the first.
+    """Trains on one batch, and compares its activations towards the end with those before the first step.
+
+    What it takes is the mean over the last quarter of the steps: near the greatest stable rate single steps swing.
 
     Args:
         model: in the mode that it is to be trained in.
@@ -56,25 +62,44 @@ def measure(
         CoordinateCheckError: the loss is not finite.
     """
     before, downhill = _start(model, inputs, loss_fn)
-    for step in range(steps):
-        optimizer.zero_grad()
-        with _same_dropout():
-            loss = loss_fn(model(*inputs))
-        if not torch.isfinite(loss):
-            raise CoordinateCheckError(f"the loss is {loss.item()} at step {step}; choose a lower lr")
+    sizes: dict[str, list[float]] = {}
+    along: dict[str, list[float]] = {}
+    for step in range(steps + 1):
+        if step >= steps - steps // 4:
+            with torch.no_grad(), _recording(model) as now, _same_dropout():
+                model(*inputs)
+            for name, old in before.items():
+                if name in now and now[name].shape == old.shape:
+                    moved = now[name].detach().double() - old
+                    sizes.setdefault(name, []).append(float(moved.abs().mean()))
+                    if name in downhill:
+                        along.setdefault(name, []).append(abs(float((moved * downhill[name]).sum())))
+        if step < steps:
+            loss = train_step(model, optimizer, inputs, loss_fn)
+            if not math.isfinite(loss):
+                raise CoordinateCheckError(f"the loss is {loss} at step {step}; choose a lower lr")
+    return {
+        name: Change(
+            shape=tuple(before[name].shape[1:]),
+            size=fmean(found),
+            along_gradient=fmean(along[name]) if name in along else None,
+            from_zero=not before[name].any(),
+        )
+        for name, found in sizes.items()
+    }
+
+
+def train_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, inputs: tuple[Tensor, ...], loss_fn: Loss
+) -> float:
+    """One step; returns the loss before it. After a loss that is not finite nothing is changed."""
+    optimizer.zero_grad()
+    with _same_dropout():
+        loss = loss_fn(model(*inputs))
+    if torch.isfinite(loss):
         loss.backward()  # type: ignore[no-untyped-call]  # torch's is untyped
         optimizer.step()
-    with torch.no_grad(), _recording(model) as after, _same_dropout():
-        model(*inputs)
-    found = {}
-    for name, old in before.items():
-        if name in after and after[name].shape == old.shape:
-            moved = after[name].detach().double() - old
-            along = abs(float((moved * downhill[name]).sum())) if name in downhill else None
-            found[name] = Change(
-                shape=tuple(old.shape[1:]), size=float(moved.abs().mean()), along_gradient=along
-            )
-    return found
+    return float(loss.detach())
 
 
 def _start(

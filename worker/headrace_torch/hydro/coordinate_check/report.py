@@ -1,4 +1,12 @@
-"""What a coordinate check found: a slope for each activation, and a verdict."""
+"""What a coordinate check found: a slope for each activation, and a verdict.
+
+A slope is fitted over all widths, with one exception: an activation that starts at zero and falls. What moves it is
+its own layer's gradient alone, and that has a part that learning directs, A, and a random sum over n coordinates, of
+variance B/n. Under right rules its mean square is A + B/n, which falls although A does not, and no less for being
+small beside A at the widest model. So these two are fitted in place of a power (as many numbers), and the slope is the
+curve's at its widest end: -0.5 where everything falls as chance does, 0 where A is all that is left. Activations that
+do not start at zero have no such exception: what they get from the layer before would pass for A.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,13 +25,14 @@ class ActivationTrend:
     `changes` has a row per width and a value per seed. `slope` is that of log change against log width, fitted to
     the logarithms' means over seeds. It is None where the activation did not change at any width, as that of a
     frozen layer. `along_gradient` says that changes are those along the loss's gradient: the activation's size is
-    fixed.
+    fixed. `from_zero`: the activation starts at zero, and the slope is that at the widest model.
     """
 
     name: str
     changes: Sequence[Sequence[float]]
     slope: float | None
     along_gradient: bool = False
+    from_zero: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +102,12 @@ class CoordinateReport:
 
 
 def trend_of(
-    name: str, widths: Sequence[float], changes: Sequence[Sequence[float]], *, fixed: bool = False
+    name: str,
+    widths: Sequence[float],
+    changes: Sequence[Sequence[float]],
+    *,
+    fixed: bool = False,
+    from_zero: bool = False,
 ) -> ActivationTrend:
     """Fits the slope by least squares.
 
@@ -102,6 +116,7 @@ def trend_of(
         widths: ascending.
         changes: a row per width, a value per seed.
         fixed: they are changes along the gradient.
+        from_zero: the activation starts at zero.
     """
     if all(value == 0 for row in changes for value in row):
         return ActivationTrend(name=name, changes=changes, slope=None, along_gradient=fixed)
@@ -113,7 +128,27 @@ def trend_of(
     slope = sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True)) / sum(
         (x - x_mean) ** 2 for x in xs
     )
-    return ActivationTrend(name=name, changes=changes, slope=slope, along_gradient=fixed)
+    end = from_zero and not fixed and slope < 0
+    return ActivationTrend(
+        name=name,
+        changes=changes,
+        slope=_slope_at_the_end(widths, [math.exp(2 * y) for y in ys]) if end else slope,
+        along_gradient=fixed,
+        from_zero=end,
+    )
+
+
+def _slope_at_the_end(widths: Sequence[float], squares: Sequence[float]) -> float:
+    """Fits squares by A + B/width, A and B not negative, relative errors weighed alike; the slope at the last width."""
+    rows = [(1 / square, 1 / (width * square)) for width, square in zip(widths, squares, strict=True)]
+    aa, ab, bb = (sum(x[i] * x[j] for x in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+    a_one, b_one = (sum(x[i] for x in rows) for i in (0, 1))
+    determinant = aa * bb - ab * ab
+    stays, fades = (bb * a_one - ab * b_one) / determinant, (aa * b_one - ab * a_one) / determinant
+    if stays < 0:
+        return -0.5
+    at_end = max(fades, 0.0) / widths[-1]
+    return -0.5 * at_end / (stays + at_end)
 
 
 def trends_of(
@@ -132,5 +167,6 @@ def trends_of(
             [one.along_gradient if directed and one.along_gradient is not None else one.size for one in row]
             for row in changes
         ]
-        found.append(trend_of(name, widths, values, fixed=directed))
+        from_zero = all(one.from_zero for row in changes for one in row)
+        found.append(trend_of(name, widths, values, fixed=directed, from_zero=from_zero))
     return tuple(found)

@@ -39,8 +39,15 @@ def clip(slots: Sequence[Slot], grads: Tensor) -> None:
 
 def after(slot: Slot, *, stepped: bool) -> Slot:
     """Returns a member's counters after a batch, with its scale moved as `torch.amp.GradScaler.update` does."""
-    counted = replace(slot, step=slot.step + stepped, seen=slot.seen + 1)
     scaler = slot.member.scaler
+    counted = Slot(
+        id=slot.id,
+        member=slot.member,
+        step=slot.step + stepped,
+        seen=slot.seen + 1,
+        scale=slot.scale,
+        good_steps=slot.good_steps,
+    )
     if scaler is None:
         return counted
     if not stepped:

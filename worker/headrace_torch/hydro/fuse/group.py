@@ -31,6 +31,7 @@ from headrace_torch.hydro.fuse.layout import Layout
 from headrace_torch.hydro.fuse.member import Member, OptimizerName, parse_member
 from headrace_torch.hydro.fuse.optimizers import RowMultipliers, needs_momentum, update
 from headrace_torch.hydro.fuse.probe import ProbeReport, compare, probe, stacked_engine, timed
+from headrace_torch.hydro.fuse.row_kernels import fits, spans_of, update_by_kernels
 from headrace_torch.hydro.fuse.source import Models
 from headrace_torch.hydro.fuse.states import MOMENTS, MemberStates, Slot, fresh
 from headrace_torch.hydro.parametrize.parametrization import Parametrization
@@ -64,6 +65,7 @@ class Group:
         self._optimizer, self._parametrization = optimizer, parametrization
         self._choice, self._workers, self._batching = engine, workers, batching
         self._multipliers = _row_multipliers(layout, parametrization, template)
+        self._spans = spans_of(layout, parametrization)
         self._next_id = 0
         self._states = self._fresh(members)
         self._engine: Engine | None = None
@@ -260,18 +262,26 @@ class Group:
         clip(states.slots, grads)
         kept = {name: view.clone() for name, view in self._views(states, unused).items()}
         if all(going):
-            update(self._optimizer, states.slots, states.rows, grads, states.moments, self._multipliers)
+            self._update(states, grads)
         else:
             at = [i for i, go in enumerate(going) if go]
             if at:
                 part = states.select(at)
-                update(self._optimizer, part.slots, part.rows, grads[at], part.moments, self._multipliers)
+                self._update(part, grads[at])
                 states.rows[at] = part.rows
                 for name, value in part.moments.items():
                     states.moments[name][at] = value
         for name, view in self._views(states, unused).items():
             view.copy_(kept[name])
         states.slots = [after(slot, stepped=go) for slot, go in zip(states.slots, going, strict=True)]
+
+    def _update(self, states: MemberStates, grads: Tensor) -> None:
+        """One step of the optimizer; by torch's kernels where they can, which is a choice that bits depend on."""
+        name, rows, moments = self._optimizer, states.rows, states.moments
+        if fits(rows):
+            update_by_kernels(name, states.slots, rows, grads, moments, self._spans)
+        else:
+            update(name, states.slots, rows, grads, moments, self._multipliers)
 
     def _views(self, states: MemberStates, names: frozenset[str]) -> dict[str, Tensor]:
         """Parameters without a gradient, which torch.optim leaves as they are; their moments stay zero."""

@@ -51,20 +51,26 @@ class Layout:
             for one in self.segments
         }
 
-    def pack(self, values: Sequence[Tensor | None], out: Tensor) -> None:
-        """Writes one tensor per segment, (n, *shape) or None for zeros, into rows `out` (n, row); one copy.
+    def gaps(self, rows: Tensor) -> list[Tensor]:
+        """Returns what lies between segments, as views of rows (n, row)."""
+        ends = [one.offset for one in self.segments[1:]] + [self.row]
+        return [
+            rows[:, one.offset + one.numel : end]
+            for one, end in zip(self.segments, ends, strict=True)
+            if one.offset + one.numel < end
+        ]
 
-        The first n members of values that have more are written.
-        """
-        n, parts, at = out.shape[0], [], 0
+    def pack_row(self, values: Sequence[Tensor | None], out: Tensor) -> None:
+        """Writes one tensor per segment, of its shape or None for zeros, into a row `out` (row,); one copy."""
+        parts, at = [], 0
         for one, value in zip(self.segments, values, strict=True):
             if one.offset > at:
-                parts.append(out.new_zeros(n, one.offset - at))
-            parts.append(out.new_zeros(n, one.numel) if value is None else value[:n].reshape(n, one.numel))
+                parts.append(out.new_zeros(one.offset - at))
+            parts.append(out.new_zeros(one.numel) if value is None else value.reshape(-1))
             at = one.offset + one.numel
         if self.row > at:
-            parts.append(out.new_zeros(n, self.row - at))
-        torch.cat(parts, dim=1, out=out)
+            parts.append(out.new_zeros(self.row - at))
+        torch.cat(parts, out=out)
 
     def of_row(self, row: Tensor) -> dict[str, Tensor]:
         """Returns each parameter as a view of one row (row,)."""

@@ -5,7 +5,7 @@ Each member has a module of its own (own Python attributes, own hooks) whose par
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +33,8 @@ class SeparateEngine:
         self.name: EngineName = "separate"
         self._model, self._traits = model, traits
         self._sockets: dict[int, Sockets] = {}
-        self._leaves: dict[int, dict[str, Tensor]] = {}
-        self._of: object = None  # the memory that the leaves are views of
+        self._views: dict[int, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}  # parameters, buffers
+        self._of: object = None  # the memory that they are views of
 
     @property
     def model(self) -> nn.Module:
@@ -51,7 +51,10 @@ class SeparateEngine:
     def run(self, states: MemberStates, positions: Sequence[int], work: Work, grads: Tensor) -> Outcome:
         """See `Engine.run`."""
         if self._of is not states.token:
-            self._leaves.clear()
+            self._views.clear()
+            # A module that stayed would keep the memory of who has gone. (A pool's worker knows its own members only.)
+            here = {slot.id for slot in states.slots if slot}
+            self._sockets = {key: one for key, one in self._sockets.items() if key in here}
             self._of = states.token
         losses, unused = [], {one.name for one in states.layout.segments}
         for place, position in enumerate(positions):
@@ -67,26 +70,33 @@ class SeparateEngine:
         sockets = self._sockets.get(slot.id)
         if sockets is None:
             sockets = self._sockets[slot.id] = Sockets(without_copies(self._model))
-        leaves = self._leaves.get(slot.id)
-        if leaves is None:
-            views = states.layout.of_row(states.rows[position].detach())
-            leaves = self._leaves[slot.id] = {name: view.requires_grad_() for name, view in views.items()}
-        buffers = {name: value[position] for name, value in states.buffers.items()}
+        views = self._views.get(slot.id)
+        if views is None:
+            row = states.layout.of_row(states.rows[position].detach())
+            views = self._views[slot.id] = (
+                {name: view.requires_grad_() for name, view in row.items()},
+                {name: value[position] for name, value in states.buffers.items()},
+            )
+            for name, value in (*views[0].items(), *views[1].items()):
+                sockets.plug(name, value)
+        leaves, buffers = views
         batch = work.batch[place] if work.own else work.batch
-        with (
-            sockets.holding({**leaves, **buffers}),
-            self._ops(slot, states.rows.device),
-            self._generator(slot),
-        ):
-            count = None if work.rows is None else work.rows[place]
-            loss = checked(work.loss_fn(sockets.module, batch), count)
-            total = loss if slot.scale == 1.0 else loss * slot.scale
-            found = self._gradients(total, list(leaves.values()))  # in here: checkpointing runs layers again
+        try:
+            with self._ops(slot, states.rows.device), self._generator(slot):
+                count = None if work.rows is None else work.rows[place]
+                loss = checked(work.loss_fn(sockets.module, batch), count)
+                total = loss if slot.scale == 1.0 else loss * slot.scale
+                found = self._gradients(
+                    total, list(leaves.values())
+                )  # in here: checkpointing runs layers again
             for name in self._traits.mutable:
                 if (now := sockets.current(name)) is not buffers[name]:
                     buffers[name].copy_(now.detach())
-        stacked = [None if one is None else one.unsqueeze(0) for one in found]
-        states.layout.pack(stacked, grads.unsqueeze(0))
+        finally:  # the model may have assigned buffers anew
+            for name in self._traits.mutable:
+                sockets.plug(name, buffers[name])
+        with torch.no_grad():
+            states.layout.pack_row(found, grads)
         return loss.detach(), {name for name, one in zip(leaves, found, strict=True) if one is None}
 
     def _gradients(self, total: Tensor, leaves: Sequence[Tensor]) -> Sequence[Tensor | None]:
@@ -99,19 +109,23 @@ class SeparateEngine:
 
     def _ops(self, slot: Slot, device: torch.device) -> MemberOps | nullcontext[None]:
         if not self._traits.dropout:
-            return nullcontext()
+            return _NOTHING
         masks = Masks([key(slot.member.seed, slot.seen)], [slot.member.dropout], device)
         return MemberOps(None, masks, grouped=False)
 
-    @contextmanager
-    def _generator(self, slot: Slot) -> Iterator[None]:
-        """Seeds torch's generator for a member's step, if the model draws from it; restores it after."""
-        if not self._traits.random:
-            yield
-            return
-        with torch.random.fork_rng():
-            torch.manual_seed(key(slot.member.seed ^ _RANDOM, slot.seen) >> 1)
-            yield
+    def _generator(self, slot: Slot) -> AbstractContextManager[None]:
+        return _seeded(slot) if self._traits.random else _NOTHING
+
+
+_NOTHING: nullcontext[None] = nullcontext()
+
+
+@contextmanager
+def _seeded(slot: Slot) -> Iterator[None]:
+    """Seeds torch's generator for a member's step, whose model draws from it; restores it after."""
+    with torch.random.fork_rng():
+        torch.manual_seed(key(slot.member.seed ^ _RANDOM, slot.seen) >> 1)
+        yield
 
 
 def without_copies(model: nn.Module) -> nn.Module:

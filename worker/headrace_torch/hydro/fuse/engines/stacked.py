@@ -17,7 +17,8 @@ from headrace_torch.hydro.fuse.dropout import Masks, key
 from headrace_torch.hydro.fuse.engines.loss import checked
 from headrace_torch.hydro.fuse.engines.swap import Sockets
 from headrace_torch.hydro.fuse.engines.work import EngineName, Outcome, Traits, Work
-from headrace_torch.hydro.fuse.lanes import Lanes, quiet
+from headrace_torch.hydro.fuse.lanes import Lanes, members, quiet
+from headrace_torch.hydro.fuse.layout import Layout
 from headrace_torch.hydro.fuse.ops import MemberOps
 from headrace_torch.hydro.fuse.states import MemberStates, Slot
 
@@ -40,6 +41,9 @@ class StackedEngine:
         self._constant_in: object = None
         self._leaves_in: object = None
         self._views: dict[str, Tensor] = {}
+        self._packed_in: Tensor | None = None
+        self._targets: list[Tensor] = []
+        self._gaps: list[Tensor] = []
         self._constants: frozenset[str] = frozenset()
 
     @property
@@ -66,7 +70,7 @@ class StackedEngine:
         found = torch.autograd.grad(total_of(losses, part.slots), list(leaves.values()), allow_unused=True)
         n = len(positions)
         with torch.no_grad():
-            part.layout.pack(found, grads)
+            self._pack(part.layout, found, grads)
             self._keep(states, part, at, n, changed, whole=whole)
         unused = frozenset(name for name, one in zip(leaves, found, strict=True) if one is None)
         return Outcome(losses=losses.detach()[:n], unused=unused)
@@ -82,20 +86,22 @@ class StackedEngine:
             keys = [key(slot.member.seed, slot.seen) for slot in part.slots]
             masks = Masks(keys, [slot.member.dropout for slot in part.slots], part.rows.device)
 
-        def one(params: dict[str, Tensor], buffers: dict[str, Tensor], batch: Any, count: Any) -> Any:
-            with self._sockets.holding({**params, **shared, **buffers}), self._ops(n, masks):
-                loss = checked(work.loss_fn(self._sockets.module, batch), count)
-                now = {name: self._sockets.current(name) for name in buffers}
-                return loss, {name: value for name, value in now.items() if value is not buffers[name]}
-
-        batch, counts, in_batch = work.batch, None, None
+        batch = work.batch
         if work.own:
-            batch, in_batch = tree_map(lambda *parts: _stack(parts), work.batch[0], *work.batch[1:]), 0
-        if work.rows is not None:
-            counts = torch.tensor(work.rows, device=part.rows.device)
-        in_dims = (0, 0, in_batch, None if counts is None else 0)
-        with disable_saved_tensors_hooks(NO_HOOKS), quiet():
-            return torch.vmap(one, in_dims=in_dims, randomness="error")(leaves, own, batch, counts)
+            batch = tree_map(lambda *parts: _stack(parts), work.batch[0], *work.batch[1:])
+        with disable_saved_tensors_hooks(NO_HOOKS), quiet(), members(n) as lanes:
+            held = {name: lanes.join(value) for name, value in own.items()}
+            params = {name: lanes.join(value) for name, value in leaves.items()}
+            count = None
+            if work.rows is not None:
+                count = lanes.join(torch.tensor(work.rows, device=part.rows.device))
+            if work.own:
+                batch = tree_map(lambda leaf: lanes.join(leaf) if isinstance(leaf, Tensor) else leaf, batch)
+            with self._sockets.holding({**params, **shared, **held}), self._ops(lanes, masks):
+                loss = checked(work.loss_fn(self._sockets.module, batch), count)
+                now = {name: self._sockets.current(name) for name in held}
+            changed = {name: lanes.at(value, 0) for name, value in now.items() if value is not held[name]}
+            return lanes.at(loss, 0), changed
 
     def _leaves(self, part: MemberStates) -> dict[str, Tensor]:
         """Views of the rows for autograd to differentiate by; the same ones as long as the rows are."""
@@ -103,7 +109,24 @@ class StackedEngine:
             views = part.layout.stacked(part.rows.detach())
             self._views = {name: view.requires_grad_() for name, view in views.items()}
             self._leaves_in = part.token
+            self._packed_in, self._targets, self._gaps = None, [], []  # of members who may have gone
         return self._views
+
+    def _pack(self, layout: Layout, found: Sequence[Tensor | None], grads: Tensor) -> None:
+        """Writes gradients (n or more, *shape), or zeros for None, into rows (n, row), with one copy."""
+        if self._packed_in is not grads:
+            self._packed_in, self._targets = grads, list(layout.stacked(grads).values())
+            self._gaps = layout.gaps(grads)
+        n, written = grads.shape[0], [value is not None for value in found]
+        torch._foreach_copy_(
+            [target for target, one in zip(self._targets, written, strict=True) if one],
+            [value[:n] for value in found if value is not None],
+        )
+        for target, one in zip(self._targets, written, strict=True):
+            if not one:
+                target.zero_()
+        for gap in self._gaps:
+            gap.zero_()
 
     def _constant(self, part: MemberStates) -> frozenset[str]:
         """Names the buffers that are one for all members (a mask, a table of positions): they need no member dim."""
@@ -116,10 +139,10 @@ class StackedEngine:
             self._constant_in = part.token
         return self._constants
 
-    def _ops(self, n: int, masks: Masks | None) -> Any:
+    def _ops(self, lanes: Lanes, masks: Masks | None) -> Any:
         if masks is None and not self._grouped:
             return _NOTHING
-        return MemberOps(Lanes(n), masks, grouped=self._grouped)
+        return MemberOps(lanes, masks, grouped=self._grouped)
 
     def _keep(
         self,

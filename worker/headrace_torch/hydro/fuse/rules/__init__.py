@@ -15,6 +15,7 @@ from headrace_torch.hydro.fuse.rules.attention import attention, multi_head_atte
 from headrace_torch.hydro.fuse.rules.conv import conv1d, conv2d, conv3d
 from headrace_torch.hydro.fuse.rules.fold import fold_images
 from headrace_torch.hydro.fuse.rules.linear import embedding, linear
+from headrace_torch.hydro.fuse.rules.loss import cross_entropy
 from headrace_torch.hydro.fuse.rules.norm import batch_norm, layer_norm
 
 Rule = Callable[..., Any]
@@ -27,6 +28,7 @@ RULES: Mapping[Callable[..., Any], Rule] = {
     functional.conv3d: conv3d,
     functional.batch_norm: batch_norm,
     functional.layer_norm: layer_norm,
+    functional.cross_entropy: cross_entropy,
     functional.scaled_dot_product_attention: attention,
     functional.max_pool2d: fold_images(torch.max_pool2d),
     torch.max_pool2d: fold_images(torch.max_pool2d),

@@ -1,0 +1,108 @@
+"""How long to train before activations are compared: until the narrowest model has learnt half of what it was asked.
+
+What the rules hold constant is the change that learning *directs*. Beside it, in the first steps, there is one that
+it does not: a random sum over n coordinates, of size 1/sqrt(n). Queries show it best. The gradient of an attention's
+score is a product v·(dL/do) of two vectors that know nothing of each other at the start, so the first moves of
+queries fall with the width although every rule is right; only when values have learnt from dL/do, which takes as many
+steps as learning itself does, do the products have a mean that does not depend on n. So a number of steps alone says
+nothing: the measure waits until the loss has halved. The rate is not to be found by looking at slopes either: it is
+the first, of a row of factors of two, at which that takes `FEWEST` to `PATIENCE` steps and never goes wrong.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from headrace_torch.hydro.coordinate_check.measure import Loss, train_step
+from headrace_torch.hydro.errors import CoordinateCheckError
+
+LEARNT: Final = 0.5  # of the loss at the start
+FEWEST: Final = 10  # steps, where the rate is ours to choose: of few the first is a large part
+PATIENCE: Final = 64  # steps, where the rate is ours to choose
+MOST_STEPS: Final = 256  # steps, where it is given
+TRIES: Final = 8  # rates
+UNSTABLE: Final = 0.1  # of the loss at the start: a rise above the least so far
+Make = Callable[[float], tuple[nn.Module, torch.optim.Optimizer]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """A rate, and how many steps with it; `stable` if the loss has not risen on the way."""
+
+    lr: float
+    steps: int
+    fallen: float
+    stable: bool
+
+    @property
+    def enough(self) -> bool:
+        """Whether enough was learnt."""
+        return self.stable and self.fallen >= LEARNT
+
+
+def run(make: Make, lr: float, inputs: tuple[Tensor, ...], loss_fn: Loss, *, most: int) -> Course:
+    """Trains until the loss has halved, or for `most` steps.
+
+    A loss that is not finite ends it. What an untrained loss below zero should fall to nobody knows: there the fall is
+    measured against its size.
+    """
+    model, optimizer = make(lr)
+    first = last = least = 0.0
+    for step in range(most + 1):
+        loss = train_step(model, optimizer, inputs, loss_fn)
+        if step == 0:
+            first = least = loss
+        last = loss
+        size = max(abs(first), 1e-12)
+        if not loss - least <= UNSTABLE * size:  # or NaN
+            return Course(lr=lr, steps=step, fallen=0.0, stable=False)
+        least = min(least, loss)
+        if first - loss >= LEARNT * size:
+            return Course(lr=lr, steps=step, fallen=(first - loss) / size, stable=True)
+    return Course(lr=lr, steps=most, fallen=(first - last) / max(abs(first), 1e-12), stable=True)
+
+
+def steps_for(make: Make, lr: float, inputs: tuple[Tensor, ...], loss_fn: Loss) -> Course:
+    """How many steps a given rate takes.
+
+    Raises:
+        CoordinateCheckError: it is too low to tell, or too high.
+    """
+    found = run(make, lr, inputs, loss_fn, most=MOST_STEPS)
+    if not found.stable:
+        raise CoordinateCheckError(
+            f"the loss of the narrowest model rises at lr {lr:g} (step {found.steps}); choose a lower lr"
+        )
+    if not found.enough:
+        raise CoordinateCheckError(
+            f"in {MOST_STEPS} steps at lr {lr:g} the loss of the narrowest model fell by {found.fallen:.0%} only, too "
+            f"little to tell what learning changes from what chance does (it should fall by {LEARNT:.0%}); choose a "
+            "higher lr, leave it to the check, or say steps="
+        )
+    return found
+
+
+def rate_and_steps_for(make: Make, lr: float, inputs: tuple[Tensor, ...], loss_fn: Loss) -> Course:
+    """Finds a rate, from `lr` up or down by factors of two.
+
+    Raises:
+        CoordinateCheckError: there is none.
+    """
+    tried: dict[float, Course] = {}
+    while lr not in tried and len(tried) < TRIES:
+        found = tried[lr] = run(make, lr, inputs, loss_fn, most=PATIENCE)
+        if found.enough and found.steps >= FEWEST:
+            return found
+        slow = found.stable and not found.enough
+        if slow and found.fallen < tried.get(lr / 2, found).fallen:
+            break  # it learns less than at half the rate
+        lr = lr * 2 if slow else lr / 2
+    best = max((one for one in tried.values() if one.stable), key=lambda one: one.fallen, default=None)
+    if best is None:
+        raise CoordinateCheckError(
+            f"the loss of the narrowest model rises at lr {min(tried):g} to {max(tried):g}; say lr= and steps="
+        )
+    return best if best.enough else steps_for(make, best.lr, inputs, loss_fn)
