@@ -30,7 +30,8 @@ from headrace_services.scheduler.store.database import transaction
 
 POLL_S = 0.5
 SNAPSHOT_EVERY_S = 0.5
-MAX_EVENTS = 500
+MAX_EVENTS = 200
+"""In a message: about 10 ms of the event loop."""
 
 
 class Snapshot:
