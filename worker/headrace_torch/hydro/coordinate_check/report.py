@@ -96,6 +96,7 @@ class CoordinateReport:
         lines = [f"coordinate check: {verdict} ({run}, widths {', '.join(self.labels)})"]
         lines += [
             f"  {one.name:<32} {'unchanged' if one.slope is None else f'{one.slope:+.3f}'}"
+            + (" at the widest, having started at zero" if one.from_zero else "")
             for one in self.trends
         ]
         return "\n".join(lines)
