@@ -15,6 +15,9 @@ POOL_SIZE = 16
 STATEMENT_TIMEOUT_MS = 60_000
 IDLE_IN_TRANSACTION_MS = 10_000
 """A replica that freezes in the middle of a step holds the study's lock; Postgres takes it away after this time."""
+_PLANS = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+"""A plan is made once and kept. One that was made while a study had ten trials would read all of ten thousand later:
+every statement has its index, whatever the size of the tables."""
 _RETRYABLE_STATES = {
     "40001",  # serialization failure
     "40P01",  # deadlock detected
@@ -67,7 +70,7 @@ def open_engine(url: str, *, pool_size: int = POOL_SIZE) -> AsyncEngine:
             "prepare_threshold": None,  # `store.pipeline` has its own, which psycopg would drop
             "application_name": "headrace scheduler",
             "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} "
-            f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}",
+            f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS} {_PLANS}",
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,

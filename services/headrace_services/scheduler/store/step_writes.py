@@ -55,13 +55,14 @@ class Writes:
         self._pipeline = pipeline
 
     async def write(self, before: Study, after: Study, changes: Changes) -> None:
-        """Add everything that a step changed. The order keeps every constraint satisfied in between."""
+        """Add everything that a step changed. The order keeps every constraint satisfied in between, and what a
+        lease reported before the time at which the next one is granted."""
         self._insert(_CREATE_TRIALS, map(_created, changes.created))
+        self._append_history(after.id, changes)
         self._end_and_grant_leases(changes)
         async for trials in _by_turns(changes.trials):
             self._move_trials(trials)
         self._move_slots(changes)
-        self._append_history(after.id, changes)
         logged = list(enumerate(changes.events, start=before.cursor + 1))
         async for part in _by_turns(logged):
             self._insert(_EVENTS, (rows.event_columns(after.id, cursor, event) for cursor, event in part))
