@@ -46,6 +46,7 @@ def scheduler(
 
     Example: headrace scheduler --database-url postgresql://headrace@db/headrace --listen 127.0.0.1:7440
     """
+    from headrace_services.scheduler.log_aside import log_aside
     from headrace_services.scheduler.process import Settings, serve
     from headrace_services.scheduler.session.worker_session import Timing
 
@@ -69,7 +70,8 @@ def scheduler(
         sampler_processes=sampler_processes,
     )
     try:
-        asyncio.run(serve(settings))
+        with log_aside():
+            asyncio.run(serve(settings))
     except HeadraceError as error:
         typer.echo(f"headrace scheduler: {error}", err=True)
         raise typer.Exit(1) from None

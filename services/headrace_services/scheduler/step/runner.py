@@ -57,6 +57,18 @@ class StudyRunner:
         self._closing = False
         self.idle = asyncio.Event()
         self.idle.set()
+        # Each refers to itself: one for every step would be garbage that waits for a full collection.
+        self._away = AsyncRetrying(
+            retry=retry_if_exception(_is_away),
+            wait=wait_random_exponential(multiplier=0.05, max=1),
+            reraise=True,
+        )
+        self._lost = AsyncRetrying(
+            retry=retry_if_exception(_lost_a_race),
+            wait=wait_random_exponential(multiplier=0.01, max=0.2),
+            stop=stop_after_attempt(CONFLICT_ATTEMPTS),
+            reraise=True,
+        )
 
     async def submit(self, submission: Submission) -> Settled:
         """Put an arrival into the next step and wait until it is committed.
@@ -144,20 +156,9 @@ class StudyRunner:
             self.kick()
 
     async def _step(self, submissions: Sequence[Submission]) -> StepResult:
-        away = AsyncRetrying(
-            retry=retry_if_exception(_is_away),
-            wait=wait_random_exponential(multiplier=0.05, max=1),
-            reraise=True,
-        )
-        lost = AsyncRetrying(
-            retry=retry_if_exception(_lost_a_race),
-            wait=wait_random_exponential(multiplier=0.01, max=0.2),
-            stop=stop_after_attempt(CONFLICT_ATTEMPTS),
-            reraise=True,
-        )
-        async for attempt in away:
+        async for attempt in self._away:
             with attempt:
-                async for turn in lost:
+                async for turn in self._lost:
                     with turn:
                         return await self._transact(submissions)
         raise AssertionError("the retries above end by returning or raising")
