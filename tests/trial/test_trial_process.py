@@ -1,5 +1,7 @@
 """`python -m headrace.trial.process`, and scripts started by a command, as real processes under a scripted daemon."""
 
+import bz2
+import gzip
 from collections.abc import Callable
 
 import psutil
@@ -170,10 +172,14 @@ def test_a_process_without_a_worker_says_what_to_do(daemon: StartDaemon) -> None
 
 
 LEAVES_MUCH_BEHIND = """
-import atexit, concurrent.futures, multiprocessing, pathlib, sys, threading, time
+import atexit, bz2, concurrent.futures, gzip, multiprocessing, pathlib, sys, threading, time, weakref
 
 here = pathlib.Path(__file__).parent
-early = open(here / "early.txt", "w")
+class Held:
+    early = open(here / "early.txt", "w")
+
+early = Held.early
+packed = gzip.open(here / "packed.gz", "wt")
 pool = concurrent.futures.ThreadPoolExecutor(2)
 
 def late(name):
@@ -185,7 +191,11 @@ def for_ever():
         time.sleep(1)
 
 def train(t):
-    global unclosed, child
+    global unclosed, child, bzipped, proxy
+    proxy = weakref.proxy(type("Gone", (), {})())  # dead at once: whoever looks at it raises
+    bzipped = bz2.open(here / "bzipped.bz2", "wb")
+    bzipped.write(b"not compressed yet")
+    packed.write("not packed yet")
     unclosed = open(here / "unclosed.txt", "w")
     unclosed.write("not flushed yet")
     early.write("not flushed either")
@@ -217,5 +227,8 @@ def test_the_short_way_out_does_what_the_long_one_does(
         "pool": "done",
         "atexit": "done",
     }
+    assert gzip.decompress((place.folder / "packed.gz").read_bytes()) == b"not packed yet"
+    assert bz2.decompress((place.folder / "bzipped.bz2").read_bytes()) == b"not compressed yet"
     assert "no newline" in ended.stdout
+    assert "Traceback" not in ended.stderr
     assert not psutil.pid_exists(child), "the daemonic child went with it"

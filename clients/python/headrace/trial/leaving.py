@@ -17,11 +17,22 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
 ORDERLY = "HEADRACE_ORDERLY_EXIT"
+
+
+_FILES_S = 5.0
+"""How long open files may take to close: a pipe that nobody reads from must not keep the slot."""
+_before: list["weakref.ref[io.IOBase]"] = []
+
+
+def remember_files() -> None:
+    """Notes the files that are open after the program's import: what is frozen next is not the collector's any more."""
+    _before[:] = [weakref.ref(file) for file in _files()]
 
 
 def leave(status: int) -> NoReturn:
@@ -31,8 +42,9 @@ def leave(status: int) -> NoReturn:
         sys.exit(status)
     _do(threading._shutdown)  # type: ignore[attr-defined]
     _do(atexit._run_exitfuncs)
-    for file in _open_files():
-        _do(file.flush)
+    closing = threading.Thread(target=_close_files, daemon=True)
+    closing.start()
+    closing.join(_FILES_S)
     with suppress(Exception):
         ctypes.CDLL(None).fflush(None)
     for stream in (sys.stdout, sys.stderr):
@@ -49,19 +61,39 @@ def _do(step: Callable[[], object]) -> None:
             traceback.print_exc()
 
 
-def _open_files() -> Iterator[io.IOBase]:
-    """Files that nobody closed: those opened since the program's import, and those that its own modules hold.
-
-    What was there before is not the collector's any more (`gc.freeze`), and what is installed are too many to look at.
-    """
-    held = [one for one in gc.get_objects() if isinstance(one, io.IOBase)]
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if file and not file.startswith((sys.prefix, sys.base_prefix)):
-            held += [one for one in vars(module).values() if isinstance(one, io.IOBase)]
-    # A text stream hands its text to the buffer below, so streams come first.
-    held.sort(key=lambda file: not isinstance(file, io.TextIOBase))
-    for file in held:
+def _close_files() -> None:
+    """Closes what nobody closed, the outermost first: text, compressed files, buffers, descriptors."""
+    found = {id(file): file for file in _files()}
+    found |= {id(file): file for file in (known() for known in _before) if file is not None}
+    for stream in (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__):
+        for one in (
+            stream,
+            getattr(stream, "buffer", None),
+            getattr(getattr(stream, "buffer", None), "raw", None),
+        ):
+            found.pop(id(one), None)
+    for file in sorted(found.values(), key=_depth):
         with suppress(Exception):
             if not file.closed and file.writable():
-                yield file
+                _do(file.close)
+
+
+def _depth(file: io.IOBase) -> int:
+    if isinstance(file, io.TextIOBase):
+        return 0
+    if type(file).__module__ not in ("_io", "io"):  # gzip, bz2 and their like write on others of these
+        return 1
+    return 2 if isinstance(file, io.BufferedIOBase) else 3
+
+
+def _files() -> list[io.IOBase]:
+    """Files among the collector's objects; by their type, for some objects answer for others, that are gone."""
+    kinds: dict[type, bool] = {}
+    found = []
+    for one in gc.get_objects():
+        kind = type(one)
+        if kind not in kinds:
+            kinds[kind] = issubclass(kind, io.IOBase)
+        if kinds[kind]:
+            found.append(one)
+    return found

@@ -13,7 +13,7 @@ import sys
 import traceback
 
 from headrace.trial.cluster import ClusterRuntime
-from headrace.trial.leaving import leave
+from headrace.trial.leaving import leave, remember_files
 from headrace.trial.output import print_patiently
 from headrace.trial.runtime import DaemonGone, TrialRuntimeError
 from headrace.trial.script import finish_with, run
@@ -48,6 +48,8 @@ def main() -> int:
         traceback.print_exc()
         finish_with(runtime, error)
         return 1
+    if ready is None:
+        remember_files()
     gc.freeze()  # what was imported stays to the end: the collector need not visit it
     try:
         run(function, runtime, assignment)

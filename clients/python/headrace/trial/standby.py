@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from headrace.trial.leaving import remember_files
 from headrace.trial.output import PatientOutput
 from headrace.trial.target import import_target
 
@@ -72,6 +73,7 @@ def stand_by(arguments: list[str]) -> Ready | None:
     with suppress(BaseException):
         function = import_target(target, working_dir)
     files = _files()
+    remember_files()
     variables, log = _wait(descriptor)
     printed = _turn_to(log)
     environment |= variables

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
+from weakref import WeakValueDictionary
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -19,16 +20,19 @@ class KnownStudies:
         self._engine = engine
         self._studies: OrderedDict[int, StudyInfo] = OrderedDict()
         self._ids: dict[str, int] = {}
-        self._in_turn = asyncio.Lock()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def id_of(self, name: str) -> int | None:
         """A study's id, in the order of the calls: of one lease's messages none may overtake another.
 
         Where the study was deleted, and created again, a step refuses the old id: then `forget` it.
         """
-        if name in self._ids and not self._in_turn.locked():
+        turn = self._turns.get(name)
+        if name in self._ids and (turn is None or not turn.locked()):
             return self._ids[name]
-        async with self._in_turn:
+        if turn is None:
+            turn = self._turns[name] = asyncio.Lock()  # gone with the last one that waits for it
+        async with turn:
             if name not in self._ids:
                 async with transaction(self._engine) as conn:
                     study = await workers.study_by_name(conn, name)

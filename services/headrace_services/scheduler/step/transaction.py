@@ -252,6 +252,7 @@ async def _write_and_settle(
 ) -> tuple[Settled, ...]:
     """Write what changed, answer, and commit; and keep the copies that the next step may need."""
     changes, after, cache = state.changes, state.study, state.cache
+    assert not changes.has_rows or after.cursor > before.cursor, "other replicas would not see the change"
     shown = answers.shown()
     for_others = cluster_rows.has_words(state)
     await answers.make_of_outcomes()
@@ -269,7 +270,6 @@ async def _write_and_settle(
         async with pipeline(conn) as sent:
             requests.remember_all(sent, answers.to_remember())
             sent.commit()
-    assert not changes.has_rows or after.cursor > before.cursor, "other replicas would not see the change"
     cache.cursor = after.cursor
     count = state.live if state.live_is_counted else None
     cache.live.keep(state.leases.values(), state.trials, state.slots, count)

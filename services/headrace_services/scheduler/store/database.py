@@ -15,9 +15,10 @@ POOL_SIZE = 16
 STATEMENT_TIMEOUT_MS = 60_000
 IDLE_IN_TRANSACTION_MS = 10_000
 """A replica that freezes in the middle of a step holds the study's lock; Postgres takes it away after this time."""
-_PLANS = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+_PLANS = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
 """A plan is made once and kept. One that was made while a study had ten trials would read all of ten thousand later:
-every statement has its index, whatever the size of the tables."""
+every statement has its index, whatever the size of the tables. Where one has none, older servers take the price of what
+is switched off for a long statement, and would compile it."""
 _RETRYABLE_STATES = {
     "40001",  # serialization failure
     "40P01",  # deadlock detected
@@ -67,6 +68,7 @@ def open_engine(url: str, *, pool_size: int = POOL_SIZE) -> AsyncEngine:
         pool_recycle=1800,
         connect_args={
             "connect_timeout": 5,
+            "client_encoding": "utf8",
             "prepare_threshold": None,  # `store.pipeline` has its own, which psycopg would drop
             "application_name": "headrace scheduler",
             "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} "

@@ -143,24 +143,27 @@ def _talk(driver: Driver, asked: Pipeline) -> Generator[Any, Any, None]:
     pgconn = driver.pgconn
     parameters = [_parameters(driver, reply) for reply in asked.replies]  # what cannot be said fails here
     pgconn.enter_pipeline_mode()
+    results = list[PGresult]()
     try:
         awaited = _say(driver, pgconn, asked, parameters)
         yield from send(pgconn)
-        failed: PGresult | None = None
-        known = _prepared.setdefault(driver, set())
-        for what in awaited:
-            (result,) = yield from fetch_many(pgconn)
-            if result.status in (ExecStatus.FATAL_ERROR, ExecStatus.PIPELINE_ABORTED):
-                failed = failed or result
-            elif isinstance(what, Reply):
-                _take(driver, what, result)
-            elif what is not None:
-                known.add(what)
+        for _ in awaited:
+            results += yield from fetch_many(pgconn)
         yield from fetch_many(pgconn)  # the end of the pipeline
     finally:
         _leave(pgconn)
+    known = _prepared.setdefault(driver, set())
+    failed: PGresult | None = None
+    for what, result in zip(awaited, results, strict=True):
+        if result.status in (ExecStatus.FATAL_ERROR, ExecStatus.PIPELINE_ABORTED):
+            failed = failed or result
+        elif isinstance(what, bytes):
+            known.add(what)
     if failed is not None:
         raise error_from_result(failed, encoding=driver.info.encoding)
+    for what, result in zip(awaited, results, strict=True):
+        if isinstance(what, Reply):
+            _take(driver, what, result)
 
 
 def _say(
@@ -208,6 +211,8 @@ def _dumped(adapter: abc.Transformer, value: object) -> Any:
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
+        if "\0" in value:
+            raise psycopg.DataError("text in Postgres cannot hold a NUL character")
         return value.encode()
     if type(value) is int:
         return b"%d" % value
