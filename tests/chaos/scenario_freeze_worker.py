@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ledger
+import psutil
 from cluster_site import Cluster, chain_spec, cluster, journals
 from daemon_site import DaemonSite, daemons, running, send, thaw
 from fleet_study import waiting_for
@@ -63,13 +64,14 @@ async def hurt(
             await said_more(folder, trial, epoch, UNSEEN)
             family = daemon.family()
             stopped = family if rng.random() < 0.5 else family[:1]
+            attempt = [process for process in family[1:] if _is_of(process, trial, epoch)]
             for process in stopped:
                 send(process, signal.SIGSTOP)
             await reassigned(study, trial, epoch)
             for link in list(proxy.links):
                 link.flow()
             thaw(stopped)
-            await waiting_for(lambda: not any(map(running, family[1:])), "the fenced trial's end", 60)
+            await waiting_for(lambda: not any(map(running, attempt)), "the fenced trial's end", 60)
             fenced.add((trial, epoch))
 
         while frozen < times:
@@ -88,6 +90,14 @@ async def hurt(
             say(f"{frozen}/{times} workers frozen past their lease, their trials reassigned, then continued")
         await study.stop()
     return judged(ledger.read(site.database_url, "freeze"), folder, fenced, workers=len(found))
+
+
+def _is_of(process: psutil.Process, trial: int, epoch: int) -> bool:
+    """Whether a process runs this attempt; one that stands by on its slot for the next trial has a life of its own."""
+    try:
+        return process.environ().get("HEADRACE_LEASE_ID", "").endswith(f".{trial}.{epoch}")
+    except psutil.Error:
+        return False
 
 
 def judged(
