@@ -40,7 +40,8 @@ def leave(status: int) -> NoReturn:
     if os.environ.get(ORDERLY, "") not in ("", "0"):
         gc.unfreeze()  # else what is frozen is left as it is, with files that were not flushed
         sys.exit(status)
-    _do(threading._shutdown)  # type: ignore[attr-defined]
+    # As multiprocessing ends its children: executors and threads first, then what was registered.
+    _do(threading._shutdown)  # type: ignore[attr-defined]  # typeshed leaves it out
     _do(atexit._run_exitfuncs)
     closing = threading.Thread(target=_close_files, daemon=True)
     closing.start()
@@ -56,7 +57,7 @@ def _do(step: Callable[[], object]) -> None:
     """What fails on the way out is said and keeps nothing else from happening."""
     try:
         step()
-    except BaseException:  # noqa: BLE001
+    except BaseException:  # noqa: BLE001 - it is printed, and there is no caller
         with suppress(Exception):
             traceback.print_exc()
 
