@@ -169,7 +169,7 @@ async def _suggestion(study: Study, outcome: Outcome, shown: Shown | None) -> pb
     )
 
 
-async def _decision(study: Study, outcome: Outcome, shown: Shown | None) -> pb.ReportTrialResponse:  # noqa: ARG001
+async def _decision(study: Study, outcome: Outcome, shown: Shown | None) -> pb.ReportTrialResponse:  # noqa: ARG001  # an Answer
     if isinstance(outcome, Accepted) and outcome.decision is not None:
         return pb.ReportTrialResponse(decision=convert.decision(outcome.decision))
     return pb.ReportTrialResponse()

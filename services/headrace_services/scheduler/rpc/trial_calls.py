@@ -133,7 +133,7 @@ class TrialCalls(Calls):
         command: Command,
         response: Callable[[trial_pb2.Trial], TrialResponse],
     ) -> bytes:
-        async def answer(study: Study, outcome: Outcome, shown: Shown | None) -> TrialResponse:  # noqa: ARG001
+        async def answer(study: Study, outcome: Outcome, shown: Shown | None) -> TrialResponse:  # noqa: ARG001  # an Answer
             return response(shown_trial(study, shown, name.number))
 
         return await self.change(
