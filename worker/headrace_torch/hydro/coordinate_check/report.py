@@ -1,9 +1,9 @@
 """What a coordinate check found: a slope for each activation, and a verdict.
 
-One measure for every activation: the power of the width that fits its changes over all widths best. Under right rules
-it is 0 in the limit, and at finite widths it is not: an activation's mean square change is A + B/n, what learning directs
-and what chance adds. Where B is large, as for queries that start at zero (see `pilot`), a right rule can fall by more
-than is tolerated. Then the report says so; no activation is measured more kindly than the others.
+One measure for every activation: the power of the width that fits its changes over all widths best. Under right
+rules it is 0 in the limit, and at finite widths it is not: an activation's mean square change is A + B/n, what learning
+directs and what chance adds. Where B is large, as for queries that start at zero (see `pilot`), a right rule can fall
+by more than is tolerated. Then the report says so; no activation is measured more kindly than the others.
 """
 
 import math
@@ -139,9 +139,7 @@ def trend_of(
     slope = sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True)) / sum(
         (x - x_mean) ** 2 for x in xs
     )
-    return ActivationTrend(
-        name=name, changes=changes, slope=slope, along_gradient=fixed, from_zero=from_zero
-    )
+    return ActivationTrend(name=name, changes=changes, slope=slope, along_gradient=fixed, from_zero=from_zero)
 
 
 def trends_of(

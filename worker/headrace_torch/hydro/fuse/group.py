@@ -141,23 +141,23 @@ class Group:
         engine = self._engine or self._choose(batch, loss)
         buckets = split(states.slots, batch, loss, self._batching, self._traits.batch_norm)
         grads = self._grads
+        if len(buckets) == 1:
+            outcome = engine.run(states, buckets[0].positions, buckets[0].work, grads)
+            self._apply(grads, outcome.unused)
+            return outcome.losses
         losses = torch.zeros(len(states), dtype=torch.float32, device=states.rows.device)
-        unused: frozenset[str] | None = None
+        unused = frozenset(one.name for one in self._layout.segments)
         for bucket in buckets:
-            if len(buckets) == 1:
-                outcome = engine.run(states, bucket.positions, bucket.work, grads)
-                losses = outcome.losses
-            else:
-                part = torch.zeros(
-                    len(bucket.positions), self._layout.row, dtype=grads.dtype, device=grads.device
-                )
-                outcome = engine.run(states, bucket.positions, bucket.work, part)
-                at = list(bucket.positions)
-                grads[at] = part
-                losses = losses.to(outcome.losses.dtype)
-                losses[at] = outcome.losses
-            unused = outcome.unused if unused is None else unused & outcome.unused
-        self._apply(grads, unused or frozenset())
+            part = torch.zeros(
+                len(bucket.positions), self._layout.row, dtype=grads.dtype, device=grads.device
+            )
+            outcome = engine.run(states, bucket.positions, bucket.work, part)
+            at = list(bucket.positions)
+            grads[at] = part
+            losses = losses.to(outcome.losses.dtype)
+            losses[at] = outcome.losses
+            unused &= outcome.unused
+        self._apply(grads, unused)
         return losses
 
     def drop(self, ids: Sequence[int]) -> None:

@@ -84,10 +84,11 @@ def update_by_kernels(
     kept = [moments[name] for name in names if name in moments]
     counts = torch.tensor([float(slot.step + 1) for slot in slots]).unbind(0)
     by_row = zip(slots, counts, *(one.unbind(0) for one in (rows, grads, *kept)), strict=True)
+    whole = len(spans.sizes) == 1
     for slot, count, *parts in by_row:
-        cut = [[one] if len(spans.sizes) == 1 else one.split_with_sizes(spans.sizes) for one in parts]
+        cut = [[one] if whole else one.split_with_sizes(spans.sizes) for one in parts]
         for multipliers, at in spans.calls:
-            tensors = [[one[i] for i in at] for one in cut]
+            tensors = cut if whole else [[one[i] for i in at] for one in cut]
             if optimizer == "sgd":
                 _sgd(slot, tensors, multipliers)
             else:

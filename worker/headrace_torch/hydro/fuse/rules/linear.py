@@ -14,20 +14,18 @@ def linear(lanes: Lanes, input: Tensor, weight: Tensor, bias: Tensor | None = No
         return NotImplemented
     weights = lanes.at(weight, 0)
     x, dim = lanes.split(input)
+    # Most calls: there is no view to make. Views cost as much as small layers do.
+    flat = x.dim() == (2 if dim is None else 3)
     if dim is None:
-        rows = x.reshape(-1, x.shape[-1]).expand(lanes.size, -1, -1)
+        rows = (x if flat else x.reshape(-1, x.shape[-1])).expand(lanes.size, -1, -1)
     else:
-        rows = (x if dim == 0 else x.movedim(dim, 0)).flatten(1, -2) if x.dim() > 2 else _rows(x, dim)
+        first = x if dim == 0 else x.movedim(dim, 0)
+        rows = first if flat else first.flatten(1, -2) if x.dim() > 2 else first.unsqueeze(1)
     if bias is None:
         out = torch.bmm(rows, weights.mT)
     else:
         out = torch.baddbmm(lanes.at(bias, 0).unsqueeze(1), rows, weights.mT)
-    return lanes.join(out.reshape(lanes.size, *input.shape[:-1], weight.shape[0]))
-
-
-def _rows(x: Tensor, dim: int) -> Tensor:
-    """One row per member: the input was a vector."""
-    return x.movedim(dim, 0).unsqueeze(1)
+    return lanes.join(out if flat else out.reshape(lanes.size, *input.shape[:-1], weight.shape[0]))
 
 
 def embedding(
