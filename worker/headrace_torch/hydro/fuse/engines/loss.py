@@ -44,6 +44,8 @@ def checked(loss: Any, count: Tensor | int | None) -> Tensor:
     if not isinstance(loss, Tensor):
         raise LossShapeError(f"the loss must be a tensor, not {type(loss).__name__}; return it undetached")
     if count is None:
+        if loss.dim() == 0:
+            return loss
         if loss.numel() != 1:
             raise LossShapeError(
                 f"the loss has shape {tuple(loss.shape)} and must be one number per member: the mean over that "

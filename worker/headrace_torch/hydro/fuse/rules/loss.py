@@ -32,5 +32,6 @@ def cross_entropy(
         return lanes.join(losses)
     total = losses.sum(1)
     if reduction == "mean":
-        total = total / lanes.at((target != ignore_index).sum(), 0)
+        counted, dim = lanes.split((target != ignore_index).sum())
+        total = total / (counted if dim is None else counted.movedim(dim, 0))
     return lanes.join(total)
