@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fuse_workloads import Batch, loss_of
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -25,7 +26,6 @@ from torch.nn import functional
 from headrace_torch import hydro
 from headrace_torch.hydro.fuse.memory import peak_bytes
 
-Batch = tuple[Tensor, Tensor]
 Loss = Callable[[Any, Batch], Tensor]
 Step = Callable[[], object]
 
@@ -81,11 +81,6 @@ class ResNet18(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.layers(functional.relu(self.norm(self.stem(x))))
         return self.head(functional.adaptive_avg_pool2d(x, 1).flatten(1))
-
-
-def plain_loss(model: Any, batch: Batch) -> Tensor:
-    """Cross-entropy in float32."""
-    return functional.cross_entropy(model(batch[0]), batch[1])
 
 
 def autocast_loss(model: Any, batch: Batch) -> Tensor:
@@ -184,8 +179,8 @@ def run_cuda(out: Path, device: torch.device, size: Size) -> None:
     images = torch.randn(size.rows, 3, size.side, size.side, generator=generator).to(device)
     batch = (images, torch.randint(0, 10, (size.rows,), generator=generator).to(device))
     variants: Mapping[str, tuple[Loss, Callable[[int], Step]]] = {
-        "float32": (plain_loss, lambda n: hydro_step(n, batch, plain_loss, device, "grouped")),
-        "float32, vmap": (plain_loss, lambda n: hydro_step(n, batch, plain_loss, device, "vmap")),
+        "float32": (loss_of, lambda n: hydro_step(n, batch, loss_of, device, "grouped")),
+        "float32, vmap": (loss_of, lambda n: hydro_step(n, batch, loss_of, device, "vmap")),
         "bfloat16": (autocast_loss, lambda n: hydro_step(n, batch, autocast_loss, device, "grouped")),
         "bfloat16, compiled": (
             autocast_loss,
@@ -200,7 +195,7 @@ def run_cuda(out: Path, device: torch.device, size: Size) -> None:
     }
     alone = {
         loss: measured(partial(one_alone, batch, loss, device), 1, device, size)
-        for loss in (plain_loss, autocast_loss)
+        for loss in (loss_of, autocast_loss)
     }
     for name, (loss, make) in variants.items():
         for n in size.counts:
