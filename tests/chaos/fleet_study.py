@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from sim_fleet import Fleet
+
 from headrace.client import AsyncStudy, Client
 from headrace.client.model import StudyInfo, StudyState
 from headrace.spec import StudySpec
@@ -12,10 +14,14 @@ from headrace_services.scheduler.replay import Replayed, replay_study
 T = TypeVar("T")
 TICK_S = 0.02
 DEADLINE_S = 1200.0
+ENDLESS = 100_000
 
 
-def fleet_spec(*, trials: int, **changes: Any) -> StudySpec:
-    """ASHA over three rungs, with a program that no simulated worker starts."""
+def fleet_spec(*, trials: int = ENDLESS, **changes: Any) -> StudySpec:
+    """ASHA over three rungs, with a program that no simulated worker starts.
+
+    A study that is to be hurt all along must not be done before: leave `trials` out, and end it with `stopped`.
+    """
     fields: dict[str, Any] = {
         "objective": {"metric": "score", "goal": "minimize"},
         "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
@@ -45,6 +51,16 @@ async def finished(study: AsyncStudy, deadline_s: float) -> StudyInfo:
     async with asyncio.timeout(deadline_s):
         while (info := await study.status()).state is StudyState.ACTIVE:
             await asyncio.sleep(0.25)
+    return info
+
+
+async def stopped(study: AsyncStudy, fleet: Fleet) -> StudyInfo:
+    """End a study in the middle of its work, and wait until the fleet has nothing left to say."""
+    await study.stop()
+    info = await finished(study, DEADLINE_S)
+    await waiting_for(
+        lambda: all(worker.at_rest for worker in fleet.workers), "the last acknowledgements", 120
+    )
     return info
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import ledger
 from cluster_site import Cluster, chain_spec, cluster, journals
 from daemon_site import DaemonSite, daemons
-from fleet_study import DEADLINE_S, finished, fleet_spec, replayed, waiting_for
+from fleet_study import fleet_spec, replayed, stopped, waiting_for
 from postgres_site import PostgresSite
 from sim_fleet import Fleet, SimWorker
 
@@ -33,7 +33,6 @@ async def hurt(
     times: int,
     outage_s: float,
     workers: int,
-    trials: int,
     rng: random.Random,
     say: Any,
     step_s: float = 0.5,
@@ -63,9 +62,7 @@ async def hurt(
             resources={"labels": {"kind": "real"}},
         )
         real = await client.create_study("real", chain)
-        study = await client.create_study(
-            "postgres", fleet_spec(trials=trials, resources={"labels": {"kind": "sim"}})
-        )
+        study = await client.create_study("postgres", fleet_spec(resources={"labels": {"kind": "sim"}}))
         await waiting_for(lambda: sum(len(j.acked) for j in fleet.journals) >= workers, "the first reports")
         await waiting_for(lambda: _answered(folder) > 3, "the trial processes' first reports")
         before = _pids(site, daemon)
@@ -92,12 +89,10 @@ async def hurt(
         await away(f"outage of {outage_s:g} s", outage_s)
         trained_through = _answered(folder) - trained
         after = _pids(site, daemon)
-        info = await finished(study, DEADLINE_S)
-        await waiting_for(
-            lambda: all(worker.at_rest for worker in fleet.workers), "the last acknowledgements"
-        )
-        await _until(lambda: _landed(real, folder), "the real trials' reports")
-        missing = await _missing(real, folder)
+        info = await stopped(study, fleet)
+        answered = journals(folder / "journal")
+        await _until(lambda: _landed(real, answered), "the real trials' reports")
+        missing = await _missing(real, answered)
         await real.stop()
     again = await asyncio.to_thread(replayed, site.address, "postgres")
     verdict = ledger.compare(ledger.read(database.url, "postgres"), fleet.journals)
@@ -126,7 +121,7 @@ async def hurt(
         and max(recoveries) <= RECOVERED_WITHIN_S
         and trained_through > 0
         and missing == 0
-        and info.state.value == "completed",
+        and info.state.value == "stopped",
     }
 
 
@@ -163,25 +158,24 @@ async def _until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
         raise AssertionError(f"{what}: not within 60 s") from None
 
 
-async def _landed(real: Any, folder: Path) -> bool:
-    return await _missing(real, folder) == 0
+async def _landed(real: Any, answered: dict[str, Any]) -> bool:
+    return await _missing(real, answered) == 0
 
 
-async def _missing(real: Any, folder: Path) -> int:
+async def _missing(real: Any, answered: dict[str, Any]) -> int:
     """How many of the reports that real trials were answered are not stored, or not once."""
-    written = journals(folder / "journal")
     stored: dict[tuple[int, int], list[tuple[int, float]]] = {}
     for report in await real.reports():
         stored.setdefault((report.trial, report.epoch), []).append((report.step, report.metrics["score"]))
     missing = 0
-    for lease, lines in written.items():
+    for lease, lines in answered.items():
         _, number, epoch = lease.rsplit(".", 2)
         have = stored.get((int(number), int(epoch)), [])
         missing += sum(have.count((line["step"], line["score"])) != 1 for line in lines)
     return missing
 
 
-def run(folder: Path, say: Any, *, times: int = 10, workers: int = 16, trials: int = 1200) -> dict[str, Any]:
+def run(folder: Path, say: Any, *, times: int = 10, workers: int = 16) -> dict[str, Any]:
     """The long form."""
     database = PostgresSite(folder / "database")
 
@@ -200,7 +194,6 @@ def run(folder: Path, say: Any, *, times: int = 10, workers: int = 16, trials: i
                     times=times,
                     outage_s=30.0,
                     workers=workers,
-                    trials=trials,
                     rng=random.Random(5),
                     say=say,
                 )

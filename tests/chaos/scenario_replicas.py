@@ -14,14 +14,14 @@ from typing import Any
 
 import ledger
 from cluster_site import Cluster, cluster
-from fleet_study import DEADLINE_S, finished, fleet_spec, replayed, waiting_for
+from fleet_study import fleet_spec, replayed, stopped, waiting_for
 from sim_fleet import Fleet, SimWorker
 
 from headrace import AsyncClient
 
 
 async def hurt(
-    site: Cluster, *, times: int, workers: int, trials: int, rng: random.Random, say: Any, step_s: float = 0.2
+    site: Cluster, *, times: int, workers: int, rng: random.Random, say: Any, step_s: float = 0.2
 ) -> dict[str, Any]:
     """Run a study over a fleet on all replicas, and kill one of them `times` times."""
     fleet = Fleet(
@@ -32,7 +32,7 @@ async def hurt(
     )
     moved_s = []
     async with AsyncClient(site.address, timeout_s=60, connect_timeout_s=60) as client, fleet:
-        study = await client.create_study("replicas", fleet_spec(trials=trials))
+        study = await client.create_study("replicas", fleet_spec())
         await waiting_for(lambda: all(journal.welcomed for journal in fleet.journals), "the fleet")
         spread = Counter(journal.schedulers[0] for journal in fleet.journals)
         say(f"the workers are spread {sorted(spread.values())}")
@@ -48,10 +48,7 @@ async def hurt(
             moved_s.append(took_s)
             say(f"kill {kill + 1}/{times}: {len(orphans)} workers moved within {took_s:.2f} s")
             await waiting_for(lambda: len(site.children("scheduler")) == len(site.addresses), "the replica")
-        info = await finished(study, DEADLINE_S)
-        await waiting_for(
-            lambda: all(worker.at_rest for worker in fleet.workers), "the last acknowledgements"
-        )
+        info = await stopped(study, fleet)
     again = await asyncio.to_thread(replayed, site.address, "replicas")
     for difference in again.differences[:3]:
         say(f"event {difference.cursor}: {difference.logged!r}, replayed {difference.replayed!r}")
@@ -76,7 +73,7 @@ async def hurt(
         "holds": verdict.clean
         and again.identical
         and again.decisions > 0
-        and info.state.value == "completed"
+        and info.state.value == "stopped"
         and len(spread) == len(site.addresses),
     }
 
@@ -89,8 +86,8 @@ def _all_moved(orphans: list[Any], moment: float) -> float | None:
     return max([at - moment for at in again if at is not None], default=1e-9)
 
 
-def run(folder: Path, say: Any, *, times: int = 6, workers: int = 24, trials: int = 1000) -> dict[str, Any]:
+def run(folder: Path, say: Any, *, times: int = 6, workers: int = 24) -> dict[str, Any]:
     """The long form."""
     with cluster(folder, worker=False, replicas=3) as site:
         rng = random.Random(3)
-        return asyncio.run(hurt(site, times=times, workers=workers, trials=trials, rng=rng, say=say))
+        return asyncio.run(hurt(site, times=times, workers=workers, rng=rng, say=say))

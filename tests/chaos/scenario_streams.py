@@ -25,7 +25,7 @@ import grpc
 import ledger
 import psutil
 from cluster_site import Cluster, cluster
-from fleet_study import fleet_spec, replayed, waiting_for
+from fleet_study import fleet_spec, replayed, stopped, waiting_for
 from machine_watch import watched_machine
 from sim_fleet import Fleet, SimWorker
 from tcp_proxy import Link, TcpProxy, proxied
@@ -63,7 +63,6 @@ async def hurt(
     scheduler = await waiting_for(lambda: _at(site, site.addresses[0]), "the scheduler")
     # One long ladder: many reports a trial, a decision now and then.
     spec = fleet_spec(
-        trials=100_000,
         policy={"kind": "asha", "eta": 3, "rungs": [5, 15, 45], "variant": "promotion"},
         max_steps=45,
     )
@@ -98,11 +97,7 @@ async def hurt(
                     task.cancel()
             for link in list(proxy.links):
                 link.cut()
-            await study.pause()
-            await study.stop()
-            await waiting_for(
-                lambda: all(worker.at_rest for worker in fleet.workers), "the last acknowledgements", 120
-            )
+            await stopped(study, fleet)
             again = await asyncio.to_thread(replayed, site.address, "streams")
             tables = await asyncio.to_thread(ledger.read, site.database_url, "streams")
             began = time.monotonic()

@@ -26,10 +26,11 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 async def test_three_replicas_decide_like_one_though_they_are_killed(replicas: Cluster) -> None:
+    # A worker chooses its replica by lot: of 24, all three get some but for one time in 5,000.
     record = await scenario_replicas.hurt(
-        replicas, times=2, workers=12, trials=60, rng=random.Random(2), say=print, step_s=0.1
+        replicas, times=2, workers=24, rng=random.Random(2), say=print, step_s=0.1
     )
-    assert record["holds"], record
+    assert record["holds"], str(record)
     assert record["decisions_replayed"] >= 60
 
 
@@ -67,14 +68,13 @@ async def test_without_postgres_trials_train_on_and_every_report_lands_once(tmp_
                 times=1,
                 outage_s=2.0,
                 workers=4,
-                trials=40,
                 rng=random.Random(4),
                 say=print,
                 step_s=0.1,
             )
     finally:
         await database.stop()
-    assert record["holds"], record
+    assert record["holds"], str(record)
 
 
 async def test_on_a_full_disk_a_worker_says_so_and_goes_on_by_itself(tmp_path: Path) -> None:
@@ -94,4 +94,4 @@ async def test_on_a_full_disk_a_worker_says_so_and_goes_on_by_itself(tmp_path: P
                 steps_each=60,
                 step_s=0.03,
             )
-    assert record["holds"], record
+    assert record["holds"], str(record)
