@@ -2,7 +2,7 @@
 
 Log-errors are minimised with a soft-L1 loss (a measured run that something else slowed down must not bend the rest)
 and a pull towards the start values, so that a constant about which few rows tell stays near where physics puts it
-(how strong, was settled by leaving widths out: decision 0027). All constants are positive; shares of a peak stay below 1.
+(how strong, was settled by leaving widths out: decision 0025). All constants are positive, shares of a peak below 1.
 
 Formulas are smooth in the sizes of a layer and kernels are not, so blocks and heads of a shape that several rows share
 then get a factor of their own (`MeasuredShape`), pulled towards 1. Factors come second: fitted together with the

@@ -31,8 +31,8 @@ def transfer_s(hidden: float, shape: Shape, crosses: float, cluster: Cluster) ->
 def gradient_s(parameters: float, ranks: Group, cluster: Cluster) -> float:
     """All-reduce of 2-byte gradients; with sharded optimizers a reduce-scatter and an all-gather of the same volume.
 
-    Rings with several ranks on a node are slower than the nodes' share of the network (`Efficiencies.gradients_shared`):
-    they turn around inside the node, and several of them meet at one adapter."""
+    Rings with several ranks on a node were measured to be slower than their share of the network
+    (`Efficiencies.gradients_shared`)."""
     device, constants = cluster.device, cluster.device.efficiencies
     shared = (ranks.per_node > 1) * (ranks.nodes > 1)
     network = constants.gradients * (1 + shared * (constants.gradients_shared - 1))
