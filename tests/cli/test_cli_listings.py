@@ -36,6 +36,8 @@ TRIAL_KEYS = {
     "interruptions",
     "worker",
     "slots",
+    "slot_milli",
+    "waits_for",
     "checkpoint",
     "log_path",
     "created",
