@@ -1,15 +1,20 @@
 """The digits as `digits.py` trains on them: data, network, and all trainings of a sweep at once."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, leaky_relu
 from torch.optim import AdamW
 
 BATCH, LR, HIDDEN = 32, 0.01, 32
 TRAINED_ON, PROBED, WRONG = 200, 700, 0.4
+
+Units = Literal["leaky", "mortal"]
+SLOPES: dict[Units, float] = {"leaky": 0.01, "mortal": 0.0}
+"""Hidden units by the slope below 0: without any, a unit that no image activates has no gradient, and stays so."""
 
 
 class Data:
@@ -40,15 +45,23 @@ def picks(seed: int, step: int, rank: int) -> Tensor:
     return torch.randint(TRAINED_ON, (BATCH,), generator=generator)
 
 
-def build(seed: int, p: float) -> nn.Sequential:
+def build(seed: int, p: float, units: Units) -> nn.Sequential:
     """The network, the same on every rank."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(64, HIDDEN), nn.ReLU(), nn.Dropout(p), nn.Linear(HIDDEN, 10))
+        return nn.Sequential(
+            nn.Linear(64, HIDDEN), nn.LeakyReLU(SLOPES[units]), nn.Dropout(p), nn.Linear(HIDDEN, 10)
+        )
 
 
 def loss_on(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return cross_entropy(model(batch[0]), batch[1])
+
+
+def units_alive(model: nn.Sequential, images: Tensor) -> int:
+    """How many hidden units are above 0 on at least one image."""
+    with torch.no_grad():
+        return int((model[0](images) > 0).any(0).sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +71,7 @@ class Sweep:
     Attributes:
         weight_decays: one for each value; of the same length as `dropouts`.
         dropouts: see above.
+        units: the hidden units.
         shared: whether replicas share gradients; otherwise parameters and moments are averaged every `interval` steps.
     """
 
@@ -67,6 +81,7 @@ class Sweep:
     replicas: int
     steps: int
     interval: int
+    units: Units
     shared: bool
 
     def test_losses(self) -> list[list[float]]:
@@ -91,7 +106,7 @@ class Sweep:
                 ]
             )
             x, y = images[rows, picked].expand(*many, BATCH, 64), labels[rows, picked].expand(*many, BATCH)
-            hidden = torch.relu(x @ weights[0] + weights[1])
+            hidden = leaky_relu(x @ weights[0] + weights[1], SLOPES[self.units])
             if max(self.dropouts) > 0:
                 hidden = hidden * (torch.rand(hidden.shape, generator=generator) < keep) / keep
             loss = cross_entropy(
@@ -112,14 +127,14 @@ class Sweep:
                     _average([*weights, *moments])
         first = [one.detach()[:, :, 0] for one in weights]
         x, y = (torch.stack([one.test[part] for one in data]) for part in (0, 1))
-        logits = torch.relu(x @ first[0] + first[1]) @ first[2] + first[3]
+        logits = leaky_relu(x @ first[0] + first[1], SLOPES[self.units]) @ first[2] + first[3]
         labels = y.expand(*logits.shape[:-1])
         losses = cross_entropy(logits.reshape(-1, 10), labels.reshape(-1), reduction="none")
         return losses.view(labels.shape).mean(2).tolist()
 
     def _initial(self) -> list[Tensor]:
         """Weights and biases of all models, indexed by value, seed and replica."""
-        built = [build(seed, 0.0) for seed in self.seeds]
+        built = [build(seed, 0.0, self.units) for seed in self.seeds]
         many = (len(self.weight_decays), len(self.seeds), self.replicas)
         found = []
         for layer in (0, 3):

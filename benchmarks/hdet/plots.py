@@ -143,6 +143,7 @@ def digits(record: dict[str, Any]) -> Figure:
     for (left, middle, right), study in zip(panels, studies, strict=True):
         factors = study["explored"] == "weight_decay"
         longest = max(row["interval"] for row in study["hdet"])
+        by_units = study["units"] == "mortal"
         left.errorbar(
             [row["value"] for row in study["sweep"]],
             [row["test_loss"][0] for row in study["sweep"]],
@@ -183,7 +184,7 @@ def digits(record: dict[str, Any]) -> Figure:
             for row in (row for row in study["hdet"] if row["start"] == start):
                 side = 0.93 if color == ORANGE else 1.07
                 right.plot(
-                    [row["interval"] * side] * len(row["landed"]),
+                    row["units_alive"] if by_units else [row["interval"] * side] * len(row["landed"]),
                     row["landed"],
                     "o",
                     color=color,
@@ -203,6 +204,11 @@ def digits(record: dict[str, Any]) -> Figure:
         left.set_xlabel(study["explored"].replace("_", " "))
         left.set_ylabel("test loss")
         middle.set_xlabel(f"step (a sync every {longest})")
+        left.legend(frameon=False, fontsize=8)
+        middle.legend(frameon=False, fontsize=8)
+        if by_units:
+            right.set_xlabel("hidden units of 32 that are not dead")
+            continue
         right.set_xlabel(f"steps between syncs; landings after {record['syncs']} syncs")
         right.set_xscale("log")
         intervals = sorted({row["interval"] for row in study["hdet"]})
@@ -210,8 +216,6 @@ def digits(record: dict[str, Any]) -> Figure:
         right.xaxis.set_minor_locator(NullLocator())
         right.set_ylim(middle.get_ylim())
         right.set_xlim(intervals[0] * 0.7, intervals[-1] * 1.4)
-        left.legend(frameon=False, fontsize=8)
-        middle.legend(frameon=False, fontsize=8)
     return figure
 
 

@@ -3,8 +3,10 @@
 **Cycles.** Eight client processes each ask for a trial of four parameters, report three values with an early-stopping
 decision after each, and tell the result; as often as they can for `--seconds`. Headrace's scheduler, Optuna on its RDB
 storage, and Optuna through its gRPC proxy use databases of the same Postgres server, one after the other, twice
-around, with random sampling and successive halving. All values are equal, and what ties with the last one kept is kept
-by all of them: no trial is stopped, and all cycles are of the same length.
+around, with random sampling and successive halving. Headrace is measured both ways: asked and told call by call, as
+Optuna is, and with eight workers on sessions, which are given the next trial in the step that ends the last one. All
+values are equal, and what ties with the last one kept is kept by all of them: no trial is stopped, and all cycles are
+of the same length.
 
 **One decision.** A rung result comes in and a decision goes out, at `--results` results: our policy beside Syne Tune's
 ASHA (`pip install syne-tune --no-deps`), both in memory, on the same sequence.
@@ -31,6 +33,7 @@ import matplotlib as mpl
 import psutil
 import psycopg
 from benchmark_site import Cost, percentiles_ms, postgres, scheduler, write_record
+from session_client import OneSlot
 from sqlalchemy import make_url
 
 from headrace import Client
@@ -44,14 +47,16 @@ STEPS = (1, 3, 9)
 FULL = 27
 LOSS = 1.0
 CLIENTS = 8
+ASKING, WORKERS = OURS = "headrace, ask and tell", "headrace, workers"
 SPACE = {f"x{n}": {"type": "float", "low": 0.0, "high": 1.0} for n in range(4)}
 Cycle = Callable[[], None]
 
 
-def spec(max_trials: int = 1_000_000) -> StudySpec:
+def spec(max_trials: int = 1_000_000, **changes: Any) -> StudySpec:
     """Random sampling, successive halving at the three reports."""
     return StudySpec.model_validate(
         {
+            **changes,
             "objective": {"metric": "loss", "goal": "minimize"},
             "space": SPACE,
             "policy": {"kind": "asha", "eta": 3, "rungs": [*STEPS, FULL], "variant": "stopping"},
@@ -65,8 +70,8 @@ def spec(max_trials: int = 1_000_000) -> StudySpec:
 # --- one client -----------------------------------------------------------------------------------------
 
 
-def headrace_cycle(address: str) -> Cycle:
-    """Ask, report three times, tell."""
+def asking_cycle(address: str) -> Cycle:
+    """Ask, report three times, tell: a call each."""
     client = Client(address)
     study = client.study("cycles")
     me = f"client-{os.getpid()}"
@@ -81,6 +86,12 @@ def headrace_cycle(address: str) -> Cycle:
         asked.complete()
 
     return cycle
+
+
+def worker_cycle(address: str) -> Cycle:
+    """A trial is assigned, reports three times, and ends: messages on one stream."""
+    worker = OneSlot(f"worker-{os.getpid()}", address)
+    return lambda: worker.cycle(STEPS, LOSS, len(SPACE))
 
 
 def optuna_cycle(storage: Any) -> Cycle:
@@ -109,8 +120,10 @@ def optuna_cycle(storage: Any) -> Cycle:
 
 def cycle_of(kind: str, where: str) -> Cycle:
     """What a client of this kind does."""
-    if kind == "headrace":
-        return headrace_cycle(where)
+    if kind == ASKING:
+        return asking_cycle(where)
+    if kind == WORKERS:
+        return worker_cycle(where)
     import optuna
 
     if kind == "optuna, RDB":
@@ -201,38 +214,45 @@ def optuna_proxy(url: str, port: int) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def cycles(seconds: float) -> dict[str, Any]:
-    """All three, twice around."""
+    """All of them, twice around."""
     import optuna
 
     found: dict[str, list[dict[str, float]]] = {}
     with postgres() as url, scheduler(url) as (address, process):
         with Client(address) as client:
             client.create_study("cycles", spec())
+            client.create_study("workers", spec(template={"callable": "nothing:runs", "working_dir": "/"}))
         rdb = of_optuna(url)
         optuna.create_study(study_name="cycles", storage=rdb, direction="minimize")
         with optuna_proxy(rdb, 17_613) as (proxy, its_process):
             sides = {
-                "headrace": (address, process),
+                ASKING: (address, process),
+                WORKERS: (address, process),
                 "optuna, RDB": (rdb, None),
                 "optuna, gRPC proxy": (proxy, its_process),
             }
             for _ in range(2):
                 for kind, (where, server) in sides.items():
                     found.setdefault(kind, []).append(crowd(kind, where, seconds, server))
-    best = {kind: max(runs, key=lambda run: run["cycles_per_s"]) for kind, runs in found.items()}
-    ours = min(run["cycles_per_s"] for run in found["headrace"])
-    ratios = {
-        f"over {kind}": round(ours / run["cycles_per_s"], 1)
-        for kind, run in best.items()
-        if kind != "headrace"
+    return {
+        "runs": found,
+        "our_slowest_over_their_fastest": {
+            f"{kind} over {peer}": round(
+                min(run["cycles_per_s"] for run in found[kind])
+                / max(run["cycles_per_s"] for run in found[peer]),
+                1,
+            )
+            for kind in OURS
+            for peer in sorted(found.keys() - set(OURS))
+        },
+        "processor_time_of_a_cycle": {
+            f"{peer} over {kind}": round(
+                min(run["cpu_ms"] for run in found[peer]) / min(run["cpu_ms"] for run in found[kind]), 1
+            )
+            for kind in OURS
+            for peer in sorted(found.keys() - set(OURS))
+        },
     }
-    cheapest = min(run["cpu_ms"] for run in found["headrace"])
-    costs = {
-        f"{kind} over ours": round(min(run["cpu_ms"] for run in runs) / cheapest, 1)
-        for kind, runs in found.items()
-        if kind != "headrace"
-    }
-    return {"runs": found, "our_slowest_over_their_fastest": ratios, "processor_time_of_a_cycle": costs}
 
 
 # --- one decision ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 from commands_run import Invoke
 from fake_study_service import FakeStudyService
-from scripted_study import Script
+from scripted_study import Script, race
 
 from headrace.v1 import study_pb2
 
@@ -36,6 +36,8 @@ TRIAL_KEYS = {
     "interruptions",
     "worker",
     "slots",
+    "slot_milli",
+    "waits_for",
     "checkpoint",
     "log_path",
     "created",
@@ -176,6 +178,18 @@ def test_a_trial_in_full(fake: FakeStudyService, invoke: Invoke) -> None:
     text = invoke("show", "digits", "22").out
     assert "Trial 22 of study digits" in text
     assert "rung 3" in text
+
+
+def test_what_a_trial_waits_for_is_shown_wherever_the_trial_is(
+    fake: FakeStudyService, invoke: Invoke
+) -> None:
+    waiting = race()
+    waiting.final.trials[3].waits_for = "4 GPUs free on one worker"
+    fake.add(waiting)
+    for command in (["show", "digits", "3"], ["why", "digits", "3"], ["trials", "digits"]):
+        text = " ".join(invoke(*command).out.split())
+        assert text.count("waits for 4 GPUs free on one worker") == 1, command
+    assert json.loads(invoke("show", "digits", "3", "--json").out)["waits_for"] == "4 GPUs free on one worker"
 
 
 def test_why_shows_rule_values_rank_cutoff_and_slot(fake: FakeStudyService, invoke: Invoke) -> None:

@@ -126,7 +126,24 @@ def resume(api: str, kind: str) -> str:
         del own["loss_total"]
     if kind == "rank":
         own["replica"] = 0
+    if kind == "mixed" and dist.get_rank() == 2:
+        state["steps" if api == "controller" else "last_epoch"] = 2
+    if kind == "words" and dist.get_rank() == 1:
+        state["steps" if api == "controller" else "last_epoch"] = "three"
+    if kind == "nothing" and dist.get_rank() == 1:
+        state = None
     return told(lambda: make(6 if kind == "settings" else 5).load_state_dict(state))
+
+
+def other_groups() -> str:
+    """Rank 2's optimizer has a parameter group more; returns what each rank is told by the drop-in."""
+    model = network()
+    parts = list(model.parameters())
+    split = [parts[:2], parts[2:]] if dist.get_rank() == 2 else [parts]
+    optimizer = SGD([{"params": part} for part in split], lr=0.1)
+    return told(
+        lambda: OneCycleAutoLR(optimizer, 0.1, 100, cycle_momentum=False, ensemble_lr_spread_ratio=0.1)
+    )
 
 
 def told(action: Callable[[], object]) -> str:

@@ -39,6 +39,7 @@ ONE_CYCLE: list[tuple[dict[str, Any], str]] = [
     ({"loss_scale": 0.0}, "loss_scale must be positive, not 0.0"),
     ({"lr_of_lr": -1.0}, "lr_of_lr must be positive, not -1.0"),
     ({"design": "latin"}, "design must be one of orthogonal, antithetic, permutation, not 'latin'"),
+    ({"model_sync_interval": "5"}, "what was given cannot be read: TypeError"),
     ({"last_epoch": 5}, "last_epoch=5 cannot restore what auto-LR has learnt; use load_state_dict"),
 ]
 CONTROLLER: list[tuple[dict[str, Any], str]] = [
@@ -57,6 +58,7 @@ CONTROLLER: list[tuple[dict[str, Any], str]] = [
     ({"score": "accuracy"}, "score must be 'loss' or a Probe, not 'accuracy'"),
     ({"start_after": -1}, "start_after must be at least 0 steps, not -1"),
     ({"bucket_bytes": 0}, "bucket_bytes must be positive, not 0"),
+    ({"sync_every": "5"}, "what was given cannot be read: TypeError"),
     ({"cap": 0.0}, "rule.cap must be positive, not 0.0"),
 ]
 
@@ -109,6 +111,20 @@ def test_ranks_that_disagree_are_all_told_so(
     assert told[0].startswith(text)
 
 
+def test_ranks_with_other_parameter_groups_are_all_told_so(ranks: RankPool) -> None:
+    told = ranks.run("ranks_inputs:other_groups", timeout_s=TIMEOUT_S)
+    assert set(told) == {
+        "parameter groups differs between ranks: rank 0 has 1, rank 2 has 2; give all ranks the same"
+    }
+
+
+def test_a_loss_of_several_numbers_is_refused() -> None:
+    model = nn.Linear(2, 2)
+    controller = HDETController(model, SGD(model.parameters(), lr=0.1), [])
+    with pytest.raises(HdetConfigError, match=r"one number, not a tensor of shape \(3,\): give the mean"):
+        controller.observe(torch.ones(3))
+
+
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
@@ -136,6 +152,9 @@ def test_a_sync_without_any_finite_replica_stops_all_ranks(ranks: RankPool) -> N
         ("rank", "rank 1: the state of replica 0 was loaded on replica 1 in the middle of an interval"),
         ("cut", "has no loss_total"),
         ("settings", "was 5 when the checkpoint was written and is 6 now"),
+        ("mixed", " differs between ranks: rank 0 has 3, rank 2 has 2"),
+        ("words", "rank 1: what was given cannot be read: ValueError"),
+        ("nothing", "rank 1: what was given cannot be read: AttributeError"),
     ],
 )
 @pytest.mark.parametrize("api", ["controller", "one_cycle"])

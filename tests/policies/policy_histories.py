@@ -12,8 +12,9 @@ import random
 from functools import cache
 
 import pytest
+from oracles_synchronous import PbtOracle
 from policy_drive import study
-from policy_oracles import PbtOracle, oracle_of
+from policy_oracles import oracle_of
 
 from headrace.spec import (
     AshaPolicy,

@@ -219,9 +219,9 @@ def test_a_decision_does_not_cost_more_with_many_results():
         driver.record(trial, float(trial * 7919 % 20_000))
     # Leave nothing promotable, so that every question looks at the whole rung in vain.
     driver.promote_all()
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(2000):
         driver.policy.next_promotion()
         driver.policy.verdict(1, 0, 0)
     # A scan of the rung would take minutes.
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5

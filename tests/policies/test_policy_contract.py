@@ -203,19 +203,20 @@ def test_ray_65008_none_metric(kind, place, goal, value):
 def test_optuna_3053_a_decision_costs_the_same_with_many_trials(kind, place):
     """optuna 3053, 3048, 4444: asking takes longer and longer as trials accumulate."""
     spec = spec_at(kind, place)
-    seconds = {}
+    seconds: dict[int, float] = {}
     for count in (500, 8_000):
         driver = Driver(spec)
         driver.join(*range(count))
         for trial in range(count):
             driver.record(trial, (trial * 7919 % count) / count)
         driver.policy.next_promotion()
-        start = time.perf_counter()
-        for trial in range(0, count, count // 50):
-            driver.policy.verdict(trial, 0, 0)
-            driver.policy.next_promotion()
-            driver.policy.next_promotion(more=False)
-        seconds[count] = time.perf_counter() - start
+        for _ in range(5):
+            start = time.process_time()
+            for trial in range(0, count, count // 50):
+                driver.policy.verdict(trial, 0, 0)
+                driver.policy.next_promotion()
+                driver.policy.next_promotion(more=False)
+            seconds[count] = min(seconds.get(count, math.inf), time.process_time() - start)
     # Sixteen times the trials; a scan would take sixteen times as long, and sorting more.
     assert seconds[8_000] < 6 * seconds[500] + 0.02
 

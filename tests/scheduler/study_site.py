@@ -16,6 +16,7 @@ from headrace_services.scheduler.arrivals import (
     Accepted,
     Arrival,
     Assignment,
+    ExitedArrived,
     Kick,
     Order,
     Outcome,
@@ -45,6 +46,18 @@ def make_spec(**changes: Any) -> StudySpec:
         "seed": 1,
     }
     return StudySpec.model_validate({**fields, **changes})
+
+
+def gone(lease: Lease, outcome: str, sequence: int = 1000, **changes: str) -> ExitedArrived:
+    """How an attempt ended, as its worker tells it."""
+    return ExitedArrived(
+        lease_id=lease.id,
+        number=lease.number,
+        epoch=lease.epoch,
+        sequence=sequence,
+        outcome=outcome,
+        **changes,
+    )
 
 
 class StudySite:

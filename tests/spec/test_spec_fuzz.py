@@ -145,7 +145,7 @@ def test_broken_messages(changes):
 
 
 def test_large_inputs_are_answered_quickly():
-    start = time.perf_counter()
+    start = time.process_time()
     values = list(range(100_000))
     parse_spec({**SOUND, "space": {"x": {"type": "categorical", "values": values}}, "baseline": None})
     for count in (999, 20_000):
@@ -154,4 +154,4 @@ def test_large_inputs_are_answered_quickly():
             parse_spec({**SOUND, "space": space, "baseline": None})
         except InvalidFieldError:
             assert count > 1000
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10

@@ -63,7 +63,7 @@ class Efficiencies:
     gradients: float
     """Share of the bandwidth of gradient collectives."""
     gradients_shared: float
-    """Further share where several, not all, devices of a node belong to one data-parallel ring. Empirical."""
+    """Further share where several devices of a node belong to one data-parallel ring. Empirical."""
     transfer: float
     """Share of network bandwidth of transfers between stages."""
     launch_s: float

@@ -31,10 +31,10 @@ def transfer_s(hidden: float, shape: Shape, crosses: float, cluster: Cluster) ->
 def gradient_s(parameters: float, ranks: Group, cluster: Cluster) -> float:
     """All-reduce of 2-byte gradients; with sharded optimizers a reduce-scatter and an all-gather of the same volume.
 
-    Where a node holds several ranks of the ring but not all its devices belong to it, measured rings are slower than
-    their share of the network (`Efficiencies.gradients_shared`)."""
+    Rings with several ranks on a node were measured to be slower than their share of the network
+    (`Efficiencies.gradients_shared`)."""
     device, constants = cluster.device, cluster.device.efficiencies
-    shared = (ranks.per_node > 1) * (ranks.per_node < device.devices_per_node) * (ranks.nodes > 1)
+    shared = (ranks.per_node > 1) * (ranks.nodes > 1)
     network = constants.gradients * (1 + shared * (constants.gradients_shared - 1))
     return all_reduce_s(
         BYTES * parameters,

@@ -1,7 +1,11 @@
 """A plan's iteration as a trace in the Chrome JSON format, which Perfetto (ui.perfetto.dev) opens.
 
 One track per stage with every pass; inside a pass, what it spends receiving, recomputing and in collectives (drawn
-together, though layers take turns); a counter of each stage's memory. Times are microseconds, as the format wants.
+together, though layers take turns); a counter of each stage's memory.
+
+Times are whole microseconds. The format allows fractions, but Perfetto cuts start and length to nanoseconds apart, and
+a slice that then overlaps the next by one is dropped. Rounded ends cannot cross, so passes stay side by side and parts
+stay within their pass.
 """
 
 from collections.abc import Iterator
@@ -13,6 +17,8 @@ from headrace_services.planner.simulator import Event
 
 NAMES: Final = {Pass.FORWARD: "forward", Pass.BACKWARD: "backward", Pass.WEIGHT: "weight gradients"}
 PROCESS: Final = 1
+FIRST_THREAD: Final = 1
+"""Of stage 0. Perfetto has no thread 0 in a process: it would put that stage on the main thread's track."""
 
 
 def chrome_trace(plan: Plan) -> dict[str, Any]:
@@ -31,7 +37,9 @@ def chrome_trace(plan: Plan) -> dict[str, Any]:
         for at_s, used in memory_over_time(stage, passes):
             counted = {"MiB": round(used / 2**20)}
             name = f"memory of stage {number}"
-            events.append({"name": name, "ph": "C", "ts": at_s * 1e6, "pid": PROCESS, "args": counted})
+            events.append(
+                {"name": name, "ph": "C", "ts": _microseconds(at_s), "pid": PROCESS, "args": counted}
+            )
     other = {"iteration_s": plan.simulated_s, "schedule": plan.request.schedule.value}
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}
 
@@ -83,12 +91,17 @@ def _pass(event: Event, number: int, stage: StagePlan) -> Iterator[dict[str, Any
 
 
 def _slice(name: str, category: str, thread: int, start_s: float, seconds: float) -> dict[str, Any]:
-    times = {"ts": start_s * 1e6, "dur": seconds * 1e6}
-    return {"name": name, "cat": category, "ph": "X", "pid": PROCESS, "tid": thread, **times}
+    start = _microseconds(start_s)
+    times = {"ts": start, "dur": _microseconds(start_s + seconds) - start}
+    return {"name": name, "cat": category, "ph": "X", "pid": PROCESS, "tid": FIRST_THREAD + thread, **times}
+
+
+def _microseconds(seconds: float) -> int:
+    return round(seconds * 1e6)
 
 
 def _named(kind: str, name: str, thread: int) -> dict[str, Any]:
-    return {"name": kind, "ph": "M", "pid": PROCESS, "tid": thread, "args": {"name": name}}
+    return {"name": kind, "ph": "M", "pid": PROCESS, "tid": FIRST_THREAD + thread, "args": {"name": name}}
 
 
 def _span(stage: StagePlan) -> str:

@@ -42,7 +42,7 @@ from headrace_torch.hdet.hyperparameter import ScalarHyperparameter
 from headrace_torch.hdet.losses import LossMeter
 from headrace_torch.hdet.probe import Probe, SwitchedOff
 from headrace_torch.hdet.records import HyperparameterRecord, SyncCallback, SyncReport
-from headrace_torch.hdet.replicas import ReplicaGroup
+from headrace_torch.hdet.replicas import ReplicaGroup, judged
 from headrace_torch.hdet.rules import LogSpaceRule, Moved, positions
 from headrace_torch.hdet.settings import Settings
 
@@ -131,9 +131,12 @@ class HDETController:
             start_after=start_after,
             bucket_bytes=bucket_bytes,
         )
+        problem = judged(
+            lambda: settings.problem(self.hyperparameters, has_group=self.group.across is not None)
+        )
         self.group.agree(
-            problem=settings.problem(self.hyperparameters, has_group=self.group.across is not None),
-            config=settings.agreed(self.hyperparameters, replicas=self.group.size),
+            problem=problem,
+            config={} if problem else settings.agreed(self.hyperparameters, replicas=self.group.size),
         )
         biased = [one.name for one in self.hyperparameters if one.acts_on == "gradient" and one.spread > 0]
         if biased and self._probe is None:
@@ -240,8 +243,9 @@ class HDETController:
             ResumeError: another number of replicas, another replica's state in the middle of an interval, or
                 other settings.
         """
-        common = {key: state.get(key) for key in ("steps", "syncs", "centers", "velocities")}
-        self.group.agree(problem=self._cannot_resume(state), config=common, error=ResumeError)
+        problem = judged(lambda: self._cannot_resume(state))
+        common = {} if problem else {key: state[key] for key in ("steps", "syncs", "centers", "velocities")}
+        self.group.agree(problem=problem, config=common, error=ResumeError)
         self._steps, self._syncs = int(state["steps"]), int(state["syncs"])
         self._centers = [float(center) for center in state["centers"]]
         self._starts = [float(start) for start in state["starts"]]

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from headrace_torch.hdet.errors import HdetConfigError
+
 
 class LossMeter:
     """A weighted mean of losses since the last reset.
@@ -17,8 +19,16 @@ class LossMeter:
         self._weight = 0.0
 
     def observe(self, loss: Tensor | float, weight: float = 1.0) -> None:
-        """Adds a loss; a tensor of one element is detached and stays on its device."""
+        """Adds a loss; a tensor of one element is detached and stays on its device.
+
+        Raises:
+            HdetConfigError: the tensor has more than one element.
+        """
         if isinstance(loss, Tensor):
+            if loss.numel() != 1:
+                raise HdetConfigError(
+                    f"a loss is one number, not a tensor of shape {tuple(loss.shape)}: give the mean of the batch"
+                )
             wide = torch.float32 if loss.device.type == "mps" else torch.float64
             loss = loss.detach().reshape(()).to(wide)
         self._total = self._total + loss * weight

@@ -33,13 +33,11 @@ from headrace_torch.hdet.errors import ResumeError
 from headrace_torch.hdet.exchange import exchange
 from headrace_torch.hdet.hyperparameter import write_lr
 from headrace_torch.hdet.losses import LossMeter
-from headrace_torch.hdet.one_cycle_checks import VERSION, OneCycleSettings, cannot_resume
+from headrace_torch.hdet.one_cycle_checks import COMMON, OWN, VERSION, OneCycleSettings, cannot_resume
 from headrace_torch.hdet.probe import Probe
 from headrace_torch.hdet.records import HyperparameterRecord, SyncCallback, SyncReport
-from headrace_torch.hdet.replicas import ReplicaGroup
+from headrace_torch.hdet.replicas import ReplicaGroup, judged
 from headrace_torch.hdet.rules import PaperRule, decay_rate, multipliers, scores
-
-_OWN = "hdet"
 
 
 class OneCycleAutoLR(OneCycleLR):
@@ -155,8 +153,9 @@ class OneCycleAutoLR(OneCycleLR):
             "seed": seed,
             "design": design,
             "probe": probe is not None,
+            "parameter groups": len(optimizer.param_groups),
         }
-        problem = OneCycleSettings(
+        checked = OneCycleSettings(
             alpha=self._alpha,
             interval=self._interval,
             warmup=self._warmup,
@@ -167,10 +166,10 @@ class OneCycleAutoLR(OneCycleLR):
             design=design,
             has_group=self._replicas.across is not None,
             world_size=world_size,
-        ).problem()
+        )
         # Agreed on even at α = 0 where there are replicas: ranks with different α would otherwise wait for
         # each other.
-        self._replicas.agree(problem=problem, config=settings)
+        self._replicas.agree(problem=judged(checked.problem), config=settings)
         self._parameters = trained(p for group in optimizer.param_groups for p in group["params"])
         if self._alpha > 0:
             sharding.require_replicas(None, self._parameters, optimizer, self._replicas)
@@ -244,7 +243,7 @@ class OneCycleAutoLR(OneCycleLR):
             "loss_weight": weight,
             "orders": [list(order) for order in self._orders],
         }
-        return {key: value for key, value in state.items() if key not in ("_orders", "_ready")} | {_OWN: own}
+        return {key: value for key, value in state.items() if key not in ("_orders", "_ready")} | {OWN: own}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes on from a state, after the optimizer has loaded its own. A collective.
@@ -253,12 +252,18 @@ class OneCycleAutoLR(OneCycleLR):
             ResumeError: another number of replicas, another replica's state in the middle of an interval, or
                 other settings.
         """
+        problem = judged(
+            lambda: cannot_resume(
+                state_dict,
+                now=vars(self),
+                replicas=self._replicas,
+                interval=self._interval if self.diverges else 1,
+            )
+        )
+        common = {} if problem else {key: state_dict[key] for key in COMMON}
+        self._replicas.agree(problem=problem, config=common, error=ResumeError)
         state = dict(state_dict)
-        own = state.pop(_OWN, None)
-        in_interval = self.diverges and bool(int(state.get("last_epoch", 0)) % self._interval)
-        problem = cannot_resume(state, own, now=vars(self), replicas=self._replicas, in_interval=in_interval)
-        self._replicas.agree(problem=problem, config={}, error=ResumeError)
-        assert own is not None
+        own = state.pop(OWN)
         super().load_state_dict(state)
         self._orders = tuple(tuple(int(place) for place in order) for order in own["orders"])
         self._meter.load(float(own["loss_total"]), float(own["loss_weight"]))

@@ -15,8 +15,11 @@ from headrace_torch.hdet.rules import PaperRule
 VERSION = 1
 SAME = ("total_steps", "_alpha", "_interval", "_warmup", "_auto", "_seed", "_design")
 """The scheduler's attributes that a state must share with it."""
-OWN = frozenset({"version", "replicas", "replica", "loss_total", "loss_weight", "orders"})
-"""What a state holds beside OneCycle's own."""
+COMMON = ("last_epoch", "_syncs", "_centers", "_velocities")
+"""What is the same in the states of all ranks: with another step on one rank they would wait for each other."""
+OWN = "hdet"
+"""Under which a state holds what follows, beside OneCycle's own."""
+HELD = frozenset({"version", "replicas", "replica", "loss_total", "loss_weight", "orders"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,25 +76,20 @@ class OneCycleSettings:
 
 
 def cannot_resume(
-    state: Mapping[str, Any],
-    own: Mapping[str, Any] | None,
-    *,
-    now: Mapping[str, object],
-    replicas: ReplicaGroup,
-    in_interval: bool,
+    state: Mapping[str, Any], *, now: Mapping[str, object], replicas: ReplicaGroup, interval: int
 ) -> str | None:
     """Says why a state does not belong to a scheduler.
 
     Args:
-        state: OneCycle's part of it.
-        own: ours, if there is any.
+        state: what `state_dict` gave.
         now: the scheduler's own attributes, of which those in `SAME` are compared.
         replicas: the replicas of the scheduler.
-        in_interval: whether the state was written where replicas differ.
+        interval: after how many steps replicas that differ are equal again; 1 where they never differ.
     """
+    own = state.get(OWN)
     if own is None:
         return "the state was not written by OneCycleAutoLR; begin a new run from the checkpoint's weights"
-    if missing := sorted(OWN - own.keys()):
+    if missing := sorted((HELD - own.keys()) | (set(COMMON) - state.keys())):
         return f"the state has no {', '.join(missing)}"
     if own["version"] != VERSION:
         return f"the checkpoint has version {own['version']!r} of the scheduler's state, this is {VERSION}"
@@ -107,7 +105,7 @@ def cannot_resume(
             return (
                 f"{key.removeprefix('_')} was {was!r} when the checkpoint was written and is {now[key]!r} now"
             )
-    if in_interval and own["replica"] != replicas.rank:
+    if int(state["last_epoch"]) % interval and own["replica"] != replicas.rank:
         return (
             f"the state of replica {own['replica']} was loaded on replica {replicas.rank} in the middle of an "
             "interval, where replicas differ: save and load one checkpoint per rank, or save at a sync point"

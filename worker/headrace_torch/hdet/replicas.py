@@ -12,7 +12,7 @@ the same order. What one rank alone finds wrong is said to all by `agree`, which
 each; the check is made before any other collective, so that none is entered by some of the ranks only.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -136,6 +136,17 @@ class ReplicaGroup:
         if "nccl" in dist.get_backend(group):
             return torch.device("cuda", torch.cuda.current_device())
         return torch.device("cpu")
+
+
+def judged(check: Callable[[], str | None]) -> str | None:
+    """Returns what a rank's check of its own input finds wrong; a check that fails found something, too.
+
+    A setting of another type, or a state that is no state, must not end one rank while the others wait in `agree`.
+    """
+    try:
+        return check()
+    except Exception as error:  # noqa: BLE001  whatever it is, the other ranks wait for a word
+        return f"what was given cannot be read: {type(error).__name__}: {error}"
 
 
 def _dissent(voices: Sequence[_Voice]) -> str | None:

@@ -111,8 +111,11 @@ def _show_trial(trial: TrialInfo, output: Output) -> None:
                 + " by machines",
             )
         )
+    if trial.waits_for:
+        lines.append(("waits for", trial.waits_for))
     if trial.worker:
-        lines.append(("worker", f"{trial.worker}, slots {', '.join(map(str, trial.slots)) or '-'}"))
+        share = f" ({trial.slot_milli / 1000:g} of it)" if 0 < trial.slot_milli < 1000 else ""
+        lines.append(("worker", f"{trial.worker}, slots {', '.join(map(str, trial.slots)) or '-'}{share}"))
     if trial.checkpoint:
         lines.append(("checkpoint", f"{trial.checkpoint.uri} (step {trial.checkpoint.step})"))
     if trial.log_path:

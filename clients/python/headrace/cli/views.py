@@ -84,6 +84,8 @@ def trial(info: TrialInfo) -> Json:
         "interruptions": info.interruptions,
         "worker": info.worker,
         "slots": info.slots,
+        "slot_milli": info.slot_milli,
+        "waits_for": info.waits_for,
         "checkpoint": info.checkpoint.uri if info.checkpoint else None,
         "log_path": info.log_path,
         "created": info.created,

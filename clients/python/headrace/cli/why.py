@@ -71,6 +71,8 @@ def _show(story: TrialStory, metric: str, output: Output) -> None:
         )
     )
     output.line(f"  {wording.params(trial.params)}")
+    if trial.waits_for:
+        output.line(f"  waits for {trial.waits_for}")
     output.line()
     told = ""
     for event in story.events:

@@ -124,6 +124,8 @@ def trial(proto: trial_pb2.Trial, *, order: Iterable[str] = ()) -> model.TrialIn
         objective_values=dict(proto.objective_values),
         feasible=proto.feasible if proto.HasField("feasible") else None,
         generation=proto.generation if proto.HasField("generation") else None,
+        slot_milli=proto.slot_milli,
+        waits_for=proto.waits_for,
     )
 
 

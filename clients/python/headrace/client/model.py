@@ -177,6 +177,10 @@ class TrialInfo:
     """Whether the last report meets every constraint; None without constraints, and before the first report."""
     generation: int | None = None
     """The generation that an evolutionary sampler proposed it for."""
+    slot_milli: int = 0
+    """Thousandths of each slot that it holds; 0 off the workers."""
+    waits_for: str = ""
+    """While it could run and does not: what it waits for. Empty in what a change of it returns."""
 
     @property
     def outcome(self) -> str:

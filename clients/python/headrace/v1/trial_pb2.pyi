@@ -201,9 +201,9 @@ class Trial(_message.Message):
     log_tail: _builtins.str
     """The end of the log of the last attempt that failed or was lost."""
     slot_milli: _builtins.int
-    """Thousandths of each slot that the trial holds: 1000, or less where it shares a GPU."""
+    """Thousandths of each slot that the trial holds: 1000, or less where it shares a GPU; 0 off the workers."""
     waits_for: _builtins.str
-    """While it could run and does not: what it waits for."""
+    """While it could run and does not: what it waits for. Empty in the answers to changes."""
     feasible: _builtins.bool
     """Whether the last report meets every constraint; absent without constraints, and before the first report."""
     generation: _builtins.int

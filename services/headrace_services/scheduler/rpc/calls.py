@@ -21,6 +21,7 @@ from headrace_services.scheduler.arrivals import Command, ExitedArrived, Outcome
 from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.records import Study
 from headrace_services.scheduler.rpc import convert
+from headrace_services.scheduler.rpc.waiting import waits_for
 from headrace_services.scheduler.rpc.watching import Snapshots
 from headrace_services.scheduler.step.submissions import Shown, Submission
 from headrace_services.scheduler.store import requests, studies, trials
@@ -191,5 +192,7 @@ def shown_trial(study: Study, shown: Shown | None, number: int) -> trial_pb2.Tri
 
 
 async def trial_message(conn: AsyncConnection, study: Study, number: int) -> trial_pb2.Trial:
-    """A trial with its rungs; raises TrialNotFoundError."""
-    return convert.trial(study.name, await require_trial(conn, study, number), study.spec)
+    """A trial with its rungs and with what it waits for; raises TrialNotFoundError."""
+    view = await require_trial(conn, study, number)
+    waiting = await waits_for(conn, study, [view.trial])
+    return convert.trial(study.name, view, study.spec, waits_for=waiting.get(number, ""))

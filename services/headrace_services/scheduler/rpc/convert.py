@@ -83,8 +83,8 @@ def _trials_to_run(record: Study) -> int:
     return expected_trials(record.spec) + baseline + max(0, created - record.sampled)
 
 
-def trial(study_id: str, view: TrialView, spec: StudySpec) -> trial_pb2.Trial:
-    """A trial of a study with this spec."""
+def trial(study_id: str, view: TrialView, spec: StudySpec, *, waits_for: str = "") -> trial_pb2.Trial:
+    """A trial of a study with this spec, and what it waits for where that was asked."""
     record = view.trial
     message = trial_pb2.Trial(
         name=names.trial_name(study_id, record.number),
@@ -105,6 +105,8 @@ def trial(study_id: str, view: TrialView, spec: StudySpec) -> trial_pb2.Trial:
         checkpoint=checkpoint(record.checkpoint) if record.checkpoint else None,
         worker=names.worker_name(view.worker) if view.worker else "",
         slots=view.slots,
+        slot_milli=view.milli,
+        waits_for=waits_for,
         failures=record.failures,
         interruptions=record.interruptions,
         steps_spent=record.steps_spent,

@@ -28,6 +28,7 @@ from headrace_services.scheduler.rpc.calls import (
     trial_message,
 )
 from headrace_services.scheduler.rpc.checks import Checks
+from headrace_services.scheduler.rpc.waiting import waits_for
 from headrace_services.scheduler.step.submissions import Shown
 from headrace_services.scheduler.store import history, trials
 from headrace_services.scheduler.store.database import transaction
@@ -84,8 +85,13 @@ class TrialCalls(Calls):
         async with transaction(self.hub.engine) as conn:
             study = await find_study(conn, study_id)
             found = await trials.page(conn, study.id, after=after, limit=window.limit, states=states)
+            waiting = await waits_for(conn, study, [view.trial for view in found])
         messages, token = window.fill(
-            found, lambda view: convert.trial(study_id, view, study.spec), lambda view: (view.trial.number,)
+            found,
+            lambda view: convert.trial(
+                study_id, view, study.spec, waits_for=waiting.get(view.trial.number, "")
+            ),
+            lambda view: (view.trial.number,),
         )
         return pb.ListTrialsResponse(trials=messages, next_page_token=token)
 

@@ -30,6 +30,8 @@ class TrialView:
     worker: str | None
     """The worker that runs it now; None off the workers and in a user's own loop."""
     slots: tuple[int, ...]
+    milli: int
+    """Thousandths of each slot; 0 off the workers."""
     rungs: tuple[RungView, ...] = ()
     """Lowest first; empty where they were not asked for."""
     lineage: tuple[Exploit, ...] = ()
@@ -102,7 +104,9 @@ async def views(
 def _views() -> Select[Any]:
     t, le, w = tables.trial, tables.lease, tables.worker
     return (
-        select(t, le.c.slots.label("lease_slots"), w.c.name.label("worker_name"))
+        select(
+            t, le.c.slots.label("lease_slots"), le.c.milli.label("lease_milli"), w.c.name.label("worker_name")
+        )
         .join_from(t, le, t.c.lease_id == le.c.id, isouter=True)
         .join(w, le.c.worker_id == w.c.id, isouter=True)
     )
@@ -136,7 +140,9 @@ async def _with_rungs(conn: AsyncConnection, study_id: int, found: list[TrialVie
 
 
 def _view(row: Any) -> TrialView:
-    return TrialView(trial=rows.trial(row), worker=row.worker_name, slots=tuple(row.lease_slots or ()))
+    slots = tuple(row.lease_slots or ())
+    milli = row.lease_milli if slots else 0
+    return TrialView(trial=rows.trial(row), worker=row.worker_name, slots=slots, milli=milli)
 
 
 _NAMED = compiled(_views().where(exploits.named(tables.trial)).order_by(tables.trial.c.number))

@@ -1,0 +1,43 @@
+"""Why trials that could run do not run yet."""
+
+from collections.abc import Iterable
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace_services.scheduler.lifecycle import State, StudyState
+from headrace_services.scheduler.records import Study, Trial
+from headrace_services.scheduler.step.placement import Waiting, request_at
+from headrace_services.scheduler.step.placement.wants import lacking
+from headrace_services.scheduler.store import placement, step_reads
+
+
+async def waits_for(conn: AsyncConnection, study: Study, trials: Iterable[Trial]) -> dict[int, str]:
+    """What trials wait for, by number, to be read after `waits for`.
+
+    Trials that run or are over, and those of which nothing is wanted now, are left out: the decisions of a trial say
+    which results it waits for.
+    """
+    wanting = [t for t in trials if t.state in (State.PENDING, State.PAUSED) and t.milestone is not None]
+    found = {trial.number: "somebody to resume it: it was paused by hand" for trial in wanting if trial.held}
+    rest = [trial for trial in wanting if not trial.held]
+    if rest and (reason := await _of_the_study(conn, study)):
+        return found | {trial.number: reason for trial in rest}
+    by_size: dict[int, str] = {}
+    for trial in rest:
+        request = request_at(study.spec, trial.step)
+        if request.slots not in by_size:
+            waiting = Waiting(key=(study.id, trial.number), request=request, priority=study.spec.priority)
+            by_size[request.slots] = lacking(await placement.devices(conn, request), waiting)
+        found[trial.number] = by_size[request.slots]
+    return found
+
+
+async def _of_the_study(conn: AsyncConnection, study: Study) -> str:
+    """What keeps all of its trials; empty where it is slots, or the turn."""
+    if study.state is StudyState.PAUSED:
+        return "the study to be resumed"
+    if study.spec.template is None:
+        return "the next ask"
+    if 0 < study.spec.max_parallel <= await step_reads.live_count(conn, study.id):
+        return f"one of the {study.spec.max_parallel} trials that may run at once (max_parallel)"
+    return ""

@@ -1,0 +1,119 @@
+# ruff: noqa: ARG002  (one signature for all)
+"""Policies that compare a whole cohort, or a whole population, by their definitions."""
+
+import math
+from fractions import Fraction
+
+from oracle import Oracle, finite
+
+
+class SynchronousOracle(Oracle):
+    def size(self, bracket):
+        if self.policy.kind == "successive_halving":
+            return self.policy.cohort or self.policy.eta ** (len(self.ladders[0]) - 1)
+        # JMLR 18, algorithm 1, line 3, in exact arithmetic; bracket 0 is s = s_max.
+        s_max = len(self.ladders) - 1
+        sizes = [math.ceil(Fraction((s_max + 1) * self.policy.eta**s, s + 1)) for s in range(s_max, -1, -1)]
+        whole, share = sum(sizes), self.spec.max_trials
+        if share >= whole:
+            return sizes[bracket]
+        # Each bracket ends at its share of the trials, rounded.
+        ends = [
+            math.floor(Fraction(sum(sizes[: b + 1]) * share, whole) + Fraction(1, 2))
+            for b in range(-1, len(sizes))
+        ]
+        return ends[bracket + 1] - ends[bracket]
+
+    def cohorts(self, bracket):
+        trials = [t for t, b in self.trials if b == bracket]
+        size = self.size(bracket)
+        return [trials[start : start + size] for start in range(0, len(trials), size)]
+
+    def members(self, cohort, bracket, rung):
+        if rung == 0:
+            return list(cohort)
+        return [t for t in cohort if (t, rung - 1) in self.past]
+
+    def full(self, cohort, bracket, rung, more):
+        if rung == 0:
+            return len(cohort) == self.size(bracket) or not more
+        return self.decided(cohort, bracket, rung - 1, more) and not self.to_go(cohort, bracket, rung - 1)
+
+    def decided(self, cohort, bracket, rung, more):
+        settled = all(
+            self.recorded(t, bracket, rung) or t in self.over for t in self.members(cohort, bracket, rung)
+        )
+        return settled and self.full(cohort, bracket, rung, more)
+
+    def places(self, cohort, bracket, rung):
+        count = len(self.members(cohort, bracket, rung))
+        gone = len([t for t in cohort if (t, rung) in self.past])
+        return max(0, max(1, count // self.policy.eta) - gone) if count else 0
+
+    def to_go(self, cohort, bracket, rung):
+        """Who gets the free places of a decided rung, the best first."""
+        waiting = [t for t, _ in self.ranked(bracket, rung, only=set(cohort)) if self.waits(t, bracket, rung)]
+        return waiting[: self.places(cohort, bracket, rung)]
+
+    def next_promotion(self, more):
+        for bracket, rung in self.scan():
+            for cohort in self.cohorts(bracket):
+                if self.decided(cohort, bracket, rung, more) and self.to_go(cohort, bracket, rung):
+                    return self.promotion(self.to_go(cohort, bracket, rung)[0], bracket, rung)
+        return None
+
+    def verdict(self, trial, bracket, rung, more):
+        if (trial, rung) in self.past:
+            return "CONTINUE"
+        cohort = next(c for c in self.cohorts(bracket) if trial in c)
+        goes = self.decided(cohort, bracket, rung, more) and trial in self.to_go(cohort, bracket, rung)
+        return "CONTINUE" if goes else "PAUSE"
+
+
+class PbtOracle(Oracle):
+    """Population-based training: who goes on next, whom it may copy, and with which parameters."""
+
+    def __init__(self, spec, ladders):
+        super().__init__(spec, ladders)
+        self.saved = {}  # (trial, rung) -> whether with a checkpoint
+        self.params = {}  # trial -> [(rung from which on, parameters)]
+
+    def verdict(self, trial, bracket, rung, more):
+        return "PAUSE"
+
+    def next_promotion(self, more):
+        waiting = []
+        for rung in range(len(self.ladders[0]) - 1):
+            for arrival, (trial, _) in enumerate(self.at(0, rung)):
+                if trial not in self.over and (trial, rung) not in self.past:
+                    waiting.append((rung, arrival, trial))
+        if not waiting:
+            return None
+        rung, _, trial = min(waiting)
+        return self.promotion(trial, 0, rung)
+
+    def donors(self, trial, rung):
+        """Whom a member may copy at a rung; nobody: it keeps its own state."""
+        order = [name for name, _ in self.ranked(0, rung)]
+        traded = math.floor(Fraction(str(self.policy.quantile)) * len(order))
+        good = finite(self.value(trial, 0, rung))
+        if good and trial not in order[len(order) - traded :]:
+            return set()
+        best = order[: max(1, traded)]
+        return {
+            name
+            for name in best
+            if name != trial and self.saved[name, rung] and finite(self.value(name, 0, rung))
+        }
+
+    def params_at(self, trial, rung):
+        """The parameters with which a member came to a rung."""
+        return [params for since, params in self.params[trial] if since <= rung][-1]
+
+    def may_become(self, before, after):
+        """Whether a perturbation or a draw of the one parameter leads from one value to the other."""
+        domain = self.spec.space["x"]
+        moved = {min(max(before["x"] * factor, domain.low), domain.high) for factor in self.policy.factors}
+        return after["x"] in moved or (
+            self.policy.resample_probability and domain.low <= after["x"] <= domain.high
+        )

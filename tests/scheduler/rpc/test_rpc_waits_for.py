@@ -1,0 +1,121 @@
+"""A trial that could run and does not says what it waits for."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from rpc_site import RpcSite
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from headrace.client import AsyncClient
+from headrace.client.aio import AsyncStudy
+from headrace.client.model import TrialInfo
+from headrace.spec import StudySpec
+from headrace_services.scheduler.step.placement import Request
+from headrace_services.scheduler.step.placement.wants import described
+from headrace_services.scheduler.store import workers
+from headrace_services.scheduler.store.database import transaction
+
+GIB = 1 << 30
+TEMPLATE = {"callable": "nothing:runs", "working_dir": "/"}
+
+
+async def connect(engine: AsyncEngine, name: str, gpus: int) -> None:
+    devices = tuple(
+        workers.Device(index=n, kind="GPU", model="H200", memory_bytes=80 * GIB, uuid=f"{name}-{n}")
+        for n in range(gpus)
+    )
+    greeting = workers.Greeting(
+        name=name, incarnation="1", devices=devices, labels={}, version="", log_dir="/l"
+    )
+    async with transaction(engine) as conn:
+        await workers.greet(conn, greeting, 3600)
+
+
+async def create(client: AsyncClient, name: str, **changes: Any) -> AsyncStudy:
+    fields: dict[str, Any] = {
+        "objective": {"metric": "loss", "goal": "minimize"},
+        "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+        "policy": {"kind": "run_all"},
+        "template": TEMPLATE,
+        "resources": {"gpus": 4},
+        "max_trials": 3,
+        "max_steps": 4,
+    }
+    return await client.create_study(name, StudySpec.model_validate({**fields, **changes}))
+
+
+async def trials(study: AsyncStudy) -> list[TrialInfo]:
+    """The three, once the study's first step has made them and placed those that it can."""
+    async with asyncio.timeout(30):
+        while len(found := await study.trials()) < 3:
+            await asyncio.sleep(0.02)
+    assert [await study.trial(number).info() for number in range(3)] == sorted(found, key=lambda t: t.number)[
+        :3
+    ]
+    return sorted(found, key=lambda trial: trial.number)[:3]
+
+
+async def test_it_waits_for_a_worker_that_is_large_enough(site: RpcSite, engine: AsyncEngine) -> None:
+    async with AsyncClient(site.replicas[0].address) as client:
+        study = await create(client, "large")
+        assert {trial.waits_for for trial in await trials(study)} == {"a connected worker with 4 GPUs"}
+        await connect(engine, "small", 2)
+        await connect(engine, "small too", 2)
+        assert {trial.waits_for for trial in await trials(study)} == {"a connected worker with 4 GPUs"}
+        story = await study.trial(0).explain()
+        assert story.trial.waits_for == "a connected worker with 4 GPUs"
+
+
+async def test_it_waits_for_slots_that_others_have(site: RpcSite, engine: AsyncEngine) -> None:
+    await connect(engine, "large", 4)
+    async with AsyncClient(site.replicas[0].address) as client:
+        study = await create(client, "first")
+        runs, waits, _ = await trials(study)
+        assert (runs.waits_for, runs.worker, runs.slot_milli) == ("", "large", 1000)
+        assert (waits.waits_for, waits.worker, waits.slot_milli) == ("4 GPUs free on one worker", None, 0)
+
+
+async def test_a_share_of_a_gpu_is_told(site: RpcSite, engine: AsyncEngine) -> None:
+    await connect(engine, "one", 1)
+    async with AsyncClient(site.replicas[0].address) as client:
+        study = await create(client, "shares", resources={"gpu_milli": 500})
+        found = await trials(study)
+        assert [trial.slot_milli for trial in found] == [500, 500, 0]
+        assert [trial.waits_for for trial in found] == ["", "", "0.5 of a GPU free on one worker"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "waits_for"),
+    [
+        ({"max_parallel": 1}, "one of the 1 trials that may run at once (max_parallel)"),
+        ({"template": None, "resources": {}}, "the next ask"),
+    ],
+)
+async def test_it_waits_for_its_own_study(
+    site: RpcSite, engine: AsyncEngine, changes: dict[str, Any], waits_for: str
+) -> None:
+    await connect(engine, "large", 8)
+    async with AsyncClient(site.replicas[0].address) as client:
+        study = await create(client, "own", **changes)
+        assert (await trials(study))[2].waits_for == waits_for
+
+
+async def test_it_waits_for_people(site: RpcSite, engine: AsyncEngine) -> None:
+    await connect(engine, "large", 4)
+    async with AsyncClient(site.replicas[0].address) as client:
+        study = await create(client, "people")
+        await trials(study)
+        await study.trial(0).pause()
+        assert (await study.trial(0).info()).waits_for == ""  # it runs until its next rung
+        await study.trial(1).pause()
+        await study.pause()
+        _, held, waits = await trials(study)
+        assert held.waits_for == "somebody to resume it: it was paused by hand"
+        assert waits.waits_for == "the study to be resumed"
+
+
+def test_a_request_is_named_by_all_that_it_asks_for() -> None:
+    request = Request(slots=2, memory_bytes=40 * GIB, types=("A100", "H100"), labels={"zone": "a"}, cores=8)
+    assert described(request) == "2 GPUs of 40 GiB (A100 or H100), 8 cores, label zone=a"
+    assert described(Request(gpu=False)) == "1 CPU slot"
