@@ -22,7 +22,7 @@ from headrace_services.scheduler.arrivals import (
     Suggest,
     Suggested,
 )
-from headrace_services.scheduler.store import step_reads, tables
+from headrace_services.scheduler.store import step_reads, tables, unseen
 
 RUN_ALL = {"kind": "run_all"}
 
@@ -218,7 +218,11 @@ async def drive(site: StudySite, *, warm: bool) -> list[str]:
     return [re.sub(r"study-\d+-w", "w", event.message) for event in await site.events()]
 
 
-async def test_a_cold_cache_decides_like_a_warm_one(engine: AsyncEngine) -> None:
+@pytest.mark.parametrize("at_once", [1, 2, 512])
+async def test_a_cold_cache_decides_like_a_warm_one(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(unseen, "AT_ONCE", at_once)
     spec = make_spec(max_trials=12, max_parallel=1)
     warm = await drive(await StudySite(engine, spec).create(), warm=True)
     cold = await drive(await StudySite(engine, spec).create(), warm=False)

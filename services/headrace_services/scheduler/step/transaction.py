@@ -5,6 +5,7 @@ orders it with the steps of other replicas. A step waits for the database twice 
 commit; an answer that shows rows as the step leaves them takes a third wait, to be stored.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +30,7 @@ from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.live import LiveRows
 from headrace_services.scheduler.step.state import StepState
 from headrace_services.scheduler.step.submissions import Answers, Settled, Shown, Submission
-from headrace_services.scheduler.store import exploits, requests, rows, step_reads, trials
+from headrace_services.scheduler.store import exploits, requests, rows, step_reads, trials, unseen
 from headrace_services.scheduler.store.pipeline import pipeline
 from headrace_services.scheduler.store.step_writes import Writes
 
@@ -119,23 +120,27 @@ async def run_step(
 
 async def _catch_up(conn: AsyncConnection, study: Study, cache: StudyCache) -> None:
     """Fold in what other replicas did since the cache was last used."""
-    for row in await step_reads.trials_created_since(conn, study.id, cache.next_number):
-        cache.joined(row.number, row.bracket, row.params, baseline=row.baseline)
+    async for page in unseen.trials_created(conn, study.id, cache.next_number):
+        for row in page:
+            cache.joined(row.number, row.bracket, row.params, baseline=row.baseline)
     folds: list[tuple[int, int, Callable[[], None]]] = []
-    for row in await step_reads.rung_results_since(conn, study.id, cache.cursor):
-        entry = rows.rung_entry(row)
-        if row.cursor > cache.cursor:
-            folds.append((row.cursor, 0, partial(cache.record, entry)))
-        if row.promoted_cursor is not None and row.promoted_cursor > cache.cursor:
-            past = partial(cache.promoted, entry.number, entry.bracket, entry.rung)
-            folds.append((row.promoted_cursor, 1, past))
+    async for page in unseen.rung_results(conn, study.id, cache.cursor):
+        for row in page:
+            entry = rows.rung_entry(row)
+            if row.cursor > cache.cursor:
+                folds.append((row.cursor, 0, partial(cache.record, entry)))
+            if row.promoted_cursor is not None and row.promoted_cursor > cache.cursor:
+                past = partial(cache.promoted, entry.number, entry.bracket, entry.rung)
+                folds.append((row.promoted_cursor, 1, past))
     if cache.spec.shares_checkpoints:
         for exploit, cursor in await exploits.since(conn, study.id, cache.cursor):
             folds.append((cursor, 1, partial(cache.policy.exploited, exploit)))
-    for number, cursor in await step_reads.ended_since(conn, study.id, cache.cursor):
-        folds.append((cursor, 2, partial(cache.policy.withdraw, number)))
-    for _, _, fold in sorted(folds, key=itemgetter(0, 1)):
+    async for page in unseen.trials_ended(conn, study.id, cache.cursor):
+        folds += [(row.end_cursor, 2, partial(cache.policy.withdraw, row.number)) for row in page]
+    for place, (_, _, fold) in enumerate(sorted(folds, key=itemgetter(0, 1)), start=1):
         fold()
+        if place % unseen.AT_ONCE == 0:
+            await asyncio.sleep(0)  # others have their turn
     cache.cursor = study.cursor
 
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ARRAY, BigInteger, Row, Text, and_, any_, bindparam, func, or_, select, text, tuple_
+from sqlalchemy import ARRAY, BigInteger, Text, and_, any_, bindparam, func, select, text, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec import StudySpec
@@ -179,35 +179,6 @@ async def slots_of(conn: AsyncConnection, lease_ids: Sequence[str]) -> dict[str,
     async with pipeline(conn) as sent:
         asked = AskedRows(slots=sent.run(_SLOTS_OF, ids=sorted(lease_ids)))
     return asked.found_slots()
-
-
-async def rung_results_since(conn: AsyncConnection, study_id: int, cursor: int) -> Sequence[Row[Any]]:
-    """Rung results recorded or promoted after an event, in the order of recording."""
-    r = tables.rung_result
-    query = (
-        select(r)
-        .where(r.c.study_id == study_id, or_(r.c.cursor > cursor, r.c.promoted_cursor > cursor))
-        .order_by(r.c.cursor)
-    )
-    return (await conn.execute(query)).all()
-
-
-async def trials_created_since(conn: AsyncConnection, study_id: int, number: int) -> Sequence[Row[Any]]:
-    """What a policy is told of the trials from a number on, in order."""
-    t = tables.trial
-    query = (
-        select(t.c.number, t.c.bracket, t.c.params, t.c.baseline)
-        .where(t.c.study_id == study_id, t.c.number >= number)
-        .order_by(t.c.number)
-    )
-    return list(await conn.execute(query))
-
-
-async def ended_since(conn: AsyncConnection, study_id: int, cursor: int) -> list[tuple[int, int]]:
-    """Trials that ended after an event, each with the event that ended it."""
-    t = tables.trial
-    query = select(t.c.number, t.c.end_cursor).where(t.c.study_id == study_id, t.c.end_cursor > cursor)
-    return [(int(row.number), int(row.end_cursor)) for row in await conn.execute(query)]
 
 
 _study = bindparam("study", type_=BigInteger)

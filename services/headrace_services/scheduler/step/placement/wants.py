@@ -18,7 +18,7 @@ def lacking(devices: Sequence[Slot], waiting: Waiting) -> str:
     if max(suitable.values(), default=0) < request.slots:
         return f"a connected worker with {described(request)}"
     if fit(devices, waiting) is None:
-        return f"{described(request)} free on one worker"
+        return f"{described(request)} to be free" + (" on one worker" if request.slots > 1 else "")
     return "its turn"
 
 

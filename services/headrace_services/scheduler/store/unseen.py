@@ -1,0 +1,56 @@
+"""What happened to a study since a cache was last used, a page at a time.
+
+A replica that takes a study over reads all of it: ten thousand trials in one piece would hold the event loop for
+hundreds of milliseconds. Between two pages others have their turn; the study's lock keeps the pages of one state.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Select, or_, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace_services.scheduler.store import tables
+
+AT_ONCE = 512
+"""Rows that are read in one turn on the event loop."""
+
+
+async def trials_created(conn: AsyncConnection, study_id: int, number: int) -> AsyncIterator[list[Row[Any]]]:
+    """What a policy is told of the trials from a number on, in order."""
+    t = tables.trial
+    query = select(t.c.number, t.c.bracket, t.c.params, t.c.baseline)
+    async for page in _pages(conn, query.where(t.c.study_id == study_id, t.c.number >= number), t.c.number):
+        yield page
+
+
+async def rung_results(conn: AsyncConnection, study_id: int, cursor: int) -> AsyncIterator[list[Row[Any]]]:
+    """Rung results recorded or promoted after an event, by trial and rung."""
+    r = tables.rung_result
+    since = or_(r.c.cursor > cursor, r.c.promoted_cursor > cursor)
+    query = select(r).where(r.c.study_id == study_id, since)
+    async for page in _pages(conn, query, r.c.number, r.c.rung):
+        yield page
+
+
+async def trials_ended(conn: AsyncConnection, study_id: int, cursor: int) -> AsyncIterator[list[Row[Any]]]:
+    """Trials that ended after an event, each with the event that ended it (`end_cursor`)."""
+    t = tables.trial
+    query = select(t.c.number, t.c.end_cursor).where(t.c.study_id == study_id, t.c.end_cursor > cursor)
+    async for page in _pages(conn, query, t.c.number):
+        yield page
+
+
+async def _pages(
+    conn: AsyncConnection, query: Select[Any], *key: ColumnElement[int]
+) -> AsyncIterator[list[Row[Any]]]:
+    """The rows of a query by a key that no two of them share."""
+    query, rest = query.order_by(*key).limit(AT_ONCE), query
+    while True:
+        page = list(await conn.execute(query))
+        if page:
+            yield page
+        if len(page) < AT_ONCE:
+            return
+        last = [getattr(page[-1], column.key) for column in key if column.key]
+        query = rest.where(tuple_(*key) > tuple_(*last)).order_by(*key).limit(AT_ONCE)
