@@ -7,13 +7,13 @@ takes them, and heartbeats are a flag, so that only the newest is ever sent.
 When a stream ends, for whatever reason, the next address is tried, at first soon and then less and less often, but
 so often that all addresses are tried within a lease time: a scheduler that is back must hear of its workers before
 it takes them for gone. After a Drain, or when a scheduler fell silent, the next one is tried at once. Each worker
-begins at an address of its own choosing, so that workers spread over the replicas.
+takes the addresses in an order of its own, so that workers spread over the replicas, and over those that are left.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +91,20 @@ class _StreamOverError(Exception):
     """The stream is to be given up; the text says why."""
 
 
+def in_turns(addresses: Sequence[str]) -> Iterator[str]:
+    """Every address once a round, each round in an order of its own, none twice in a row where there are several.
+
+    So workers spread over the replicas, and those that lose theirs spread over the ones that are left.
+    """
+    last = ""
+    while True:
+        turns = random.sample(addresses, len(addresses))
+        if turns[0] == last:
+            turns.append(turns.pop(0))
+        yield from turns
+        last = turns[-1]
+
+
 class Session:
     """Sessions, one after the other."""
 
@@ -119,11 +133,8 @@ class Session:
         """Connects again and again until it is cancelled."""
         backoff = self._backoff()
         loop = asyncio.get_running_loop()
-        turn = random.randrange(len(self._dial.addresses))  # noqa: S311 - spreads workers, guards nothing
         last = ""
-        while True:
-            address = self._dial.addresses[turn % len(self._dial.addresses)]
-            turn += 1
+        for address in in_turns(self._dial.addresses):
             began = loop.time()
             why = await self._one(address)
             if self._welcomed.is_set():

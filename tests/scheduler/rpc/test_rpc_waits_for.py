@@ -73,7 +73,11 @@ async def test_it_waits_for_slots_that_others_have(site: RpcSite, engine: AsyncE
         study = await create(client, "first")
         runs, waits, _ = await trials(study)
         assert (runs.waits_for, runs.worker, runs.slot_milli) == ("", "large", 1000)
-        assert (waits.waits_for, waits.worker, waits.slot_milli) == ("4 GPUs to be free on one worker", None, 0)
+        assert (waits.waits_for, waits.worker, waits.slot_milli) == (
+            "4 GPUs to be free on one worker",
+            None,
+            0,
+        )
 
 
 async def test_a_share_of_a_gpu_is_told(site: RpcSite, engine: AsyncEngine) -> None:
