@@ -146,37 +146,19 @@ def stages() -> tuple[list[float | None], list[float]]:
     return list(report.losses), gathered(float(model.weight.detach()[0, 0]))
 
 
-def overhead(width: int = 2300, batch: int = 64, steps: int = 4) -> dict[str, float]:
-    """Times steps under DDP and syncs of a model of more than 10M parameters; returns medians over this rank's."""
-    import statistics
-    import time
-
+def traffic(width: int = 2300, batch: int = 4) -> dict[str, int]:
+    """What one sync of a model of more than 10M parameters sends."""
     model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
     wrapped = DistributedDataParallel(model)
     optimizer = SGD(model.parameters(), lr=1e-3)
     controller = HDETController(wrapped, optimizer, learning_rates(optimizer), sync_every=1)
-    times, syncs = [], []
-    x = torch.randn(batch, width)
-    for _ in range(steps):
-        dist.barrier()
-        began = time.monotonic()
-        optimizer.zero_grad()
-        loss = wrapped(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        times.append(time.monotonic() - began)
-        controller.observe(loss)
-        dist.barrier()
-        report = controller.after_step()
-        assert report is not None
-        syncs.append(report.seconds)
-    parameters = sum(p.numel() for p in model.parameters())
-    return {
-        "parameters": parameters,
-        "step_s": statistics.median(times),
-        "sync_s": statistics.median(syncs),
-        "bytes": report.bytes_averaged,
-    }
+    loss = wrapped(torch.randn(batch, width)).square().mean()
+    loss.backward()
+    optimizer.step()
+    controller.observe(loss)
+    report = controller.after_step()
+    assert report is not None
+    return {"parameters": sum(p.numel() for p in model.parameters()), "bytes": report.bytes_averaged}
 
 
 def _generator() -> torch.Generator:

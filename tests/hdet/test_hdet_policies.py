@@ -147,13 +147,8 @@ def test_dropout_rises_from_next_to_nothing_on_its_own_scale(ranks: RankPool) ->
     assert all(0.1 <= value <= 0.3 for value in found[-10:]), found
 
 
-def test_a_sync_costs_less_than_a_step_of_ten_million_parameters(ranks: RankPool) -> None:
-    """At T=1000 that is an overhead below 0.1 %. Both are medians of the slowest rank."""
-    seen = ranks.run("ranks_wrappers:overhead")
-    assert seen[0]["parameters"] >= 10_000_000
-    assert seen[0]["bytes"] == 4 * seen[0]["parameters"]
-    step_s, sync_s = (max(one[key] for one in seen) for key in ("step_s", "sync_s"))
-    print(
-        f"step {step_s * 1e3:.0f} ms, sync {sync_s * 1e3:.0f} ms, overhead at T=1000 {sync_s / step_s / 10:.3f} %"
-    )
-    assert sync_s / (1000 * step_s) < 0.001
+def test_a_sync_sends_every_parameter_once(ranks: RankPool) -> None:
+    """As much as the gradients of one step: a thousandth of the traffic at T=1000. Times: `benchmarks/hdet/cost.py`."""
+    for seen in ranks.run("ranks_wrappers:traffic"):
+        assert seen["parameters"] >= 10_000_000
+        assert seen["bytes"] == 4 * seen["parameters"]
