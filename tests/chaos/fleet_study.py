@@ -56,6 +56,7 @@ async def finished(study: AsyncStudy, deadline_s: float) -> StudyInfo:
 
 async def stopped(study: AsyncStudy, fleet: Fleet) -> StudyInfo:
     """End a study in the middle of its work, and wait until the fleet has nothing left to say."""
+    fleet.note_stop()
     await study.stop()
     info = await finished(study, DEADLINE_S)
     await waiting_for(

@@ -96,7 +96,11 @@ def compare(tables: Tables, journals: Sequence[Journal], *, interruptions_allowe
         for sequence, said in journal.reports.items():
             sent.add((said.lease_id, sequence))
             row = stored.get((said.lease_id, sequence))
-            acknowledged = sequence in journal.acked and said.lease_id not in fenced
+            acked_at = journal.acked.get(sequence)
+            over = said.lease_id in fenced
+            if journal.stopped_at is not None and acked_at is not None and acked_at < journal.stopped_at:
+                over = said.lease_id in journal.fenced_before
+            acknowledged = acked_at is not None and not over
             if acknowledged and (
                 row is None or row.step != said.step or row.metrics.get(METRIC) != said.score
             ):

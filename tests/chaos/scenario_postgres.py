@@ -75,7 +75,15 @@ async def hurt(
             buffered = max(buffered, sum(worker.core.unacknowledged for worker in fleet.workers))
             await database.start()
             moment = time.monotonic()
+            kept = [
+                (j.acked, [sequence for sequence in j.reports if sequence not in j.acked])
+                for j in fleet.journals
+            ]
             back_s = await waiting_for(lambda: _acked_after(fleet, moment), "an acknowledgement")
+            await waiting_for(
+                lambda: all(sequence in acked for acked, waiting in kept for sequence in waiting),
+                "all that was kept",
+            )
             recoveries.append(back_s)
             say(
                 f"{kind}: acknowledged again {back_s:.2f} s after it was back; "

@@ -53,6 +53,10 @@ class Journal:
     """Decisions that came twice and differed."""
     fenced: list[str] = field(default_factory=list)
     """Leases whose trial was killed because the scheduler said that they are over."""
+    stopped_at: float | None = None
+    """Monotonic; from then on the study was being stopped, and its leases end."""
+    fenced_before: frozenset[str] = frozenset()
+    """The leases that were over before that."""
     welcomed: list[float] = field(default_factory=list)
     schedulers: list[str] = field(default_factory=list)
     """Which replica answered, each time."""
@@ -220,6 +224,11 @@ class Fleet:
         failures = [error for error in results if isinstance(error, Exception)]
         if failures:
             raise ExceptionGroup("workers of the fleet failed", failures)
+
+    def note_stop(self) -> None:
+        """The study is about to be stopped: what was acknowledged until now must be stored all the same."""
+        for journal in self.journals:
+            journal.stopped_at, journal.fenced_before = time.monotonic(), frozenset(journal.fenced)
 
     @property
     def journals(self) -> list[Journal]:

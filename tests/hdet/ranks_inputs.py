@@ -130,6 +130,10 @@ def resume(api: str, kind: str) -> str:
         state["steps" if api == "controller" else "last_epoch"] = 2
     if kind == "words" and dist.get_rank() == 1:
         state["steps" if api == "controller" else "last_epoch"] = "three"
+    if kind == "loss" and dist.get_rank() == 1:
+        own["loss_total"] = None
+    if kind == "short" and dist.get_rank() == 1:
+        own["starts" if api == "controller" else "orders"] = []
     if kind == "nothing" and dist.get_rank() == 1:
         state = None
     return told(lambda: make(6 if kind == "settings" else 5).load_state_dict(state))

@@ -154,6 +154,8 @@ def test_a_sync_without_any_finite_replica_stops_all_ranks(ranks: RankPool) -> N
         ("settings", "was 5 when the checkpoint was written and is 6 now"),
         ("mixed", " differs between ranks: rank 0 has 3, rank 2 has 2"),
         ("words", "rank 1: what was given cannot be read: ValueError"),
+        ("loss", "rank 1: what was given cannot be read: TypeError"),
+        ("short", "rank 1: what was given cannot be read: "),
         ("nothing", "rank 1: what was given cannot be read: AttributeError"),
     ],
 )

@@ -110,12 +110,13 @@ def test_two_studies_with_weights_of_three_to_one_share_the_fake_gpus_so(tmp_pat
         until(lambda: {share.study: share.gpus for share in client.shares()} == held, "three slots and one")
         # Whichever was first had all four for a rung, and the other is given that back: shares are right over time.
         ratios: list[float] = []
-        while not ratios or (ratios[-1] != pytest.approx(3.0, rel=0.05) and len(ratios) < 4):
+        right = pytest.approx(3.0, rel=0.05)
+        while len(ratios) < 2 or (ratios[-2:] != [right, right] and len(ratios) < 5):
             before = used()
-            until(lambda b=before: sum(used().values()) - sum(b.values()) >= 40, "forty seconds of GPU time")
+            until(lambda b=before: sum(used().values()) - sum(b.values()) >= 20, "twenty seconds of GPU time")
             after = used()
             ratios.append((after["heavy"] - before["heavy"]) / (after["light"] - before["light"]))
-        assert ratios[-1] == pytest.approx(3.0, rel=0.05), ratios
+        assert ratios[-2:] == [right, right], ratios
         shown = subprocess.run(
             [sys.executable, "-m", "headrace.cli", "--address", here.address, "cluster"],
             capture_output=True,

@@ -13,7 +13,7 @@ takes the addresses in an order of its own, so that workers spread over the repl
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,18 +91,13 @@ class _StreamOverError(Exception):
     """The stream is to be given up; the text says why."""
 
 
-def in_turns(addresses: Sequence[str]) -> Iterator[str]:
-    """Every address once a round, each round in an order of its own, none twice in a row where there are several.
+def turns_after(addresses: Sequence[str], lost: str = "") -> list[str]:
+    """The order in which a worker tries its schedulers: one of chance, with the one that it has just left at its end.
 
     So workers spread over the replicas, and those that lose theirs spread over the ones that are left.
     """
-    last = ""
-    while True:
-        turns = random.sample(addresses, len(addresses))
-        if turns[0] == last:
-            turns.append(turns.pop(0))
-        yield from turns
-        last = turns[-1]
+    others = [address for address in addresses if address != lost]
+    return random.sample(others, len(others)) + [lost] * (lost in addresses)
 
 
 class Session:
@@ -134,12 +129,16 @@ class Session:
         backoff = self._backoff()
         loop = asyncio.get_running_loop()
         last = ""
-        for address in in_turns(self._dial.addresses):
+        turns = turns_after(self._dial.addresses)
+        while True:
+            address = turns.pop(0)
+            turns.append(address)
             began = loop.time()
             why = await self._one(address)
             if self._welcomed.is_set():
                 log.info("session with %s ended: %s", address, why)
                 last = ""
+                turns = turns_after(self._dial.addresses, lost=address)
                 if loop.time() - began >= _STEADY_S or self._drain_grace_s is not None:
                     backoff.succeeded()
                 if self._give_up:

@@ -92,7 +92,7 @@ async def test_a_share_of_a_gpu_is_told(site: RpcSite, engine: AsyncEngine) -> N
 @pytest.mark.parametrize(
     ("changes", "waits_for"),
     [
-        ({"max_parallel": 1}, "one of the 1 trials that may run at once (max_parallel)"),
+        ({"max_parallel": 1}, "another of its study's trials to leave: 1 may run at once (max_parallel)"),
         ({"template": None, "resources": {}}, "the next ask"),
     ],
 )

@@ -243,14 +243,28 @@ class HDETController:
             ResumeError: another number of replicas, another replica's state in the middle of an interval, or
                 other settings.
         """
-        problem = judged(lambda: self._cannot_resume(state))
+        read: dict[str, Any] = {}
+
+        def check() -> str | None:
+            read.clear()
+            problem = self._cannot_resume(state)
+            if problem is None:  # all of it is read before the ranks agree: none may find it unreadable alone
+                read.update({key: int(state[key]) for key in ("steps", "syncs")})
+                for key in ("centers", "starts", "velocities"):
+                    read[key] = [
+                        float(value) for value, _ in zip(state[key], self.hyperparameters, strict=True)
+                    ]
+                read["loss"] = (float(state["loss_total"]), float(state["loss_weight"]))
+            return problem
+
+        problem = judged(check)
         common = {} if problem else {key: state[key] for key in ("steps", "syncs", "centers", "velocities")}
         self.group.agree(problem=problem, config=common, error=ResumeError)
-        self._steps, self._syncs = int(state["steps"]), int(state["syncs"])
-        self._centers = [float(center) for center in state["centers"]]
-        self._starts = [float(start) for start in state["starts"]]
-        self._velocities = [float(velocity) for velocity in state["velocities"]]
-        self._meter.load(float(state["loss_total"]), float(state["loss_weight"]))
+        self._steps, self._syncs = read["steps"], read["syncs"]
+        self._centers, self._starts, self._velocities = (
+            read[key] for key in ("centers", "starts", "velocities")
+        )
+        self._meter.load(*read["loss"])
         self._assign()
 
     def _converge(self, heard: Exchange) -> int:

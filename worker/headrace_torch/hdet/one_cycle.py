@@ -252,21 +252,26 @@ class OneCycleAutoLR(OneCycleLR):
             ResumeError: another number of replicas, another replica's state in the middle of an interval, or
                 other settings.
         """
-        problem = judged(
-            lambda: cannot_resume(
-                state_dict,
-                now=vars(self),
-                replicas=self._replicas,
-                interval=self._interval if self.diverges else 1,
-            )
-        )
+        read: dict[str, Any] = {}
+
+        def check() -> str | None:
+            interval = self._interval if self.diverges else 1
+            problem = cannot_resume(state_dict, now=vars(self), replicas=self._replicas, interval=interval)
+            if problem is None:  # all of it is read before the ranks agree: none may find it unreadable alone
+                own = state_dict[OWN]
+                read["orders"] = tuple(
+                    tuple(int(place) for place, _ in zip(order, now, strict=True))
+                    for order, now in zip(own["orders"], self._orders, strict=True)
+                )
+                read["loss"] = (float(own["loss_total"]), float(own["loss_weight"]))
+            return problem
+
+        problem = judged(check)
         common = {} if problem else {key: state_dict[key] for key in COMMON}
         self._replicas.agree(problem=problem, config=common, error=ResumeError)
-        state = dict(state_dict)
-        own = state.pop(OWN)
-        super().load_state_dict(state)
-        self._orders = tuple(tuple(int(place) for place in order) for order in own["orders"])
-        self._meter.load(float(own["loss_total"]), float(own["loss_weight"]))
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != OWN})
+        self._orders = read["orders"]
+        self._meter.load(*read["loss"])
 
     def _begin(self, base: Sequence[float]) -> None:
         """The warm-up is over: η̄ starts from OneCycle's rate, and γ leads from there to its floor."""

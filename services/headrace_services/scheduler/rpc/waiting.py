@@ -17,9 +17,9 @@ async def waits_for(conn: AsyncConnection, study: Study, trials: Iterable[Trial]
     Trials that run or are over, and those of which nothing is wanted now, are left out: the decisions of a trial say
     which results it waits for.
     """
-    wanting = [t for t in trials if t.state in (State.PENDING, State.PAUSED) and t.milestone is not None]
-    found = {trial.number: "somebody to resume it: it was paused by hand" for trial in wanting if trial.held}
-    rest = [trial for trial in wanting if not trial.held]
+    off = [trial for trial in trials if trial.state in (State.PENDING, State.PAUSED)]
+    found = {trial.number: "somebody to resume it: it was paused by hand" for trial in off if trial.held}
+    rest = [trial for trial in off if trial.runnable]
     if rest and (reason := await _of_the_study(conn, study)):
         return found | {trial.number: reason for trial in rest}
     by_size: dict[int, str] = {}
@@ -39,5 +39,5 @@ async def _of_the_study(conn: AsyncConnection, study: Study) -> str:
     if study.spec.template is None:
         return "the next ask"
     if 0 < study.spec.max_parallel <= await step_reads.live_count(conn, study.id):
-        return f"one of the {study.spec.max_parallel} trials that may run at once (max_parallel)"
+        return f"another of its study's trials to leave: {study.spec.max_parallel} may run at once (max_parallel)"
     return ""

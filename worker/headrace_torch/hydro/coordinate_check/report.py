@@ -92,7 +92,7 @@ class CoordinateReport:
     def _chance(self) -> str:
         """What else may be behind a failure: at first, what starts at zero falls under right rules too."""
         falling = [one for one in self.failures if one.from_zero and not one.along_gradient]
-        if not falling or any((one.slope or 0.0) > 0 for one in falling):
+        if len(falling) != len(self.failures) or any((one.slope or 0.0) > 0 for one in falling):
             return ""
         return (
             f" {falling[0].name} starts at zero, and what moves it first is chance, which falls with the width under "
