@@ -334,7 +334,8 @@ def draw(cycle: dict[str, Any], decision: dict[str, Any], path: Path) -> None:
             [n + turn * 0.4 for n in range(len(names))], heights, 0.38, color=("#1f5673", "#7fa7bd")[turn]
         )
         left.bar_label(bars, fmt="%.1f", fontsize=8)
-    left.set_xticks([n + 0.2 for n in range(len(names))], names, fontsize=8)
+    labels = [name.replace(", ", ",\n") for name in names]
+    left.set_xticks([n + 0.2 for n in range(len(names))], labels, fontsize=8)
     left.set(ylabel="complete cycles a second", title="Eight clients, one Postgres, two turns")
     values = [decision[name]["p50_ms"] for name in ("headrace", "syne tune")]
     bars = right.bar(["headrace", "syne tune"], values, color=["#1f5673", "#b0413e"])
