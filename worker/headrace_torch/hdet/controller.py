@@ -11,7 +11,6 @@ points are counted, never agreed on. Between them nothing is communicated beyond
 centre is computed by every rank from the same gathered numbers, so no rank is in charge and none has to be told.
 """
 
-import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -35,6 +34,7 @@ from headrace_torch.hdet.averaging import (
     optimizer_tensors,
     trained,
 )
+from headrace_torch.hdet.controller_checks import VERSION, Parts, cannot_resume
 from headrace_torch.hdet.designs import DesignName, assign
 from headrace_torch.hdet.errors import ResumeError
 from headrace_torch.hdet.exchange import Exchange, exchange
@@ -45,8 +45,6 @@ from headrace_torch.hdet.records import HyperparameterRecord, SyncCallback, Sync
 from headrace_torch.hdet.replicas import ReplicaGroup, judged
 from headrace_torch.hdet.rules import LogSpaceRule, Moved, positions
 from headrace_torch.hdet.settings import Settings
-
-VERSION = 1
 
 
 class HDETController:
@@ -243,28 +241,21 @@ class HDETController:
             ResumeError: another number of replicas, another replica's state in the middle of an interval, or
                 other settings.
         """
-        read: dict[str, Any] = {}
+        read: list[Parts] = []
 
         def check() -> str | None:
-            read.clear()
-            problem = self._cannot_resume(state)
+            problem = cannot_resume(state, mine=self.state_dict(), replicas=self.group)
             if problem is None:  # all of it is read before the ranks agree: none may find it unreadable alone
-                read.update({key: int(state[key]) for key in ("steps", "syncs")})
-                for key in ("centers", "starts", "velocities"):
-                    read[key] = [
-                        float(value) for value, _ in zip(state[key], self.hyperparameters, strict=True)
-                    ]
-                read["loss"] = (float(state["loss_total"]), float(state["loss_weight"]))
+                read.append(Parts.of(state, len(self.hyperparameters)))
             return problem
 
         problem = judged(check)
         common = {} if problem else {key: state[key] for key in ("steps", "syncs", "centers", "velocities")}
         self.group.agree(problem=problem, config=common, error=ResumeError)
-        self._steps, self._syncs = read["steps"], read["syncs"]
-        self._centers, self._starts, self._velocities = (
-            read[key] for key in ("centers", "starts", "velocities")
-        )
-        self._meter.load(*read["loss"])
+        (parts,) = read
+        self._steps, self._syncs = parts.steps, parts.syncs
+        self._centers, self._starts, self._velocities = parts.centers, parts.starts, parts.velocities
+        self._meter.load(parts.loss_total, parts.loss_weight)
         self._assign()
 
     def _converge(self, heard: Exchange) -> int:
@@ -379,30 +370,3 @@ class HDETController:
             return 0
         named = [(name, tuple(tensor.shape)) for name, tensor in optimizer_tensors(self._optimizer)]
         return int.from_bytes(blake2b(repr(named).encode(), digest_size=5).digest())
-
-    def _cannot_resume(self, state: Mapping[str, Any]) -> str | None:
-        """Says why a state does not belong to this controller."""
-        mine = self.state_dict()
-        if missing := sorted(mine.keys() - state.keys()):
-            return f"the state was not written by a controller: it has no {', '.join(missing)}"
-        if state.get("version") != VERSION:
-            return f"the checkpoint has version {state.get('version')!r} of the controller's state, this is {VERSION}"
-        if state["replicas"] != self.group.size:
-            return (
-                f"the checkpoint was written with {state['replicas']} replicas and there are "
-                f"{self.group.size}: multipliers and "
-                "losses belong to replicas; resume with the same number, or start a new controller from "
-                "the averaged weights"
-            )
-        for key in ("names", "sync_every", "seed", "design"):
-            if state[key] != mine[key]:
-                return f"{key} was {state[key]!r} when the checkpoint was written and is {mine[key]!r} now"
-        if int(state["steps"]) % self.sync_every and state["replica"] != self.group.rank:
-            return (
-                f"the state of replica {state['replica']} was loaded on replica {self.group.rank} in the "
-                "middle of an interval, "
-                "where replicas differ: save and load one checkpoint per rank, or save at a sync point"
-            )
-        if not all(math.isfinite(float(center)) for center in state["centers"]):
-            return "the checkpoint's centers are not finite"
-        return None

@@ -1,0 +1,65 @@
+"""What a controller's state must be for the controller to go on from it, and its parts as plain values."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from headrace_torch.hdet.replicas import ReplicaGroup
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a controller goes on from."""
+
+    steps: int
+    syncs: int
+    centers: list[float]
+    starts: list[float]
+    velocities: list[float]
+    loss_total: float
+    loss_weight: float
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any], hyperparameters: int) -> Self:
+        """Reads a state with so many hyperparameters; raises what Python does where it cannot be read."""
+
+        def values(key: str) -> list[float]:
+            return [float(value) for value, _ in zip(state[key], range(hyperparameters), strict=True)]
+
+        return cls(
+            steps=int(state["steps"]),
+            syncs=int(state["syncs"]),
+            centers=values("centers"),
+            starts=values("starts"),
+            velocities=values("velocities"),
+            loss_total=float(state["loss_total"]),
+            loss_weight=float(state["loss_weight"]),
+        )
+
+
+def cannot_resume(state: Mapping[str, Any], *, mine: Mapping[str, Any], replicas: ReplicaGroup) -> str | None:
+    """Says why a state does not belong to the controller whose own is `mine`."""
+    if missing := sorted(mine.keys() - state.keys()):
+        return f"the state was not written by a controller: it has no {', '.join(missing)}"
+    if state.get("version") != VERSION:
+        return f"the checkpoint has version {state.get('version')!r} of the controller's state, this is {VERSION}"
+    if state["replicas"] != replicas.size:
+        return (
+            f"the checkpoint was written with {state['replicas']} replicas and there are {replicas.size}: multipliers "
+            "and losses belong to replicas; resume with the same number, or start a new controller from the averaged "
+            "weights"
+        )
+    for key in ("names", "sync_every", "seed", "design"):
+        if state[key] != mine[key]:
+            return f"{key} was {state[key]!r} when the checkpoint was written and is {mine[key]!r} now"
+    if int(state["steps"]) % int(mine["sync_every"]) and state["replica"] != replicas.rank:
+        return (
+            f"the state of replica {state['replica']} was loaded on replica {replicas.rank} in the middle of an "
+            "interval, where replicas differ: save and load one checkpoint per rank, or save at a sync point"
+        )
+    if not all(math.isfinite(float(center)) for center in state["centers"]):
+        return "the checkpoint's centers are not finite"
+    return None
