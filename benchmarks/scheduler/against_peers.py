@@ -6,25 +6,26 @@ storage, and Optuna through its gRPC proxy use databases of the same Postgres se
 around, with random sampling and successive halving. Headrace is measured both ways: asked and told call by call, as
 Optuna is, and with eight workers on sessions, which are given the next trial in the step that ends the last one. All
 values are equal, and what ties with the last one kept is kept by all of them: no trial is stopped, and all cycles are
-of the same length.
+of the same length. All of this is done with an empty study, and with studies that have `--trials` complete ones before.
 
 **One decision.** A rung result comes in and a decision goes out, at `--results` results: our policy beside Syne Tune's
 ASHA (`pip install syne-tune --no-deps`), both in memory, on the same sequence.
 
-    python benchmarks/scheduler/against_peers.py --seconds 20
+    python benchmarks/scheduler/against_peers.py --seconds 20 --trials 0 1000 10000
 
 Writes `peers.json` and `peers.svg` into `--out`.
 """
 
 import argparse
 import logging
+import math
 import os
 import random
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -70,10 +71,10 @@ def spec(max_trials: int = 1_000_000, **changes: Any) -> StudySpec:
 # --- one client -----------------------------------------------------------------------------------------
 
 
-def asking_cycle(address: str) -> Cycle:
+def asking_cycle(address: str, name: str) -> Cycle:
     """Ask, report three times, tell: a call each."""
     client = Client(address)
-    study = client.study("cycles")
+    study = client.study(name)
     me = f"client-{os.getpid()}"
 
     def cycle() -> None:
@@ -94,13 +95,13 @@ def worker_cycle(address: str) -> Cycle:
     return lambda: worker.cycle(STEPS, LOSS, len(SPACE))
 
 
-def optuna_cycle(storage: Any) -> Cycle:
+def optuna_cycle(storage: Any, name: str) -> Cycle:
     """The same, in Optuna's words."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.load_study(
-        study_name="cycles",
+        study_name=name,
         storage=storage,
         sampler=optuna.samplers.RandomSampler(),
         pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3),
@@ -118,36 +119,45 @@ def optuna_cycle(storage: Any) -> Cycle:
     return cycle
 
 
-def cycle_of(kind: str, where: str) -> Cycle:
+def cycle_of(kind: str, where: str, name: str) -> Cycle:
     """What a client of this kind does."""
     if kind == ASKING:
-        return asking_cycle(where)
+        return asking_cycle(where, name)
     if kind == WORKERS:
         return worker_cycle(where)
     import optuna
 
     if kind == "optuna, RDB":
-        return optuna_cycle(optuna.storages.RDBStorage(where))
+        return optuna_cycle(optuna.storages.RDBStorage(where), name)
     host, _, port = where.rpartition(":")
-    return optuna_cycle(optuna.storages.GrpcStorageProxy(host=host, port=int(port)))
+    return optuna_cycle(optuna.storages.GrpcStorageProxy(host=host, port=int(port)), name)
 
 
-def be_client(kind: str, where: str) -> None:
-    """Warm up, wait for the word, cycle until the time is up; print the length of each cycle."""
-    cycle = cycle_of(kind, where)
+def be_client(kind: str, where: str, name: str) -> None:
+    """Warm up, wait for the word, cycle until the time or the count is up; print the length of each cycle."""
+    cycle = cycle_of(kind, where, name)
     cycle()
     print("ready", flush=True)
-    until, spent = float(sys.stdin.readline()), time.process_time()
-    lengths = []
-    while (began := time.time()) < until:
+    until, most = (float(text) for text in sys.stdin.readline().split())
+    spent, lengths = time.process_time(), list[float]()
+    while (began := time.time()) < until and len(lengths) < most:
         cycle()
         lengths.append(time.time() - began)
     print(time.process_time() - spent, *(f"{length:.6f}" for length in lengths), flush=True)
 
 
-def crowd(kind: str, where: str, seconds: float, server: psutil.Process | None) -> dict[str, float]:
-    """Run the clients; returns cycles a second, their lengths, and what one costs in processor time."""
-    command = [sys.executable, __file__, "--as-client", kind, where]
+def crowd(
+    kind: str,
+    where: str,
+    name: str,
+    server: psutil.Process | None,
+    *,
+    seconds: float = math.inf,
+    each: float = math.inf,
+) -> dict[str, float]:
+    """Run the clients for a time, or for a number of cycles each; returns cycles a second, their lengths, and what one
+    costs in processor time."""
+    command = [sys.executable, __file__, "--as-client", kind, where, name]
     clients = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(CLIENTS)
@@ -156,10 +166,11 @@ def crowd(kind: str, where: str, seconds: float, server: psutil.Process | None) 
         assert client.stdout is not None
         assert client.stdout.readline() == "ready\n"
     before = Cost.now(server or psutil.Process())
-    until = time.time() + seconds
+    began = time.time()
+    until = began + seconds
     for client in clients:
         assert client.stdin is not None
-        client.stdin.write(f"{until}\n")
+        client.stdin.write(f"{until} {each}\n")
         client.stdin.flush()
     lengths, clients_s = [], 0.0
     for client in clients:
@@ -171,7 +182,9 @@ def crowd(kind: str, where: str, seconds: float, server: psutil.Process | None) 
     for client in clients:
         client.wait()
     figures = percentiles_ms(lengths)
-    figures["cycles_per_s"] = round(len(lengths) / seconds, 2)
+    figures["cycles_per_s"] = round(
+        len(lengths) / (time.time() - began if math.isinf(seconds) else seconds), 2
+    )
     parts = {
         "clients": clients_s,
         "server": spent_by.scheduler_s if server else 0.0,
@@ -179,7 +192,7 @@ def crowd(kind: str, where: str, seconds: float, server: psutil.Process | None) 
     }
     figures |= {f"{part}_cpu_ms": round(cost / len(lengths) * 1e3, 2) for part, cost in parts.items()}
     figures["cpu_ms"] = round(sum(parts.values()) / len(lengths) * 1e3, 2)
-    print(kind, figures, flush=True)
+    print(name, kind, figures, flush=True)
     return figures
 
 
@@ -213,17 +226,25 @@ def optuna_proxy(url: str, port: int) -> Iterator[tuple[str, psutil.Process]]:
         process.wait()
 
 
-def cycles(seconds: float) -> dict[str, Any]:
-    """All of them, twice around."""
+def fill_optuna(storage: str, name: str, trials: int) -> None:
+    """Give a study complete trials, as its cycles leave them."""
     import optuna
 
-    found: dict[str, list[dict[str, float]]] = {}
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(study_name=name, storage=storage, direction="minimize")
+    ranges = {name: optuna.distributions.FloatDistribution(0.0, 1.0) for name in SPACE}
+    for _ in range(trials):
+        params = {name: random.random() for name in SPACE}
+        reported = dict.fromkeys(STEPS, LOSS)
+        study.add_trial(
+            optuna.create_trial(params=params, distributions=ranges, intermediate_values=reported, value=LOSS)
+        )
+
+
+def cycles(seconds: float, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """All of them, twice around, at each size of a study."""
     with postgres() as url, scheduler(url) as (address, process):
-        with Client(address) as client:
-            client.create_study("cycles", spec())
-            client.create_study("workers", spec(template={"callable": "nothing:runs", "working_dir": "/"}))
         rdb = of_optuna(url)
-        optuna.create_study(study_name="cycles", storage=rdb, direction="minimize")
         with optuna_proxy(rdb, 17_613) as (proxy, its_process):
             sides = {
                 ASKING: (address, process),
@@ -231,10 +252,31 @@ def cycles(seconds: float) -> dict[str, Any]:
                 "optuna, RDB": (rdb, None),
                 "optuna, gRPC proxy": (proxy, its_process),
             }
-            for _ in range(2):
-                for kind, (where, server) in sides.items():
-                    found.setdefault(kind, []).append(crowd(kind, where, seconds, server))
+            return [cycles_at(trials, seconds, sides) for trials in sizes]
+
+
+def cycles_at(
+    trials: int, seconds: float, sides: Mapping[str, tuple[str, psutil.Process | None]]
+) -> dict[str, Any]:
+    """All of them, twice around, in studies that begin with this many trials."""
+    name = f"after-{trials}"
+    found: dict[str, list[dict[str, float]]] = {}
+    fill_optuna(sides["optuna, RDB"][0], name, trials)
+    with Client(sides[WORKERS][0]) as client:
+        client.create_study(name, spec())
+        for_workers = client.create_study(
+            f"workers-{name}", spec(template={"callable": "nothing:runs", "working_dir": "/"})
+        )
+        for kind in OURS:
+            if trials > CLIENTS:  # each of the clients begins with a cycle to warm up
+                crowd(kind, sides[kind][0], name, sides[kind][1], each=trials // CLIENTS - 1)
+        for _ in range(2):
+            for kind, (where, server) in sides.items():
+                found.setdefault(kind, []).append(crowd(kind, where, name, server, seconds=seconds))
+        for_workers.stop("measured")
+    peers = sorted(found.keys() - set(OURS))
     return {
+        "trials_before": trials,
         "runs": found,
         "our_slowest_over_their_fastest": {
             f"{kind} over {peer}": round(
@@ -243,14 +285,14 @@ def cycles(seconds: float) -> dict[str, Any]:
                 1,
             )
             for kind in OURS
-            for peer in sorted(found.keys() - set(OURS))
+            for peer in peers
         },
         "processor_time_of_a_cycle": {
             f"{peer} over {kind}": round(
                 min(run["cpu_ms"] for run in found[peer]) / min(run["cpu_ms"] for run in found[kind]), 1
             )
             for kind in OURS
-            for peer in sorted(found.keys() - set(OURS))
+            for peer in peers
         },
     }
 
@@ -324,19 +366,33 @@ def percentiles_ms_fine(seconds: list[float]) -> dict[str, float]:
     }
 
 
-def draw(cycle: dict[str, Any], decision: dict[str, Any], path: Path) -> None:
-    """Draw both comparisons."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
-    names = list(cycle["runs"])
-    for turn in range(2):
-        heights = [cycle["runs"][name][turn]["cycles_per_s"] for name in names]
-        bars = left.bar(
-            [n + turn * 0.4 for n in range(len(names))], heights, 0.38, color=("#1f5673", "#7fa7bd")[turn]
-        )
-        left.bar_label(bars, fmt="%.1f", fontsize=8)
-    labels = [name.replace(", ", ",\n") for name in names]
-    left.set_xticks([n + 0.2 for n in range(len(names))], labels, fontsize=8)
-    left.set(ylabel="complete cycles a second", title="Eight clients, one Postgres, two turns")
+COLOURS = ("#1f5673", "#7fa7bd", "#b0413e", "#d9a19f")
+
+
+def draw(cycle: Sequence[dict[str, Any]], decision: dict[str, Any], path: Path) -> None:
+    """Draw both comparisons: of the cycles the mean of the two turns, and each turn as a dot."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", width_ratios=(7, 3))
+    names = list(cycle[0]["runs"])
+    width = 0.8 / len(names)
+    for place, name in enumerate(names):
+        turns = [[run["cycles_per_s"] for run in at["runs"][name]] for at in cycle]
+        where = [group + place * width for group in range(len(cycle))]
+        means = [sum(both) / len(both) for both in turns]
+        bars = left.bar(where, means, width * 0.94, color=COLOURS[place], label=name)
+        left.bar_label(bars, fmt="%.3g", fontsize=8, padding=2)
+        for x, both in zip(where, turns, strict=True):
+            left.plot([x] * len(both), both, ".", color="black", markersize=3)
+    left.set_xticks(
+        [group + 1.5 * width for group in range(len(cycle))], [f"{at['trials_before']:,}" for at in cycle]
+    )
+    left.set(
+        yscale="log",
+        xlabel="trials in the study before",
+        ylabel="complete cycles a second",
+        title="Eight clients, one Postgres, two turns",
+    )
+    left.margins(y=0.1)
+    left.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.17), frameon=False)
     values = [decision[name]["p50_ms"] for name in ("headrace", "syne tune")]
     bars = right.bar(["headrace", "syne tune"], values, color=["#1f5673", "#b0413e"])
     right.bar_label(bars, fmt="%.3f", fontsize=8)
@@ -351,10 +407,17 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each crowd cycles")
     parser.add_argument(
+        "--trials",
+        type=int,
+        nargs="+",
+        default=[0, 1000, 10_000],
+        help="complete trials in a study before its cycles are measured",
+    )
+    parser.add_argument(
         "--results", type=int, default=10_000, help="rung results before the measured decisions"
     )
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
-    parser.add_argument("--as-client", nargs=2, metavar=("KIND", "WHERE"), help=argparse.SUPPRESS)
+    parser.add_argument("--as-client", nargs=3, metavar=("KIND", "WHERE", "STUDY"), help=argparse.SUPPRESS)
     parser.add_argument("--as-proxy", nargs=2, metavar=("URL", "PORT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.as_client:
@@ -368,7 +431,7 @@ def main() -> None:
             optuna.storages.RDBStorage(url), host="127.0.0.1", port=int(port)
         )
         return
-    cycle = cycles(options.seconds)
+    cycle = cycles(options.seconds, options.trials)
     decision = decisions(options.results)
     write_record(options.out / "peers.json", cycles=cycle, decision=decision)
     draw(cycle, decision, options.out / "peers.svg")

@@ -8,7 +8,8 @@ scheduler's event loop never stood still for long; and at SIGTERM it was gone wi
 
 The loop stands still for two reasons: the scheduler is busy, or its thread is ready and the machine gives it no core,
 which the kernel counts (`LoopWatch`). All is recorded; what must stay below `STALL_S`, also on a machine that others
-use, is the stall without the wait for a core.
+use, is the stall without the wait for a core. In the long form the fleet and the proxy, which stand for other machines,
+stand aside for the cluster.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from cluster_site import Cluster, cluster
 from fleet_study import fleet_spec, replayed, stopped, waiting_for
 from machine_watch import watched_machine
 from sim_fleet import Fleet, SimWorker
+from stand_aside import standing_aside
 from tcp_proxy import Link, TcpProxy, proxied
 
 from headrace import AsyncClient
@@ -126,6 +128,7 @@ async def hurt(
         },
         "drained_s": round(drained_s, 2),
         **watched,
+        "no_stall_by_the_wall_clock": watched["longest_stall_ms"] < STALL_S * 1e3,
         "another_process_waited_s": machine.waited_s(),
         "holds": verdict.clean
         and again.identical
@@ -211,7 +214,8 @@ def run(
     folder: Path, say: Any, *, times: int = 10, workers: int = 256, step_s: float = 4.0
 ) -> dict[str, Any]:
     """The long form; `times` are minutes."""
-    with cluster(folder, worker=False, lease_ttl_s=15) as site:
-        return asyncio.run(
+    with cluster(folder, worker=False, lease_ttl_s=15) as site, standing_aside() as aside:
+        record = asyncio.run(
             hurt(site, minutes=times, workers=workers, step_s=step_s, rng=random.Random(9), say=say)
         )
+    return record | {"the_fleet_stood_aside": aside}
