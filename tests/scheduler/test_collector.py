@@ -1,0 +1,45 @@
+"""Cycles that were put aside are collected once they may be many, and nothing is looked through for a few."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import asyncio, gc, sys
+from headrace_services.scheduler import collector
+
+collector.SOON_S, collector.OFTEN_S = (0.0,), 0.05
+share = float(sys.argv[1])
+
+class Cycle:
+    alive = 0
+    def __init__(self):
+        self.me = self
+        Cycle.alive += 1
+    def __del__(self):
+        Cycle.alive -= 1
+
+async def main():
+    collector.put_aside()
+    watch = asyncio.create_task(collector.run())
+    await asyncio.sleep(0.02)
+    cycles = [Cycle() for _ in range(int(share * gc.get_freeze_count()))]
+    gc.freeze()
+    cycles.clear()
+    made = Cycle.alive
+    await asyncio.sleep(1.0)
+    print(made, Cycle.alive)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(("share", "collected"), [(0.05, False), (0.5, True)])
+def test_everything_is_looked_at_when_a_quarter_more_was_put_aside(share: float, *, collected: bool) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(share)], capture_output=True, text=True, check=True, timeout=60
+    )
+    made, alive = map(int, ran.stdout.split())
+    assert made > 0
+    assert alive == (0 if collected else made)
