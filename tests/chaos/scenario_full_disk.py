@@ -54,7 +54,7 @@ async def hurt(
                 await asyncio.sleep(rng.uniform(0.0, 1.0))
                 disk.fill()
                 try:
-                    states[name] = await trouble(client)
+                    states[name] = await trouble(client, disk)
                     before = await steps(study)
                     await asyncio.sleep(rng.uniform(1.0, 3.0))
                     waited = await steps(study) - before
@@ -101,10 +101,11 @@ async def further(study: AsyncStudy, count: int) -> None:
             await asyncio.sleep(0.1)
 
 
-async def trouble(client: AsyncClient) -> str:
-    """Wait until a worker says what keeps it, and return that."""
+async def trouble(client: AsyncClient, disk: Disk) -> str:
+    """Wait until a worker says what keeps it, and return that. What it removes meanwhile is no room for more."""
     async with asyncio.timeout(60):
         while not (said := [worker.trouble for worker in await client.workers() if worker.trouble]):
+            disk.fill()
             await asyncio.sleep(0.1)
     return said[0]
 
