@@ -14,7 +14,7 @@ CONTEXT = 32
 
 
 class Attention(nn.Module):
-    """Causal attention with a fixed number of heads, whose width grows."""
+    """Causal attention; how many heads share the width is the model's to say."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -48,10 +48,17 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Bytes in, logits of the next byte out."""
+    """Bytes in, logits of the next byte out.
 
-    def __init__(self, width: int = 256, depth: int = 2, heads: int = 2) -> None:
+    With the width grows the width of each of its `heads`; with `head_width`, their number.
+    """
+
+    def __init__(
+        self, width: int = 256, depth: int = 2, heads: int = 2, head_width: int | None = None
+    ) -> None:
         super().__init__()
+        if head_width is not None:
+            heads = width // head_width
         self.bytes = nn.Embedding(VOCABULARY, width)
         self.positions = nn.Parameter(0.02 * torch.randn(CONTEXT, width))
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))

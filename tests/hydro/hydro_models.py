@@ -107,6 +107,13 @@ class GPT(nn.Module):
         return self.readout(self.norm(x))
 
 
+class ManyHeads(GPT):
+    """Heads of a fixed width: with the model's width grows their number, that of keys and values alike."""
+
+    def __init__(self, width: int = 64, tie: Make | None = None) -> None:
+        super().__init__(width, heads=width // 8, kv_heads=width // 16, tie=tie)
+
+
 class Mobile(nn.Module):
     """Depthwise, grouped and transposed convolutions, a group norm, a classifier before a log-softmax."""
 

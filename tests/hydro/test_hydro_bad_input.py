@@ -54,6 +54,22 @@ def test_heads_that_do_not_divide_in_torchs_attention() -> None:
     refused(error, "attention", "width=6")
 
 
+def test_heads_that_cannot_become_fewer() -> None:
+    attends = nn.TransformerEncoderLayer(24, 3, 24, batch_first=True)
+    model = nn.Sequential(nn.Linear(5, 24), attends, nn.Linear(24, 2))
+    inputs = torch.randn(2, 3, 5)
+    with pytest.raises(hydro.ShrinkError) as error:
+        hydro.shrink(model, scale=2, inputs=inputs, heads="fewer")
+    refused(error, "1.self_attn", "heads of a width of 8 do not divide an embed_dim of 12", "narrower")
+    with pytest.raises(hydro.ShrinkError) as error:
+        hydro.shrink(GPT(), scale=2, inputs=text(), heads="fewer")
+    refused(error, "blocks.0.attention", "a width of 16, not 32", "keeps their number", "give a factory")
+    with pytest.raises(hydro.ShrinkError, match="a factory decides itself how its heads grow"):
+        hydro.shrink(GPT, scale=2, inputs=text(), heads="fewer")
+    with pytest.raises(hydro.ShrinkError, match='heads is "narrower" or "fewer", not \'less\''):
+        hydro.shrink(MLP(), scale=2, heads="less")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("layer", "words"),
     [

@@ -1,5 +1,6 @@
 """The program of the how-to page runs as it stands, and the reference names what there is."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ import torch
 
 from headrace_torch import hydro
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 
 
 def test_the_first_program_of_the_how_to_runs(capsys: Any) -> None:
@@ -36,3 +38,43 @@ def test_the_reference_names_public_things() -> None:
     ):
         assert name in hydro.__all__
         assert name in page
+
+
+def test_the_table_of_slopes_is_the_record_and_says_what_misses_the_line() -> None:
+    """Ours: the steepest; the standard parametrization: the highest; Hydro's rule for SGD: the lowest."""
+    record = json.loads(
+        (ROOT / "benchmarks/hydro_transfer/coordinate_check.json").read_text(encoding="utf-8")
+    )
+    slopes = {
+        (run["model"], run["optimizer"], run["way"]): [
+            one for one in run["slopes"].values() if one is not None
+        ]
+        for run in record["runs"]
+    }
+    page = (DOCS / "explanation/hydro.md").read_text(encoding="utf-8").replace("−", "-").replace("**", "")
+    found = {}
+    for line in page.splitlines():
+        cells = [one.strip() for one in line.strip("|").split("|")]
+        if len(cells) != 6 or cells[2] != "64 to 1024":
+            continue
+        model, optimizer = cells[0].partition(",")[0], cells[1].lower()
+        if grows := re.search("more|wider", cells[0]):
+            model = f"{model}, {grows[0]} heads"
+        for way, cell in zip(("rules", "standard", "hydro's rule for SGD"), cells[3:], strict=True):
+            if cell:
+                found[model, optimizer, way] = float(cell.split()[0])
+    steepest: dict[str, Any] = {
+        "rules": lambda one: max(one, key=abs),
+        "standard": max,
+        "hydro's rule for SGD": min,
+    }
+    assert found == {key: float(f"{steepest[key[2]](one):.2f}") for key, one in slopes.items()}
+    assert record["seeds"] == 3
+    missed = {
+        (run["model"], run["optimizer"])
+        for run in record["runs"]
+        if run["way"] == "rules" and not run["passed"]
+    }
+    assert missed == {("GPT, wider heads", "sgd")}
+    for (_, _, way), value in found.items():
+        assert abs(value) <= 0.12 if way == "rules" else value >= 0.3 or value <= -0.5

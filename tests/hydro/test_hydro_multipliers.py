@@ -5,13 +5,14 @@ from typing import Any
 import mup
 import pytest
 import torch
-from hydro_models import GPT, MLP, ResNet, images, rows, text
+from hydro_models import GPT, MLP, ManyHeads, ResNet, images, rows, text
 from torch import nn
 
 from headrace_torch import hydro
 from headrace_torch.hydro.parametrize import Kind, Parametrization
 
 SCALE = 4
+MANY = "GPT of more heads"
 # Yang et al. 2022, table 8, for a model SCALE times narrower than its base, by hand: (lr, weight decay, eps).
 ADAM = {
     Kind.INPUT: (1, 1, 4),
@@ -67,12 +68,17 @@ MODELS: dict[str, tuple[Any, torch.Tensor]] = {
     "MLP": (MLP, rows()),
     "ResNet": (ResNet, images()),
     "GPT": (GPT, text()),
+    MANY: (ManyHeads, text()),
 }
+KINDS[MANY] = KINDS["GPT"]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "how"),
+    # A module that stores the number of its heads keeps it.
+    [(name, how) for name in MODELS for how in ("factory", "module") if (name, how) != (MANY, "module")],
+)
 @pytest.mark.parametrize("optimizer", EXPECTED)
-@pytest.mark.parametrize("how", ["factory", "module"])
 def test_multipliers_are_those_of_the_definitions(name: str, optimizer: str, how: str) -> None:
     factory, inputs = MODELS[name]
     surrogate = hydro.shrink(factory if how == "factory" else factory(), scale=SCALE, inputs=inputs)
@@ -120,12 +126,14 @@ class Peer:
 
     def build(self, width: int, seed: int = 0) -> nn.Module:
         torch.manual_seed(seed)
-        if self.name != "GPT":
+        if self.name in ("MLP", "ResNet"):
             return self.factory(width, readout=mup.MuReadout)
-        model = GPT(width, tie=mup.MuSharedReadout)
+        model: Any = self.factory(width, tie=mup.MuSharedReadout)
         for block in model.blocks:
             # 1/d attention with the base's constant: sqrt(base head width) / head width.
-            block.attention.attention_multiplier = (self.full // 2) ** 0.5 / (width // 2)
+            heads = block.attention.heads
+            base_heads = heads if self.factory is GPT else heads * self.full // width
+            block.attention.attention_multiplier = (self.full // base_heads) ** 0.5 / (width // heads)
         return model
 
     @property
@@ -162,7 +170,7 @@ def test_initial_values_and_outputs_equal_mups(name: str) -> None:
     theirs = peer.small(seed=5)
     ours = hydro.shrink(peer.factory, scale=SCALE, inputs=peer.inputs).build(seed=5)
     with torch.no_grad():
-        if name == "GPT":
+        if name.startswith("GPT"):
             # `set_base_shapes` rescales the shared table as if it had a readout's initial values, and its manual asks
             # to initialise it again; ours keeps the table's spread, as `mup.init.normal_` does.
             theirs.words.weight.div_(SCALE**-0.5)

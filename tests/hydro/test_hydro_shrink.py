@@ -6,7 +6,20 @@ from typing import Any
 
 import pytest
 import torch
-from hydro_models import CLASSES, CONTEXT, GPT, MLP, WORDS, Mobile, ResidualMLP, ResNet, images, rows, text
+from hydro_models import (
+    CLASSES,
+    CONTEXT,
+    GPT,
+    MLP,
+    WORDS,
+    ManyHeads,
+    Mobile,
+    ResidualMLP,
+    ResNet,
+    images,
+    rows,
+    text,
+)
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import scaled_dot_product_attention
@@ -120,17 +133,6 @@ def test_layers_named_to_keep_keep_their_width() -> None:
 
 
 def test_torchs_own_attention_and_encoder_layers() -> None:
-    class Encoder(nn.Module):
-        def __init__(self, width: int = 32) -> None:
-            super().__init__()
-            self.into = nn.Linear(6, width)
-            layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
-            self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-            self.readout = nn.Linear(width, 3)
-
-        def forward(self, x: Tensor) -> Any:
-            return self.readout(self.layers(self.into(x)))
-
     inputs = torch.randn(2, 5, 6)
     by_factory, by_module = (
         hydro.shrink(Encoder, width=8, inputs=inputs),
@@ -165,13 +167,74 @@ def test_the_attention_multiplier_is_that_of_one_over_d() -> None:
 
 
 def test_heads_that_grow_in_number_need_no_multiplier() -> None:
-    class Many(GPT):
-        def __init__(self, width: int = 64) -> None:
-            super().__init__(width, heads=width // 8, kv_heads=width // 16)
-
-    surrogate = hydro.shrink(Many, width=16, inputs=text())
+    surrogate = hydro.shrink(ManyHeads, width=16, inputs=text())
     assert surrogate.forward.attention == {}
     assert surrogate.forward.inputs == {"readout": 4.0}
+
+
+class Encoder(nn.Module):
+    """torch's own layers; with `head_width` as many heads as fit."""
+
+    def __init__(self, width: int = 32, head_width: int | None = None) -> None:
+        super().__init__()
+        self.into = nn.Linear(6, width)
+        heads = 4 if head_width is None else width // head_width
+        layer = nn.TransformerEncoderLayer(width, heads, 2 * width, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.readout = nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.readout(self.layers(self.into(x)))
+
+
+class Grouped(nn.Module):
+    """Attention of the user's own that stores the width of its heads; two queries' heads share keys and values."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.head_width, self.words = 8, nn.Embedding(WORDS, width)
+        self.query, self.key_value = nn.Linear(width, width), nn.Linear(width, width)
+        self.out, self.readout = nn.Linear(width, width), nn.Linear(width, WORDS)
+
+    def forward(self, text: Tensor) -> Any:
+        x = self.words(text)
+        q = self.query(x).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+        k, v = self.key_value(x).unflatten(-1, (2, -1, self.head_width)).permute(2, 0, 3, 1, 4)
+        mixed = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.readout(self.out(mixed.transpose(1, 2).flatten(2)))
+
+
+def test_a_modules_heads_become_fewer_if_asked() -> None:
+    """As the factory that grows by heads: same shapes and rates, no multiplier, and so many heads in each layer."""
+    inputs = torch.randn(2, 5, 6)
+    by_factory = hydro.shrink(lambda width=32: Encoder(width, head_width=8), scale=2, inputs=inputs)
+    module = Encoder()
+    by_module = hydro.shrink(module, scale=2, inputs=inputs, heads="fewer")
+    assert by_module.forward == by_factory.forward
+    assert by_module.forward.attention == {}
+    one: Any
+    two: Any
+    one, two = by_factory.build(0), by_module.build(0)
+    assert shapes(one) == shapes(two)
+    assert [(layer.self_attn.num_heads, layer.self_attn.head_dim) for layer in two.layers.layers] == [
+        (2, 8)
+    ] * 2
+    assert module.layers.layers[0].self_attn.num_heads == 4
+    two.load_state_dict(one.state_dict())
+    torch.testing.assert_close(two(inputs), one(inputs))
+    assert by_module.at(scale=4).build(0).layers.layers[0].self_attn.num_heads == 1  # type: ignore[union-attr,index]
+    narrower: Any = hydro.shrink(module, scale=2, inputs=inputs)
+    assert narrower.forward.attention == dict.fromkeys(
+        ("layers.layers.0.self_attn", "layers.layers.1.self_attn"), 2**0.5
+    )
+    assert narrower.build(0).layers.layers[0].self_attn.num_heads == 4
+
+
+def test_attention_that_stores_the_width_of_its_heads_keeps_it() -> None:
+    by_module = hydro.shrink(Grouped(), scale=4, inputs=text(), heads="fewer")
+    assert by_module.forward == hydro.shrink(Grouped, scale=4, inputs=text()).forward
+    assert by_module.forward.attention == {}
+    assert by_module.build(0)(text()).shape == (4, CONTEXT, WORDS)
 
 
 def test_hooks_survive_functional_calls_and_an_error_in_the_forward_pass() -> None:

@@ -1,13 +1,13 @@
 """How long to train before activations are compared: until the narrowest model has learnt half of what it was asked.
 
 What the rules hold constant is the change that learning *directs*. Beside it, in the first steps, there is one that
-it does not: a random sum over n coordinates, of size 1/sqrt(n). Queries show it best. The gradient of an attention's
-score is a product v·(dL/do) of two vectors that know nothing of each other at the start, so the first moves of
-queries fall with the width although every rule is right; only when values have learnt from dL/do, which takes as many
-steps as learning itself does, do the products have a mean that does not depend on n. So few steps say nothing: the
-measure waits until the loss has halved, when chance is less, though not gone. The rate is not to be found by looking
-at slopes either: it is the first, of a row of factors of two, at which that takes `FEWEST` to `PATIENCE` steps and
-never goes wrong.
+it does not: a random sum over n coordinates, of size 1/sqrt(n). Queries of heads that get wider show it best. The
+gradient of an attention's score is a product v·(dL/do) of two vectors that know nothing of each other at the start,
+so the first moves of queries fall with the width although every rule is right; only when values have learnt from
+dL/do, which takes as many steps as learning itself does, do the products have a mean that does not depend on n. So few
+steps say nothing: the measure waits until the loss has halved, when chance is less, though not gone. The rate is not
+to be found by looking at slopes either: it is the first, of a row of factors of two, at which that takes `FEWEST` to
+`PATIENCE` steps and never goes wrong.
 """
 
 from collections.abc import Callable

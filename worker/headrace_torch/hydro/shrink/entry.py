@@ -1,6 +1,7 @@
 """`shrink`: from a factory, or from a module."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -22,6 +23,7 @@ def shrink(
     inputs: Tensor | Sequence[Tensor] | None = None,
     keep: Collection[str] = (),
     accept: Collection[str] = (),
+    heads: Literal["narrower", "fewer"] = "narrower",
 ) -> Surrogate:
     """Makes a small model whose best hyperparameters are those of the user's.
 
@@ -37,6 +39,8 @@ def shrink(
         inputs: one batch as forward() takes it; None guesses one from the layers.
         keep: for a module: layers whose width stays as it is, by name.
         accept: layers that compute with a width by a function, and are right as they are.
+        heads: for a module: what becomes of attention's heads. "fewer" keeps their width, as families of models do
+            that grow by heads; it needs `nn.MultiheadAttention`, or attention that stores the width of its heads.
 
     Raises:
         ShrinkError: the model cannot be scaled so; names the layer.
@@ -44,19 +48,28 @@ def shrink(
     """
     if scale is not None and (isinstance(scale, bool) or scale < 1):
         raise ShrinkError(f"scale must be an integer of at least 1, not {scale}")
+    if heads not in ("narrower", "fewer"):
+        raise ShrinkError(f'heads is "narrower" or "fewer", not {heads!r}')
+    fewer = heads == "fewer"
     given = None if inputs is None else given_inputs(inputs)
     if isinstance(model, nn.Module):
         if width is not None or depth is not None or target is not None:
             raise ShrinkError("a module is shrunk by scale=; width, depth and target are for a factory")
         if scale is None:
             raise ShrinkError("say how much smaller: shrink(module, scale=8)")
-        source = ModuleSource.of(model, given, keep=accepted(keep), scale=scale)
+        source = ModuleSource.of(model, given, keep=accepted(keep), scale=scale, fewer_heads=fewer)
         sizes = {"scale": scale}
-        return Family(source=source, inputs=source.inputs, law_sizes=sizes, accept=accepted(accept)).member(
-            sizes
-        )
+        return Family(
+            source=source,
+            inputs=source.inputs,
+            law_sizes=sizes,
+            accept=accepted(accept),
+            fewer_heads=fewer,
+        ).member(sizes)
     if keep:
         raise ShrinkError("keep is for a module; a factory decides itself what does not depend on the width")
+    if fewer:
+        raise ShrinkError("heads is for a module; a factory decides itself how its heads grow")
     base = base_sizes(model, target)
     sizes = {**base, **_wanted(base, width=width, depth=depth, scale=scale)}
     factory = FactorySource(factory=model, base=base)

@@ -33,12 +33,16 @@ _MATRIX_OWNERS: Final = (nn.Linear, _ConvNd, nn.RNNBase, nn.RNNCellBase, nn.Mult
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Family:
-    """Makes members; measures laws of initialisation once, at `law_sizes`."""
+    """Makes members; measures laws of initialisation once, at `law_sizes`.
+
+    With `fewer_heads` a member whose heads have another width than the base's is refused.
+    """
 
     source: Source
     inputs: Inputs
     law_sizes: Sizes
     accept: frozenset[str] = frozenset()
+    fewer_heads: bool = False
     _laws: dict[bool, Mapping[str, InitialLaw | None]] = field(default_factory=dict, init=False, repr=False)
     _references: dict[int, tuple[nn.Module, Usage]] = field(default_factory=dict, init=False, repr=False)
 
@@ -162,6 +166,12 @@ class Family:
             ratio = here.summed / base.summed
             if ratio == 1:
                 continue
+            if self.fewer_heads and (here.what == "attention" or here.what.startswith("query:")):
+                raise ShrinkError(
+                    f"its heads would have a width of {here.summed}, not {base.summed}: it keeps their number; let it "
+                    'store their width instead, give a factory, or let them get narrower with heads="narrower"',
+                    layer=here.owner,
+                )
             if here.what == "attention":
                 if here.summed < NARROWEST:
                     raise ShrinkError(

@@ -33,19 +33,32 @@ class ModuleSource:
     module: nn.Module
     inputs: Inputs
     keep: frozenset[str] = frozenset()
+    fewer_heads: bool = False
     probe_scale: int = 2
     base: Sizes = field(default_factory=lambda: dict(BASE))
     _skeletons: dict[int, nn.Module] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(
-        cls, module: nn.Module, inputs: Inputs | None, *, keep: frozenset[str], scale: int
+        cls,
+        module: nn.Module,
+        inputs: Inputs | None,
+        *,
+        keep: frozenset[str],
+        scale: int,
+        fewer_heads: bool = False,
     ) -> "ModuleSource":
         """Wraps a module, and guesses what it is called with if nobody says."""
         if unknown := sorted(keep - {name for name, _ in module.named_modules()}):
             raise ShrinkError(f"keep names {unknown[0]!r}, and the model has no such layer")
         found = inputs or guess_inputs(meta_copy(module))
-        return cls(module=module, inputs=found, keep=keep, probe_scale=scale if scale > 1 else 2)
+        return cls(
+            module=module,
+            inputs=found,
+            keep=keep,
+            fewer_heads=fewer_heads,
+            probe_scale=scale if scale > 1 else 2,
+        )
 
     def make(self, sizes: Sizes) -> nn.Module:
         """A copy at scale 1; else new values, distributed like the module's own."""
@@ -83,12 +96,12 @@ class ModuleSource:
         wanted = _output_shapes(meta_copy(self.module), inputs)
         own = _own_parameters(self.module)
         choices = {name: _choices(tuple(one.shape), scale) for name, one in own.items()}
-        model, resizing = _settled(self.module, scale, self.keep, choices, inputs)
+        model, resizing = _settled(self, scale, self.keep, choices, inputs)
         keep = self.keep
         while wrong := _differing(_output_shapes(model, inputs), wanted):
             for layer in [name for name, did in reversed(resizing.done.items()) if did]:
                 try:
-                    attempt, now = _settled(self.module, scale, keep | {layer}, choices, inputs)
+                    attempt, now = _settled(self, scale, keep | {layer}, choices, inputs)
                 except ShrinkError:
                     continue
                 if len(_differing(_output_shapes(attempt, inputs), wanted)) < len(wrong):
@@ -116,7 +129,7 @@ def meta_copy(module: nn.Module) -> nn.Module:
 
 
 def _settled(
-    module: nn.Module,
+    source: ModuleSource,
     scale: int,
     keep: frozenset[str],
     choices: dict[str, list[tuple[int, ...]]],
@@ -124,8 +137,8 @@ def _settled(
 ) -> tuple[nn.Module, Resizing]:
     """Runs until the widths of the user's own parameters fit; a choice that fails is dropped from `choices`."""
     for _ in range(ATTEMPTS):
-        model = meta_copy(module)
-        resizing = Resizing(scale=scale, keep=keep)
+        model = meta_copy(source.module)
+        resizing = Resizing(scale=scale, keep=keep, fewer_heads=source.fewer_heads)
         for name, options in choices.items():
             owner = model.get_submodule(name.rpartition(".")[0])
             leaf = name.rpartition(".")[2]

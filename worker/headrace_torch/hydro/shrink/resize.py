@@ -25,6 +25,7 @@ class Resizing:
     Attributes:
         scale: how many times narrower.
         keep: layers whose outgoing width stays.
+        fewer_heads: heads of torch's attention keep their width, and become fewer.
         replaced: new parameters by the id of the old: a shared one is replaced once.
         done: names of resized layers, in calling order, with whether their outgoing width was scaled.
         stuck: what is wrong with layers whose outgoing width cannot be scaled.
@@ -32,6 +33,7 @@ class Resizing:
 
     scale: int
     keep: frozenset[str]
+    fewer_heads: bool = False
     replaced: dict[int, nn.Parameter] = field(default_factory=dict)
     done: dict[str, bool] = field(default_factory=dict)
     stuck: dict[str, ShrinkError] = field(default_factory=dict)
@@ -175,6 +177,14 @@ def _prelu(layer: nn.Module, args: tuple[Any, ...], name: str, resizing: Resizin
 def _attention(layer: nn.Module, args: tuple[Any, ...], name: str, resizing: Resizing) -> bool:
     assert isinstance(layer, nn.MultiheadAttention)
     query, key, value = (one.shape[-1] for one in args[:3])
+    if resizing.fewer_heads:
+        if query % layer.head_dim:
+            raise ShrinkError(
+                f"heads of a width of {layer.head_dim} do not divide an embed_dim of {query}; shrink less, or let "
+                'them get narrower with heads="narrower"',
+                layer=name,
+            )
+        layer.num_heads = query // layer.head_dim
     if query % layer.num_heads:
         raise ShrinkError(
             f"{layer.num_heads} heads do not divide an embed_dim of {query}; shrink less, or use fewer heads",
