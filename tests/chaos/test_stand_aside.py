@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from stand_aside import standing_aside
+from stand_aside import LOW, standing_aside
 
 
 def test_the_session_s_priority_is_lowered_within_the_block_alone(tmp_path: Path) -> None:
@@ -10,7 +10,7 @@ def test_the_session_s_priority_is_lowered_within_the_block_alone(tmp_path: Path
     group.write_text("/autogroup-7 nice 3\n")
     with standing_aside(group) as aside:
         assert aside
-        assert group.read_text() == "19\n"
+        assert group.read_text() == f"{LOW}\n"
     assert group.read_text() == "3\n"
 
 
