@@ -383,7 +383,7 @@ def draw(cycle: Sequence[dict[str, Any]], decision: dict[str, Any], path: Path) 
         where = [group + place * width for group in groups]
         means = [sum(both) / len(both) for both in turns]
         bars = left.bar(where, means, width * 0.94, color=COLOURS[place], label=name)
-        left.bar_label(bars, fmt="%.3g", fontsize=8, padding=2)
+        left.bar_label(bars, fmt="%.3g", fontsize=8, padding=6)
         for x, both in zip(where, turns, strict=True):
             left.plot([x] * len(both), both, ".", color="black", markersize=3)
     left.set_xticks(
