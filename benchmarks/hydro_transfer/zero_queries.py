@@ -4,8 +4,8 @@ Run it:  python benchmarks/hydro_transfer/zero_queries.py     (5 minutes on one 
 It writes zero_queries.json beside itself, for two heads that get wider and for heads of a fixed width that get more:
 per step the slope of the queries' change over widths, with the standard error over seeds, n* of A + B/n, and what that
 form and a power, fitted to all widths but the widest, foretell of the widest. Why slopes are not 0 where heads get
-wider, and are where they do not, is derived in docs/explanation/hydro.md. Our seeds are not those of the check's
-record.
+wider, and are nearer to it where they do not, is derived in docs/explanation/hydro.md. Our seeds are not those of the
+check's record.
 """
 
 import json

@@ -18,14 +18,12 @@ Writes `peers.json` and `peers.svg` into `--out`.
 """
 
 import argparse
-import logging
 import math
 import os
 import random
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,12 +33,12 @@ import matplotlib as mpl
 import psutil
 import psycopg
 from benchmark_site import Cost, percentiles_ms, postgres, scheduler, write_record
+from one_decision import decisions
 from session_client import OneSlot
 from sqlalchemy import make_url
 
 from headrace import Client
 from headrace.spec import StudySpec
-from headrace_services.scheduler.policies import RungResult, make_policy
 
 mpl.use("svg")
 from matplotlib import pyplot as plt  # after the choice of what draws
@@ -229,7 +227,7 @@ def optuna_proxy(url: str, port: int) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def fill_optuna(storage: str, name: str, trials: int) -> None:
-    """Give a study complete trials, as its cycles leave them."""
+    """Give a study complete trials, as its cycles leave them but for the pruner's notes; that favours Optuna."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -300,73 +298,7 @@ def cycles_at(
     }
 
 
-# --- one decision ---------------------------------------------------------------------------------------
-
-
-def our_decisions(values: list[float], measured: int) -> list[float]:
-    """Seconds of the last decisions of our policy."""
-    policy = make_policy(spec())
-    taken = []
-    for trial, value in enumerate(values):
-        began = time.perf_counter()
-        policy.record(
-            RungResult(trial=trial, bracket=0, rung=0, milestone=1, step=1, value=value, arrival=trial + 1)
-        )
-        policy.verdict(trial, 0, 0)
-        taken.append(time.perf_counter() - began)
-    return taken[-measured:]
-
-
-def syne_tune_decisions(values: list[float], measured: int) -> list[float]:
-    """Seconds of the last decisions of Syne Tune's ASHA."""
-    from datetime import UTC, datetime
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from syne_tune.backend.trial_status import Trial
-        from syne_tune.config_space import uniform
-        from syne_tune.optimizer.schedulers.asha import AsynchronousSuccessiveHalving
-
-    logging.getLogger("syne_tune").setLevel(logging.ERROR)
-    asha = AsynchronousSuccessiveHalving(
-        {"x": uniform(0, 1)},
-        metric="loss",
-        do_minimize=True,
-        time_attr="step",
-        max_t=FULL,
-        grace_period=1,
-        reduction_factor=3,
-        random_seed=1,
-    )
-    taken = []
-    for number, value in enumerate(values):
-        trial = Trial(number, {"x": 0.5}, datetime.now(UTC))
-        asha.on_trial_add(trial)
-        began = time.perf_counter()
-        asha.on_trial_result(trial, {"loss": value, "step": 1})
-        taken.append(time.perf_counter() - began)
-    return taken[-measured:]
-
-
-def decisions(results: int, measured: int = 500) -> dict[str, Any]:
-    """One decision at `results` results, both."""
-    random_ = random.Random(1)
-    values = [random_.random() for _ in range(results)]
-    ours, theirs = our_decisions(values, measured), syne_tune_decisions(values, measured)
-    found = {"headrace": percentiles_ms_fine(ours), "syne tune": percentiles_ms_fine(theirs)}
-    found["p50 over p50"] = round(sorted(theirs)[len(theirs) // 2] / sorted(ours)[len(ours) // 2], 1)
-    print(found, flush=True)
-    return found
-
-
-def percentiles_ms_fine(seconds: list[float]) -> dict[str, float]:
-    """Count, p50 and p99 in milliseconds, with more digits."""
-    ordered = sorted(seconds)
-    return {
-        "count": len(ordered),
-        "p50_ms": round(ordered[len(ordered) // 2] * 1e3, 4),
-        "p99_ms": round(ordered[int(len(ordered) * 0.99)] * 1e3, 4),
-    }
+# --- the picture ---------------------------------------------------------------------------------------
 
 
 COLOURS = ("#1f5673", "#7fa7bd", "#b0413e", "#d9a19f")
@@ -424,6 +356,8 @@ def main() -> None:
     parser.add_argument("--as-client", nargs=3, metavar=("KIND", "WHERE", "STUDY"), help=argparse.SUPPRESS)
     parser.add_argument("--as-proxy", nargs=2, metavar=("URL", "PORT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if any(trials and (trials < 2 * CLIENTS or trials % CLIENTS) for trials in options.trials):
+        parser.error(f"--trials takes 0 and multiples of {CLIENTS} from {2 * CLIENTS} on")
     if options.as_client:
         be_client(*options.as_client)
         return
@@ -436,7 +370,7 @@ def main() -> None:
         )
         return
     cycle = cycles(options.seconds, options.trials)
-    decision = decisions(options.results)
+    decision = decisions(spec(), options.results)
     write_record(options.out / "peers.json", cycles=cycle, decision=decision)
     draw(cycle, decision, options.out / "peers.svg")
 

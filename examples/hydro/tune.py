@@ -140,10 +140,8 @@ def tune(task: Task, trials: int, seed: int, k: int, *, direct: bool) -> Outcome
     began = time.process_time()
     worst = hydro.coordinate_check(surrogate, widths=task.gate).raise_if_failed().worst
     gate_s = time.process_time() - began
-    say(
-        task,
-        f"gate passed at widths {task.gate}, steepest {worst.name} {worst.slope or 0:+.2f}, {gate_s:.1f} s",
-    )
+    steepest = "" if worst.slope is None else f", steepest {worst.name} {worst.slope:+.2f}"
+    say(task, f"gate passed at widths {task.gate}{steepest}, {gate_s:.1f} s")
     scores, engine = train(surrogate, space, task, data, seed)
     surrogate_s = time.process_time() - began
     say(

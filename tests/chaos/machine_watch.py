@@ -40,7 +40,9 @@ class MachineWatch:
 def watched_machine(database_url: str, path: Path) -> Iterator[MachineWatch]:
     """Watch until the block ends."""
     with path.open("w") as notes:
-        process = subprocess.Popen([sys.executable, __file__, database_url], stdout=notes)
+        process = subprocess.Popen(
+            [sys.executable, __file__, database_url], stdout=notes, start_new_session=True
+        )
     try:
         yield MachineWatch(path)
     finally:

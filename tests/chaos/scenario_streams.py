@@ -128,7 +128,6 @@ async def hurt(
         },
         "drained_s": round(drained_s, 2),
         **watched,
-        "no_stall_by_the_wall_clock": watched["longest_stall_ms"] < STALL_S * 1e3,
         "another_process_waited_s": machine.waited_s(),
         "holds": verdict.clean
         and again.identical

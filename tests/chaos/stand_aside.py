@@ -1,12 +1,13 @@
-"""Let what plays other machines take no core from the cluster under test.
+"""Let what plays other machines take little from the cluster under test.
 
 A fleet of simulated workers stands for machines of their own, and it shares this one with the scheduler. Where the
 kernel schedules by groups (autogroups: one for each session of processes), the fleet's session is given a low
-priority, and the cluster, which `headrace up` starts in sessions of its own, runs whenever it is ready.
+priority: a tenth of the weight of the cluster's, which `headrace up` starts in sessions of their own. The lowest, a
+seventieth, starved the fleet beside other work, and its workers lost their leases.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _AUTOGROUP = Path("/proc/self/autogroup")
@@ -15,7 +16,7 @@ LOW = 10
 
 @contextmanager
 def standing_aside(autogroup: Path = _AUTOGROUP) -> Iterator[bool]:
-    """Lower the priority of this process's session until the block ends. Yields whether the kernel did so."""
+    """Lower the priority of this process's session until the block ends. Yields whether the kernel took it."""
     try:
         before = autogroup.read_text().split()[-1]
         autogroup.write_text(f"{LOW}\n")
@@ -25,4 +26,5 @@ def standing_aside(autogroup: Path = _AUTOGROUP) -> Iterator[bool]:
     try:
         yield True
     finally:
-        autogroup.write_text(f"{before}\n")
+        with suppress(OSError):
+            autogroup.write_text(f"{before}\n")

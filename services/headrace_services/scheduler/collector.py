@@ -4,7 +4,8 @@ A full collection looks at every object there is: code, statements that were com
 keeps. With hundreds of streams that took 50 to 100 ms, every few seconds. So what has lived long enough to stay is
 put aside now and then (`gc.freeze`), and full collections look at the rest. Objects put aside are freed as ever when
 nothing refers to them; only cycles among them wait, for the collection that looks at everything. That one takes 130 ms
-with 256 streams, so it comes when there may be something to find: when what was put aside has grown by a quarter.
+with 256 streams, so it comes when there may be something to find: when what was put aside has grown by a quarter, and
+once a day, for objects are counted here and not what they hold.
 """
 
 import asyncio
@@ -16,7 +17,9 @@ SELDOM = 1000
 """How many collections of the middle generation make a full one; Python's own 10 made one every few seconds."""
 OFTEN_S = 600.0
 GROWN = 1.25
-"""How many times as much must have been put aside as was left by the last look at everything."""
+"""How many times as much must have been put aside as there was at least since the last look at everything."""
+DAY = 144
+"""How many turns pass at most without that look."""
 
 
 def put_aside() -> None:
@@ -38,11 +41,13 @@ async def run() -> None:
     for pause_s in SOON_S:
         await asyncio.sleep(pause_s)
         gc.freeze()  # without looking: what is garbage by now waits for the collection of everything
-    left = gc.get_freeze_count()
+    least, turns = gc.get_freeze_count(), 0
     while True:
         await asyncio.sleep(OFTEN_S)
         put_aside()
-        if gc.get_freeze_count() > GROWN * left:
+        turns += 1
+        if (aside := gc.get_freeze_count()) > GROWN * least or turns == DAY:
             await asyncio.sleep(0)  # others have their turn
             look_at_everything()
-            left = gc.get_freeze_count()
+            least, turns = gc.get_freeze_count(), 0
+        least = min(least, aside)
