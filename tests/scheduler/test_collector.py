@@ -10,7 +10,7 @@ import asyncio, gc, sys
 from headrace_services.scheduler import collector
 
 collector.SOON_S, collector.OFTEN_S = (0.0,), 0.05
-share = float(sys.argv[1])
+share, collector.DAY = float(sys.argv[1]), int(sys.argv[2])
 
 class Cycle:
     alive = 0
@@ -35,11 +35,14 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize(("share", "collected"), [(0.05, False), (0.5, True)])
-def test_everything_is_looked_at_when_a_quarter_more_was_put_aside(share: float, *, collected: bool) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(share)], capture_output=True, text=True, check=True, timeout=60
-    )
+@pytest.mark.parametrize(
+    ("share", "day", "collected"), [(0.05, 1000, False), (0.5, 1000, True), (0.05, 3, True)]
+)
+def test_everything_is_looked_at_when_a_quarter_more_was_put_aside_and_once_a_day(
+    share: float, day: int, *, collected: bool
+) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(share), str(day)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     made, alive = map(int, ran.stdout.split())
     assert made > 0
     assert alive == (0 if collected else made)

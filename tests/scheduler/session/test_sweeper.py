@@ -154,6 +154,7 @@ async def test_a_study_whose_step_hangs_holds_up_no_other_study_s_trials(
         assert (await hanging.trial(0)).interruptions == 0
         lock.set()
     assert (await hanging.trial(0)).interruptions == 1
+    assert (await other.trial(0)).interruptions == placed.interruptions + 1
 
 
 async def until_alive(engine: AsyncEngine) -> None:
