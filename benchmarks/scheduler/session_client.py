@@ -57,8 +57,7 @@ class OneSlot:
             sequence=self._sequence, lease=assign.lease, outcome=worker_pb2.EXIT_OUTCOME_FINISHED
         )
         await self._call.write(worker_pb2.SessionRequest(exited=exited))
-        while self._sequence not in (await self._until("ack")).ack.sequences:
-            pass
+        await self._until_acknowledged(self._sequence)
         self._lease = None
 
     async def _beat(self) -> None:
@@ -71,9 +70,20 @@ class OneSlot:
         if kind == "assign" and self._next is not None:
             message, self._next = self._next, None
             return message
-        while isinstance(message := await self._call.read(), worker_pb2.SessionResponse):
-            if (came := message.WhichOneof("message")) == kind:
-                return message
-            if came == "assign":
-                self._next = message
-        raise ConnectionError("the scheduler ended the session")
+        while (message := await self._read()).WhichOneof("message") != kind:
+            pass
+        if kind == "assign":
+            self._next = None
+        return message
+
+    async def _until_acknowledged(self, sequence: int) -> None:
+        while sequence not in (*(message := await self._read()).acknowledged, *message.ack.sequences):
+            pass
+
+    async def _read(self) -> worker_pb2.SessionResponse:
+        message = await self._call.read()
+        if not isinstance(message, worker_pb2.SessionResponse):
+            raise ConnectionError("the scheduler ended the session")
+        if message.HasField("assign"):
+            self._next = message
+        return message

@@ -118,6 +118,7 @@ class SimulatedWorker:
             await asyncio.sleep(HEARTBEAT_S)
 
     def _take(self, response: worker_pb2.SessionResponse, tasks: set[asyncio.Task[None]]) -> None:
+        self._figures.committed += len(response.acknowledged)
         match response.WhichOneof("message"):
             case "assign":
                 lease = response.assign.lease

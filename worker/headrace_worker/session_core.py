@@ -228,7 +228,11 @@ class SessionCore:
         return reason
 
     def receive(self, response: worker_pb2.SessionResponse) -> list[Effect]:
-        """Takes one message from the scheduler."""
+        """Takes one message from the scheduler, and the acknowledgements that came with it."""
+        effects = self._receive(response)
+        return [*effects, *self._ack(response.acknowledged)] if response.acknowledged else effects
+
+    def _receive(self, response: worker_pb2.SessionResponse) -> list[Effect]:
         kind = response.WhichOneof("message")
         self._silent_ticks = 0
         if self.phase is Phase.DISCONNECTED:

@@ -1,7 +1,7 @@
 """Scheduler replicas with the workers' service on loopback, and a scripted worker that speaks the protocol by hand."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -127,9 +127,7 @@ class ScriptedWorker:
         """Wait for the `count`th message of a kind, and return it."""
 
         def found() -> list[Any]:
-            messages = [
-                getattr(response, kind) for response in self.heard if response.WhichOneof("message") == kind
-            ]
+            messages = [message for response in self.heard for message in _said(response, kind)]
             return [message for message in messages if which(message)]
 
         async with asyncio.timeout(DEADLINE_S), self._new:
@@ -140,6 +138,14 @@ class ScriptedWorker:
         """Break the stream."""
         self.call.cancel()
         await self.ended.wait()
+
+
+def _said(response: worker_pb2.SessionResponse, kind: str) -> Iterator[Any]:
+    """What a response says of a kind; an acknowledgement that came along counts as one that came by itself."""
+    if response.WhichOneof("message") == kind:
+        yield getattr(response, kind)
+    if kind == "ack" and response.acknowledged:
+        yield worker_pb2.Ack(sequences=response.acknowledged)
 
 
 @asynccontextmanager

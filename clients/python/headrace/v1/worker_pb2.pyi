@@ -128,6 +128,7 @@ class SessionResponse(_message.Message):
     DRAIN_FIELD_NUMBER: _builtins.int
     ACK_FIELD_NUMBER: _builtins.int
     VACATE_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -142,6 +143,12 @@ class SessionResponse(_message.Message):
     def ack(self) -> Global___Ack: ...
     @_builtins.property
     def vacate(self) -> Global___Vacate: ...
+    @_builtins.property
+    def acknowledged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Durable messages that are settled, as an `Ack` behind this message would say. An acknowledgement travels with
+        what else there is to say, the decision on the report above all; an `Ack` is sent where there is nothing.
+        """
+
     def __init__(
         self,
         *,
@@ -152,10 +159,11 @@ class SessionResponse(_message.Message):
         drain: Global___Drain | None = ...,
         ack: Global___Ack | None = ...,
         vacate: Global___Vacate | None = ...,
+        acknowledged: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "drain", b"drain", "message", b"message", "vacate", b"vacate", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "drain", b"drain", "message", b"message", "vacate", b"vacate", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "acknowledged", b"acknowledged", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "drain", b"drain", "message", b"message", "vacate", b"vacate", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "assign", "decision", "cancel", "drain", "ack", "vacate"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015

@@ -2,6 +2,7 @@
 
 import hashlib
 from datetime import timedelta
+from functools import lru_cache
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -146,24 +147,30 @@ def lease_ref(lease: Lease, study: str) -> event_pb2.LeaseRef:
 
 def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
     """Tell a worker to run a trial."""
-    return worker_pb2.Assign(
+    message = worker_pb2.Assign(
         lease=lease_ref(lease, study.name),
         parameters=params_to_proto(trial.params),
-        template=to_proto(study.spec).template,
         checkpoint=checkpoint_ref(lease.resume) if lease.resume else None,
         next_milestone=trial.milestone or study.spec.max_steps,
-        max_steps=study.spec.max_steps,
-        grant=worker_pb2.Grant(
-            slots=lease.slots,
-            milli=lease.milli,
-            memory_bytes=lease.memory_bytes,
-            processes=resources_to_proto(study.spec.resources).processes,
-        ),
+        grant=worker_pb2.Grant(slots=lease.slots, milli=lease.milli, memory_bytes=lease.memory_bytes),
         seed=trial_seed(study.spec.seed, trial.number),
-        metric=study.spec.objective.metric,
-        checkpoints_kept=study.spec.checkpoints_kept,
-        checkpoints_shared=study.spec.shares_checkpoints,
         resume_step=lease.resume.step if lease.resume else 0,
+    )
+    message.MergeFrom(_same_for_all(study))
+    return message
+
+
+@lru_cache(maxsize=256)
+def _same_for_all(study: StudyInfo) -> worker_pb2.Assign:
+    """What the assignments of all trials of a study say."""
+    spec = study.spec
+    return worker_pb2.Assign(
+        template=to_proto(spec).template,
+        max_steps=spec.max_steps,
+        grant=worker_pb2.Grant(processes=resources_to_proto(spec.resources).processes),
+        metric=spec.objective.metric,
+        checkpoints_kept=spec.checkpoints_kept,
+        checkpoints_shared=spec.shares_checkpoints,
     )
 
 

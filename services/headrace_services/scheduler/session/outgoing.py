@@ -53,21 +53,19 @@ class Outgoing:
         """Write until cancelled. Raises StreamBrokeError, SlowWorkerError."""
         while True:
             batch = [await self._queue.get()]
+            await asyncio.sleep(0)  # whoever else was woken by the same commit has its turn to say something
             while not self._queue.empty():
                 batch.append(self._queue.get_nowait())
-            for message in _acknowledged_together(batch):
-                if isinstance(message, (Assignment, Cancellation, Vacation)):
-                    response = await self._response(message)
-                else:
-                    response = message
-                if response is not None:
-                    try:
-                        async with asyncio.timeout(self._patience_s):
-                            await write(response)  # type: ignore[misc]  # grpc.aio's write is a coroutine function
-                    except TimeoutError:
-                        raise self._slow() from None
-                    except grpc.aio.InternalError:
-                        raise StreamBrokeError(f"the stream of worker '{self._worker}' broke") from None
+            for response in _acknowledged_together(
+                [said for m in batch if (said := await self._response(m))]
+            ):
+                try:
+                    async with asyncio.timeout(self._patience_s):
+                        await write(response)  # type: ignore[misc]  # grpc.aio's write is a coroutine function
+                except TimeoutError:
+                    raise self._slow() from None
+                except grpc.aio.InternalError:
+                    raise StreamBrokeError(f"the stream of worker '{self._worker}' broke") from None
             for _ in batch:
                 self._queue.task_done()
 
@@ -79,32 +77,38 @@ class Outgoing:
     def _slow(self) -> SlowWorkerError:
         return SlowWorkerError(f"worker '{self._worker}' does not read what it is sent")
 
-    async def _response(self, order: Order) -> worker_pb2.SessionResponse | None:
-        study = await self._studies.by_id(order.lease.study_id)
+    async def _response(
+        self, message: worker_pb2.SessionResponse | Order
+    ) -> worker_pb2.SessionResponse | None:
+        if isinstance(message, worker_pb2.SessionResponse):
+            return message
+        study = await self._studies.by_id(message.lease.study_id)
         if study is None:
             return None
-        match order:
+        match message:
             case Assignment():
-                return worker_pb2.SessionResponse(assign=messages.assign(study, order.trial, order.lease))
+                return worker_pb2.SessionResponse(assign=messages.assign(study, message.trial, message.lease))
             case Cancellation():
-                lease = messages.lease_ref(order.lease, study.name)
-                return worker_pb2.SessionResponse(cancel=worker_pb2.Cancel(lease=lease, reason=order.reason))
+                lease = messages.lease_ref(message.lease, study.name)
+                return worker_pb2.SessionResponse(
+                    cancel=worker_pb2.Cancel(lease=lease, reason=message.reason)
+                )
             case Vacation():
-                lease = messages.lease_ref(order.lease, study.name)
-                return worker_pb2.SessionResponse(vacate=worker_pb2.Vacate(lease=lease, reason=order.reason))
+                lease = messages.lease_ref(message.lease, study.name)
+                return worker_pb2.SessionResponse(
+                    vacate=worker_pb2.Vacate(lease=lease, reason=message.reason)
+                )
 
 
-def _acknowledged_together(
-    outgoing: list[worker_pb2.SessionResponse | Order],
-) -> list[worker_pb2.SessionResponse | Order]:
-    """The same with one acknowledgement, after all answers: what is acknowledged is not asked about again."""
-    ack = worker_pb2.Ack()
-    others = []
-    for message in outgoing:
-        if isinstance(message, worker_pb2.SessionResponse) and message.HasField("ack"):
-            ack.MergeFrom(message.ack)
-        else:
-            others.append(message)
-    if len(others) < len(outgoing):
-        others.append(worker_pb2.SessionResponse(ack=ack))
+def _acknowledged_together(said: list[worker_pb2.SessionResponse]) -> list[worker_pb2.SessionResponse]:
+    """The same with the acknowledgements behind all answers: what is acknowledged is not asked about again.
+
+    They travel with the last of the answers; what answers a heartbeat is a message of its own.
+    """
+    sequences = [sequence for response in said for sequence in response.ack.sequences]
+    others = [response for response in said if not response.ack.sequences]
+    if sequences and not others:
+        return [worker_pb2.SessionResponse(ack=worker_pb2.Ack(sequences=sequences))]
+    if sequences:
+        others[-1].acknowledged.extend(sequences)
     return others

@@ -12,6 +12,7 @@ from headrace_services.scheduler.policies import Policy, RungResult, make_policy
 from headrace_services.scheduler.records import Params, RungEntry
 from headrace_services.scheduler.samplers import Sampler, make_sampler, pooled_from
 from headrace_services.scheduler.step.live import LiveRows
+from headrace_services.scheduler.step.placement.shares import Totals
 
 
 @dataclass(slots=True)
@@ -27,6 +28,8 @@ class StudyCache:
     live: LiveRows = field(default_factory=LiveRows)
     kept: tuple[int, float] = (0, 0.0)
     """For a trial of how many slots it was last looked whether to keep them, and when by the database's clock."""
+    totals: tuple[Totals, float] | None = None
+    """What the cluster had, and when that was counted; by the same clock."""
     left_to: dict[int, float] = field(default_factory=dict)
     """Since when free slots are left to other studies that have not come for them; by the same clock."""
     next_number: int = 0

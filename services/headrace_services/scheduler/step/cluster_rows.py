@@ -1,40 +1,68 @@
 """The part of a step's transaction that concerns the cluster: what it reads of others, and what it tells them."""
 
+from dataclasses import dataclass
+
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace.spec import StudySpec
 from headrace_services.scheduler.arrivals import Vacation
 from headrace_services.scheduler.records import Slot
 from headrace_services.scheduler.step import sharing
 from headrace_services.scheduler.step.placement import Request, fit, request_at
+from headrace_services.scheduler.step.placement.shares import Totals
 from headrace_services.scheduler.step.state import StepState
 from headrace_services.scheduler.store import placement
+from headrace_services.scheduler.store.pipeline import Pipeline, pipeline
 
 KEEP_EVERY_S = 1.0
 """A study whose trial fits nowhere looks this often, on a replica, whether slots are to be kept for it."""
+TOTALS_EVERY_S = 1.0
+"""How old a count of the cluster's devices may be that shares are reckoned from."""
 
 
-async def free_slots(conn: AsyncConnection, state: StepState, limit: int) -> None:
-    """Offer the study the free slots, and look who else there is."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What placing has to know of the cluster, on its way."""
+
+    free: placement.AskedSlots
+    others: placement.AskedOthers
+    limit: int
+
+
+def ask(sent: Pipeline, study_id: int, spec: StudySpec, limit: int) -> Surroundings:
+    """Ask for free slots, and who else there is."""
+    return Surroundings(
+        free=placement.ask_free_slots(sent, Request.of(spec.resources), limit),
+        others=placement.ask_others(sent, study_id),
+        limit=limit,
+    )
+
+
+async def take_in(conn: AsyncConnection, state: StepState, asked: Surroundings) -> None:
+    """Offer the study the free slots, and note how the other active studies stand."""
     spec = state.study.spec
     base = Request.of(spec.resources)
-    found = await placement.free_slots(conn, base, limit)
+    found = asked.free.slots()
     state.offer(found)
-    if spec.elastic is not None and len(found) == limit:  # behind so many, a gang's slots may not be seen
+    if spec.elastic is not None and len(found) == asked.limit:  # a gang's slots may lie behind so many
         here = {(slot.worker_id, slot.index) for slot in state.free}
         for slots in sorted({row.slots for row in spec.elastic.grants if row.slots > base.slots}):
-            larger = await placement.free_slots(conn, Request.of(spec.resources, slots), limit)
+            larger = await placement.free_slots(conn, Request.of(spec.resources, slots), asked.limit)
             new = [slot for slot in larger if (slot.worker_id, slot.index) not in here]
             here.update((slot.worker_id, slot.index) for slot in new)
             state.offer(new)
-    await look_around(conn, state)
-
-
-async def look_around(conn: AsyncConnection, state: StepState) -> None:
-    """Read how the other active studies stand."""
-    others = await placement.others(conn, state.study.id)
-    if others is not None:
+    others = asked.others.others()
+    if others.shares:
         state.room.others, state.room.names = others.shares, others.names
-        state.room.totals = others.totals
+        state.room.totals = await _totals(conn, state)
+
+
+async def _totals(conn: AsyncConnection, state: StepState) -> Totals:
+    """What the cluster has: shares are of it, and worker by worker it changes slowly."""
+    now_s, known = state.study.now_s, state.cache.totals
+    if known is None or not 0 <= now_s - known[1] < TOTALS_EVERY_S:
+        state.cache.totals = known = (await placement.totals(conn), now_s)
+    return known[0]
 
 
 async def keep_slots(conn: AsyncConnection, state: StepState) -> None:
@@ -70,7 +98,9 @@ async def look_for_spare(conn: AsyncConnection, state: StepState) -> None:
     elastic = state.study.spec.elastic
     if elastic is None or not elastic.spare or not state.leases:
         return
-    await free_slots(conn, state, elastic.spare)
+    async with pipeline(conn) as sent:
+        asked = ask(sent, state.study.id, state.study.spec, elastic.spare)
+    await take_in(conn, state, asked)
     waits = any(share.wants is not None for share in state.room.others)
     state.room.nothing_waits = not waits and not await placement.runnable_exists(conn, state.study.id)
 

@@ -85,7 +85,8 @@ class StudyRunner:
             if request:
                 self._requests[request.id] = waiting
             await self._enqueue(waiting)
-        settled = await asyncio.shield(waiting.answer)
+        # A request's answer may be waited for by its repeats too; a worker's message waits alone.
+        settled = await (asyncio.shield(waiting.answer) if request else waiting.answer)
         if isinstance(settled.outcome, HeadraceError):
             raise settled.outcome
         return settled

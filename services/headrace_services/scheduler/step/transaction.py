@@ -21,6 +21,7 @@ from headrace_services.scheduler.arrivals import (
     Outcome,
     PauseTrial,
     ReportArrived,
+    RestoredArrived,
     ResumeTrial,
     StopTrial,
 )
@@ -31,7 +32,7 @@ from headrace_services.scheduler.step.live import LiveRows
 from headrace_services.scheduler.step.state import StepState
 from headrace_services.scheduler.step.submissions import Answers, Settled, Shown, Submission
 from headrace_services.scheduler.store import exploits, requests, rows, step_reads, trials, unseen
-from headrace_services.scheduler.store.pipeline import pipeline
+from headrace_services.scheduler.store.pipeline import Pipeline, pipeline
 from headrace_services.scheduler.store.step_writes import Writes
 
 FREE_SLOTS_AT_ONCE = 64
@@ -66,6 +67,7 @@ async def run_step(
         ask = step_reads.ask_study(sent, study_id, cache.spec if cache else None)
         asked = step_reads.ask_rows(sent, study_id, leases - live.leases.keys(), numbers - live.trials.keys())
         answered = requests.ask_answers(sent, [s.request for s in submissions if s.request is not None])
+        ahead = _ask_ahead(sent, study_id, cache, submissions)
     study = ask.study()
     if study is None:
         gone = StudyNotFoundError("the study was deleted")
@@ -95,7 +97,7 @@ async def run_step(
             outcomes[seat] = error
     slots_left = again = False
     if state.wants_placement and not state.study.state.ended:
-        slots_left, again = await _place(conn, state, len(fresh))
+        slots_left, again = await _place(conn, state, len(fresh), ahead)
     placing.answer_seats(state)
     outcomes.update(state.suggested)
     if state.study.state.ended and not study.state.ended:
@@ -202,12 +204,43 @@ async def _load_slots(conn: AsyncConnection, state: StepState) -> None:
     state.slots.update(await step_reads.slots_of(conn, missing))
 
 
-async def _place(conn: AsyncConnection, state: StepState, arrivals: int) -> tuple[bool, bool]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ahead:
+    """What placing will need, asked for before it is known that anything is to be placed."""
+
+    cluster: cluster_rows.Surroundings
+    leases: frozenset[str]
+    """The leases that may end."""
+    slots: step_reads.AskedRows
+    """What they hold."""
+
+
+def _ask_ahead(
+    sent: Pipeline, study_id: int, cache: StudyCache | None, submissions: Sequence[Submission]
+) -> _Ahead | None:
+    """Save a wait where slots are about to be given away: something arrived that is no news of a trial at work.
+
+    Of a report nobody knows before it is judged whether it frees anything.
+    """
+    if cache is None or cache.spec.template is None:
+        return None
+    others = [s.arrival for s in submissions if not isinstance(s.arrival, (ReportArrived, RestoredArrived))]
+    if not others:
+        return None
+    leases = frozenset(arrival.lease_id for arrival in others if isinstance(arrival, Leased))
+    slots = step_reads.ask_slots(sent, leases)
+    cluster = cluster_rows.ask(sent, study_id, cache.spec, FREE_SLOTS_AT_ONCE)
+    return _Ahead(cluster=cluster, leases=leases, slots=slots)
+
+
+async def _place(
+    conn: AsyncConnection, state: StepState, arrivals: int, ahead: _Ahead | None
+) -> tuple[bool, bool]:
     """Reclaim, repack, relaunch. Returns whether slots are left over, and whether there is more to place."""
-    await _count_and_reclaim(conn, state)
+    cluster = await _count_and_reclaim(conn, state, ahead)
     freed = list(state.free)
-    if state.study.spec.template is not None:
-        await cluster_rows.free_slots(conn, state, FREE_SLOTS_AT_ONCE)
+    if cluster is not None:
+        await cluster_rows.take_in(conn, state, cluster)
         sharing.join(state)
     offered = len(state.free)
     limit = offered + len(state.seats) + placing.LOOKAHEAD + arrivals + 1
@@ -241,15 +274,27 @@ async def _place_all(conn: AsyncConnection, state: StepState, *, pass_over: bool
         state.load(trials=await step_reads.trials(conn, state.study.id, [number]))
 
 
-async def _count_and_reclaim(conn: AsyncConnection, state: StepState) -> None:
-    """Count the live leases, and ask the rows which of the slots that became free can be used again."""
+async def _count_and_reclaim(
+    conn: AsyncConnection, state: StepState, ahead: _Ahead | None
+) -> cluster_rows.Surroundings | None:
+    """Count the live leases, and ask the rows which of the slots that became free can be used again.
+
+    Returns what there is of the cluster beyond, where the trials run on workers.
+    """
     if not state.live_is_counted:
         state.live += await step_reads.live_count(conn, state.study.id)
         state.live_is_counted = True
-    ended = [lease.id for lease in state.changes.updated.values() if not lease.live and lease.slots]
-    freed = await step_reads.slots_of(conn, ended)
+    ended = {lease.id for lease in state.changes.updated.values() if not lease.live and lease.slots}
+    known = ahead.slots.found_slots() if ahead else {}
+    cluster = ahead.cluster if ahead else None
+    async with pipeline(conn) as sent:
+        asked = step_reads.ask_slots(sent, ended - ahead.leases if ahead else ended)
+        if cluster is None and state.study.spec.template is not None:
+            cluster = cluster_rows.ask(sent, state.study.id, state.study.spec, FREE_SLOTS_AT_ONCE)
+    freed = known | asked.found_slots()
     state.free = []
-    state.offer(slot for slots in freed.values() for slot in slots if slot.placeable)
+    state.offer(slot for lease, slots in freed.items() if lease in ended for slot in slots if slot.placeable)
+    return cluster
 
 
 async def _write_and_settle(

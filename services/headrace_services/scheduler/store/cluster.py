@@ -10,6 +10,7 @@ from headrace_services.scheduler.lifecycle import StudyState
 from headrace_services.scheduler.records import Usage
 from headrace_services.scheduler.step.placement.shares import Share, claim, virtual_time_s
 from headrace_services.scheduler.store import placement, rows, tables
+from headrace_services.scheduler.store.pipeline import pipeline
 
 _HEARD_OF = and_(tables.worker.c.connected, tables.worker.c.expires_at > func.clock_timestamp())
 
@@ -147,17 +148,20 @@ async def _kept(conn: AsyncConnection) -> dict[int, KeptView]:
 
 async def shares(conn: AsyncConnection) -> list[ShareView]:
     """What each active study has of the cluster, the one that goes first first."""
-    found = await placement.others(conn, 0)
-    if found is None:
+    async with pipeline(conn) as sent:
+        asked = placement.ask_others(sent, 0)
+    found = asked.others()
+    if not found.shares:
         return []
+    totals = await placement.totals(conn)
     now_s = float((await conn.execute(select(func.extract("epoch", func.clock_timestamp())))).scalar_one())
-    ordered = sorted(found.shares, key=lambda share: claim(share, found.totals, now_s))
+    ordered = sorted(found.shares, key=lambda share: claim(share, totals, now_s))
     return [
         ShareView(
             study=found.names[share.study_id],
             share=share,
             usage=share.usage.settled(now_s),
-            virtual_time_s=virtual_time_s(share, found.totals, now_s),
+            virtual_time_s=virtual_time_s(share, totals, now_s),
         )
         for share in ordered
     ]

@@ -88,10 +88,29 @@ class Reply:
 
     statement: Statement
     values: Row
-    rows: list[Any] = field(default_factory=list)
-    """Each with the columns as attributes."""
     count: int = 0
     """How many rows it returned or changed."""
+    _unread: tuple[Driver, PGresult] | None = None
+    _rows: list[Any] = field(default_factory=list)
+
+    @property
+    def rows(self) -> list[Any]:
+        """The rows, each with the columns as attributes; they are converted when they are first looked at."""
+        if self._unread is not None:
+            (driver, result), self._unread = self._unread, None
+            adapter = Transformer(driver)
+            adapter.set_pgresult(result)
+            columns = tuple((result.fname(place) or b"").decode() for place in range(result.nfields))
+            self._rows = adapter.load_rows(0, self.count, _row_type(columns)._make)
+        return self._rows
+
+    def take(self, driver: Driver, result: PGresult) -> None:
+        """Take in what came back."""
+        if result.status == ExecStatus.TUPLES_OK:
+            self.count = result.ntuples
+            self._unread = (driver, result) if self.count else None
+        else:
+            self.count = result.command_tuples or 0
 
     @property
     def row(self) -> Any | None:
@@ -163,7 +182,7 @@ def _talk(driver: Driver, asked: Pipeline) -> Generator[Any, Any, None]:
         raise error_from_result(failed, encoding=driver.info.encoding)
     for what, result in zip(awaited, results, strict=True):
         if isinstance(what, Reply):
-            _take(driver, what, result)
+            what.take(driver, result)
 
 
 def _say(
@@ -217,18 +236,6 @@ def _dumped(adapter: abc.Transformer, value: object) -> Any:
     if type(value) is int:
         return b"%d" % value
     return adapter.dump_sequence([value], [PyFormat.TEXT])[0]
-
-
-def _take(driver: Driver, reply: Reply, result: PGresult) -> None:
-    if result.status == ExecStatus.TUPLES_OK:
-        reply.count = result.ntuples
-        if reply.count:
-            adapter = Transformer(driver)
-            adapter.set_pgresult(result)
-            columns = tuple((result.fname(place) or b"").decode() for place in range(result.nfields))
-            reply.rows = adapter.load_rows(0, reply.count, _row_type(columns)._make)
-    else:
-        reply.count = result.command_tuples or 0
 
 
 @lru_cache(maxsize=1024)

@@ -40,7 +40,7 @@ from headrace_services.scheduler.step.placement import Request, Running
 from headrace_services.scheduler.step.placement.shares import Share, Totals
 from headrace_services.scheduler.step.placement.speeds import grant_kind, step_s
 from headrace_services.scheduler.store import rows, tables
-from headrace_services.scheduler.store.pipeline import Statement, compiled, pipeline
+from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement, compiled, pipeline
 
 now = func.clock_timestamp()
 MOST_DEVICES = 4096
@@ -76,7 +76,25 @@ def slots_query(held_by: Table | None = None) -> Select[tuple[object, ...]]:
 
 
 async def free_slots(conn: AsyncConnection, request: Request, limit: int) -> list[Slot]:
-    """Slots with room for a request, CPU slots first; locked for this transaction, skipping what others are taking.
+    """Slots with room for a request, as `ask_free_slots` says."""
+    async with pipeline(conn) as sent:
+        asked = ask_free_slots(sent, request, limit)
+    return asked.slots()
+
+
+@dataclass(frozen=True, slots=True)
+class AskedSlots:
+    """Slots on their way."""
+
+    found: Reply
+
+    def slots(self) -> list[Slot]:
+        """The slots, in order."""
+        return [rows.slot(row) for row in self.found.rows]
+
+
+def ask_free_slots(sent: Pipeline, request: Request, limit: int) -> AskedSlots:
+    """Ask for slots with room for a request, CPU slots first; locked for the transaction, skipping what others take.
 
     Unsuitable slots would use the limit up: a study that needs GPUs must not be blind behind many free CPUs, nor a
     gang behind workers that have too few.
@@ -90,10 +108,7 @@ async def free_slots(conn: AsyncConnection, request: Request, limit: int) -> lis
         given["types"] = [f"%{_escaped(kind)}%" for kind in request.types]
     if request.slots > 1:
         given["slots"] = request.slots
-    statement = _free(frozenset(given))
-    async with pipeline(conn) as sent:
-        found = sent.run(statement, **given)
-    return [rows.slot(row) for row in found.rows]
+    return AskedSlots(sent.run(_free(frozenset(given)), **given))
 
 
 @cache
@@ -201,38 +216,42 @@ async def running_on(conn: AsyncConnection, worker_ids: Iterable[int]) -> tuple[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Others:
-    """The other active studies, and what the cluster has."""
+    """The other active studies."""
 
     shares: tuple[Share, ...] = ()
     names: dict[int, str]
-    totals: Totals
 
 
-async def others(conn: AsyncConnection, study_id: int) -> Others | None:
-    """The standing of every other active study; None where there is none."""
-    async with pipeline(conn) as sent:
-        asked = sent.run(_OTHERS, study=study_id)
-    found = asked.rows
-    if not found:
-        return None
-    shares = []
-    for row in found:
-        standing = rows.standing(row.standing)
-        wants = _request(row.resources, standing.wants_slots) if standing.wants_slots else None
-        share = Share(
-            study_id=row.id,
-            weight=row.weight,
-            priority=row.priority,
-            usage=standing.usage,
-            wants=wants,
-            wanted=standing.wants_count,
-            reserved=standing.reserved,
-            quantum_s=standing.quantum_s,
-            looked_s=standing.looked_s,
-        )
-        shares.append(share)
-    names = {row.id: row.name for row in found}
-    return Others(shares=tuple(shares), names=names, totals=await totals(conn))
+@dataclass(frozen=True, slots=True)
+class AskedOthers:
+    """The other active studies on their way."""
+
+    found: Reply
+
+    def others(self) -> Others:
+        """The standing of every other active study."""
+        shares = []
+        for row in self.found.rows:
+            standing = rows.standing(row.standing)
+            wants = _request(row.resources, standing.wants_slots) if standing.wants_slots else None
+            share = Share(
+                study_id=row.id,
+                weight=row.weight,
+                priority=row.priority,
+                usage=standing.usage,
+                wants=wants,
+                wanted=standing.wants_count,
+                reserved=standing.reserved,
+                quantum_s=standing.quantum_s,
+                looked_s=standing.looked_s,
+            )
+            shares.append(share)
+        return Others(shares=tuple(shares), names={row.id: row.name for row in self.found.rows})
+
+
+def ask_others(sent: Pipeline, study_id: int) -> AskedOthers:
+    """Ask for the standing of every other active study."""
+    return AskedOthers(sent.run(_OTHERS, study=study_id))
 
 
 @lru_cache(maxsize=1024)

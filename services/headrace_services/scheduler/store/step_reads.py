@@ -1,6 +1,6 @@
 """What a step reads, under the study's lock."""
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -172,13 +172,16 @@ async def decisions(
     return {(row.number, row.epoch, row.sequence): rows.decision(row) for row in await conn.execute(query)}
 
 
-async def slots_of(conn: AsyncConnection, lease_ids: Sequence[str]) -> dict[str, tuple[Slot, ...]]:
+async def slots_of(conn: AsyncConnection, lease_ids: Collection[str]) -> dict[str, tuple[Slot, ...]]:
     """The slots that the named leases hold."""
-    if not lease_ids:
-        return {}
     async with pipeline(conn) as sent:
-        asked = AskedRows(slots=sent.run(_SLOTS_OF, ids=sorted(lease_ids)))
+        asked = ask_slots(sent, lease_ids)
     return asked.found_slots()
+
+
+def ask_slots(sent: Pipeline, lease_ids: Collection[str]) -> AskedRows:
+    """Ask for the slots that the named leases hold."""
+    return AskedRows(slots=sent.run(_SLOTS_OF, ids=sorted(lease_ids)) if lease_ids else None)
 
 
 _study = bindparam("study", type_=BigInteger)

@@ -43,7 +43,7 @@ class Greeting:
     cpus: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StudyInfo:
     """What of a study never changes."""
 
