@@ -10,7 +10,9 @@ import heapq
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from headrace_services.scheduler.records import Slot
 from headrace_services.scheduler.step.placement import (

@@ -8,9 +8,10 @@ import heapq
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec.structs import replace
 
 from headrace.spec import StudySpec
 from headrace_services.scheduler.arrivals import Arrival, Assignment, Kick, ReportArrived

@@ -1,11 +1,11 @@
 """What every placer promises, whatever it is asked: one suite for all of them, over random clusters."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headrace_services.scheduler.records import Slot
 from headrace_services.scheduler.step.placement import (

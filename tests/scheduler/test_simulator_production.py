@@ -5,10 +5,10 @@ real database. Leases differ by the study's uid alone, and proposals by their va
 """
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 

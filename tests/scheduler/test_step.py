@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
@@ -190,8 +191,7 @@ async def test_a_metric_that_nobody_reports_ends_the_study_at_the_first_rung(eng
     site = await StudySite(engine, make_spec()).create()
     await site.connect(slots=2)
     first, _ = await site.kick()
-    report = site.report(first, 1, None)
-    object.__setattr__(report, "metrics", {"val_los": 1.0})
+    report = replace(site.report(first, 1, None), metrics={"val_los": 1.0})
     (outcome,) = await site.step(report)
     assert isinstance(outcome, Accepted)
     assert outcome.decision is not None

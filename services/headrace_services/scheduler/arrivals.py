@@ -4,7 +4,7 @@ Everything here may arrive twice, late or never. Messages of workers name a leas
 sequence; commands of users carry a request id, which the transaction checks before the step sees them.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from headrace.errors import HeadraceError
 from headrace_services.scheduler.records import (
@@ -18,8 +18,7 @@ from headrace_services.scheduler.records import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leased:
+class Leased(Struct, frozen=True, kw_only=True):
     """Something that speaks for a lease. It counts only while the lease is live in its epoch."""
 
     lease_id: str
@@ -29,8 +28,7 @@ class Leased:
     """The sender's own count; None from ask/tell clients, whose requests carry an id instead."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportArrived(Leased):
+class ReportArrived(Leased, frozen=True, kw_only=True):
     """A trial reported."""
 
     step: int
@@ -39,16 +37,14 @@ class ReportArrived(Leased):
     train_time_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoredArrived(Leased):
+class RestoredArrived(Leased, frozen=True, kw_only=True):
     """A resumed trial has loaded its checkpoint."""
 
     read_time_s: float = 0.0
     """How long that took; 0 where it was not measured."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExitedArrived(Leased):
+class ExitedArrived(Leased, frozen=True, kw_only=True):
     """A trial's program ended. `outcome` is FINISHED, RELEASED, FAILED or LOST."""
 
     outcome: str
@@ -56,20 +52,17 @@ class ExitedArrived(Leased):
     log_tail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseExpired(Leased):
+class LeaseExpired(Leased, frozen=True, kw_only=True):
     """Nothing was heard of the holder for too long."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kick:
+class Kick(Struct, frozen=True, kw_only=True):
     """Something may have become possible: a worker came, a study before this one ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposed:
+class Proposed(Struct, frozen=True, kw_only=True):
     """The sampler's next configuration was computed."""
 
     index: int
@@ -80,54 +73,46 @@ class Proposed:
     """Where the sampler failed, and a random draw takes its place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suggest:
+class Suggest(Struct, frozen=True, kw_only=True):
     """An ask/tell client asks for a trial."""
 
     client_id: str
     ttl_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PauseStudy:
+class PauseStudy(Struct, frozen=True, kw_only=True):
     """A user pauses the study."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeStudy:
+class ResumeStudy(Struct, frozen=True, kw_only=True):
     """A user resumes the study."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopStudy:
+class StopStudy(Struct, frozen=True, kw_only=True):
     """A user stops the study."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddTrials:
+class AddTrials(Struct, frozen=True, kw_only=True):
     """A user adds configurations, already validated."""
 
     params: tuple[Params, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PauseTrial:
+class PauseTrial(Struct, frozen=True, kw_only=True):
     """A user pauses a trial."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeTrial:
+class ResumeTrial(Struct, frozen=True, kw_only=True):
     """A user resumes a trial."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopTrial:
+class StopTrial(Struct, frozen=True, kw_only=True):
     """A user stops a trial."""
 
     number: int
@@ -138,20 +123,17 @@ Command = PauseStudy | ResumeStudy | StopStudy | AddTrials | PauseTrial | Resume
 Arrival = ReportArrived | RestoredArrived | ExitedArrived | LeaseExpired | Kick | Proposed | Command
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class Accepted(Struct, frozen=True, kw_only=True):
     """The arrival is committed. For a report with what was decided, also when it arrived before."""
 
     decision: Decision | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stale:
+class Stale(Struct, frozen=True, kw_only=True):
     """The lease is not the sender's any more; nothing was changed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suggested:
+class Suggested(Struct, frozen=True, kw_only=True):
     """The answer to Suggest."""
 
     trial: Trial | None
@@ -159,8 +141,7 @@ class Suggested:
     done: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Added:
+class Added(Struct, frozen=True, kw_only=True):
     """The answer to AddTrials."""
 
     numbers: tuple[int, ...]
@@ -176,8 +157,7 @@ class ProposalComingError(HeadraceError):
         super().__init__("the next trial is being proposed", remedy="Ask again in a moment.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(Struct, frozen=True, kw_only=True):
     """Tell the worker to run a trial."""
 
     worker_id: int
@@ -185,8 +165,7 @@ class Assignment:
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cancellation:
+class Cancellation(Struct, frozen=True, kw_only=True):
     """Tell the worker that a lease is over."""
 
     worker_id: int
@@ -194,8 +173,7 @@ class Cancellation:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vacation:
+class Vacation(Struct, frozen=True, kw_only=True):
     """Tell the worker that a trial, of any study, is to save at its next report and ask whether it may go on."""
 
     worker_id: int

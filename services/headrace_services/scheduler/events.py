@@ -1,6 +1,6 @@
 """The event log's entries, one function a kind. Details are the JSON forms of the messages in event.proto."""
 
-from dataclasses import asdict, replace
+from msgspec.structs import asdict, replace
 
 from headrace_services.scheduler.arrivals import ReportArrived
 from headrace_services.scheduler.lifecycle import Action, StudyState

@@ -1,8 +1,10 @@
-"""What the store holds, as values: one frozen record a row."""
+"""What the store holds, as values: one frozen record a row. A step copies some fifty of them: msgspec does so in C."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headrace.spec import StudySpec
 from headrace_services.scheduler.lifecycle import LEASED, Reason, State, StudyState
@@ -11,8 +13,7 @@ Value = bool | int | float | str
 Params = dict[str, Value]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(Struct, frozen=True, kw_only=True):
     """What a study has used of the cluster, and holds now: GPUs in thousandths, CPU slots, and their seconds."""
 
     gpu_s: float = 0.0
@@ -45,8 +46,7 @@ Speeds = Mapping[str, tuple[float, float]]
 """Steps and seconds of training by kind of grant (`placement.speeds`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reserved:
+class Reserved(Struct, frozen=True, kw_only=True):
     """Slots of one worker that are kept for a trial of the study."""
 
     number: int
@@ -57,8 +57,7 @@ class Reserved:
     """When they will be free by measured times, on the clock of `since_s`: the database's, in seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """Where a study stands in the cluster: what other studies' steps read of it before they take a slot."""
 
     usage: Usage = Usage()
@@ -74,8 +73,7 @@ class Standing:
     """When it last looked for slots for that trial, by the database's clock."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leaving:
+class Leaving(Struct, frozen=True, kw_only=True):
     """Why a running trial is to leave its slots, and when."""
 
     for_study_id: int
@@ -84,8 +82,7 @@ class Leaving:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
+class Study(Struct, frozen=True, kw_only=True):
     """A study. `cursor` numbers its last event; everything below is guarded by the lock on this row."""
 
     id: int
@@ -114,8 +111,7 @@ class Study:
     """Its leases that are to end for other studies, by lease."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True, kw_only=True):
     """Where a durable checkpoint lies."""
 
     uri: str
@@ -125,8 +121,7 @@ class Checkpoint:
     write_time_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class Trial(Struct, frozen=True, kw_only=True):
     """One configuration.
 
     `milestone` decides what is to be done with it: the step up to which it may run, or None while nothing
@@ -182,8 +177,7 @@ class Trial:
         return self.state in LEASED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class Proposal(Struct, frozen=True, kw_only=True):
     """What a configuration was proposed from, by a sampler of the pool."""
 
     sampler: str
@@ -198,8 +192,7 @@ class Proposal:
     generation: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProposalFailure:
+class ProposalFailure(Struct, frozen=True, kw_only=True):
     """A sampler failed at a proposal as often as it was tried."""
 
     number: int
@@ -208,8 +201,7 @@ class ProposalFailure:
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class Lease(Struct, frozen=True, kw_only=True):
     """The right of one worker, or of one ask/tell client, to run one trial in one epoch."""
 
     id: str
@@ -235,8 +227,7 @@ class Lease:
     """The device model, by which speed is learnt."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class Slot(Struct, frozen=True, kw_only=True):
     """One device of a worker."""
 
     worker_id: int
@@ -276,8 +267,7 @@ class Slot:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RungCost:
+class RungCost(Struct, frozen=True, kw_only=True):
     """What was measured on the way to a rung, in seconds and bytes; None where nothing was."""
 
     step_s: float | None = None
@@ -289,8 +279,7 @@ class RungCost:
     """How long the trial's last restore took."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RungEntry:
+class RungEntry(Struct, frozen=True, kw_only=True):
     """A trial's entry at a rung."""
 
     number: int
@@ -307,8 +296,7 @@ class RungEntry:
     """Only where the policy prices pauses."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exploit:
+class Exploit(Struct, frozen=True, kw_only=True):
     """A trial takes over the state of a donor as it was at a rung, and a configuration to go on with."""
 
     number: int
@@ -320,8 +308,7 @@ class Exploit:
     params: Params
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True):
     """The answer to a report."""
 
     action: str
@@ -332,8 +319,7 @@ class Decision:
     """The trial's checkpoints (URIs) that are not to be deleted; never stored, but found anew for each answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """A stored report with the decision that it was answered with."""
 
     number: int
@@ -346,8 +332,7 @@ class Report:
     decision: Decision
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """An entry of the event log. `detail` is the JSON form of the proto message named by `kind`."""
 
     number: int | None

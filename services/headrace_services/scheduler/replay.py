@@ -12,9 +12,12 @@ An answer that differs in anything (the trial, the action, the rank, the cutoff,
 The log is the only input: no table, no cache, no clock.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from headrace.client import Client
 from headrace.client.events import (
@@ -41,8 +44,8 @@ from headrace_services.scheduler.records import Checkpoint, Exploit, RungEntry
 from headrace_services.scheduler.step.cache import StudyCache
 
 _BY_USER = "paused by a user"
-_LOGGED = {field.name for field in fields(Logged)}
-_COMPARED = tuple(field.name for field in fields(Explanation) if field.name in _LOGGED)
+_LOGGED = {field.name for field in dataclasses.fields(Logged)}
+_COMPARED = tuple(field.name for field in structs.fields(Explanation) if field.name in _LOGGED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +164,7 @@ class Replay:
             value=result.value,
             arrival=result.arrival,
             checkpoint=None if saved is None else _checkpoint(saved),
-            cost=RungCost(**asdict(result.cost)) if result.cost else None,
+            cost=RungCost(**dataclasses.asdict(result.cost)) if result.cost else None,
         )
         self._study.record(entry)
         self._unjudged.setdefault(trial, []).append(entry)
@@ -283,7 +286,11 @@ def _same(logged: Logged, made: Explanation) -> bool:
 
 def _equal(one: object, other: object) -> bool:
     if isinstance(one, PausePrice) and isinstance(other, Price):
-        return asdict(one) == {**asdict(other), "price_s": other.price_s, "pays": other.pays}
+        return dataclasses.asdict(one) == {
+            **structs.asdict(other),
+            "price_s": other.price_s,
+            "pays": other.pays,
+        }
     if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
         return math.isnan(other)
     return one == other

@@ -10,7 +10,7 @@ top rung. What ASHA does at the end of a study, so that one trial at least has h
 here.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from headrace.spec import PashaPolicy, StudySpec
 from headrace_services.scheduler.policies.asha import AshaPromotion

@@ -18,7 +18,7 @@ finite value is always paused: it is never continued. Where nothing was measured
 0019 has the arithmetic for C = 84 GB, B = 2 GB/s and T = 120 s.)
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from headrace_services.scheduler.policies.protocol import (
     Action,

@@ -19,15 +19,15 @@ leaving its slot.
 """
 
 import math
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+
+from msgspec import Struct
 
 from headrace_services.scheduler.records import Checkpoint, Exploit, Params, RungCost
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RungResult:
+class RungResult(Struct, frozen=True, kw_only=True):
     """One trial's entry at one rung. A value of None means that the metric was missing."""
 
     trial: int
@@ -47,8 +47,7 @@ class RungResult:
         return self.value is not None and math.isfinite(self.value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PausePrice:
+class PausePrice(Struct, frozen=True, kw_only=True):
     """What a pause costs and what it is worth, in seconds; see `pricing`."""
 
     checkpoint_bytes: int
@@ -80,8 +79,7 @@ class Action(Enum):
     STOP = "stop"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Struct, frozen=True, kw_only=True):
     """Why: the rule, the values compared, and the outcome in one sentence with its figures."""
 
     rule: str
@@ -102,16 +100,14 @@ class Explanation:
     """That the trial beats the best value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """What the trial that was recorded may do."""
 
     action: Action
     explanation: Explanation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promotion:
+class Promotion(Struct, frozen=True, kw_only=True):
     """A waiting trial that may go on, from the rung where it waits to the next milestone."""
 
     trial: int

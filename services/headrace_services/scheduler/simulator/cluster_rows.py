@@ -5,8 +5,9 @@ asked to leave. A device's row is guarded here as by the database: a grant that 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from msgspec.structs import replace
 from sortedcontainers import SortedDict
 
 from headrace.spec.resources import WHOLE

@@ -5,9 +5,9 @@ A step gets copies and hands back what changed, exactly as over Postgres, where 
 kept, so memory grows with the number of trials alone.
 """
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
+from msgspec.structs import replace
 from sortedcontainers import SortedList
 
 from headrace.spec import StudySpec

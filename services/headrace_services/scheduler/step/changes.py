@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.records import Event, Exploit, Lease, Report, RungEntry, Slot, Trial
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialChange:
+class TrialChange(Struct, frozen=True, kw_only=True):
     """One move or update of a trial: the copy before it guards the copy after it."""
 
     before: Trial
@@ -16,16 +17,14 @@ class TrialChange:
     """The event that was current when the trial changed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RungChange:
+class RungChange(Struct, frozen=True, kw_only=True):
     """A new entry at a rung, with the event that recorded it."""
 
     entry: RungEntry
     cursor: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromotionChange:
+class PromotionChange(Struct, frozen=True, kw_only=True):
     """An entry that its trial has gone past."""
 
     number: int

@@ -6,7 +6,7 @@ mend end the study with the reason: first trials that all fail before anything w
 that is killed again and again without one report between.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from headrace_services.scheduler.arrivals import (
     Accepted,

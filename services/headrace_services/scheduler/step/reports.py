@@ -5,8 +5,9 @@ or a lower one) is recorded and moves nothing but the checkpoint, whose predeces
 One at or past the milestone is recorded at every rung it crosses, lowest first, and then the policy decides.
 """
 
-from dataclasses import replace
 from math import isfinite
+
+from msgspec.structs import replace
 
 from headrace.spec import Goal
 from headrace.spec.objective import is_feasible

@@ -6,7 +6,7 @@ asked to leave. A trial that was asked leaves at its next rung, or at its next r
 without a checkpoint: others wait rather than work be lost.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from headrace_services.scheduler import events
 from headrace_services.scheduler.arrivals import ReportArrived

@@ -5,8 +5,9 @@ log and the counts in agreement. What to change is decided in `reports`, `ending
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from headrace.errors import HeadraceError
 from headrace_services.scheduler import events

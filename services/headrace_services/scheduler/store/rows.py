@@ -2,10 +2,10 @@
 
 import math
 from collections import OrderedDict
-from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any
 
+from msgspec.structs import asdict, fields
 from sqlalchemy import Row
 
 from headrace.spec import StudySpec

@@ -11,7 +11,9 @@ that were there (start-time fair queueing). So nobody can save up and then take 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace_services.scheduler.records import Reserved, Study, Usage
 from headrace_services.scheduler.step.placement.values import Request, Reservation
@@ -20,16 +22,14 @@ QUANTUM_S = 30.0
 """How far ahead held slots count, where a study's rung time is not known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class Totals(Struct, frozen=True, kw_only=True):
     """What the cluster has, in thousandths of GPUs and in CPU slots."""
 
     gpu_milli: int
     cpu_slots: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Share(Struct, frozen=True, kw_only=True):
     """A study among others that want slots."""
 
     study_id: int

@@ -6,7 +6,8 @@ that sums are exact.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from headrace.spec import Resources
 from headrace.spec.resources import WHOLE
@@ -18,8 +19,7 @@ Place = tuple[int, int]
 """A slot: its worker's id and its index."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """What a trial takes: `slots` slots of one worker, all or none, and `milli` thousandths of each."""
 
     slots: int = 1
@@ -51,8 +51,7 @@ class Request:
         return self.slots * self.milli
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class Waiting(Struct, frozen=True, kw_only=True):
     """A trial that could run."""
 
     key: Key
@@ -66,8 +65,7 @@ class Waiting:
     """Whoever may hold one reservation at a time: its study."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class Running(Struct, frozen=True, kw_only=True):
     """A trial on its slots."""
 
     key: Key
@@ -84,8 +82,7 @@ class Running:
     """Whether it was told to leave already."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
+class Reservation(Struct, frozen=True, kw_only=True):
     """Slots kept for a trial that fits nowhere yet. Others get them for work that ends before only."""
 
     key: Key
@@ -103,8 +100,7 @@ class Reservation:
         return slot.worker_id == self.worker_id and slot.index in self.slots
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(Struct, frozen=True, kw_only=True):
     """Slots given to a trial."""
 
     key: Key
@@ -116,8 +112,7 @@ class Placement:
     """`best_fit`, or `backfill` on slots that are kept for another."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(Struct, frozen=True, kw_only=True):
     """Tell a running trial to leave its slots, with its checkpoint, at its next rung or its next report."""
 
     lease_id: str
@@ -125,8 +120,7 @@ class Ask:
     in_favour_of: Key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class Cluster(Struct, frozen=True, kw_only=True):
     """What there is: every device with what is left of it, who runs, and what is kept for whom."""
 
     devices: tuple[Slot, ...]
@@ -136,8 +130,7 @@ class Cluster:
     """A time that only orders reservations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """What to do now."""
 
     placements: tuple[Placement, ...] = ()
