@@ -14,6 +14,7 @@ the computation is rather too much, by what was computed before the watch was du
 import asyncio
 import gc
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -50,15 +51,15 @@ class LoopWatch:
         gc.callbacks.append(self._collector)
         try:
             with _wait_for_cores() as waited_s:
+                due, computed, waited = time.monotonic(), time.thread_time(), waited_s()
                 while True:
                     self._collected_s = 0.0
-                    due, computed, waited = time.monotonic() + TICK_S, time.thread_time(), waited_s()
+                    due += TICK_S
                     await asyncio.sleep(TICK_S)
-                    self.note(
-                        time.monotonic() - due,
-                        computing_s=time.thread_time() - computed,
-                        waiting_s=waited_s() - waited,
-                    )
+                    before = computed, waited
+                    now, computed, waited = time.monotonic(), time.thread_time(), waited_s()
+                    self.note(now - due, computing_s=computed - before[0], waiting_s=waited - before[1])
+                    due = now
         finally:
             gc.callbacks.remove(self._collector)
 
@@ -107,8 +108,7 @@ def _wait_for_cores() -> Iterator[Callable[[], float]]:
         return
 
     def waited_s() -> float:
-        file.seek(0)
-        return int(file.read().split()[1]) / 1e9
+        return int(os.pread(file.fileno(), 96, 0).split()[1]) / 1e9
 
     with file:
         yield waited_s

@@ -1,7 +1,9 @@
 """What a session says to its worker: one bounded queue, one writer, and no patience with whoever does not read."""
 
 import asyncio
+import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import grpc
 
@@ -33,6 +35,7 @@ class Outgoing:
         self._patience_s = patience_s
         self._queue: asyncio.Queue[worker_pb2.SessionResponse | Order] = asyncio.Queue(MAX_OUTGOING)
         self._overflow = asyncio.Event()
+        self._writing_since: float | None = None
 
     def put(self, message: worker_pb2.SessionResponse | Order) -> None:
         """Say something, soon; never waits."""
@@ -50,7 +53,7 @@ class Outgoing:
         await self._queue.join()
 
     async def write_to(self, write: Write) -> None:
-        """Write until cancelled. Raises StreamBrokeError, SlowWorkerError."""
+        """Write until cancelled. Raises StreamBrokeError."""
         while True:
             batch = [await self._queue.get()]
             await asyncio.sleep(0)  # whoever else was woken by the same commit has its turn to say something
@@ -59,23 +62,27 @@ class Outgoing:
             for response in _acknowledged_together(
                 [said for m in batch if (said := await self._response(m))]
             ):
+                self._writing_since = time.monotonic()
                 try:
-                    async with asyncio.timeout(self._patience_s):
-                        await write(response)  # type: ignore[misc]  # grpc.aio's write is a coroutine function
-                except TimeoutError:
-                    raise self._slow() from None
+                    await write(response)  # type: ignore[misc]  # grpc.aio's write is a coroutine function
                 except grpc.aio.InternalError:
                     raise StreamBrokeError(f"the stream of worker '{self._worker}' broke") from None
+                self._writing_since = None
             for _ in batch:
                 self._queue.task_done()
 
-    async def cut_off_when_full(self) -> None:
+    async def cut_off_when_slow(self) -> None:
         """Whoever does not read is cut off, and reads what it missed in its next session. Raises SlowWorkerError."""
-        await self._overflow.wait()
-        raise self._slow()
+        while not self._is_stuck():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._patience_s / 8):
+                    await self._overflow.wait()
+        raise SlowWorkerError(f"worker '{self._worker}' does not read what it is sent")
 
-    def _slow(self) -> SlowWorkerError:
-        return SlowWorkerError(f"worker '{self._worker}' does not read what it is sent")
+    def _is_stuck(self) -> bool:
+        """Whether the queue is full, or one message has been on its way for too long."""
+        since = self._writing_since
+        return self._overflow.is_set() or (since is not None and time.monotonic() - since > self._patience_s)
 
     async def _response(
         self, message: worker_pb2.SessionResponse | Order

@@ -127,7 +127,7 @@ class WorkerSession:
                 tasks.create_task(self._outgoing.write_to(write)),
                 tasks.create_task(self._reconcile_when_asked()),
                 tasks.create_task(self._note_heartbeats()),
-                tasks.create_task(self._outgoing.cut_off_when_full()),
+                tasks.create_task(self._outgoing.cut_off_when_slow()),
                 tasks.create_task(self._grow_old()),
             ]
             try:
