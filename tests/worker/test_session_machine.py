@@ -120,9 +120,12 @@ class SessionMachine(RuleBasedStateMachine):
             self.committed[sequence] = kind if live else "stale"
             if live and kind == "exited":
                 del self.live[lease_id]
-        self.inbox.append(worker_pb2.SessionResponse(ack=worker_pb2.Ack(sequences=[sequence])))
+        rides = [sequence] if sequence % 2 else []  # with what is said of it, or ahead of it by itself
+        if not rides or kind != "report":
+            self.inbox.append(worker_pb2.SessionResponse(ack=worker_pb2.Ack(sequences=[sequence])))
         if sequence in self.decisions:
-            self.inbox.append(worker_pb2.SessionResponse(decision=self.decisions[sequence]))
+            decided = self.decisions[sequence]
+            self.inbox.append(worker_pb2.SessionResponse(decision=decided, acknowledged=rides))
         elif kind == "report" and lease_id in self.live:
             action = STOP if sequence % 3 == 0 else CONTINUE
             decision = event_pb2.Decision(action=action, next_milestone=sequence)
@@ -132,12 +135,13 @@ class SessionMachine(RuleBasedStateMachine):
             self.decisions[sequence] = said
             if action == STOP:
                 del self.live[lease_id]
-            self.inbox.append(worker_pb2.SessionResponse(decision=said))
+            self.inbox.append(worker_pb2.SessionResponse(decision=said, acknowledged=rides))
         elif kind == "report":
             cancel = worker_pb2.Cancel(lease=request.report.lease)
-            self.inbox.append(worker_pb2.SessionResponse(cancel=cancel))
+            self.inbox.append(worker_pb2.SessionResponse(cancel=cancel, acknowledged=rides))
 
     def read(self, response: worker_pb2.SessionResponse) -> None:
+        self.acknowledged.update(response.acknowledged)
         if response.WhichOneof("message") == "ack":
             self.acknowledged.update(response.ack.sequences)
         self.carry_out(self.core.receive(response))

@@ -79,6 +79,25 @@ async def test_a_report_sent_again_after_a_reconnect_gets_the_same_decision_and_
     assert len(await site.events("report_recorded")) == 1
 
 
+async def test_acknowledgements_travel_with_what_else_there_is_to_say(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    site = await study(engine, max_trials=2)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        lease = (await w.hears("assign")).lease
+        await w.report(lease, 1, 1, 0.5)
+        await w.hears("decision")
+        await w.say(
+            exited=worker_pb2.Exited(sequence=2, lease=lease, outcome=worker_pb2.EXIT_OUTCOME_FINISHED)
+        )
+        await w.hears("ack", lambda ack: 2 in ack.sequences)
+        await w.hears("assign", count=2)
+        said = [(r.WhichOneof("message"), list(r.acknowledged)) for r in w.heard if not r.ack.heartbeat]
+    assert said == [("welcome", []), ("assign", []), ("decision", [1]), ("assign", [2])]
+
+
 async def test_messages_of_an_unknown_lease_are_acknowledged_and_cancelled(
     engine: AsyncEngine, replica: Replica
 ) -> None:
