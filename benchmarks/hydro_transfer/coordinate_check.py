@@ -1,6 +1,6 @@
 """The coordinate check over a factor of 16 in width, three seeds: our parametrization, and two that must fail.
 
-Run it:  python benchmarks/hydro_transfer/coordinate_check.py     (5 minutes on one core; the ResNet hours more)
+Run it:  python benchmarks/hydro_transfer/coordinate_check.py     (5 minutes on one core; the ResNet 20 more)
 It writes coordinate_check.json and coordinate_check.svg beside itself. The controls are the standard
 parametrization, and the rule for SGD of the published Hydro code. The base is the widest model.
 """
@@ -19,7 +19,7 @@ from headrace_torch.hydro.coordinate_check import CoordinateReport
 
 SEEDS = 3
 # Where rates and steps are None the check finds them, as in the gate: the controls run with those that it found for the
-# rules. Where steps are given, wide models would take hours otherwise. The ResNet's second stage has twice its width.
+# rules. Where steps are given, wide models would take long otherwise. The ResNet's second stage has twice its width.
 # A GPT grows in two ways. Heads of a fixed width, ever more of them, are how families of models grow (GPT-3, Llama); a
 # fixed number of ever wider heads is how mup's example does. The narrowest model has two heads of 32 either way.
 AS_THE_GATE: dict[str, Any] = {
