@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 from sqlalchemy import update
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from study_site import StudySite, gone, make_spec
 
+from headrace.errors import TrialNotFoundError
+from headrace_services.scheduler.arrivals import Kick, PauseTrial, ResumeTrial
 from headrace_services.scheduler.records import Lease
 from headrace_services.scheduler.store import pipeline, tables
 
@@ -24,7 +26,14 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         made.append(len(asked.replies))
         return talk(driver, asked)
 
+    execute = AsyncConnection.execute
+
+    async def by_sqlalchemy(conn: AsyncConnection, *args: Any, **more: Any) -> Any:
+        made.append(1)
+        return await execute(conn, *args, **more)
+
     monkeypatch.setattr(pipeline, "_talk", counted)
+    monkeypatch.setattr(AsyncConnection, "execute", by_sqlalchemy)
     return made
 
 
@@ -89,9 +98,25 @@ async def test_a_slot_that_is_gone_by_then_is_not_given_on(engine: AsyncEngine, 
     assert started.slots == first.slots
 
 
-async def test_a_stale_end_gives_nothing_away(engine: AsyncEngine) -> None:
+async def test_a_stale_end_gives_nothing_away_and_asks_for_nothing(
+    engine: AsyncEngine, waits: list[int]
+) -> None:
     site, first, _ = await two_at_work(engine)
     await site.step(gone(first, "FINISHED"))
-    known = set(site.leases)
+    known, _ = set(site.leases), waits.clear()
     await site.step(gone(first, "FINISHED"))
     assert set(site.leases) == known
+    assert waits[0] <= 4  # the study, the lease that is over with its slots, its trial: no free slots
+    await site.step(gone(first, "FINISHED"), Kick())  # placing, its slot is another's by now
+    assert set(site.leases) == known
+
+
+async def test_slots_that_were_locked_for_nothing_are_offered_to_others(engine: AsyncEngine) -> None:
+    """Others passed over them meanwhile, and would not look again."""
+    site, _, second = await two_at_work(engine)
+    await site.step(PauseTrial(number=second.number))
+    await site.connect("b", slots=1)
+    (refused,) = await site.step(ResumeTrial(number=99))
+    assert isinstance(refused, TrialNotFoundError)
+    assert site.last is not None
+    assert site.last.slots_left

@@ -8,6 +8,7 @@ started twice; and when the network has calmed down, every report was received, 
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -50,6 +51,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.decisions: dict[int, worker_pb2.LeaseDecision] = {}
         # What the scheduler has sent on this stream and the worker has not read yet.
         self.inbox: list[worker_pb2.SessionResponse] = []
+        self.riding: list[int] = []
         self.last_on_stream = 0
 
     def teardown(self) -> None:
@@ -120,12 +122,13 @@ class SessionMachine(RuleBasedStateMachine):
             self.committed[sequence] = kind if live else "stale"
             if live and kind == "exited":
                 del self.live[lease_id]
-        rides = [sequence] if sequence % 2 else []  # with what is said of it, or ahead of it by itself
-        if not rides or kind != "report":
-            self.inbox.append(worker_pb2.SessionResponse(ack=worker_pb2.Ack(sequences=[sequence])))
+        if sequence % 2:
+            self.riding.append(sequence)  # with whatever is said next
+        else:
+            self.say(ack=worker_pb2.Ack(sequences=[sequence]))
         if sequence in self.decisions:
             decided = self.decisions[sequence]
-            self.inbox.append(worker_pb2.SessionResponse(decision=decided, acknowledged=rides))
+            self.say(decision=decided)
         elif kind == "report" and lease_id in self.live:
             action = STOP if sequence % 3 == 0 else CONTINUE
             decision = event_pb2.Decision(action=action, next_milestone=sequence)
@@ -135,10 +138,15 @@ class SessionMachine(RuleBasedStateMachine):
             self.decisions[sequence] = said
             if action == STOP:
                 del self.live[lease_id]
-            self.inbox.append(worker_pb2.SessionResponse(decision=said, acknowledged=rides))
+            self.say(decision=said)
         elif kind == "report":
             cancel = worker_pb2.Cancel(lease=request.report.lease)
-            self.inbox.append(worker_pb2.SessionResponse(cancel=cancel, acknowledged=rides))
+            self.say(cancel=cancel)
+
+    def say(self, **message: Any) -> None:
+        """Say something, and with it what is to be acknowledged."""
+        self.inbox.append(worker_pb2.SessionResponse(**message, acknowledged=self.riding))
+        self.riding = []
 
     def read(self, response: worker_pb2.SessionResponse) -> None:
         self.acknowledged.update(response.acknowledged)
@@ -153,16 +161,16 @@ class SessionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.core.phase is Phase.DISCONNECTED)
     @rule()
     def connect(self) -> None:
-        self.inbox = []
+        self.inbox, self.riding = [], []
         self.last_on_stream = 0
         hello = self.core.connect()
         named = {ref.lease_id for ref in hello.held}
         assert set(self.live) & set(self.ever_started) <= named, "named until its end is committed"
         held = [ref for ref in hello.held if ref.lease_id in self.live]
-        self.inbox.append(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome(held=held)))
+        self.say(welcome=worker_pb2.Welcome(held=held))
         for lease_id, ref in self.live.items():
             if lease_id not in named:
-                self.inbox.append(worker_pb2.SessionResponse(assign=worker_pb2.Assign(lease=ref)))
+                self.say(assign=worker_pb2.Assign(lease=ref))
 
     @rule(rarely=st.integers(0, 2))
     def break_stream(self, rarely: int) -> None:
@@ -171,7 +179,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     def disconnect(self) -> None:
         self.core.disconnect()
-        self.inbox = []
+        self.inbox, self.riding = [], []
 
     @precondition(lambda self: bool(self.inbox) and self.core.phase is not Phase.DISCONNECTED)
     @rule(count=st.integers(1, 6), twice=st.booleans())
@@ -193,7 +201,7 @@ class SessionMachine(RuleBasedStateMachine):
         ref = _lease(int(data.draw(st.sampled_from(self.ever_started)).rpartition("-")[2]))
         # After a hard kill the worker does not know leases whose end is acknowledged; the scheduler does.
         if ref.lease_id in self.known:
-            self.inbox.append(worker_pb2.SessionResponse(assign=worker_pb2.Assign(lease=ref)))
+            self.say(assign=worker_pb2.Assign(lease=ref))
 
     @precondition(lambda self: self.core.phase is Phase.OPEN)
     @rule(at_once=st.booleans())
@@ -201,7 +209,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.leases += 1
         ref = _lease(self.leases)
         self.live[ref.lease_id] = ref
-        self.inbox.append(worker_pb2.SessionResponse(assign=worker_pb2.Assign(lease=ref)))
+        self.say(assign=worker_pb2.Assign(lease=ref))
         while at_once and self.inbox:
             self.read(self.inbox.pop(0))
 
@@ -243,7 +251,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.running.clear()
         self.waiting.clear()
         self.known.clear()
-        self.inbox = []
+        self.inbox, self.riding = [], []
         for recorded in self.outbox.leases():
             exited = worker_pb2.Exited(lease=recorded.lease, outcome=worker_pb2.EXIT_OUTCOME_LOST)
             lease_id = recorded.lease.lease_id
@@ -272,7 +280,11 @@ class SessionMachine(RuleBasedStateMachine):
         for _ in range(4):
             self.disconnect()
             self.connect()
-            while self.inbox:
+            while self.inbox or self.riding:
+                if not self.inbox:
+                    self.say(
+                        ack=worker_pb2.Ack(heartbeat=1)
+                    )  # the next answer to a heartbeat takes the rest along
                 self.read(self.inbox.pop(0))
                 if self.core.phase is Phase.OPEN:
                     self.send(1000)

@@ -22,7 +22,7 @@ from headrace.v1 import spec_pb2
 from headrace.v1 import study_pb2 as pb
 from headrace_services.scheduler.step import runner
 from headrace_services.scheduler.store import tables
-from headrace_services.scheduler.store.database import connection
+from headrace_services.scheduler.store.database import transaction
 
 Make = Callable[[RpcSite], Awaitable[tuple[Any, Any]]]
 
@@ -194,13 +194,13 @@ async def test_a_commit_that_nobody_heard_of_is_not_made_again(
     @asynccontextmanager
     async def deaf(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         nonlocal lost
-        async with connection(engine) as conn:
+        async with transaction(engine) as conn:
             yield conn
         if lost < 2:
             lost += 1
             raise DatabaseUnavailableError("the connection broke after the commit")
 
-    monkeypatch.setattr(runner, "connection", deaf)
+    monkeypatch.setattr(runner, "transaction", deaf)
     message, _ = await _add(site)
     added = await site.call("AddTrials", with_id(message, request_id))
     assert lost == 2

@@ -59,17 +59,27 @@ class Outgoing:
             await asyncio.sleep(0)  # whoever else was woken by the same commit has its turn to say something
             while not self._queue.empty():
                 batch.append(self._queue.get_nowait())
-            for response in _acknowledged_together(
-                [said for m in batch if (said := await self._response(m))]
-            ):
-                self._writing_since = time.monotonic()
-                try:
-                    await write(response)  # type: ignore[misc]  # grpc.aio's write is a coroutine function
-                except grpc.aio.InternalError:
-                    raise StreamBrokeError(f"the stream of worker '{self._worker}' broke") from None
-                self._writing_since = None
+            others, sequences = _parted(batch)
+            for message in others:
+                response = await self._response(message)
+                if response is None:
+                    continue
+                if message is others[-1]:
+                    response.acknowledged.extend(sequences)
+                    sequences = []
+                await self._write(write, response)
+            if sequences:
+                await self._write(write, worker_pb2.SessionResponse(ack=worker_pb2.Ack(sequences=sequences)))
             for _ in batch:
                 self._queue.task_done()
+
+    async def _write(self, write: Write, response: worker_pb2.SessionResponse) -> None:
+        self._writing_since = time.monotonic()
+        try:
+            await write(response)  # type: ignore[misc]  # grpc.aio's write is a coroutine function
+        except grpc.aio.InternalError:
+            raise StreamBrokeError(f"the stream of worker '{self._worker}' broke") from None
+        self._writing_since = None
 
     async def cut_off_when_slow(self) -> None:
         """Whoever does not read is cut off, and reads what it missed in its next session. Raises SlowWorkerError."""
@@ -107,15 +117,13 @@ class Outgoing:
                 )
 
 
-def _acknowledged_together(said: list[worker_pb2.SessionResponse]) -> list[worker_pb2.SessionResponse]:
-    """The same with the acknowledgements behind all answers: what is acknowledged is not asked about again.
+def _parted(
+    batch: list[worker_pb2.SessionResponse | Order],
+) -> tuple[list[worker_pb2.SessionResponse | Order], list[int]]:
+    """What there is to say, and what to acknowledge behind it: what is acknowledged is not asked about again.
 
-    They travel with the last of the answers; what answers a heartbeat is a message of its own.
+    What answers a heartbeat is a message of its own.
     """
-    sequences = [sequence for response in said for sequence in response.ack.sequences]
-    others = [response for response in said if not response.ack.sequences]
-    if sequences and not others:
-        return [worker_pb2.SessionResponse(ack=worker_pb2.Ack(sequences=sequences))]
-    if sequences:
-        others[-1].acknowledged.extend(sequences)
-    return others
+    acks = [m for m in batch if isinstance(m, worker_pb2.SessionResponse) and m.ack.sequences]
+    others = [m for m in batch if not (isinstance(m, worker_pb2.SessionResponse) and m.ack.sequences)]
+    return others, [sequence for ack in acks for sequence in ack.ack.sequences]

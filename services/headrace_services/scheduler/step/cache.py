@@ -12,7 +12,6 @@ from headrace_services.scheduler.policies import Policy, RungResult, make_policy
 from headrace_services.scheduler.records import Params, RungEntry
 from headrace_services.scheduler.samplers import Sampler, make_sampler, pooled_from
 from headrace_services.scheduler.step.live import LiveRows
-from headrace_services.scheduler.step.placement.shares import Totals
 
 
 @dataclass(slots=True)
@@ -28,8 +27,8 @@ class StudyCache:
     live: LiveRows = field(default_factory=LiveRows)
     kept: tuple[int, float] = (0, 0.0)
     """For a trial of how many slots it was last looked whether to keep them, and when by the database's clock."""
-    totals: tuple[Totals, float] | None = None
-    """What the cluster had, and when that was counted; by the same clock."""
+    in_company: bool = False
+    """Whether other studies were active when it was last looked."""
     left_to: dict[int, float] = field(default_factory=dict)
     """Since when free slots are left to other studies that have not come for them; by the same clock."""
     next_number: int = 0

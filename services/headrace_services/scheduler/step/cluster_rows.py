@@ -4,20 +4,17 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace.spec import StudySpec
 from headrace_services.scheduler.arrivals import Vacation
 from headrace_services.scheduler.records import Slot
 from headrace_services.scheduler.step import sharing
+from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.placement import Request, fit, request_at
-from headrace_services.scheduler.step.placement.shares import Totals
 from headrace_services.scheduler.step.state import StepState
 from headrace_services.scheduler.store import placement
 from headrace_services.scheduler.store.pipeline import Pipeline, pipeline
 
 KEEP_EVERY_S = 1.0
 """A study whose trial fits nowhere looks this often, on a replica, whether slots are to be kept for it."""
-TOTALS_EVERY_S = 1.0
-"""How old a count of the cluster's devices may be that shares are reckoned from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +23,16 @@ class Surroundings:
 
     free: placement.AskedSlots
     others: placement.AskedOthers
+    totals: placement.AskedTotals | None
     limit: int
 
 
-def ask(sent: Pipeline, study_id: int, spec: StudySpec, limit: int) -> Surroundings:
-    """Ask for free slots, and who else there is."""
+def ask(sent: Pipeline, study_id: int, cache: StudyCache, limit: int) -> Surroundings:
+    """Ask for free slots, and who else there is; also what they all share, where there was somebody the last time."""
     return Surroundings(
-        free=placement.ask_free_slots(sent, Request.of(spec.resources), limit),
+        free=placement.ask_free_slots(sent, Request.of(cache.spec.resources), limit),
         others=placement.ask_others(sent, study_id),
+        totals=placement.ask_totals(sent) if cache.in_company else None,
         limit=limit,
     )
 
@@ -52,17 +51,10 @@ async def take_in(conn: AsyncConnection, state: StepState, asked: Surroundings) 
             here.update((slot.worker_id, slot.index) for slot in new)
             state.offer(new)
     others = asked.others.others()
+    state.cache.in_company = bool(others.shares)
     if others.shares:
         state.room.others, state.room.names = others.shares, others.names
-        state.room.totals = await _totals(conn, state)
-
-
-async def _totals(conn: AsyncConnection, state: StepState) -> Totals:
-    """What the cluster has: shares are of it, and worker by worker it changes slowly."""
-    now_s, known = state.study.now_s, state.cache.totals
-    if known is None or not 0 <= now_s - known[1] < TOTALS_EVERY_S:
-        state.cache.totals = known = (await placement.totals(conn), now_s)
-    return known[0]
+        state.room.totals = asked.totals.totals() if asked.totals else await placement.totals(conn)
 
 
 async def keep_slots(conn: AsyncConnection, state: StepState) -> None:
@@ -99,7 +91,7 @@ async def look_for_spare(conn: AsyncConnection, state: StepState) -> None:
     if elastic is None or not elastic.spare or not state.leases:
         return
     async with pipeline(conn) as sent:
-        asked = ask(sent, state.study.id, state.study.spec, elastic.spare)
+        asked = ask(sent, state.study.id, state.cache, elastic.spare)
     await take_in(conn, state, asked)
     waits = any(share.wants is not None for share in state.room.others)
     state.room.nothing_waits = not waits and not await placement.runnable_exists(conn, state.study.id)

@@ -21,7 +21,7 @@ from headrace_services.scheduler.arrivals import Kick
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.submissions import Settled, Submission
 from headrace_services.scheduler.step.transaction import StepResult, run_step
-from headrace_services.scheduler.store.database import connection, is_away, is_conflict
+from headrace_services.scheduler.store.database import is_away, is_conflict, transaction
 from headrace_services.scheduler.store.step_writes import is_stale_copy
 
 log = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class StudyRunner:
 
     async def _transact(self, submissions: Sequence[Submission]) -> StepResult:
         cache, self._cache = self._cache, None
-        async with connection(self._engine) as conn:
+        async with transaction(self._engine) as conn:
             result = await run_step(conn, self.study_id, submissions, cache)
         self._cache = result.cache
         return result

@@ -15,13 +15,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import HeadraceError, StudyNotFoundError
 from headrace_services.scheduler.arrivals import (
+    AddTrials,
     Arrival,
+    ExitedArrived,
+    Kick,
     Leased,
+    LeaseExpired,
     Order,
     Outcome,
     PauseTrial,
+    Proposed,
     ReportArrived,
-    RestoredArrived,
+    ResumeStudy,
     ResumeTrial,
     StopTrial,
 )
@@ -37,6 +42,8 @@ from headrace_services.scheduler.store.step_writes import Writes
 
 FREE_SLOTS_AT_ONCE = 64
 """How many free slots that suit its trials one step looks at; more are left to the next one."""
+_STARTS = (Kick, Proposed, AddTrials, ResumeStudy, ResumeTrial)
+"""What lets trials start where there are free slots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +105,8 @@ async def run_step(
     slots_left = again = False
     if state.wants_placement and not state.study.state.ended:
         slots_left, again = await _place(conn, state, len(fresh), ahead)
+    elif ahead is not None:  # others passed over the slots that this step had locked
+        slots_left = bool(ahead.cluster.free.slots())
     placing.answer_seats(state)
     outcomes.update(state.suggested)
     if state.study.state.ended and not study.state.ended:
@@ -218,19 +227,24 @@ class _Ahead:
 def _ask_ahead(
     sent: Pipeline, study_id: int, cache: StudyCache | None, submissions: Sequence[Submission]
 ) -> _Ahead | None:
-    """Save a wait where slots are about to be given away: something arrived that is no news of a trial at work.
+    """Save a wait where slots are about to be given away: a lease that is live ends, or something may start.
 
-    Of a report nobody knows before it is judged whether it frees anything.
+    Of a report nobody knows before it is judged whether it frees anything. Free slots are locked by asking for them, so
+    what gives nothing away does not ask.
     """
     if cache is None or cache.spec.template is None:
         return None
-    others = [s.arrival for s in submissions if not isinstance(s.arrival, (ReportArrived, RestoredArrived))]
-    if not others:
+    arrivals = [submission.arrival for submission in submissions]
+    ending = frozenset(
+        arrival.lease_id
+        for arrival in arrivals
+        if isinstance(arrival, (ExitedArrived, LeaseExpired)) and arrival.lease_id in cache.live.leases
+    )
+    if not ending and not any(isinstance(arrival, _STARTS) for arrival in arrivals):
         return None
-    leases = frozenset(arrival.lease_id for arrival in others if isinstance(arrival, Leased))
-    slots = step_reads.ask_slots(sent, leases)
-    cluster = cluster_rows.ask(sent, study_id, cache.spec, FREE_SLOTS_AT_ONCE)
-    return _Ahead(cluster=cluster, leases=leases, slots=slots)
+    slots = step_reads.ask_slots(sent, ending)
+    cluster = cluster_rows.ask(sent, study_id, cache, FREE_SLOTS_AT_ONCE)
+    return _Ahead(cluster=cluster, leases=ending, slots=slots)
 
 
 async def _place(
@@ -290,7 +304,7 @@ async def _count_and_reclaim(
     async with pipeline(conn) as sent:
         asked = step_reads.ask_slots(sent, ended - ahead.leases if ahead else ended)
         if cluster is None and state.study.spec.template is not None:
-            cluster = cluster_rows.ask(sent, state.study.id, state.study.spec, FREE_SLOTS_AT_ONCE)
+            cluster = cluster_rows.ask(sent, state.study.id, state.cache, FREE_SLOTS_AT_ONCE)
     freed = known | asked.found_slots()
     state.free = []
     state.offer(slot for lease, slots in freed.items() if lease in ended for slot in slots if slot.placeable)

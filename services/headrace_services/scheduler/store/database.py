@@ -96,18 +96,8 @@ def is_conflict(error: BaseException) -> bool:
 @asynccontextmanager
 async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     """Run a block in one transaction. Raises DatabaseUnavailableError where the database is away."""
-    async with connection(engine) as conn, conn.begin():
-        yield conn
-
-
-@asynccontextmanager
-async def connection(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """Run a block that commits by itself (`store.pipeline`); what it leaves uncommitted is rolled back.
-
-    Raises DatabaseUnavailableError where the database is away.
-    """
     try:
-        async with engine.connect() as conn:
+        async with engine.begin() as conn:
             yield conn
     except Exception as error:
         if is_away(error) and not is_conflict(error):

@@ -262,9 +262,25 @@ def _request(resources: str, slots: int) -> Request:
 async def totals(conn: AsyncConnection) -> Totals:
     """What the workers that are there have."""
     async with pipeline(conn) as sent:
-        found = sent.run(_TOTALS)
-    counts = {row.kind: int(row.slots) for row in found.rows}
-    return Totals(gpu_milli=counts.get("GPU", 0) * 1000, cpu_slots=counts.get("CPU", 0))
+        asked = ask_totals(sent)
+    return asked.totals()
+
+
+@dataclass(frozen=True, slots=True)
+class AskedTotals:
+    """A count of the cluster's slots on its way."""
+
+    found: Reply
+
+    def totals(self) -> Totals:
+        """What the workers that are there have."""
+        counts = {row.kind: int(row.slots) for row in self.found.rows}
+        return Totals(gpu_milli=counts.get("GPU", 0) * 1000, cpu_slots=counts.get("CPU", 0))
+
+
+def ask_totals(sent: Pipeline) -> AskedTotals:
+    """Ask for the slots of the workers that are there."""
+    return AskedTotals(sent.run(_TOTALS))
 
 
 async def ask_to_leave(
