@@ -2,8 +2,8 @@
 
 **Cycles.** Eight client processes each ask for a trial of four parameters, report three values with an early-stopping
 decision after each, and tell the result; as often as they can for `--seconds`. Headrace's scheduler, Optuna on its RDB
-storage, and Optuna through its gRPC proxy use databases of the same Postgres server, one after the other, twice
-around, with random sampling and successive halving. Headrace is measured both ways: asked and told call by call, as
+storage, and Optuna through its gRPC proxy use databases of the same Postgres server, one after the other, in
+turns, with random sampling and successive halving. Headrace is measured both ways: asked and told call by call, as
 Optuna is, and with eight workers on sessions, which are given the next trial in the step that ends the last one. All
 values are equal, and what ties with the last one kept is kept by all of them: no trial is stopped, and all cycles are
 of the same length. All of this is done with an empty study, and with studies that have `--trials` complete ones before
@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import matplotlib as mpl
@@ -241,8 +242,8 @@ def fill_optuna(storage: str, name: str, trials: int) -> None:
         )
 
 
-def cycles(seconds: float, sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """All of them, twice around, at each size of a study."""
+def cycles(seconds: float, sizes: Sequence[int], turns: int) -> list[dict[str, Any]]:
+    """All of them in turns, at each size of a study."""
     with postgres() as url, scheduler(url) as (address, process):
         rdb = of_optuna(url)
         with optuna_proxy(rdb, 17_613) as (proxy, its_process):
@@ -252,13 +253,13 @@ def cycles(seconds: float, sizes: Sequence[int]) -> list[dict[str, Any]]:
                 "optuna, RDB": (rdb, None),
                 PROXY: (proxy, its_process),
             }
-            return [cycles_at(trials, seconds, sides) for trials in sizes]
+            return [cycles_at(trials, seconds, sides, turns) for trials in sizes]
 
 
 def cycles_at(
-    trials: int, seconds: float, sides: Mapping[str, tuple[str, psutil.Process | None]]
+    trials: int, seconds: float, sides: Mapping[str, tuple[str, psutil.Process | None]], turns: int
 ) -> dict[str, Any]:
-    """All of them, twice around, in studies that begin with this many trials."""
+    """All of them in turns, in studies that begin with this many trials; the proxy in the first two turns only."""
     name = f"after-{trials}"
     found: dict[str, list[dict[str, float]]] = {}
     fill_optuna(sides["optuna, RDB"][0], name, trials)
@@ -271,14 +272,27 @@ def cycles_at(
             if trials > CLIENTS:  # each of the clients begins with a cycle to warm up
                 crowd(kind, sides[kind][0], name, sides[kind][1], each=trials // CLIENTS - 1)
         measured = {kind: side for kind, side in sides.items() if not (trials and kind == PROXY)}
-        for _ in range(2):
+        for turn in range(turns):
             for kind, (where, server) in measured.items():
+                if kind == PROXY and turn > 1:
+                    continue
                 found.setdefault(kind, []).append(crowd(kind, where, name, server, seconds=seconds))
         for_workers.stop("measured")
     peers = sorted(found.keys() - set(OURS))
     return {
         "trials_before": trials,
         "runs": found,
+        "median_of_the_turns_ratios": {
+            f"{kind} over {peer}": round(
+                median(
+                    ours["cycles_per_s"] / theirs["cycles_per_s"]
+                    for ours, theirs in zip(found[kind], found[peer], strict=False)
+                ),
+                1,
+            )
+            for kind in OURS
+            for peer in peers
+        },
         "our_slowest_over_their_fastest": {
             f"{kind} over {peer}": round(
                 min(run["cycles_per_s"] for run in found[kind])
@@ -305,7 +319,7 @@ COLOURS = ("#1f5673", "#7fa7bd", "#b0413e", "#d9a19f")
 
 
 def draw(cycle: Sequence[dict[str, Any]], decision: dict[str, Any], path: Path) -> None:
-    """Draw both comparisons: of the cycles the mean of the two turns, and each turn as a dot."""
+    """Draw both comparisons: of the cycles the median of the turns, and each turn as a dot."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", width_ratios=(7, 3))
     names = list(cycle[0]["runs"])
     width = 0.8 / len(names)
@@ -313,8 +327,13 @@ def draw(cycle: Sequence[dict[str, Any]], decision: dict[str, Any], path: Path) 
         groups = [group for group, at in enumerate(cycle) if name in at["runs"]]
         turns = [[run["cycles_per_s"] for run in cycle[group]["runs"][name]] for group in groups]
         where = [group + place * width for group in groups]
-        means = [sum(both) / len(both) for both in turns]
-        bars = left.bar(where, means, width * 0.94, color=COLOURS[place], label=name)
+        bars = left.bar(
+            where,
+            [median(all_of_one) for all_of_one in turns],
+            width * 0.94,
+            color=COLOURS[place],
+            label=name,
+        )
         left.bar_label(bars, fmt="%.3g", fontsize=8, padding=6)
         for x, both in zip(where, turns, strict=True):
             left.plot([x] * len(both), both, ".", color="black", markersize=3)
@@ -325,7 +344,7 @@ def draw(cycle: Sequence[dict[str, Any]], decision: dict[str, Any], path: Path) 
         yscale="log",
         xlabel="trials in the study before",
         ylabel="complete cycles a second",
-        title="Eight clients, one Postgres, two turns",
+        title=f"Eight clients, one Postgres, {len(cycle[0]['runs'][WORKERS])} turns",
     )
     left.margins(y=0.1)
     left.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.17), frameon=False)
@@ -342,6 +361,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each crowd cycles")
+    parser.add_argument(
+        "--turns",
+        type=int,
+        default=2,
+        help="how often each; many short ones where the machine's speed changes",
+    )
     parser.add_argument(
         "--trials",
         type=int,
@@ -369,7 +394,7 @@ def main() -> None:
             optuna.storages.RDBStorage(url), host="127.0.0.1", port=int(port)
         )
         return
-    cycle = cycles(options.seconds, options.trials)
+    cycle = cycles(options.seconds, options.trials, options.turns)
     decision = decisions(spec(), options.results)
     write_record(options.out / "peers.json", cycles=cycle, decision=decision)
     draw(cycle, decision, options.out / "peers.svg")
