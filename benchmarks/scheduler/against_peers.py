@@ -278,36 +278,26 @@ def cycles_at(
                     continue
                 found.setdefault(kind, []).append(crowd(kind, where, name, server, seconds=seconds))
         for_workers.stop("measured")
-    peers = sorted(found.keys() - set(OURS))
+    return {"trials_before": trials, "runs": found, **compared(found)}
+
+
+def compared(found: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """Each of ours beside each peer: ratios of cycles a second, and of the processor time of a cycle."""
+    pairs = [(ours, peer) for ours in OURS for peer in sorted(found.keys() - set(OURS))]
+    rates = {kind: [run["cycles_per_s"] for run in runs] for kind, runs in found.items()}
+    least = {kind: min(run["cpu_ms"] for run in runs) for kind, runs in found.items()}
     return {
-        "trials_before": trials,
-        "runs": found,
         "median_of_the_turns_ratios": {
-            f"{kind} over {peer}": round(
-                median(
-                    ours["cycles_per_s"] / theirs["cycles_per_s"]
-                    for ours, theirs in zip(found[kind], found[peer], strict=False)
-                ),
-                1,
+            f"{ours} over {peer}": round(
+                median(a / b for a, b in zip(rates[ours], rates[peer], strict=False)), 1
             )
-            for kind in OURS
-            for peer in peers
+            for ours, peer in pairs
         },
         "our_slowest_over_their_fastest": {
-            f"{kind} over {peer}": round(
-                min(run["cycles_per_s"] for run in found[kind])
-                / max(run["cycles_per_s"] for run in found[peer]),
-                1,
-            )
-            for kind in OURS
-            for peer in peers
+            f"{ours} over {peer}": round(min(rates[ours]) / max(rates[peer]), 1) for ours, peer in pairs
         },
         "processor_time_of_a_cycle": {
-            f"{peer} over {kind}": round(
-                min(run["cpu_ms"] for run in found[peer]) / min(run["cpu_ms"] for run in found[kind]), 1
-            )
-            for kind in OURS
-            for peer in peers
+            f"{peer} over {ours}": round(least[peer] / least[ours], 1) for ours, peer in pairs
         },
     }
 
