@@ -4,7 +4,7 @@ import math
 
 import psycopg
 import pytest
-from sqlalchemy import Integer, cast, select
+from sqlalchemy import Integer, Text, cast, literal, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
@@ -129,7 +129,9 @@ async def test_a_rolled_back_step_leaves_neither_half(engine: AsyncEngine) -> No
 
         def dies(sent: Pipeline, *_: object) -> None:
             """Fails in the database, when all that comes before the exploit is written there."""
-            sent.run(compiled(select(cast("killed between the clone and the mutation", Integer))))
+            sent.run(
+                compiled(select(cast(literal("killed between the clone and the mutation", Text), Integer)))
+            )
 
         patch.setattr(exploits, "append", dies)
         with pytest.raises(psycopg.DataError, match="killed"):

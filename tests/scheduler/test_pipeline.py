@@ -42,7 +42,7 @@ ECHO = compiled(
         literal(7).label("seven"),
     )
 )
-FAIL = compiled(select(cast("no number", Integer).label("number")))
+FAIL = compiled(select(cast(literal("no number", Text), Integer).label("number")))
 SLOW = compiled(select(func.pg_sleep(30)))
 
 

@@ -30,13 +30,23 @@ from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 from sqlalchemy import Column, TableValuedAlias, bindparam, column, func
 from sqlalchemy.dialects.postgresql import JSON
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg, PGDialect_psycopg
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
 
+
+class _Compiler(PGCompiler_psycopg):
+    """Writes values that are always the same into the text: a plan that is made once may use partial indexes then."""
+
+    def visit_bindparam(self, bindparam: Any, *where: Any, **how: Any) -> Any:
+        always = {} if bindparam.required else {"literal_binds": True}
+        return super().visit_bindparam(bindparam, *where, **how | always)  # type: ignore[no-untyped-call]  # as below
+
+
 _DIALECT: Dialect = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]  # SQLAlchemy does not type it
+_DIALECT.statement_compiler = _Compiler
 
 Row = Mapping[str, object]
 Driver = psycopg.AsyncConnection[Any]
@@ -51,10 +61,8 @@ class Statement:
     text: bytes
     id: bytes
     """Its name on every connection on which it is prepared."""
-    constants: tuple[Any, ...]
-    """The values of $1, $2 and so on as they are sent, where they are always the same; None in the other places."""
-    places: Mapping[str, int]
-    """Where those are that it is run with, from 0."""
+    names: tuple[str, ...]
+    """What $1, $2 and so on are called."""
 
 
 _ids = count(1)
@@ -64,15 +72,8 @@ def compiled(query: ClauseElement) -> Statement:
     """Compile a statement once, for `Pipeline.run`."""
     text = query.compile(dialect=_DIALECT)
     assert isinstance(text, SQLCompiler)
-    always = {name: bind.value for bind, name in text.bind_names.items() if not bind.required}
     names = tuple(dict.fromkeys(text.positiontup or ()))
-    adapter = Transformer()
-    return Statement(
-        text=str(text).encode(),
-        id=b"headrace_%d" % next(_ids),
-        constants=tuple(_dumped(adapter, always[name]) if name in always else None for name in names),
-        places={name: place for place, name in enumerate(names) if name not in always},
-    )
+    return Statement(text=str(text).encode(), id=b"headrace_%d" % next(_ids), names=names)
 
 
 def given(columns: Mapping[str, Column[Any]]) -> TableValuedAlias:
@@ -212,18 +213,12 @@ def _say(
 
 def _parameters(driver: Driver, reply: Reply) -> Parameters:
     """Everything as text, whose type the statement says; bytes as they are."""
-    statement, values = reply.statement, reply.values
-    dumped = list(statement.constants)
-    if not dumped:
+    names = reply.statement.names
+    if not names:
         return None, None
-    formats = [Format.TEXT] * len(dumped)
     adapter = Transformer(driver)
-    for name, place in statement.places.items():
-        value = values[name]
-        dumped[place] = _dumped(adapter, value)
-        if isinstance(value, bytes):
-            formats[place] = Format.BINARY
-    return dumped, formats
+    dumped = [_dumped(adapter, reply.values[name]) for name in names]
+    return dumped, [Format.BINARY if isinstance(reply.values[name], bytes) else Format.TEXT for name in names]
 
 
 def _dumped(adapter: abc.Transformer, value: object) -> Any:

@@ -296,8 +296,8 @@ def decision(row: AnyRow) -> Decision:
     return Decision(action=row.action, next_milestone=row.next_milestone, reason=row.decision_reason)
 
 
-def rung_columns(study_id: int, entry: RungEntry, cursor: int) -> Columns:
-    """A row of `rung_result`; `cursor` is the event that recorded it."""
+def rung_columns(study_id: int, entry: RungEntry, cursor: int, promoted_cursor: int | None) -> Columns:
+    """A row of `rung_result`, with the event that recorded it, and that which let its trial go past it, if it did."""
     return {
         "study_id": study_id,
         "number": entry.number,
@@ -310,6 +310,7 @@ def rung_columns(study_id: int, entry: RungEntry, cursor: int) -> Columns:
         "checkpoint": checkpoint_columns(entry.checkpoint),
         "cost": asdict(entry.cost) if entry.cost else None,
         "cursor": cursor,
+        "promoted_cursor": promoted_cursor,
     }
 
 
@@ -325,6 +326,7 @@ RUNG_COLUMNS = (
     "checkpoint",
     "cost",
     "cursor",
+    "promoted_cursor",
 )
 
 

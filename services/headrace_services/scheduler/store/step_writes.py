@@ -107,13 +107,17 @@ class Writes:
 
     def _append_history(self, study_id: int, changes: Changes) -> None:
         self._insert(_REPORTS, (rows.report_columns(study_id, report) for report in changes.reports))
-        entries = (rows.rung_columns(study_id, change.entry, change.cursor) for change in changes.rungs)
-        self._insert(_RUNGS, entries)
-        promoted = (
-            {"g_study": study_id, "g_number": c.number, "g_rung": c.rung, "at": c.cursor}
-            for c in changes.promotions
+        past = {(change.number, change.rung): change.cursor for change in changes.promotions}
+        entries = (
+            rows.rung_columns(study_id, c.entry, c.cursor, past.pop((c.entry.number, c.entry.rung), None))
+            for c in changes.rungs
         )
-        self._guarded(_PROMOTE, promoted)
+        self._insert(_RUNGS, entries)  # with the promotions of those that it records
+        earlier = (
+            {"g_study": study_id, "g_number": number, "g_rung": rung, "at": cursor}
+            for (number, rung), cursor in past.items()
+        )
+        self._guarded(_PROMOTE, earlier)
 
     def _update_study(self, before: Study, after: Study) -> None:
         if after == before:
