@@ -228,17 +228,26 @@ def optuna_proxy(url: str, port: int) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def fill_optuna(storage: str, name: str, trials: int) -> None:
-    """Give a study complete trials, as its cycles leave them but for the pruner's notes; that favours Optuna."""
+    """Give a study complete trials as its cycles leave them: the first is made by one, the others are like it."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(study_name=name, storage=storage, direction="minimize")
-    ranges = {name: optuna.distributions.FloatDistribution(0.0, 1.0) for name in SPACE}
-    for _ in range(trials):
-        params = {name: random.random() for name in SPACE}
-        reported = dict.fromkeys(STEPS, LOSS)
+    optuna.create_study(study_name=name, storage=storage, direction="minimize")
+    if not trials:
+        return
+    optuna_cycle(optuna.storages.RDBStorage(storage), name)()
+    study = optuna.load_study(study_name=name, storage=storage)
+    (like,) = study.trials
+    assert like.intermediate_values == dict.fromkeys(STEPS, LOSS)
+    for _ in range(trials - 1):
         study.add_trial(
-            optuna.create_trial(params=params, distributions=ranges, intermediate_values=reported, value=LOSS)
+            optuna.create_trial(
+                params={name: random.random() for name in SPACE},
+                distributions=like.distributions,
+                intermediate_values=like.intermediate_values,
+                system_attrs=like.system_attrs,  # the pruner's notes
+                value=like.value,
+            )
         )
 
 

@@ -166,6 +166,19 @@ async def test_two_studies_with_one_free_slot_leave_it_to_the_one_with_the_great
     assert len(await query(engine, "SELECT id FROM lease WHERE live AND study_id = :s", s=heavy.id)) == 3
 
 
+async def test_a_study_that_is_asked_and_told_is_no_company(engine: AsyncEngine) -> None:
+    """It takes no slots: nobody need count the cluster to share it with one."""
+    await connect(engine, "w", 2)
+    await OneStudy(engine, "asked").create(template=None)
+    alone = await OneStudy(engine, "alone").create()
+    await alone.kick()
+    assert alone.cache is not None
+    assert not alone.cache.in_company
+    await OneStudy(engine, "working").create()
+    await alone.step(Kick())
+    assert alone.cache.in_company
+
+
 async def test_a_study_that_does_not_answer_does_not_hold_slots_up_for_ever(engine: AsyncEngine) -> None:
     await connect(engine, "w", 2)
     working = await OneStudy(engine, "working").create()

@@ -216,7 +216,7 @@ async def running_on(conn: AsyncConnection, worker_ids: Iterable[int]) -> tuple[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Others:
-    """The other active studies."""
+    """The other active studies that run on workers."""
 
     shares: tuple[Share, ...] = ()
     names: dict[int, str]
@@ -229,7 +229,7 @@ class AskedOthers:
     found: Reply
 
     def others(self) -> Others:
-        """The standing of every other active study."""
+        """The standing of every other active study that runs on workers."""
         shares = []
         for row in self.found.rows:
             standing = rows.standing(row.standing)
@@ -250,7 +250,7 @@ class AskedOthers:
 
 
 def ask_others(sent: Pipeline, study_id: int) -> AskedOthers:
-    """Ask for the standing of every other active study."""
+    """Ask for the standing of every other active study that runs on workers; one that is asked takes no slots."""
     return AskedOthers(sent.run(_OTHERS, study=study_id))
 
 
@@ -341,5 +341,6 @@ _OTHERS = compiled(
         _st.c.spec["resources"].as_string().label("resources"),
     )
     .where(text("state = 'ACTIVE'"), _st.c.id != bindparam("study", type_=BigInteger))  # as its index says it
+    .where(_st.c.spec["template"].as_string().is_not(None))
     .order_by(_st.c.id)
 )
