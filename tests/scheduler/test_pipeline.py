@@ -42,13 +42,13 @@ ECHO = compiled(
         literal(7).label("seven"),
     )
 )
-FAIL = compiled(select(cast(literal("no number", Text), Integer).label("number")))
+FAIL = compiled(select(cast(bindparam("said", type_=Text), Integer).label("number")))
 SLOW = compiled(select(func.pg_sleep(30)))
 
 
 Said = tuple[Statement, dict[str, object]]
 NOTED: Said = (REMEMBER, {"id": "a", "digest": b""})
-FAILING: Said = (FAIL, {})
+FAILING: Said = (FAIL, {"said": "no number"})
 
 
 async def say(conn: AsyncConnection, *said: Said, commits: bool = False) -> list[Reply]:

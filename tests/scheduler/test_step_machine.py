@@ -218,6 +218,16 @@ class StepMachine(RuleBasedStateMachine):
             fresh.policy.withdraw(row.number)
         assert fresh.policy.next_promotion() == self.site.cache.policy.next_promotion()
 
+    @invariant()
+    def a_promotion_is_filed_under_the_event_that_tells_of_it(self) -> None:
+        untold = self.query(
+            "SELECT r.number, r.rung FROM rung_result r LEFT JOIN event e"
+            " ON e.study_id = r.study_id AND e.cursor = r.promoted_cursor AND e.number = r.number"
+            " WHERE r.study_id = :study AND r.promoted_cursor IS NOT NULL"
+            " AND (e.cursor IS NULL OR r.promoted_cursor <= r.cursor)"
+        )
+        assert untold == []
+
     def teardown(self) -> None:
         if hasattr(self, "runner"):
             found = replay(self.site.spec, self.run(self.site.log()))

@@ -28,7 +28,7 @@ class StudyCache:
     kept: tuple[int, float] = (0, 0.0)
     """For a trial of how many slots it was last looked whether to keep them, and when by the database's clock."""
     in_company: bool = False
-    """Whether other studies were active when it was last looked."""
+    """Whether other studies ran on workers when it was last looked."""
     left_to: dict[int, float] = field(default_factory=dict)
     """Since when free slots are left to other studies that have not come for them; by the same clock."""
     next_number: int = 0

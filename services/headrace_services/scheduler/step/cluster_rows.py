@@ -38,7 +38,7 @@ def ask(sent: Pipeline, study_id: int, cache: StudyCache, limit: int) -> Surroun
 
 
 async def take_in(conn: AsyncConnection, state: StepState, asked: Surroundings) -> None:
-    """Offer the study the free slots, and note how the other active studies stand."""
+    """Offer the study the free slots, and note how the other active studies on workers stand."""
     spec = state.study.spec
     base = Request.of(spec.resources)
     found = asked.free.slots()

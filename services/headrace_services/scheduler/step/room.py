@@ -17,7 +17,7 @@ class Room:
     """The cluster as one study's step sees it."""
 
     others: tuple[Share, ...] = ()
-    """The other active studies."""
+    """The other active studies that run on workers."""
     names: dict[int, str] = field(default_factory=dict)
     totals: Totals = field(default_factory=lambda: Totals(gpu_milli=0, cpu_slots=0))
     devices: tuple[Slot, ...] | None = None

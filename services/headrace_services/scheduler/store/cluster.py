@@ -149,7 +149,7 @@ async def _kept(conn: AsyncConnection) -> dict[int, KeptView]:
 async def shares(conn: AsyncConnection) -> list[ShareView]:
     """What each active study has of the cluster, the one that goes first first."""
     async with pipeline(conn) as sent:
-        asked = placement.ask_others(sent, 0)
+        asked = placement.ask_active(sent)
     found = asked.others()
     if not found.shares:
         return []

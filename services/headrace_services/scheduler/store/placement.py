@@ -216,7 +216,7 @@ async def running_on(conn: AsyncConnection, worker_ids: Iterable[int]) -> tuple[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Others:
-    """The other active studies that run on workers."""
+    """Active studies."""
 
     shares: tuple[Share, ...] = ()
     names: dict[int, str]
@@ -224,12 +224,12 @@ class Others:
 
 @dataclass(frozen=True, slots=True)
 class AskedOthers:
-    """The other active studies on their way."""
+    """Active studies on their way."""
 
     found: Reply
 
     def others(self) -> Others:
-        """The standing of every other active study that runs on workers."""
+        """The standing of each."""
         shares = []
         for row in self.found.rows:
             standing = rows.standing(row.standing)
@@ -252,6 +252,11 @@ class AskedOthers:
 def ask_others(sent: Pipeline, study_id: int) -> AskedOthers:
     """Ask for the standing of every other active study that runs on workers; one that is asked takes no slots."""
     return AskedOthers(sent.run(_OTHERS, study=study_id))
+
+
+def ask_active(sent: Pipeline) -> AskedOthers:
+    """Ask for the standing of every active study."""
+    return AskedOthers(sent.run(_ACTIVE))
 
 
 @lru_cache(maxsize=1024)
@@ -335,12 +340,17 @@ _TOTALS = compiled(
     .where(_s.c.present, _w.c.connected, _w.c.expires_at > now)
     .group_by(_s.c.kind)
 )
-_OTHERS = compiled(
+_active = (
     select(
         *(_st.c.id, _st.c.name, _st.c.weight, _st.c.priority, _st.c.standing),
         _st.c.spec["resources"].as_string().label("resources"),
     )
-    .where(text("state = 'ACTIVE'"), _st.c.id != bindparam("study", type_=BigInteger))  # as its index says it
-    .where(_st.c.spec["template"].as_string().is_not(None))
+    .where(text("state = 'ACTIVE'"))  # as its index says it
     .order_by(_st.c.id)
+)
+_ACTIVE = compiled(_active)
+_OTHERS = compiled(
+    _active.where(
+        _st.c.id != bindparam("study", type_=BigInteger), _st.c.spec["template"].as_string().is_not(None)
+    )
 )

@@ -1,6 +1,6 @@
 """What a step reads, under the study's lock."""
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,7 +78,7 @@ def ask_rows(sent: Pipeline, study_id: int, leases: Collection[str], numbers: Co
         asked = replace(
             asked,
             leases=sent.run(_LEASES, study=study_id, ids=ids),
-            slots=_ask_slots(sent, ids),
+            slots=_ask_slots(sent, leases),
         )
     if numbers:
         asked = replace(asked, trials=sent.run(_TRIALS, study=study_id, numbers=sorted(numbers)))
@@ -181,11 +181,11 @@ async def slots_of(conn: AsyncConnection, lease_ids: Collection[str]) -> dict[st
 
 def ask_slots(sent: Pipeline, lease_ids: Collection[str]) -> AskedRows:
     """Ask for the slots that the named leases hold."""
-    return AskedRows(slots=_ask_slots(sent, sorted(lease_ids)) if lease_ids else None)
+    return AskedRows(slots=_ask_slots(sent, lease_ids) if lease_ids else None)
 
 
-def _ask_slots(sent: Pipeline, lease_ids: Sequence[str]) -> Reply:
-    return sent.run(_SLOTS_OF, [{"g_lease": lease_id} for lease_id in lease_ids])
+def _ask_slots(sent: Pipeline, lease_ids: Collection[str]) -> Reply:
+    return sent.run(_SLOTS_OF, [{"g_lease": lease_id} for lease_id in sorted(set(lease_ids))])
 
 
 _study = bindparam("study", type_=BigInteger)

@@ -108,6 +108,7 @@ class Writes:
     def _append_history(self, study_id: int, changes: Changes) -> None:
         self._insert(_REPORTS, (rows.report_columns(study_id, report) for report in changes.reports))
         past = {(change.number, change.rung): change.cursor for change in changes.promotions}
+        assert len(past) == len(changes.promotions), "a trial goes past a rung once"
         entries = (
             rows.rung_columns(study_id, c.entry, c.cursor, past.pop((c.entry.number, c.entry.rung), None))
             for c in changes.rungs
