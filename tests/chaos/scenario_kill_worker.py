@@ -155,6 +155,13 @@ def judged(
         for event in tables.events
         if event.kind == "trial_moved" and event.detail["action"] == "interrupt"
     }
+    over = {  # its last report came in before its worker was killed: there is nothing to requeue
+        (event.number, event.detail["epoch"])
+        for event in tables.events
+        if event.kind == "trial_moved"
+        and event.detail["action"] == "terminate"
+        and event.detail.get("termination_reason") == "TERMINATION_REASON_COMPLETED"
+    }
     waits: dict[str, list[float]] = {way: [] for way in WAYS}
     unseen = []
     latest: list[dict[str, Any]] = []
@@ -163,7 +170,7 @@ def judged(
             waits[way].append(interrupted[key] - moment)
             machine = watch.waited_s(moment, interrupted[key])
             latest.append({"way": way, "after_s": round(waits[way][-1], 2), "machine_waited": machine})
-        else:
+        elif key not in over:
             unseen.append(f"trial {key[0]} attempt {key[1]}, {way}")
     lost = ledger.lost_steps(tables)
     latest = sorted(latest, key=lambda kill: kill["after_s"], reverse=True)[:5]
@@ -188,6 +195,7 @@ def judged(
         "latest": latest,
         "sweeper_held_up": held_up,
         "not_requeued": unseen[:5],
+        "complete_by_then": len(over & (killing.killed_at.keys() - interrupted.keys())),
         "interruptions": sum(trial.interruptions for trial in tables.trials),
         "lost_steps_max": max(lost.values(), default=0),
         "rung_steps": RUNG,
