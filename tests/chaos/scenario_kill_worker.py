@@ -13,6 +13,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,23 @@ async def lasting_zombies() -> set[int]:
     return left
 
 
+def complete_by_then(
+    tables: ledger.Tables, killed_at: Mapping[tuple[int, int], tuple[float, str]]
+) -> set[tuple[int, int]]:
+    """The attempts that had reported the full budget when their worker was killed: there was nothing left to requeue.
+
+    A report that was on its way by then is given the time of a step; one that comes later excuses nothing.
+    """
+    budgets = {
+        (report.number, report.epoch): report.time.timestamp()
+        for report in tables.reports
+        if report.step == RUNGS[-1]
+    }
+    return {
+        key for key, (moment, _) in killed_at.items() if key in budgets and budgets[key] <= moment + STEP_S
+    }
+
+
 def judged(
     tables: ledger.Tables, killing: Executioner, workers: int, left: int, watch: MachineWatch, held_up: int
 ) -> dict[str, Any]:
@@ -155,13 +173,7 @@ def judged(
         for event in tables.events
         if event.kind == "trial_moved" and event.detail["action"] == "interrupt"
     }
-    over = {  # its last report came in before its worker was killed: there is nothing to requeue
-        (event.number, event.detail["epoch"])
-        for event in tables.events
-        if event.kind == "trial_moved"
-        and event.detail["action"] == "terminate"
-        and event.detail.get("termination_reason") == "TERMINATION_REASON_COMPLETED"
-    }
+    complete = complete_by_then(tables, killing.killed_at)
     waits: dict[str, list[float]] = {way: [] for way in WAYS}
     unseen = []
     latest: list[dict[str, Any]] = []
@@ -170,7 +182,7 @@ def judged(
             waits[way].append(interrupted[key] - moment)
             machine = watch.waited_s(moment, interrupted[key])
             latest.append({"way": way, "after_s": round(waits[way][-1], 2), "machine_waited": machine})
-        elif key not in over:
+        elif key not in complete:
             unseen.append(f"trial {key[0]} attempt {key[1]}, {way}")
     lost = ledger.lost_steps(tables)
     latest = sorted(latest, key=lambda kill: kill["after_s"], reverse=True)[:5]
@@ -195,7 +207,7 @@ def judged(
         "latest": latest,
         "sweeper_held_up": held_up,
         "not_requeued": unseen[:5],
-        "complete_by_then": len(over & (killing.killed_at.keys() - interrupted.keys())),
+        "complete_by_then": len(complete - interrupted.keys()),
         "interruptions": sum(trial.interruptions for trial in tables.trials),
         "lost_steps_max": max(lost.values(), default=0),
         "rung_steps": RUNG,

@@ -42,7 +42,7 @@ class _Compiler(PGCompiler_psycopg):
 
     def visit_bindparam(self, bindparam: Any, *where: Any, **how: Any) -> Any:
         always = {} if bindparam.required else {"literal_binds": True}
-        return super().visit_bindparam(bindparam, *where, **how | always)  # type: ignore[no-untyped-call]  # as below
+        return super().visit_bindparam(bindparam, *where, **how | always)  # type: ignore[no-untyped-call]  # untyped
 
 
 _DIALECT: Dialect = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]  # SQLAlchemy does not type it
