@@ -21,7 +21,7 @@ from headrace_services.scheduler.arrivals import Kick
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.submissions import Settled, Submission
 from headrace_services.scheduler.step.transaction import StepResult, run_step
-from headrace_services.scheduler.store.database import is_away, is_conflict, transaction
+from headrace_services.scheduler.store.database import KeptConnection, is_away, is_conflict
 from headrace_services.scheduler.store.step_writes import is_stale_copy
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class StudyRunner:
 
     def __init__(self, engine: AsyncEngine, study_id: int, committed: Committed) -> None:
         self.study_id = study_id
-        self._engine = engine
+        self._connection = KeptConnection(engine)
         self._committed = committed
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(MAX_QUEUE)
         self._in_turn = asyncio.Lock()
@@ -121,6 +121,7 @@ class StudyRunner:
         finally:
             while not self._queue.empty():
                 self._forget([self._queue.get_nowait()])
+            await self._connection.give_back()
 
     async def _run_steps(self) -> None:
         while True:
@@ -136,6 +137,7 @@ class StudyRunner:
                 self._forget(batch)
                 if self._queue.empty():
                     self.idle.set()
+                    await self._connection.give_back()
 
     async def _run_batch(self, batch: list[_Waiting]) -> None:
         try:
@@ -157,6 +159,11 @@ class StudyRunner:
             self.kick()
 
     async def _step(self, submissions: Sequence[Submission]) -> StepResult:
+        try:
+            return await self._transact(submissions)
+        except Exception as error:  # seldom; tenacity takes a while even where the first attempt succeeds
+            if not (_is_away(error) or _lost_a_race(error)):
+                raise
         async for attempt in self._away:
             with attempt:
                 async for turn in self._lost:
@@ -166,7 +173,7 @@ class StudyRunner:
 
     async def _transact(self, submissions: Sequence[Submission]) -> StepResult:
         cache, self._cache = self._cache, None
-        async with transaction(self._engine) as conn:
+        async with self._connection as conn:
             result = await run_step(conn, self.study_id, submissions, cache)
         self._cache = result.cache
         return result

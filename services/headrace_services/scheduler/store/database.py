@@ -1,13 +1,18 @@
 """Connections: the engine, and which of its errors mean that the database is away."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from types import TracebackType
+from typing import Any
 
+import msgspec
 import psycopg
+from psycopg.pq import TransactionStatus
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import QueuePool
 
 from headrace.errors import DatabaseUnavailableError, InvalidFieldError, Violation
 
@@ -66,6 +71,7 @@ def open_engine(url: str, *, pool_size: int = POOL_SIZE) -> AsyncEngine:
         pool_use_lifo=True,  # so that a quiet replica works on one connection, whose statements are prepared
         pool_timeout=30,
         pool_recycle=1800,
+        json_deserializer=msgspec.json.decode,
         connect_args={
             "connect_timeout": 5,
             "client_encoding": "utf8",
@@ -103,3 +109,62 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         if is_away(error) and not is_conflict(error):
             raise DatabaseUnavailableError("the database does not answer") from error
         raise
+
+
+class KeptConnection:
+    """A connection for transactions that follow each other closely, each of which is a block under `async with`.
+
+    The first one takes it from the pool, which costs SQLAlchemy as much as Postgres needs for a small statement. It is
+    kept while blocks end their transactions themselves (`store.pipeline` commits behind the last statement) and the
+    pool has more for others; a block that fails, or leaves its transaction open, ends with it as `transaction` does.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._transaction: AbstractAsyncContextManager[AsyncConnection, bool | None] | None = None
+        self._conn: AsyncConnection | None = None
+
+    async def __aenter__(self) -> AsyncConnection:
+        """Begin a block. Raises DatabaseUnavailableError where the database is away."""
+        if self._conn is None:
+            begun = transaction(self._engine)
+            self._conn = await begun.__aenter__()
+            self._transaction = begun
+        return self._conn
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End a block. Raises DatabaseUnavailableError for errors that say that the database is away."""
+        assert self._conn is not None
+        if error is not None or self._is_open() or not _has_more(self._engine):
+            await self._leave(kind, error, trace)
+
+    async def give_back(self) -> None:
+        """Let others have the connection, where one is kept."""
+        with suppress(DatabaseUnavailableError):  # everything on it was committed
+            await self._leave(None, None, None)
+
+    async def _leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        begun, self._transaction, self._conn = self._transaction, None, None
+        if begun is not None:
+            await begun.__aexit__(kind, error, trace)
+
+    def _is_open(self) -> bool:
+        assert self._conn is not None
+        return driver_of(self._conn).info.transaction_status != TransactionStatus.IDLE
+
+
+def driver_of(conn: AsyncConnection) -> psycopg.AsyncConnection[Any]:
+    """Psycopg's connection below SQLAlchemy's, which has begun already."""
+    assert conn.sync_connection is not None
+    driver = conn.sync_connection.connection.driver_connection
+    assert isinstance(driver, psycopg.AsyncConnection)
+    return driver
+
+
+def _has_more(engine: AsyncEngine) -> bool:
+    assert isinstance(engine.pool, QueuePool)
+    return engine.pool.checkedout() < engine.pool.size()

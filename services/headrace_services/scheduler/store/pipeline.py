@@ -11,16 +11,15 @@ Every statement is prepared once on a connection, under a name of its own, and s
 transaction that is rolled back takes no prepared statement with it.
 """
 
-import json
 from collections import namedtuple
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import msgspec
 import psycopg
 from psycopg import abc
 from psycopg.adapt import PyFormat, Transformer
@@ -35,6 +34,8 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
+
+from headrace_services.scheduler.store.database import driver_of
 
 
 class _Compiler(PGCompiler_psycopg):
@@ -65,6 +66,18 @@ class Statement:
     """What $1, $2 and so on are called."""
 
 
+def as_json(value: object) -> str:
+    """Any JSON value. A number that is not finite, which the rows spell as text, would be null."""
+    return _encoder.encode(value).decode()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float):  # numpy's are floats
+        return float(value)
+    raise TypeError(f"{type(value).__name__} has no JSON")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_plain)
 _ids = count(1)
 
 
@@ -101,8 +114,7 @@ class Reply:
             (driver, result), self._unread = self._unread, None
             adapter = Transformer(driver)
             adapter.set_pgresult(result)
-            columns = tuple((result.fname(place) or b"").decode() for place in range(result.nfields))
-            self._rows = adapter.load_rows(0, self.count, _row_type(columns)._make)
+            self._rows = adapter.load_rows(0, self.count, _maker(self.statement, result))
         return self._rows
 
     def take(self, driver: Driver, result: PGresult) -> None:
@@ -129,7 +141,7 @@ class Pipeline:
     def run(self, statement: Statement, rows: Sequence[Row] | None = None, /, **values: object) -> Reply:
         """Add a statement. They run in the order in which they were added."""
         if rows is not None:
-            values["rows"] = json.dumps(rows, separators=(",", ":"), allow_nan=False)
+            values["rows"] = as_json(rows)
         reply = Reply(statement, values)
         self.replies.append(reply)
         return reply
@@ -148,8 +160,7 @@ async def pipeline(conn: AsyncConnection) -> AsyncIterator[Pipeline]:
     asked = Pipeline()
     yield asked
     if asked.replies or asked.commits:
-        driver = (await conn.get_raw_connection()).driver_connection
-        assert isinstance(driver, psycopg.AsyncConnection)
+        driver = driver_of(conn)
         async with driver.lock:
             await driver.wait(_talk(driver, asked))
 
@@ -233,9 +244,17 @@ def _dumped(adapter: abc.Transformer, value: object) -> Any:
     return adapter.dump_sequence([value], [PyFormat.TEXT])[0]
 
 
-@lru_cache(maxsize=1024)
-def _row_type(columns: tuple[str, ...]) -> Any:
-    return namedtuple("Row", columns)
+_makers: dict[bytes, Callable[[Sequence[Any]], Any]] = {}
+
+
+def _maker(statement: Statement, result: PGresult) -> Callable[[Sequence[Any]], Any]:
+    """What makes a row of its values; the columns of a statement are always the same."""
+    maker = _makers.get(statement.id)
+    if maker is None:
+        columns = ((result.fname(place) or b"").decode() for place in range(result.nfields))
+        row_type: Any = namedtuple("Row", columns)
+        maker = _makers[statement.id] = row_type._make
+    return maker
 
 
 def _leave(pgconn: PGconn) -> None:

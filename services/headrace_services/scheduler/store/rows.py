@@ -51,7 +51,7 @@ def study(row: AnyRow, spec: StudySpec | None = None) -> Study:
         create_time=row.create_time,
         end_time=row.end_time,
         standing=standing(row.standing),
-        now_s=float(getattr(row, "now_s", 0.0)),
+        now_s=getattr(row, "now_s", 0.0),
         leaving={
             lease_id: Leaving(for_study_id=asker, at_report=at_report, why=why)
             for lease_id, (asker, at_report, why) in (getattr(row, "leaving", None) or {}).items()

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ARRAY, BigInteger, Text, and_, any_, bindparam, func, select, text, tuple_
+from sqlalchemy import ARRAY, BigInteger, Double, Text, and_, any_, bindparam, cast, func, select, text, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec import StudySpec
@@ -200,7 +200,7 @@ def _locking(*columns: Any) -> Statement:
     )
     query = select(
         *columns,
-        func.extract("epoch", now).label("now_s"),
+        cast(func.extract("epoch", now), Double).label("now_s"),
         select(asked).where(lv.c.study_id == _study).scalar_subquery().label("leaving"),
     )
     return compiled(query.where(tables.study.c.id == _study).with_for_update(of=tables.study))
