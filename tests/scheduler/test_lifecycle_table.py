@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert, text, update
+from sqlalchemy import insert, select, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -97,7 +97,8 @@ async def test_the_database_refuses_every_other_move(engine: AsyncEngine) -> Non
                 await conn.execute(update(tables.trial).values(**values))
 
 
-async def test_a_trial_begins_pending(engine: AsyncEngine) -> None:
+@pytest.mark.parametrize("state", State)
+async def test_a_trial_begins_pending_or_launched(engine: AsyncEngine, state: State) -> None:
     async with engine.connect() as conn:
         study = (
             insert(tables.study)
@@ -105,9 +106,14 @@ async def test_a_trial_begins_pending(engine: AsyncEngine) -> None:
             .returning(tables.study.c.id)
         )
         study_id = (await conn.execute(study)).scalar_one()
-        shape = {**SHAPES[State.RUNNING], "study_id": study_id, "number": 0, "params": {}}
-        with pytest.raises(IntegrityError, match="a trial begins PENDING"):
-            await conn.execute(insert(tables.trial).values(state="RUNNING", **shape))
+        shape = {**SHAPES[state], "study_id": study_id, "number": 0, "params": {}}
+        begin = insert(tables.trial).values(state=state.value, **shape)
+        if state in (State.PENDING, State.RUNNING):
+            await conn.execute(begin)
+            assert (await conn.execute(select(tables.trial.c.state))).scalar_one() == state
+        else:
+            with pytest.raises(IntegrityError, match=f"a trial begins PENDING, or launched, not {state}"):
+                await conn.execute(begin)
 
 
 BROKEN_ROWS = {

@@ -1,5 +1,7 @@
 """The copies of rows that a step goes by: what guards them, and what is kept of the trials that could start."""
 
+import asyncio
+
 import psycopg
 import pytest
 from sqlalchemy import update
@@ -11,7 +13,6 @@ from headrace_services.scheduler.records import Trial
 from headrace_services.scheduler.step import live
 from headrace_services.scheduler.step.runner import StudyRunner
 from headrace_services.scheduler.step.submissions import Submission
-from headrace_services.scheduler.step.transaction import StepResult
 from headrace_services.scheduler.store import step_reads, tables
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.step_writes import is_stale_copy
@@ -42,13 +43,14 @@ async def test_a_runner_reads_anew_where_its_copy_was_stale(engine: AsyncEngine)
     site = await StudySite(engine, make_spec()).create()
     await site.connect(slots=1)
     (lease,) = await site.kick()
-    done: list[StepResult] = []
-    runner = StudyRunner(engine, site.study_id, lambda _, result: done.append(result))
+    runner = StudyRunner(engine, site.study_id, lambda *_: None)
     runner._cache = site.cache
     await change_behind(site, engine)
-    result = await runner._step([Submission(arrival=site.report(lease, 1, 0.5))])
-    (settled,) = result.settled
+    task = asyncio.create_task(runner.run())
+    settled = await runner.submit(Submission(arrival=site.report(lease, 1, 0.5)))
     assert isinstance(settled.outcome, Accepted)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
     trial = await site.trial(0)
     assert (trial.epoch, trial.step) == (7, 1)
 

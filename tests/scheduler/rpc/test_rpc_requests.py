@@ -1,17 +1,15 @@
 """Repeated requests: the same answer byte for byte, other content refused, and one change however many arrive."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import psycopg
 import pytest
 from rpc_site import RpcSite, make_spec
 from sqlalchemy import func, select
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from headrace.errors import (
-    DatabaseUnavailableError,
     HeadraceError,
     LeaseStaleError,
     RequestIdReusedError,
@@ -21,8 +19,8 @@ from headrace.spec import to_proto
 from headrace.v1 import spec_pb2
 from headrace.v1 import study_pb2 as pb
 from headrace_services.scheduler.step import runner
+from headrace_services.scheduler.step.transaction import StepResult, run_step
 from headrace_services.scheduler.store import tables
-from headrace_services.scheduler.store.database import transaction
 
 Make = Callable[[RpcSite], Awaitable[tuple[Any, Any]]]
 
@@ -191,16 +189,15 @@ async def test_a_commit_that_nobody_heard_of_is_not_made_again(
     before = (await site.study()).status.pending
     lost = 0
 
-    @asynccontextmanager
-    async def deaf(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    async def deaf(*arguments: Any) -> StepResult:
         nonlocal lost
-        async with transaction(engine) as conn:
-            yield conn
+        result = await run_step(*arguments)
         if lost < 2:
             lost += 1
-            raise DatabaseUnavailableError("the connection broke after the commit")
+            raise psycopg.OperationalError("the connection broke after the commit")
+        return result
 
-    monkeypatch.setattr(runner, "transaction", deaf)
+    monkeypatch.setattr(runner, "run_step", deaf)
     message, _ = await _add(site)
     added = await site.call("AddTrials", with_id(message, request_id))
     assert lost == 2

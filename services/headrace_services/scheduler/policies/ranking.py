@@ -9,8 +9,8 @@ it, once; what a plain result says besides is the same for all of a rung.
 """
 
 import math
-from dataclasses import dataclass
 
+from msgspec import Struct
 from sortedcontainers import SortedList
 
 from headrace_services.scheduler.policies.protocol import RungResult
@@ -19,8 +19,7 @@ Entry = tuple[int, float, int, int]
 """(1 without a finite value, signed value, arrival, trial): the natural order of these is the order of ranks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Struct, frozen=True, kw_only=True):
     """Where a result stands. `rank` breaks ties by arrival; `level` is 1 + the number of strictly better ones."""
 
     rank: int

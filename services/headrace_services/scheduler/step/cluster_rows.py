@@ -1,7 +1,6 @@
 """The part of a step's transaction that concerns the cluster: what it reads of others, and what it tells them."""
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.arrivals import Vacation
@@ -17,8 +16,7 @@ KEEP_EVERY_S = 1.0
 """A study whose trial fits nowhere looks this often, on a replica, whether slots are to be kept for it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True, kw_only=True):
     """What placing has to know of the cluster, on its way."""
 
     free: placement.AskedSlots

@@ -6,8 +6,8 @@ the writes; one that shows rows is made of them as the step leaves them.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import HeadraceError
@@ -16,8 +16,7 @@ from headrace_services.scheduler.store import requests
 from headrace_services.scheduler.store.trials import TrialView
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class Shown(Struct, frozen=True, kw_only=True):
     """What an answer may show: the rows as the step leaves them."""
 
     conn: AsyncConnection
@@ -27,8 +26,7 @@ class Shown:
 Respond = Callable[[Outcome, Shown | None], Awaitable[bytes]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class Submission(Struct, frozen=True, kw_only=True):
     """An arrival, and for a user's command the request that it came in."""
 
     arrival: Arrival
@@ -39,8 +37,7 @@ class Submission:
     """The trials that the answer shows; None where it is made of the outcome alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class Settled(Struct, frozen=True, kw_only=True):
     """What became of a submission."""
 
     outcome: Outcome | HeadraceError

@@ -7,10 +7,10 @@ commit; an answer that shows rows as the step leaves them takes a third wait, to
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 
+from msgspec import Struct
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import HeadraceError, StudyNotFoundError
@@ -46,8 +46,7 @@ _STARTS = (Kick, Proposed, AddTrials, ResumeStudy, ResumeTrial)
 """What lets trials start where there are free slots."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
+class StepResult(Struct, frozen=True, kw_only=True):
     """What a committed step leaves to do."""
 
     settled: tuple[Settled, ...]
@@ -213,8 +212,7 @@ async def _load_slots(conn: AsyncConnection, state: StepState) -> None:
     state.slots.update(await step_reads.slots_of(conn, missing))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ahead:
+class _Ahead(Struct, frozen=True, kw_only=True):
     """What placing will need, asked for before it is known that anything is to be placed."""
 
     cluster: cluster_rows.Surroundings

@@ -251,8 +251,8 @@ def _maker(statement: Statement, result: PGresult) -> Callable[[Sequence[Any]], 
     """What makes a row of its values; the columns of a statement are always the same."""
     maker = _makers.get(statement.id)
     if maker is None:
-        columns = ((result.fname(place) or b"").decode() for place in range(result.nfields))
-        row_type: Any = namedtuple("Row", columns)
+        columns = [(result.fname(place) or b"").decode() for place in range(result.nfields)]
+        row_type: Any = namedtuple("Row", columns)  # type: ignore[misc]  # the names are what Postgres says
         maker = _makers[statement.id] = row_type._make
     return maker
 

@@ -7,10 +7,10 @@ are right over time, not at every instant (decision 0022), while what a device c
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
+from msgspec import Struct
 from sqlalchemy import (
     ARRAY,
     BigInteger,
@@ -82,8 +82,7 @@ async def free_slots(conn: AsyncConnection, request: Request, limit: int) -> lis
     return asked.slots()
 
 
-@dataclass(frozen=True, slots=True)
-class AskedSlots:
+class AskedSlots(Struct, frozen=True):
     """Slots on their way."""
 
     found: Reply
@@ -214,16 +213,14 @@ async def running_on(conn: AsyncConnection, worker_ids: Iterable[int]) -> tuple[
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Others:
+class Others(Struct, frozen=True, kw_only=True):
     """Active studies."""
 
     shares: tuple[Share, ...] = ()
     names: dict[int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class AskedOthers:
+class AskedOthers(Struct, frozen=True):
     """Active studies on their way."""
 
     found: Reply
@@ -271,8 +268,7 @@ async def totals(conn: AsyncConnection) -> Totals:
     return asked.totals()
 
 
-@dataclass(frozen=True, slots=True)
-class AskedTotals:
+class AskedTotals(Struct, frozen=True):
     """A count of the cluster's slots on its way."""
 
     found: Reply

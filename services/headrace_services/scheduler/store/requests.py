@@ -2,10 +2,10 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 
 from google.protobuf.message import Message
+from msgspec import Struct
 from sqlalchemy import ARRAY, LargeBinary, Text, any_, bindparam, delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -17,8 +17,7 @@ KEPT_FOR = timedelta(days=1)
 MAX_ID_LENGTH = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """A mutating call: the caller's id, the method, and a digest of what it asks."""
 
     id: str
@@ -26,8 +25,7 @@ class Request:
     digest: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """What a request was answered with."""
 
     method: str
@@ -64,8 +62,7 @@ async def answered(conn: AsyncConnection, requests: Sequence[Request]) -> dict[s
     return asked.answers()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedAnswers:
+class AskedAnswers(Struct, frozen=True, kw_only=True):
     """Answers on their way."""
 
     found: Reply | None

@@ -1,10 +1,24 @@
 """What a step reads, under the study's lock."""
 
 from collections.abc import AsyncIterator, Collection, Iterable
-from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ARRAY, BigInteger, Double, Text, and_, any_, bindparam, cast, func, select, text, tuple_
+from msgspec import Struct
+from msgspec.structs import replace
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Double,
+    Text,
+    and_,
+    any_,
+    bindparam,
+    cast,
+    func,
+    select,
+    text,
+    tuple_,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec import StudySpec
@@ -27,8 +41,7 @@ async def lock_study(conn: AsyncConnection, study_id: int, spec: StudySpec | Non
     return ask.study()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedStudy:
+class AskedStudy(Struct, frozen=True, kw_only=True):
     """A study on its way."""
 
     spec: StudySpec | None
@@ -46,8 +59,7 @@ def ask_study(sent: Pipeline, study_id: int, spec: StudySpec | None) -> AskedStu
     return AskedStudy(spec=spec, found=found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedRows:
+class AskedRows(Struct, frozen=True, kw_only=True):
     """Trials and leases on their way."""
 
     leases: Reply | None = None

@@ -24,6 +24,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    or_,
     select,
     text,
     update,
@@ -56,10 +57,12 @@ class Writes:
     async def write(self, before: Study, after: Study, changes: Changes) -> None:
         """Add everything that a step changed. The order keeps every constraint satisfied in between, and what a
         lease reported before the time at which the next one is granted."""
-        self._insert(_CREATE_TRIALS, map(_created, changes.created))
+        created, moved = _folded(changes)
+        self._insert(_CREATE_TRIALS, map(_created, created))
         self._append_history(after.id, changes)
-        self._end_and_grant_leases(changes)
-        async for trials in _by_turns(changes.trials):
+        self._guarded(_UPDATE_LEASES, map(_progress, changes.updated.values()))
+        self._insert(_GRANT_LEASES, map(_granted, changes.granted.values()))
+        async for trials in _by_turns(moved):
             self._move_trials(trials)
         self._move_slots(changes)
         logged = list(enumerate(changes.events, start=before.cursor + 1))
@@ -77,32 +80,24 @@ class Writes:
         if listed := list(values):
             self._pipeline.run(statement, listed, expected=len(listed))
 
-    def _end_and_grant_leases(self, changes: Changes) -> None:
-        going = (lease for lease in changes.updated.values() if lease.live)
-        ended = (lease for lease in changes.updated.values() if not lease.live)
-        self._guarded(_CONTINUE_LEASES, map(_progress, going))
-        self._guarded(_END_LEASES, map(_progress, ended))
-        self._insert(_GRANT_LEASES, map(_granted, changes.granted.values()))
-
     def _move_trials(self, changes: Sequence[TrialChange]) -> None:
         for wave in _waves(changes):
-            progress, moves, ends = list[Columns](), list[Columns](), list[Columns]()
+            progress, moves = list[Columns](), list[Columns]()
             for change in wave:
                 if rows.is_progress(change.before, change.after):
                     progress.append(_guards(change) | rows.progress_columns(change.after))
-                elif change.after.state is State.TERMINATED:
-                    columns = rows.trial_columns(change.after) | {"end_cursor": change.cursor}
-                    ends.append(_guards(change) | columns)
                 else:
-                    moves.append(_guards(change) | rows.trial_columns(change.after))
+                    ends = change.after.state is State.TERMINATED
+                    end = {"end_cursor": change.cursor if ends else None}
+                    moves.append(_guards(change) | rows.trial_columns(change.after) | end)
             self._guarded(_PROGRESS_TRIALS, progress)
             self._guarded(_MOVE_TRIALS, moves)
-            self._guarded(_END_TRIALS, ends)
 
     def _move_slots(self, changes: Changes) -> None:
-        self._insert(_VACATE_SLOTS, _placed(changes.vacated))
+        left = {key: lease for key, lease in changes.vacated.items() if key not in changes.occupied}
+        self._insert(_VACATE_SLOTS, map(_vacated, left.items()))
         self._guarded(_SHARE_SLOTS, _parts(changes.shared))
-        self._guarded(_OCCUPY_SLOTS, _placed(changes.occupied))
+        self._guarded(_OCCUPY_SLOTS, (_occupied(key, changes) for key in changes.occupied))
 
     def _append_history(self, study_id: int, changes: Changes) -> None:
         self._insert(_REPORTS, (rows.report_columns(study_id, report) for report in changes.reports))
@@ -139,16 +134,7 @@ async def _by_turns(changes: Sequence[T]) -> AsyncIterator[Sequence[T]]:
 
 
 def _created(trial: Trial) -> Columns:
-    return {
-        "study_id": trial.study_id,
-        "number": trial.number,
-        "state": State.PENDING.value,
-        "params": trial.params,
-        "baseline": trial.baseline,
-        "bracket": trial.bracket,
-        "generation": trial.generation,
-        "milestone": trial.milestone,
-    }
+    return {name: getattr(trial, name) for name in _IDENTITY} | rows.trial_columns(trial)
 
 
 def _granted(lease: Lease) -> Columns:
@@ -157,12 +143,24 @@ def _granted(lease: Lease) -> Columns:
 
 
 def _progress(lease: Lease) -> Columns:
-    return {"g_lease": lease.id, "last_sequence": lease.last_sequence, "step": lease.step}
+    return {
+        "g_lease": lease.id,
+        "last_sequence": lease.last_sequence,
+        "step": lease.step,
+        "live": lease.live,
+    }
 
 
-def _placed(slots: dict[tuple[int, int], str]) -> Iterable[Columns]:
-    for (worker, index), lease in slots.items():
-        yield {"g_worker": worker, "g_index": index, "lease": lease}
+def _vacated(held: tuple[tuple[int, int], str]) -> Columns:
+    (worker, index), lease = held
+    return {"g_worker": worker, "g_index": index, "g_lease": lease}
+
+
+def _occupied(key: tuple[int, int], changes: Changes) -> Columns:
+    """A slot that a lease gets, perhaps from one that ends in the same step."""
+    worker, index = key
+    before = changes.vacated.get(key)
+    return {"g_worker": worker, "g_index": index, "g_lease": before, "lease": changes.occupied[key]}
 
 
 def _parts(slots: dict[tuple[int, int], tuple[int, int]]) -> Iterable[Columns]:
@@ -178,6 +176,22 @@ def _guards(change: TrialChange) -> Columns:
         "g_epoch": change.before.epoch,
         "g_state": change.before.state.value,
     }
+
+
+def _folded(changes: Changes) -> tuple[list[Trial], Sequence[TrialChange]]:
+    """The new trials as they are after they were launched, where the step that created them did so; and what is left
+    to change after that."""
+    if not changes.created:
+        return [], changes.trials
+    new = {trial.number: trial for trial in changes.created}
+    left = list[TrialChange]()
+    for change in changes.trials:
+        number = change.after.number
+        if new.get(number) is change.before and change.after.state in (State.PENDING, State.RUNNING):
+            new[number] = change.after
+        else:
+            left.append(change)
+    return list(new.values()), left
 
 
 def _waves(changes: Sequence[TrialChange]) -> list[list[TrialChange]]:
@@ -237,8 +251,12 @@ _LEASE_COLUMNS = (
     "memory_bytes",
     "model",
 )
+_IDENTITY = ("study_id", "number", "params", "baseline", "bracket", "generation")
 _CREATE_TRIALS = _inserting(
-    tables.trial, "study_id", "number", "state", "params", "baseline", "bracket", "generation", "milestone"
+    tables.trial,
+    *_IDENTITY,
+    *rows.TRIAL_COLUMNS,
+    start_time=lambda new: case((new.epoch > 0, now)),
 )
 _GRANT_LEASES = _inserting(tables.lease, *_LEASE_COLUMNS, expires_at=lambda new: now + _seconds(new.ttl_s))
 _REPORTS = _inserting(tables.report, *rows.REPORT_COLUMNS)
@@ -246,48 +264,64 @@ _RUNGS = _inserting(tables.rung_result, *rows.RUNG_COLUMNS)
 _EVENTS = _inserting(tables.event, *rows.EVENT_COLUMNS)
 
 
-def _updating_leases(**values: Any) -> Statement:
+def _updating_leases() -> Statement:
     le = tables.lease
-    new = given({"g_lease": le.c.id, "last_sequence": le.c.last_sequence, "step": le.c.step})
+    changed = {"last_sequence": le.c.last_sequence, "step": le.c.step, "live": le.c.live}
+    new = given({"g_lease": le.c.id} | changed)
     query = update(le).where(le.c.id == new.c.g_lease, le.c.live)
-    changed = {"last_sequence": new.c.last_sequence, "step": new.c.step}
-    return _guarding(query.values(**changed, expires_at=now + _seconds(le.c.ttl_s), **values))
+    values = {name: new.c[name] for name in changed}
+    end = case((~new.c.live, now))
+    return _guarding(query.values(**values, expires_at=now + _seconds(le.c.ttl_s), end_time=end))
 
 
-_CONTINUE_LEASES = _updating_leases()
-_END_LEASES = _updating_leases(live=False, end_time=now)
+_UPDATE_LEASES = _updating_leases()
 
 
-def _updating_trials(names: Iterable[str], *, ends: bool = False) -> Statement:
+def _updating_trials(*names: str) -> Statement:
     t = tables.trial
     guards = {"g_study": t.c.study_id, "g_number": t.c.number, "g_epoch": t.c.epoch, "g_state": t.c.state}
-    changed = [*names, "end_cursor"] if ends else list(names)
-    new = given(guards | {name: t.c[name] for name in changed})
+    new = given(guards | {name: t.c[name] for name in names})
     query = update(t).where(*(of == new.c[name] for name, of in guards.items()))
-    values: dict[str, Any] = {name: new.c[name] for name in changed}
+    values: dict[str, Any] = {name: new.c[name] for name in names}
     if "epoch" in values:
         values["start_time"] = func.coalesce(t.c.start_time, case((new.c.epoch > 0, now)))
-    if ends:
-        values["end_time"] = now
+    if "end_cursor" in values:
+        values["end_time"] = case((new.c.end_cursor.is_not(None), now))
     return _guarding(query.values(values))
 
 
-_PROGRESS_TRIALS = _updating_trials(rows.PROGRESS_COLUMNS)
-_MOVE_TRIALS = _updating_trials(rows.TRIAL_COLUMNS)
-_END_TRIALS = _updating_trials(rows.TRIAL_COLUMNS, ends=True)
+_PROGRESS_TRIALS = _updating_trials(*rows.PROGRESS_COLUMNS)
+_MOVE_TRIALS = _updating_trials(*rows.TRIAL_COLUMNS, "end_cursor")
 
 
-def _updating_slots(*, vacate: bool) -> Statement:
+def _vacating_slots() -> Statement:
     s = tables.slot
-    here = given({"g_worker": s.c.worker_id, "g_index": s.c.index, "lease": s.c.lease_id})
+    here = given({"g_worker": s.c.worker_id, "g_index": s.c.index, "g_lease": s.c.lease_id})
     query = update(s).where(s.c.worker_id == here.c.g_worker, s.c.index == here.c.g_index)
-    if vacate:
-        return compiled(query.where(s.c.lease_id == here.c.lease).values(lease_id=None))
-    return _guarding(query.where(s.c.lease_id.is_(None), s.c.shared_milli == 0).values(lease_id=here.c.lease))
+    return compiled(query.where(s.c.lease_id == here.c.g_lease).values(lease_id=None))
 
 
-_VACATE_SLOTS = _updating_slots(vacate=True)
-_OCCUPY_SLOTS = _updating_slots(vacate=False)
+def _occupying_slots() -> Statement:
+    s = tables.slot
+    here = given(
+        {
+            "g_worker": s.c.worker_id,
+            "g_index": s.c.index,
+            "g_lease": s.c.lease_id,
+            "lease": s.c.lease_id,
+        }
+    )
+    query = update(s).where(
+        s.c.worker_id == here.c.g_worker,
+        s.c.index == here.c.g_index,
+        or_(s.c.lease_id.is_(None), s.c.lease_id == here.c.g_lease),
+        s.c.shared_milli == 0,
+    )
+    return _guarding(query.values(lease_id=here.c.lease))
+
+
+_VACATE_SLOTS = _vacating_slots()
+_OCCUPY_SLOTS = _occupying_slots()
 
 
 def _sharing_slots() -> Statement:

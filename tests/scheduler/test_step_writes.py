@@ -1,0 +1,127 @@
+"""What a step need not write: a trial that is launched at once is never pending in its row, a slot that changes hands
+is not free in between; and what guards that."""
+
+from typing import Any
+
+import psycopg
+import pytest
+from msgspec.structs import replace
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+from study_site import StudySite, gone, make_spec
+
+from headrace_services.scheduler.lifecycle import State
+from headrace_services.scheduler.records import Lease, Trial
+from headrace_services.scheduler.step.changes import Changes, TrialChange
+from headrace_services.scheduler.store import step_writes, tables
+from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.pipeline import Pipeline, Statement
+
+STOPPING = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9], "variant": "stopping"}
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[Statement]:
+    """The statements of all steps so far."""
+    statements: list[Statement] = []
+    run = Pipeline.run
+
+    def noted(sent: Pipeline, statement: Statement, *args: Any, **values: Any) -> Any:
+        statements.append(statement)
+        return run(sent, statement, *args, **values)
+
+    monkeypatch.setattr(Pipeline, "run", noted)
+    return statements
+
+
+async def at_work(engine: AsyncEngine) -> tuple[StudySite, Lease]:
+    site = await StudySite(engine, make_spec(policy=STOPPING)).create()
+    await site.connect(slots=1)
+    (lease,) = await site.kick()
+    await site.tell(lease, 1, 0.5)
+    return site, lease
+
+
+async def held_by(site: StudySite) -> str | None:
+    async with transaction(site.engine) as conn:
+        found: str | None = (await conn.execute(select(tables.slot.c.lease_id))).scalar_one()
+        return found
+
+
+async def occupy_behind(site: StudySite, lease_id: str | None) -> None:
+    async with transaction(site.engine) as conn:
+        await conn.execute(update(tables.slot).values(lease_id=lease_id))
+
+
+async def test_a_trial_that_is_launched_at_once_is_inserted_running(
+    engine: AsyncEngine, said: list[Statement]
+) -> None:
+    site = await StudySite(engine, make_spec(policy=STOPPING)).create()
+    await site.connect(slots=1)
+    said.clear()
+    (lease,) = await site.kick()
+    assert step_writes._MOVE_TRIALS not in said
+    trial = await site.trial(lease.number)
+    assert (trial.state, trial.lease_id, trial.epoch) == (State.RUNNING, lease.id, 1)
+    assert trial.start_time is not None
+    assert trial.end_time is None
+    told = [event.kind for event in await site.events() if event.number == lease.number]
+    assert told[:2] == ["trial_created", "trial_moved"]
+
+
+async def test_a_slot_goes_from_one_trial_to_the_next_in_one_write(
+    engine: AsyncEngine, said: list[Statement]
+) -> None:
+    site, first = await at_work(engine)
+    said.clear()
+    await site.step(gone(first, "FINISHED"))
+    assert step_writes._VACATE_SLOTS not in said
+    assert said.count(step_writes._OCCUPY_SLOTS) == 1
+    holder = await held_by(site)
+    assert holder not in (None, first.id)
+    assert holder in site.leases
+
+
+async def test_a_slot_that_nothing_follows_on_is_vacated(engine: AsyncEngine, said: list[Statement]) -> None:
+    site = await StudySite(engine, make_spec(policy=STOPPING, max_trials=1)).create()
+    await site.connect(slots=1)
+    (lease,) = await site.kick()
+    said.clear()
+    await site.step(gone(lease, "FINISHED"))
+    assert step_writes._OCCUPY_SLOTS not in said
+    assert await held_by(site) is None
+
+
+async def test_a_slot_that_was_vacated_before_is_given_on_all_the_same(engine: AsyncEngine) -> None:
+    site, first = await at_work(engine)
+    await occupy_behind(site, None)
+    await site.step(gone(first, "FINISHED"))
+    assert await held_by(site) not in (None, first.id)
+
+
+async def test_a_slot_that_another_lease_has_got_is_not_taken_from_it(engine: AsyncEngine) -> None:
+    site, first = await at_work(engine)
+    other = await StudySite(engine, make_spec(policy=STOPPING)).create()
+    await other.connect(slots=1)
+    theirs = (await other.kick())[0]
+    async with transaction(engine) as conn:
+        mine = tables.slot.c.lease_id == first.id
+        await conn.execute(update(tables.slot).where(mine).values(lease_id=theirs.id))
+    with pytest.raises(psycopg.errors.DivisionByZero) as raised:
+        await site.step(gone(first, "FINISHED"))
+    assert step_writes.is_stale_copy(raised.value)
+
+
+def test_only_the_way_to_a_launch_is_folded() -> None:
+    new = Trial(study_id=1, number=1, params={}, milestone=1)
+    held = replace(new, detail="d")
+    running = replace(held, state=State.RUNNING, lease_id="l", epoch=1)
+    over = replace(running, state=State.TERMINATED, lease_id=None, milestone=None)
+    old = Trial(study_id=1, number=0, params={}, milestone=1)
+    chain = [(new, held), (old, replace(old, step=1)), (held, running), (running, over)]
+    changes = Changes(
+        created=[new], trials=[TrialChange(before=b, after=a, cursor=n) for n, (b, a) in enumerate(chain)]
+    )
+    created, left = step_writes._folded(changes)
+    assert created == [running]
+    assert [(change.before, change.after) for change in left] == [chain[1], chain[3]]
