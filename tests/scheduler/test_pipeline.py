@@ -1,7 +1,9 @@
 """The pipeline over libpq: what it promises of order, errors, guards, prepared statements and broken waits."""
 
 import asyncio
+import json
 
+import numpy as np
 import psycopg
 import pytest
 from sqlalchemy import (
@@ -19,9 +21,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.store.database import transaction
-from headrace_services.scheduler.store.pipeline import Reply, Statement, compiled, pipeline
+from headrace_services.scheduler.store.pipeline import Reply, Statement, as_json, compiled, pipeline
 
 _r = tables.request
 REMEMBER = compiled(
@@ -40,6 +43,13 @@ ECHO = compiled(
         bindparam("texts", type_=ARRAY(Text)).label("texts"),
         cast(bindparam("raw", type_=LargeBinary), LargeBinary).label("raw"),
         literal(7).label("seven"),
+    )
+)
+ARRAYS = compiled(
+    select(
+        bindparam("texts", type_=ARRAY(Text)).label("texts"),
+        bindparam("numbers", type_=ARRAY(BigInteger)).label("numbers"),
+        bindparam("raws", type_=ARRAY(LargeBinary)).label("raws"),
     )
 )
 FAIL = compiled(select(cast(bindparam("said", type_=Text), Integer).label("number")))
@@ -87,6 +97,52 @@ async def test_values_come_back_as_they_went(engine: AsyncEngine) -> None:
     assert (full.row.raw, full.row.seven, full.count) == (raw, 7, 1)
     assert empty.row is not None
     assert tuple(empty.row) == (None, None, None, None, 7)
+
+
+async def test_arrays_come_back_as_they_went(engine: AsyncEngine) -> None:
+    texts = [
+        "",
+        " ",
+        "NULL",
+        "null",
+        '"',
+        "\\",
+        '\\"',
+        "{",
+        "}",
+        ",",
+        "a,b",
+        "ü \u2192",
+        "\n\t",
+        "\\x41",
+        "'",
+    ]
+    texts += [one + other for one in texts for other in texts]
+    numbers = [0, -1, 2**63 - 1, -(2**63)]
+    raws = [b"", bytes(range(256)), b'"\\,{}']
+    async with transaction(engine) as conn, pipeline(conn) as sent:
+        full = sent.run(ARRAYS, texts=texts, numbers=numbers, raws=raws)
+        empty = sent.run(ARRAYS, texts=[], numbers=[], raws=[])
+    assert tuple(full.row or ()) == (texts, numbers, raws)
+    assert tuple(empty.row or ()) == ([], [], [])
+
+
+@pytest.mark.parametrize("element", ["a\0b", None, 1.5, True])
+async def test_what_is_no_element_of_an_array_is_refused(engine: AsyncEngine, element: object) -> None:
+    async with transaction(engine) as conn:
+        with pytest.raises(psycopg.DataError, match="is no element of an array"):
+            await say(conn, (ARRAYS, {"texts": [element], "numbers": [], "raws": []}))
+
+
+def test_rows_are_said_as_json() -> None:
+    value = {"a": [1, 0.1, None, True, "ü\0"], "b": State.PENDING, "c": (np.float64(0.1), -1e300)}
+    assert json.loads(as_json(value)) == {
+        "a": [1, 0.1, None, True, "ü\0"],
+        "b": "PENDING",
+        "c": [0.1, -1e300],
+    }
+    with pytest.raises(TypeError, match="object has no JSON"):
+        as_json({"a": object()})
 
 
 async def test_statements_run_in_order_and_see_each_other(engine: AsyncEngine) -> None:

@@ -21,7 +21,6 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 import psycopg
-from psycopg import abc
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
 from psycopg.generators import fetch_many, send
@@ -227,12 +226,11 @@ def _parameters(driver: Driver, reply: Reply) -> Parameters:
     names = reply.statement.names
     if not names:
         return None, None
-    adapter = Transformer(driver)
-    dumped = [_dumped(adapter, reply.values[name]) for name in names]
+    dumped = [_dumped(driver, reply.values[name]) for name in names]
     return dumped, [Format.BINARY if isinstance(reply.values[name], bytes) else Format.TEXT for name in names]
 
 
-def _dumped(adapter: abc.Transformer, value: object) -> Any:
+def _dumped(driver: Driver, value: object) -> Any:
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -241,7 +239,20 @@ def _dumped(adapter: abc.Transformer, value: object) -> Any:
         return value.encode()
     if type(value) is int:
         return b"%d" % value
-    return adapter.dump_sequence([value], [PyFormat.TEXT])[0]
+    if type(value) is list:
+        return b"{%b}" % b",".join(map(_element, value))
+    return Transformer(driver).dump_sequence([value], [PyFormat.TEXT])[0]
+
+
+def _element(value: object) -> bytes:
+    """A value in the text of an array, of which psycopg's own dumper takes ten times as long."""
+    if type(value) is int:
+        return b"%d" % value
+    if isinstance(value, bytes):
+        return b'"\\\\x%b"' % value.hex().encode()
+    if isinstance(value, str) and "\0" not in value:
+        return b'"%b"' % value.replace("\\", "\\\\").replace('"', '\\"').encode()
+    raise psycopg.DataError(f"{value!r} is no element of an array in Postgres")
 
 
 _makers: dict[bytes, Callable[[Sequence[Any]], Any]] = {}
