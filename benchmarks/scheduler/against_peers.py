@@ -20,23 +20,29 @@ Writes `peers.json` and `peers.svg` into `--out`.
 import argparse
 import math
 import os
-import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import matplotlib as mpl
 import psutil
-import psycopg
 from benchmark_site import Cost, percentiles_ms, postgres, scheduler, write_record
+from one_cycle import FULL, HIGH, LOSS, LOW, PARAMETERS, STEPS, Cycle
 from one_decision import decisions
+from optuna_side import (
+    fill_optuna,
+    of_optuna,
+    optuna_cycle,
+    optuna_proxy,
+    proxy_storage,
+    rdb_storage,
+    serve_proxy,
+)
 from session_client import OneSlot
-from sqlalchemy import make_url
 
 from headrace import Client
 from headrace.spec import StudySpec
@@ -44,14 +50,9 @@ from headrace.spec import StudySpec
 mpl.use("svg")
 from matplotlib import pyplot as plt  # after the choice of what draws
 
-STEPS = (1, 3, 9)
-FULL = 27
-LOSS = 1.0
 CLIENTS = 8
 ASKING, WORKERS = OURS = "headrace, ask and tell", "headrace, workers"
-PROXY = "optuna, gRPC proxy"
-SPACE = {f"x{n}": {"type": "float", "low": 0.0, "high": 1.0} for n in range(4)}
-Cycle = Callable[[], None]
+RDB, PROXY = "optuna, RDB", "optuna, gRPC proxy"
 
 
 def spec(max_trials: int = 1_000_000, **changes: Any) -> StudySpec:
@@ -60,7 +61,7 @@ def spec(max_trials: int = 1_000_000, **changes: Any) -> StudySpec:
         {
             **changes,
             "objective": {"metric": "loss", "goal": "minimize"},
-            "space": SPACE,
+            "space": {name: {"type": "float", "low": LOW, "high": HIGH} for name in PARAMETERS},
             "policy": {"kind": "asha", "eta": 3, "rungs": [*STEPS, FULL], "variant": "stopping"},
             "max_trials": max_trials,
             "max_steps": FULL,
@@ -81,7 +82,7 @@ def asking_cycle(address: str, name: str) -> Cycle:
     def cycle() -> None:
         asked = study.ask(client_id=me)
         assert asked is not None
-        assert len(asked.params) == len(SPACE)
+        assert len(asked.params) == len(PARAMETERS)
         for step in STEPS:
             decision = asked.report(step, loss=LOSS)
             assert decision.action == "continue", decision
@@ -93,31 +94,7 @@ def asking_cycle(address: str, name: str) -> Cycle:
 def worker_cycle(address: str) -> Cycle:
     """A trial is assigned, reports three times, and ends: messages on one stream."""
     worker = OneSlot(f"worker-{os.getpid()}", address)
-    return lambda: worker.cycle(STEPS, LOSS, len(SPACE))
-
-
-def optuna_cycle(storage: Any, name: str) -> Cycle:
-    """The same, in Optuna's words."""
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.load_study(
-        study_name=name,
-        storage=storage,
-        sampler=optuna.samplers.RandomSampler(),
-        pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3),
-    )
-
-    def cycle() -> None:
-        trial = study.ask()
-        for name in SPACE:
-            trial.suggest_float(name, 0.0, 1.0)
-        for step in STEPS:
-            trial.report(LOSS, step)
-            assert not trial.should_prune()
-        study.tell(trial, LOSS)
-
-    return cycle
+    return lambda: worker.cycle(STEPS, LOSS, len(PARAMETERS))
 
 
 def cycle_of(kind: str, where: str, name: str) -> Cycle:
@@ -126,12 +103,7 @@ def cycle_of(kind: str, where: str, name: str) -> Cycle:
         return asking_cycle(where, name)
     if kind == WORKERS:
         return worker_cycle(where)
-    import optuna
-
-    if kind == "optuna, RDB":
-        return optuna_cycle(optuna.storages.RDBStorage(where), name)
-    host, _, port = where.rpartition(":")
-    return optuna_cycle(optuna.storages.GrpcStorageProxy(host=host, port=int(port)), name)
+    return optuna_cycle(rdb_storage(where) if kind == RDB else proxy_storage(where), name)
 
 
 def be_client(kind: str, where: str, name: str) -> None:
@@ -200,66 +172,15 @@ def crowd(
 # --- servers --------------------------------------------------------------------------------------------
 
 
-def of_optuna(url: str) -> str:
-    """The same server, a database of its own, in SQLAlchemy's spelling."""
-    with psycopg.connect(url, autocommit=True) as conn:
-        conn.execute("CREATE DATABASE optuna")
-    return make_url(url).set(drivername="postgresql+psycopg", database="optuna").render_as_string(False)
-
-
-@contextmanager
-def optuna_proxy(url: str, port: int) -> Iterator[tuple[str, psutil.Process]]:
-    """Optuna's gRPC proxy in a process of its own."""
-    command = [sys.executable, __file__, "--as-proxy", url, str(port)]
-    process = subprocess.Popen(command)
-    try:
-        import optuna
-
-        for _ in range(200):
-            try:
-                optuna.storages.GrpcStorageProxy(host="127.0.0.1", port=port).get_all_studies()
-                break
-            except Exception:  # noqa: BLE001  # not there yet
-                time.sleep(0.1)
-        yield f"127.0.0.1:{port}", psutil.Process(process.pid)
-    finally:
-        process.kill()
-        process.wait()
-
-
-def fill_optuna(storage: str, name: str, trials: int) -> None:
-    """Give a study complete trials as its cycles leave them: the first is made by one, the others are like it."""
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    optuna.create_study(study_name=name, storage=storage, direction="minimize")
-    if not trials:
-        return
-    optuna_cycle(optuna.storages.RDBStorage(storage), name)()
-    study = optuna.load_study(study_name=name, storage=storage)
-    (like,) = study.trials
-    assert like.intermediate_values == dict.fromkeys(STEPS, LOSS)
-    for _ in range(trials - 1):
-        study.add_trial(
-            optuna.create_trial(
-                params={name: random.random() for name in SPACE},
-                distributions=like.distributions,
-                intermediate_values=like.intermediate_values,
-                system_attrs=like.system_attrs,  # the pruner's notes
-                value=like.value,
-            )
-        )
-
-
 def cycles(seconds: float, sizes: Sequence[int], turns: int) -> list[dict[str, Any]]:
     """All of them in turns, at each size of a study."""
     with postgres() as url, scheduler(url) as (address, process):
         rdb = of_optuna(url)
-        with optuna_proxy(rdb, 17_613) as (proxy, its_process):
+        with optuna_proxy([sys.executable, __file__, "--as-proxy"], rdb, 17_613) as (proxy, its_process):
             sides = {
                 ASKING: (address, process),
                 WORKERS: (address, process),
-                "optuna, RDB": (rdb, None),
+                RDB: (rdb, None),
                 PROXY: (proxy, its_process),
             }
             return [cycles_at(trials, seconds, sides, turns) for trials in sizes]
@@ -271,7 +192,7 @@ def cycles_at(
     """All of them in turns, in studies that begin with this many trials; the proxy in the first two turns only."""
     name = f"after-{trials}"
     found: dict[str, list[dict[str, float]]] = {}
-    fill_optuna(sides["optuna, RDB"][0], name, trials)
+    fill_optuna(sides[RDB][0], name, trials)
     with Client(sides[WORKERS][0]) as client:
         client.create_study(name, spec())
         for_workers = client.create_study(
@@ -386,12 +307,7 @@ def main() -> None:
         be_client(*options.as_client)
         return
     if options.as_proxy:
-        import optuna
-
-        url, port = options.as_proxy
-        optuna.storages.run_grpc_proxy_server(
-            optuna.storages.RDBStorage(url), host="127.0.0.1", port=int(port)
-        )
+        serve_proxy(*options.as_proxy)
         return
     cycle = cycles(options.seconds, options.trials, options.turns)
     decision = decisions(spec(), options.results)
