@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,9 +14,12 @@ from study_site import StudySite, make_spec
 
 from headrace.errors import DatabaseUnavailableError
 from headrace_services.scheduler.arrivals import Kick
+from headrace_services.scheduler.step import runner as runner_module
 from headrace_services.scheduler.step.runner import StudyRunner
 from headrace_services.scheduler.step.submissions import Submission
-from headrace_services.scheduler.store.database import KeptConnection, transaction
+from headrace_services.scheduler.step.transaction import StepResult
+from headrace_services.scheduler.store import step_reads
+from headrace_services.scheduler.store.database import KeptConnection, driver_of, transaction
 from headrace_services.scheduler.store.pipeline import compiled, pipeline
 
 PID = compiled(select(func.pg_backend_pid().label("pid")))
@@ -99,9 +103,13 @@ async def test_a_connection_that_breaks_between_two_blocks_fails_one_of_them(
 async def test_a_broken_connection_is_given_back_without_a_word(
     engine: AsyncEngine, kept: KeptConnection
 ) -> None:
-    await _kill(engine, await one_step(kept))
+    async with kept as conn:
+        await pid_of(conn)
+        driver = driver_of(conn)
+    driver.pgconn.finish()
     await kept.give_back()
     assert out(engine) == 0
+    await one_step(kept)
 
 
 async def test_where_the_pool_is_used_up_nothing_is_kept(engine: AsyncEngine) -> None:
@@ -129,6 +137,42 @@ async def test_a_runner_with_nothing_to_do_has_no_connection(engine: AsyncEngine
             await asyncio.sleep(0.01)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_runner_that_is_stopped_in_mid_step_leaves_no_lock(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With more in its queue, and a connection that it has kept."""
+    site = await StudySite(engine, make_spec()).create()
+    locked = asyncio.Event()
+    run_step = runner_module.run_step
+
+    async def stuck(conn: AsyncConnection, *arguments: Any) -> StepResult:
+        if not steps:
+            async with pipeline(conn) as sent:
+                step_reads.ask_study(sent, site.study_id, None)
+            locked.set()
+            await asyncio.Event().wait()
+        steps.pop()
+        return await run_step(conn, *arguments)
+
+    steps = [1]
+    monkeypatch.setattr(runner_module, "run_step", stuck)
+    runner = StudyRunner(engine, site.study_id, lambda *_: None)
+    task = asyncio.create_task(runner.run())
+    waiting = [asyncio.create_task(runner.submit(Submission(arrival=Kick())))]
+    await asyncio.sleep(0)
+    while steps:  # the first step is at work: the others go into the next one
+        await asyncio.sleep(0)
+    waiting += [asyncio.create_task(runner.submit(Submission(arrival=Kick()))) for _ in range(2)]
+    await locked.wait()
+    waiting.append(asyncio.create_task(runner.submit(Submission(arrival=Kick()))))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, *waiting, return_exceptions=True)
+    assert out(engine) == 0
+    async with asyncio.timeout(5), transaction(engine) as conn:
+        assert await step_reads.lock_study(conn, site.study_id, None) is not None
 
 
 async def _kill(engine: AsyncEngine, pid: int) -> None:

@@ -63,7 +63,9 @@ async def test_a_trial_that_is_launched_at_once_is_inserted_running(
     assert step_writes._MOVE_TRIALS not in said
     trial = await site.trial(lease.number)
     assert (trial.state, trial.lease_id, trial.epoch) == (State.RUNNING, lease.id, 1)
+    assert trial.create_time is not None
     assert trial.start_time is not None
+    assert trial.create_time <= trial.start_time
     assert trial.end_time is None
     told = [event.kind for event in await site.events() if event.number == lease.number]
     assert told[:2] == ["trial_created", "trial_moved"]

@@ -34,6 +34,7 @@ def test_they_come_back_from_protobuf_and_json(changes: dict[str, Any]) -> None:
         ({"resources": {"gpu_types": ["H200"]}}, "resources.gpu_types", "without a GPU"),
         ({"resources": {"gpus": 1, "processes": "many"}}, "resources.processes", ""),
         ({"weight": 0}, "weight", "above 0"),
+        ({"weight": 1e-310}, "weight", "from 1e-06 to 1e+06"),
         ({"priority": 1001}, "priority", "at most 1000"),
         (
             {"elastic": {"grants": [{"from_step": 27, "slots": 2}]}},

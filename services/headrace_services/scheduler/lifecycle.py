@@ -1,7 +1,8 @@
 """The lifecycle of a trial: five states and one table of what leads where.
 
 Everything that moves a trial goes through `next_state`; the database holds the same table in a trigger
-(`store/migrations`), the documentation draws its diagram from it, and the tests iterate over it.
+(`store/migrations`; a trial that is launched by the step that creates it is inserted RUNNING), the documentation
+draws its diagram from it, and the tests iterate over it.
 """
 
 from dataclasses import dataclass

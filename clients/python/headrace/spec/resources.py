@@ -14,6 +14,7 @@ from headrace.spec.scalars import INT32_MAX, Bytes, CountOrZero, Steps, Text, in
 WHOLE: Final = 1000
 """A whole slot, in thousandths of one."""
 PRIORITY_MAX: Final = 1000
+_WEIGHT_MIN: Final = 1e-6
 _WEIGHT_MAX: Final = 1e6
 _SIZE: Final = re.compile(r"(\d+(?:\.\d*)?)\s*([KMGT]i?)?B?", re.IGNORECASE | re.ASCII)
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -43,9 +44,14 @@ Slots = Annotated[int, PlainValidator(integer_within(1, INT32_MAX))]
 
 
 def _weight(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _WEIGHT_MAX:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not _WEIGHT_MIN <= value <= _WEIGHT_MAX
+    ):
         raise fault(
-            f"must be a number above 0, at most {_WEIGHT_MAX:g}", "1 is ordinary, 3 is three times as much."
+            f"must be a number above 0, from {_WEIGHT_MIN:g} to {_WEIGHT_MAX:g}",
+            "1 is ordinary, 3 is three times as much.",
         )
     return float(value)
 

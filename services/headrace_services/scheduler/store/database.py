@@ -1,7 +1,8 @@
 """Connections: the engine, and which of its errors mean that the database is away."""
 
+import logging
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any
 
@@ -9,12 +10,14 @@ import msgspec
 import psycopg
 from psycopg.pq import TransactionStatus
 from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import QueuePool
 
 from headrace.errors import DatabaseUnavailableError, InvalidFieldError, Violation
+
+log = logging.getLogger(__name__)
 
 POOL_SIZE = 16
 STATEMENT_TIMEOUT_MS = 60_000
@@ -142,8 +145,10 @@ class KeptConnection:
 
     async def give_back(self) -> None:
         """Let others have the connection, where one is kept."""
-        with suppress(DatabaseUnavailableError):  # everything on it was committed
+        try:
             await self._leave(None, None, None)
+        except Exception:  # everything on it was committed: whoever gets it next will find out
+            log.info("a connection could not be given back as it was", exc_info=True)
 
     async def _leave(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -153,8 +158,13 @@ class KeptConnection:
             await begun.__aexit__(kind, error, trace)
 
     def _is_open(self) -> bool:
+        """Whether there is more to end than a block that committed; also where the connection is not as it was."""
         assert self._conn is not None
-        return driver_of(self._conn).info.transaction_status != TransactionStatus.IDLE
+        try:
+            status = driver_of(self._conn).info.transaction_status
+        except SQLAlchemyError:
+            return True
+        return status != TransactionStatus.IDLE
 
 
 def driver_of(conn: AsyncConnection) -> psycopg.AsyncConnection[Any]:

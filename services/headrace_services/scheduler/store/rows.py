@@ -152,8 +152,8 @@ def trial_columns(record: Trial) -> Columns:
         "milestone": record.milestone,
         "held": record.held,
         "rungs": record.rungs,
-        "value": _number(record.value),
-        "best_value": _number(record.best_value),
+        "value": number(record.value),
+        "best_value": number(record.best_value),
         "best_step": record.best_step,
         "metrics": finite_json(record.metrics),
         "reason": record.reason.value if record.reason else None,
@@ -177,8 +177,8 @@ def progress_columns(record: Trial) -> Columns:
         "step": record.step,
         "milestone": record.milestone,
         "rungs": record.rungs,
-        "value": _number(record.value),
-        "best_value": _number(record.best_value),
+        "value": number(record.value),
+        "best_value": number(record.best_value),
         "best_step": record.best_step,
         "metrics": finite_json(record.metrics),
         "checkpoint": checkpoint_columns(record.checkpoint),
@@ -305,7 +305,7 @@ def rung_columns(study_id: int, entry: RungEntry, cursor: int, promoted_cursor: 
         "bracket": entry.bracket,
         "milestone": entry.milestone,
         "step": entry.step,
-        "value": _number(entry.value),
+        "value": number(entry.value),
         "arrival": entry.arrival,
         "checkpoint": checkpoint_columns(entry.checkpoint),
         "cost": asdict(entry.cost) if entry.cost else None,
@@ -377,7 +377,8 @@ REPORT_COLUMNS = (
 )
 
 
-def _number(value: float | None) -> float | str | None:
+def number(value: float | None) -> float | str | None:
+    """A number as the rows spell it: text where JSON cannot hold it."""
     return value if value is None or math.isfinite(value) else json_number(value)
 
 

@@ -9,6 +9,7 @@ on the event loop between two of them: streams wait for it.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -34,7 +35,7 @@ from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.records import Lease, Study, Trial
 from headrace_services.scheduler.step.changes import Changes, TrialChange
 from headrace_services.scheduler.store import exploits, rows, tables
-from headrace_services.scheduler.store.pipeline import Pipeline, Statement, as_json, compiled, given
+from headrace_services.scheduler.store.pipeline import Pipeline, Statement, compiled, given
 from headrace_services.scheduler.store.rows import Columns
 
 now = func.clock_timestamp()
@@ -119,7 +120,7 @@ class Writes:
             return
         ends = after.state.ended and not before.state.ended
         values = rows.study_columns(after) | {"g_study": after.id, "g_cursor": before.cursor}
-        values["standing"] = as_json(values["standing"])
+        values["standing"] = json.dumps(values["standing"], allow_nan=False)
         self._pipeline.run(_END_STUDY if ends else _UPDATE_STUDY, expected=1, **values)
 
 
@@ -256,6 +257,7 @@ _CREATE_TRIALS = _inserting(
     tables.trial,
     *_IDENTITY,
     *rows.TRIAL_COLUMNS,
+    create_time=lambda _: now,
     start_time=lambda new: case((new.epoch > 0, now)),
 )
 _GRANT_LEASES = _inserting(tables.lease, *_LEASE_COLUMNS, expires_at=lambda new: now + _seconds(new.ttl_s))
