@@ -1,7 +1,7 @@
 """What the store holds, as values: one frozen record a row. A step copies some fifty of them: msgspec does so in C."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -106,9 +106,14 @@ class Study(Struct, frozen=True, kw_only=True):
     end_time: datetime | None
     standing: Standing = Standing()
     now_s: float = 0.0
-    """The database's clock when the row was read, in seconds; only differences mean something."""
+    """The database's clock when the row was read, in seconds since 1970."""
     leaving: Mapping[str, Leaving] = field(default_factory=dict)
     """Its leases that are to end for other studies, by lease."""
+
+    @property
+    def now(self) -> datetime:
+        """The database's clock when the row was read."""
+        return datetime.fromtimestamp(self.now_s, UTC)
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):

@@ -136,8 +136,7 @@ class AskTellCalls(Calls):
                 error=_storable(request.error),
             )
 
-        async def answer(study: Study, outcome: Outcome, shown: Shown | None) -> pb.CompleteTrialResponse:
-            assert shown is not None
+        async def answer(study: Study, outcome: Outcome, shown: Shown) -> pb.CompleteTrialResponse:
             if isinstance(outcome, Stale) and not await _is_over(shown.conn, study, request.lease):
                 return pb.CompleteTrialResponse()
             return pb.CompleteTrialResponse(trial=shown_trial(study, shown, name.number))
@@ -158,7 +157,7 @@ def _suggested(outcome: Outcome) -> tuple[int, ...]:
     return (outcome.trial.number,) if outcome.trial else ()
 
 
-async def _suggestion(study: Study, outcome: Outcome, shown: Shown | None) -> pb.SuggestTrialResponse:
+async def _suggestion(study: Study, outcome: Outcome, shown: Shown) -> pb.SuggestTrialResponse:
     assert isinstance(outcome, Suggested)
     if outcome.trial is None or outcome.lease is None:
         return pb.SuggestTrialResponse(done=outcome.done)
@@ -169,7 +168,7 @@ async def _suggestion(study: Study, outcome: Outcome, shown: Shown | None) -> pb
     )
 
 
-async def _decision(study: Study, outcome: Outcome, shown: Shown | None) -> pb.ReportTrialResponse:  # noqa: ARG001  # an Answer
+async def _decision(study: Study, outcome: Outcome, shown: Shown) -> pb.ReportTrialResponse:  # noqa: ARG001  # an Answer
     if isinstance(outcome, Accepted) and outcome.decision is not None:
         return pb.ReportTrialResponse(decision=convert.decision(outcome.decision))
     return pb.ReportTrialResponse()

@@ -34,7 +34,7 @@ ATTEMPTS = 5
 
 MOST_KNOWN = 1024
 
-Answer = Callable[[Study, Outcome, Shown | None], Awaitable[Message]]
+Answer = Callable[[Study, Outcome, Shown], Awaitable[Message]]
 Context = grpc.aio.ServicerContext[Any, Any]
 Change = Command | ReportArrived | ExitedArrived
 
@@ -67,7 +67,7 @@ class Calls:
         `arrival` may refuse the request, given the study; `answer` makes the response, inside the step, and may show
         the trials that `shows` names. A request without an id gets one here: a step whose commit got through, but not
         the word of it, is run again. With `lasting` both look only at what of a study never changes, which is known
-        from the first call on.
+        from the first call on, and at those trials.
         """
         once_only = request or Request(id=f"call-{secrets.token_hex(16)}", method="", digest=b"")
         study = self.known(study_id) if lasting else None
@@ -99,16 +99,17 @@ class Calls:
         *,
         lasting: bool,
     ) -> bytes:
-        async def respond(outcome: Outcome, shown: Shown | None) -> bytes:
+        async def respond(outcome: Outcome, shown: Shown) -> bytes:
             now: Study | None = study
             if not lasting:
-                assert shown is not None, "an answer that shows the study as it is now shows rows"
                 now = await studies.get(shown.conn, study.id)
             if now is None:
                 raise StudyNotFoundError(f"study '{study.name}' was deleted")
             return (await answer(now, outcome, shown)).SerializeToString()
 
-        submission = Submission(arrival=arrival(study), request=request, respond=respond, shows=shows)
+        submission = Submission(
+            arrival=arrival(study), request=request, respond=respond, shows=shows, early=lasting
+        )
         settled = await self.hub.submit(study.id, submission)
         assert settled.response is not None, "submit raises what was refused"
         return settled.response
@@ -183,9 +184,9 @@ async def require_trial(conn: AsyncConnection, study: Study, number: int) -> Tri
     return view
 
 
-def shown_trial(study: Study, shown: Shown | None, number: int) -> trial_pb2.Trial:
+def shown_trial(study: Study, shown: Shown, number: int) -> trial_pb2.Trial:
     """A trial as a step leaves it, with its rungs; raises TrialNotFoundError."""
-    view = shown.trials.get(number) if shown else None
+    view = shown.trials.get(number)
     if view is None:
         raise TrialNotFoundError(f"study '{study.name}' has no trial {number}")
     return convert.trial(study.name, view, study.spec)

@@ -125,8 +125,7 @@ class StudyCalls(Calls):
         command: Command,
         response: Callable[[pb.Study], pb.PauseStudyResponse | pb.ResumeStudyResponse | pb.StopStudyResponse],
     ) -> bytes:
-        async def answer(study: Study, outcome: Outcome, shown: Shown | None) -> StudyResponse:  # noqa: ARG001  # an Answer
-            assert shown is not None
+        async def answer(study: Study, outcome: Outcome, shown: Shown) -> StudyResponse:  # noqa: ARG001  # an Answer
             return response(await study_message(shown.conn, study))
 
         return await self.change(

@@ -56,7 +56,7 @@ class TrialCalls(Calls):
             )
         checks.done()
 
-        async def answer(study: Study, outcome: Outcome, shown: Shown | None) -> pb.AddTrialsResponse:
+        async def answer(study: Study, outcome: Outcome, shown: Shown) -> pb.AddTrialsResponse:
             added = [shown_trial(study, shown, number) for number in _added(outcome)]
             return pb.AddTrialsResponse(trials=added)
 
@@ -139,7 +139,7 @@ class TrialCalls(Calls):
         command: Command,
         response: Callable[[trial_pb2.Trial], TrialResponse],
     ) -> bytes:
-        async def answer(study: Study, outcome: Outcome, shown: Shown | None) -> TrialResponse:  # noqa: ARG001  # an Answer
+        async def answer(study: Study, outcome: Outcome, shown: Shown) -> TrialResponse:  # noqa: ARG001  # an Answer
             return response(shown_trial(study, shown, name.number))
 
         return await self.change(

@@ -122,6 +122,7 @@ def create(
         bracket=bracket,
         generation=proposal.generation if proposal else None,
         milestone=state.cache.policy.ladder(bracket)[0],
+        create_time=state.study.now,
     )
     state.add(trial, proposal)
     return trial

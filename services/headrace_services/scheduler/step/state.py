@@ -18,7 +18,7 @@ from headrace_services.scheduler.arrivals import (
     Suggest,
     Suggested,
 )
-from headrace_services.scheduler.lifecycle import Action, Reason, StudyState, next_state
+from headrace_services.scheduler.lifecycle import Action, Reason, State, StudyState, next_state
 from headrace_services.scheduler.policies import Action as Ruling
 from headrace_services.scheduler.policies import Explanation, Promotion
 from headrace_services.scheduler.records import (
@@ -113,6 +113,11 @@ class StepState:
         before = self.trials[number]
         state = next_state(before.state, action, checkpoint=before.checkpoint is not None)
         after = replace(before, state=state, **changes)
+        after = replace(
+            after,
+            start_time=after.start_time or (self.study.now if after.epoch else None),
+            end_time=self.study.now if state is State.TERMINATED else None,
+        )
         if before.leased and not after.leased:
             assert before.lease_id is not None
             after = replace(after, lease_id=None)

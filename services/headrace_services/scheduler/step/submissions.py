@@ -1,29 +1,29 @@
 """What is submitted to a step, and what becomes of it.
 
 A user's command comes with its request, whose answer is made inside the step's transaction and stored with its id: a
-repeat gets the same one. An answer that is made of the outcome alone is made before the step writes, and travels with
-the writes; one that shows rows is made of them as the step leaves them.
+repeat gets the same one. An answer that is made of the outcome alone, or of what the step knows (`showing`), is made
+before the step writes, and travels with the writes; one that shows rows is made of them as the step leaves them.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
 
 from msgspec import Struct
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import HeadraceError
-from headrace_services.scheduler.arrivals import Accepted, Arrival, Outcome
+from headrace_services.scheduler.arrivals import Accepted, Arrival, Outcome, Stale
 from headrace_services.scheduler.store import requests
 from headrace_services.scheduler.store.trials import TrialView
 
 
 class Shown(Struct, frozen=True, kw_only=True):
-    """What an answer may show: the rows as the step leaves them."""
+    """What an answer may show: trials as the step leaves them, and, unless it is made early, all other rows."""
 
     conn: AsyncConnection
     trials: Mapping[int, TrialView]
 
 
-Respond = Callable[[Outcome, Shown | None], Awaitable[bytes]]
+Respond = Callable[[Outcome, Shown], Awaitable[bytes]]
 
 
 class Submission(Struct, frozen=True, kw_only=True):
@@ -35,6 +35,8 @@ class Submission(Struct, frozen=True, kw_only=True):
     """Makes the answer to the request, inside the transaction, so that a repeat gets the same one."""
     shows: Callable[[Outcome], Collection[int]] | None = None
     """The trials that the answer shows; None where it is made of the outcome alone."""
+    early: bool = False
+    """Whether the answer shows nothing but those trials, so that it may be made before the step writes."""
 
 
 class Settled(Struct, frozen=True, kw_only=True):
@@ -83,26 +85,37 @@ class Answers:
                 shown.update(shows(outcome))
         return shown
 
-    async def make_of_outcomes(self) -> None:
-        """Make the answers that show no rows."""
-        await self._make(None)
+    async def make_early(self, known: Shown) -> None:
+        """Make the answers that show no rows, or only trials that are known as the step will leave them."""
+        left, self._left = self._left, []
+        for seat, respond in left:
+            if self._is_early(seat, known.trials):
+                await self._make(seat, respond, known)
+            else:
+                self._left.append((seat, respond))
 
     async def make_of_rows(self, shown: Shown) -> None:
         """Make the others."""
-        await self._make(shown)
-
-    async def _make(self, shown: Shown | None) -> None:
-        left = self._left
-        self._left = []
+        left, self._left = self._left, []
         for seat, respond in left:
-            submission, outcome = self._submissions[seat], self._outcomes[seat]
-            if shown is None and submission.shows is not None:
-                self._left.append((seat, respond))
-                continue
-            assert not isinstance(outcome, HeadraceError)
-            self._responses[seat] = response = await respond(outcome, shown)
-            if submission.request is not None:
-                self._new.append((submission.request, response))
+            await self._make(seat, respond, shown)
+
+    def _is_early(self, seat: int, known: Container[int]) -> bool:
+        submission, outcome = self._submissions[seat], self._outcomes[seat]
+        if submission.shows is None:
+            return True
+        if not submission.early or isinstance(
+            outcome, Stale | HeadraceError
+        ):  # who came first is for the rows to say
+            return False
+        return all(number in known for number in submission.shows(outcome))
+
+    async def _make(self, seat: int, respond: Respond, shown: Shown) -> None:
+        request, outcome = self._submissions[seat].request, self._outcomes[seat]
+        assert not isinstance(outcome, HeadraceError)
+        self._responses[seat] = response = await respond(outcome, shown)
+        if request is not None:
+            self._new.append((request, response))
 
     def to_remember(self) -> list[tuple[requests.Request, bytes]]:
         """The answers that were made since this was asked last."""

@@ -2,7 +2,7 @@
 
 `run_step` is called by the runner alone, one at a time for a study and a replica; the lock on the study's row
 orders it with the steps of other replicas. A step waits for the database twice where it can: to read, and to write and
-commit; an answer that shows rows as the step leaves them takes a third wait, to be stored.
+commit; an answer that shows rows of which the step does not know how it leaves them takes a third wait, to be stored.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from headrace_services.scheduler.arrivals import (
     StopTrial,
 )
 from headrace_services.scheduler.records import Study, Trial
-from headrace_services.scheduler.step import cluster_rows, core, placing, sharing
+from headrace_services.scheduler.step import cluster_rows, core, placing, sharing, showing
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.live import LiveRows
 from headrace_services.scheduler.step.state import StepState
@@ -74,6 +74,7 @@ async def run_step(
         asked = step_reads.ask_rows(sent, study_id, leases - live.leases.keys(), numbers - live.trials.keys())
         answered = requests.ask_answers(sent, [s.request for s in submissions if s.request is not None])
         ahead = _ask_ahead(sent, study_id, cache, submissions)
+        histories = showing.ask_ahead(sent, study_id, submissions)
     study = ask.study()
     if study is None:
         gone = StudyNotFoundError("the study was deleted")
@@ -117,7 +118,9 @@ async def run_step(
         core.finish(state, state.trials)  # and those that this step created
         slots_left = True
     return StepResult(
-        settled=await _write_and_settle(conn, study, state, Answers(submissions, outcomes, repeats)),
+        settled=await _write_and_settle(
+            conn, study, state, Answers(submissions, outcomes, repeats), histories
+        ),
         orders=tuple(state.orders),
         cache=cache,
         cursor=state.study.cursor,
@@ -310,14 +313,19 @@ async def _count_and_reclaim(
 
 
 async def _write_and_settle(
-    conn: AsyncConnection, before: Study, state: StepState, answers: Answers
+    conn: AsyncConnection,
+    before: Study,
+    state: StepState,
+    answers: Answers,
+    histories: trials.AskedHistories | None,
 ) -> tuple[Settled, ...]:
     """Write what changed, answer, and commit; and keep the copies that the next step may need."""
     changes, after, cache = state.changes, state.study, state.cache
     assert not changes.has_rows or after.cursor > before.cursor, "other replicas would not see the change"
-    shown = answers.shown()
     for_others = cluster_rows.has_words(state)
-    await answers.make_of_outcomes()
+    known = showing.known(state, answers.shown(), histories)
+    await answers.make_early(Shown(conn=conn, trials=known))
+    shown = answers.shown()
     async with pipeline(conn) as sent:
         if changes.has_rows or after != before:
             await Writes(sent).write(before, after, changes)

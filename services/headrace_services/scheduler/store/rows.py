@@ -168,6 +168,8 @@ def trial_columns(record: Trial) -> Columns:
         "log_tail": record.log_tail,
         "speeds": dict(record.speeds),
         "read_s": record.read_s,
+        "start_time": record.start_time,
+        "end_time": record.end_time,
     }
 
 

@@ -252,14 +252,8 @@ _LEASE_COLUMNS = (
     "memory_bytes",
     "model",
 )
-_IDENTITY = ("study_id", "number", "params", "baseline", "bracket", "generation")
-_CREATE_TRIALS = _inserting(
-    tables.trial,
-    *_IDENTITY,
-    *rows.TRIAL_COLUMNS,
-    create_time=lambda _: now,
-    start_time=lambda new: case((new.epoch > 0, now)),
-)
+_IDENTITY = ("study_id", "number", "params", "baseline", "bracket", "generation", "create_time")
+_CREATE_TRIALS = _inserting(tables.trial, *_IDENTITY, *rows.TRIAL_COLUMNS)
 _GRANT_LEASES = _inserting(tables.lease, *_LEASE_COLUMNS, expires_at=lambda new: now + _seconds(new.ttl_s))
 _REPORTS = _inserting(tables.report, *rows.REPORT_COLUMNS)
 _RUNGS = _inserting(tables.rung_result, *rows.RUNG_COLUMNS)
@@ -284,12 +278,7 @@ def _updating_trials(*names: str) -> Statement:
     guards = {"g_study": t.c.study_id, "g_number": t.c.number, "g_epoch": t.c.epoch, "g_state": t.c.state}
     new = given(guards | {name: t.c[name] for name in names})
     query = update(t).where(*(of == new.c[name] for name, of in guards.items()))
-    values: dict[str, Any] = {name: new.c[name] for name in names}
-    if "epoch" in values:
-        values["start_time"] = func.coalesce(t.c.start_time, case((new.c.epoch > 0, now)))
-    if "end_cursor" in values:
-        values["end_time"] = case((new.c.end_cursor.is_not(None), now))
-    return _guarding(query.values(values))
+    return _guarding(query.values({name: new.c[name] for name in names}))
 
 
 _PROGRESS_TRIALS = _updating_trials(*rows.PROGRESS_COLUMNS)

@@ -1,10 +1,11 @@
 """Trials as users see them: the row, where it runs, and its entries at the rungs."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from msgspec import Struct
 from sqlalchemy import ColumnElement, Select, and_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -45,40 +46,55 @@ async def one(conn: AsyncConnection, study_id: int, number: int) -> TrialView | 
     return asked.views().get(number)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedViews:
-    """Trials on their way, with their rungs and lineage."""
+class AskedHistories(Struct, frozen=True, kw_only=True):
+    """The rungs and the lineage of trials on their way."""
 
-    trials: Reply
+    numbers: Collection[int]
     rungs: Reply
     copied: Reply
 
-    def views(self) -> dict[int, TrialView]:
-        """Those of the named trials that exist, by number."""
+    def complete(self, views: Iterable[TrialView]) -> dict[int, TrialView]:
+        """The views with their rungs and lineage, by number."""
         entries: dict[int, list[RungView]] = {}
         for row in self.rungs.rows:
             entries.setdefault(row.number, []).append(RungView(entry=rows.rung_entry(row), time=row.time))
         lineage: dict[int, list[Exploit]] = {}
         for row in self.copied.rows:
             lineage.setdefault(row.number, []).append(exploits.exploit(row))
+        numbered = ((view.trial.number, view) for view in views)
         return {
-            row.number: replace(
-                _view(row),
-                rungs=tuple(entries.get(row.number, ())),
-                lineage=tuple(lineage.get(row.number, ())),
+            number: replace(
+                view, rungs=tuple(entries.get(number, ())), lineage=tuple(lineage.get(number, ()))
             )
-            for row in self.trials.rows
+            for number, view in numbered
         }
+
+
+def ask_histories(sent: Pipeline, study_id: int, numbers: Collection[int]) -> AskedHistories:
+    """Ask for the rungs and the lineage of trials."""
+    which: dict[str, object] = {"study": study_id, "numbers": sorted(numbers)}
+    return AskedHistories(
+        numbers=frozenset(numbers),
+        rungs=sent.run(_RUNGS_OF_NAMED, **which),
+        copied=sent.run(exploits.OF_NAMED, **which),
+    )
+
+
+class AskedViews(Struct, frozen=True, kw_only=True):
+    """Trials on their way, with their rungs and lineage."""
+
+    trials: Reply
+    histories: AskedHistories
+
+    def views(self) -> dict[int, TrialView]:
+        """Those of the named trials that exist, by number."""
+        return self.histories.complete(map(_view, self.trials.rows))
 
 
 def ask_views(sent: Pipeline, study_id: int, numbers: Collection[int]) -> AskedViews:
     """Ask for trials with their rungs."""
-    which: dict[str, object] = {"study": study_id, "numbers": sorted(numbers)}
-    return AskedViews(
-        trials=sent.run(_NAMED, **which),
-        rungs=sent.run(_RUNGS_OF_NAMED, **which),
-        copied=sent.run(exploits.OF_NAMED, **which),
-    )
+    trials = sent.run(_NAMED, study=study_id, numbers=sorted(numbers))
+    return AskedViews(trials=trials, histories=ask_histories(sent, study_id, numbers))
 
 
 async def page(
