@@ -74,14 +74,12 @@ def spec(max_trials: int = 1_000_000, **changes: Any) -> StudySpec:
 
 
 def asking_cycle(address: str, name: str) -> Cycle:
-    """Ask, report three times, tell: a call each."""
+    """Ask, report three times, tell; the loop over the trials asks for the next one when it tells of the last."""
     client = Client(address)
-    study = client.study(name)
-    me = f"client-{os.getpid()}"
+    trials = client.study(name).ask_all(client_id=f"client-{os.getpid()}")
 
     def cycle() -> None:
-        asked = study.ask(client_id=me)
-        assert asked is not None
+        asked = next(trials)
         assert len(asked.params) == len(PARAMETERS)
         for step in STEPS:
             decision = asked.report(step, loss=LOSS)

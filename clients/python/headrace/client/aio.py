@@ -11,12 +11,14 @@ A client belongs to the event loop in which it is first used.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from headrace.client import flows
+from headrace.client.asking import Asking
 from headrace.client.connection import Patience, Target
 from headrace.client.events import Update
 from headrace.client.flow import awaiting
@@ -25,6 +27,7 @@ from headrace.client.model import StudyInfo
 from headrace.client.records import dataframe
 from headrace.client.transport import AsyncTransport
 from headrace.client.watch import OnBreak
+from headrace.errors import HeadraceError
 from headrace.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ class AsyncAskedTrial(AskedTrialBase[AsyncTransport]):
 
     report = awaiting(flows.report)
     complete = awaiting(flows.complete)
+    give_back = awaiting(flows.give_back)
 
 
 class AsyncStudy(StudyBase[AsyncTransport]):
@@ -96,6 +100,21 @@ class AsyncStudy(StudyBase[AsyncTransport]):
             flows.suggest(self, client_id=client_id, lease_s=lease_s, timeout_s=timeout_s)
         )
         return None if found is None else AsyncAskedTrial(self.transport, found)
+
+    async def ask_all(
+        self, *, client_id: str | None = None, lease_s: float | None = None
+    ) -> AsyncGenerator[AsyncAskedTrial, None]:
+        """Trial after trial, until the study is over: `async for asked in study.ask_all(): ...`.
+
+        The next trial is asked for with the end of the last one (`complete`), in one call. Where the loop is left and
+        a trial has come in this way, it is given back. Waits as `ask` does."""
+        asking = Asking(self.name, client_id, lease_s)
+        try:
+            while (found := await self.transport.run(flows.next_asked(self, asking))) is not None:
+                yield AsyncAskedTrial(self.transport, found, asking)
+        finally:
+            with suppress(HeadraceError):  # its lease will end by itself
+                await self.transport.run(flows.leave(asking))
 
     async def dataframe(self) -> "pd.DataFrame":
         """One row a trial: state, values and, as `param.NAME`, the configuration. Needs `headrace[report]`."""

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from google.protobuf.duration_pb2 import Duration
-
 from headrace.client import cluster, convert, methods
+from headrace.client.asking import Asking
 from headrace.client.events import Decision, TrialStory
 from headrace.client.flow import Flow, Sleep, rpc
 from headrace.client.model import (
@@ -32,6 +31,7 @@ from headrace.client.names import study_name, trial_name
 from headrace.errors import InvalidFieldError, Violation, show_value
 from headrace.spec import StudyFile, StudySpec, check_study_id, load_study_file, to_proto
 from headrace.spec.convert import params_to_proto
+from headrace.v1 import event_pb2
 from headrace.v1 import study_pb2 as pb
 
 PAGE_SIZE = 500
@@ -59,6 +59,8 @@ class LeaseHandle(Protocol):
 
     @property
     def lease(self) -> Lease: ...
+    @property
+    def asking(self) -> Asking | None: ...
 
 
 def request_id() -> str:
@@ -229,24 +231,19 @@ def suggest(
     Waits while there is nothing to run now (every trial waits for the results of others), at most `timeout_s`,
     then raises `TimeoutError`. The caller keeps the trial while it reports at least every `lease_s` seconds
     (10 minutes if None)."""
-    caller = client_id or request_id()
-    lease_time = Duration()
-    if lease_s is not None:
-        lease_time.FromNanoseconds(round(lease_s * 1e9))
+    return (yield from next_asked(study, Asking(study.name, client_id, lease_s), timeout_s))
+
+
+def next_asked(study: StudyHandle, asking: Asking, timeout_s: float | None = None) -> Flow[Suggestion | None]:
+    """The next trial of a loop: the one that came with the end of the last one, else as `suggest`."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     attempt = 0
     while True:
-        request = pb.SuggestTrialRequest(
-            request_id=request_id(),
-            study=study_name(study.name),
-            client_id=caller,
-            lease_time=None if lease_s is None else lease_time,
-        )
-        response = yield from rpc(methods.SUGGEST_TRIAL, request)
-        if response.HasField("trial"):
-            return convert.suggestion(response)
-        if response.done:
-            return None
+        if asking.request is not None:
+            asking.note((yield from rpc(methods.SUGGEST_TRIAL, asking.request)))
+        answer = asking.take()
+        if answer is not None:
+            return convert.suggestion(answer) if answer.HasField("trial") else None
         if deadline is not None and time.monotonic() >= deadline:
             raise TimeoutError(
                 f"Study {study.name} has had no trial to run for {timeout_s:g} s; ask again later."
@@ -338,11 +335,35 @@ def report(
 def complete(handle: LeaseHandle, error: str | BaseException | None = None) -> Flow[TrialInfo]:
     """Tells that the caller is done with the trial; with `error`, that it failed (charged to its retries)."""
     text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error or ""
+    asking = handle.asking
     request = pb.CompleteTrialRequest(
-        request_id=request_id(), lease=convert.lease_to_proto(handle.lease), error=text
+        request_id=request_id(),
+        lease=convert.lease_to_proto(handle.lease),
+        error=text,
+        next=asking.request if asking else None,
     )
     response = yield from rpc(methods.COMPLETE_TRIAL, request)
+    if asking and response.HasField("next"):
+        asking.note(response.next)
     return convert.trial(response.trial)
+
+
+def give_back(handle: LeaseHandle) -> Flow[TrialInfo]:
+    """Gives the trial back, for another caller to go on with from its last checkpoint. Nothing is charged."""
+    response = yield from rpc(methods.COMPLETE_TRIAL, _giving_back(convert.lease_to_proto(handle.lease)))
+    return convert.trial(response.trial)
+
+
+def leave(asking: Asking) -> Flow[None]:
+    """Ends a loop: a trial that came with the end of the last one, and that nobody has taken, is given back."""
+    held = asking.held
+    if held is not None:
+        asking.take()
+        yield from rpc(methods.COMPLETE_TRIAL, _giving_back(held.lease))
+
+
+def _giving_back(lease: event_pb2.LeaseRef) -> pb.CompleteTrialRequest:
+    return pb.CompleteTrialRequest(request_id=request_id(), lease=lease, release=True)
 
 
 def _number(name: str, value: object) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
+from headrace.client.asking import Asking
 from headrace.client.model import Checkpoint, Lease, Suggestion, Value
 from headrace.client.names import study_id
 
@@ -38,8 +39,10 @@ class AskedTrialBase(Generic[TransportT]):
     Train from step `step` + 1 on (0 was reported by nobody yet), loading `checkpoint` if there is one, and report.
     """
 
-    def __init__(self, transport: TransportT, suggestion: Suggestion) -> None:
+    def __init__(self, transport: TransportT, suggestion: Suggestion, asking: Asking | None = None) -> None:
+        """`asking` is what the trial's loop asks for next, with the end of this trial."""
         self.transport = transport
+        self.asking = asking
         self._suggestion = suggestion
 
     def __repr__(self) -> str:

@@ -13,12 +13,14 @@ a `fork`.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from headrace.client import flows
+from headrace.client.asking import Asking
 from headrace.client.connection import Patience, Target
 from headrace.client.events import Update
 from headrace.client.flow import blocking
@@ -27,6 +29,7 @@ from headrace.client.model import StudyInfo
 from headrace.client.records import dataframe
 from headrace.client.transport import BlockingTransport
 from headrace.client.watch import OnBreak
+from headrace.errors import HeadraceError
 from headrace.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -50,6 +53,7 @@ class AskedTrial(AskedTrialBase[BlockingTransport]):
 
     report = blocking(flows.report)
     complete = blocking(flows.complete)
+    give_back = blocking(flows.give_back)
 
 
 class Study(StudyBase[BlockingTransport]):
@@ -95,6 +99,21 @@ class Study(StudyBase[BlockingTransport]):
             flows.suggest(self, client_id=client_id, lease_s=lease_s, timeout_s=timeout_s)
         )
         return None if found is None else AskedTrial(self.transport, found)
+
+    def ask_all(
+        self, *, client_id: str | None = None, lease_s: float | None = None
+    ) -> Generator[AskedTrial, None, None]:
+        """Trial after trial, until the study is over: `for asked in study.ask_all(): ...`.
+
+        The next trial is asked for with the end of the last one (`complete`), in one call. Where the loop is left and
+        a trial has come in this way, it is given back. Waits as `ask` does."""
+        asking = Asking(self.name, client_id, lease_s)
+        try:
+            while (found := self.transport.run(flows.next_asked(self, asking))) is not None:
+                yield AskedTrial(self.transport, found, asking)
+        finally:
+            with suppress(HeadraceError):  # its lease will end by itself
+                self.transport.run(flows.leave(asking))
 
     def dataframe(self) -> "pd.DataFrame":
         """One row a trial: state, values and, as `param.NAME`, the configuration. Needs `headrace[report]`."""

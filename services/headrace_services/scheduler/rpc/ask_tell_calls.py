@@ -7,6 +7,7 @@ trial is offered to another caller, and whatever the first one still says about 
 
 import asyncio
 
+from msgspec import Struct
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import LeaseStaleError, NotAskTellError
@@ -30,6 +31,7 @@ from headrace_services.scheduler.rpc.checks import MAX_TEXT, Checks
 from headrace_services.scheduler.step.submissions import Shown
 from headrace_services.scheduler.store import studies, trials
 from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.requests import Request
 
 DEFAULT_LEASE_S = 600.0
 SHORTEST_LEASE_S = 1.0
@@ -50,21 +52,11 @@ class AskTellCalls(Calls):
         Where a model is at work on the next trial, the call waits for it within its deadline.
         """
         checks = Checks()
-        study_id = checks.take(lambda: names.parse_study(request.study, field="study"))
-        client_id = checks.text("client_id", request.client_id, required=True, longest=256)
-        ttl_s = DEFAULT_LEASE_S
-        if request.HasField("lease_time"):
-            ttl_s = checks.seconds(
-                "lease_time", request.lease_time, least=SHORTEST_LEASE_S, most=LONGEST_LEASE_S
-            )
+        asking = _valid_asking(checks, request)
         checks.done()
-        assert study_id is not None
-
-        def arrival(study: Study) -> Suggest:
-            _require_ask_tell(study)
-            return Suggest(client_id=client_id, ttl_s=ttl_s)
-
+        assert asking is not None
         request_identity = identify(request, request.request_id)
+        study_id = asking.study
         study = self.known(study_id)
         if study is None:
             async with transaction(self.hub.engine) as conn:
@@ -74,17 +66,25 @@ class AskTellCalls(Calls):
         async with self.hub.watching(study.id if study else 0) as changed:
             while True:
                 try:
-                    response = await self.change(
-                        request_identity, study_id, arrival, _suggestion, shows=_suggested, lasting=True
-                    )
+                    return await self._suggest(request_identity, asking)
                 except ProposalComingError:
                     left_s = until - loop.time()
                     if left_s <= 0:
                         return pb.SuggestTrialResponse()
                     # Another replica may be the one that computes it, and wakes nobody here.
                     await changed.wait(min(left_s, ASK_AGAIN_S))
-                else:
-                    return pb.SuggestTrialResponse.FromString(response)
+
+    async def _suggest(self, request: Request | None, asking: "_Asking") -> pb.SuggestTrialResponse:
+        """Ask once. Raises ProposalComingError where a model is at work on the next trial."""
+
+        def arrival(study: Study) -> Suggest:
+            _require_ask_tell(study)
+            return Suggest(client_id=asking.client_id, ttl_s=asking.ttl_s)
+
+        response = await self.change(
+            request, asking.study, arrival, _suggestion, shows=_suggested, lasting=True
+        )
+        return pb.SuggestTrialResponse.FromString(response)
 
     async def ReportTrial(self, request: pb.ReportTrialRequest, context: Context) -> pb.ReportTrialResponse:
         """Record a result and say what to do next. Raises LeaseStaleError for a lease that is over."""
@@ -119,12 +119,45 @@ class AskTellCalls(Calls):
     async def CompleteTrial(
         self, request: pb.CompleteTrialRequest, context: Context
     ) -> pb.CompleteTrialResponse:
-        """End a trial, as failed where there is an error. One that is over already is returned as it is."""
+        """End a trial, as failed where there is an error, or give it back. One that is over already is returned as it
+        is.
+
+        With `next`, what is to run next is asked for in the same step. It does not wait for a model.
+        """
         checks = Checks()
         name = _valid_lease(checks, request.lease)
+        if request.release and request.error:
+            checks.note(
+                "release", "true", "goes with no error", "Give the trial back, or say that it failed."
+            )
+        asking = _valid_next(checks, request, name) if request.HasField("next") else None
         checks.done()
         assert name is not None
+        if asking is None:
+            return await self._complete(request, name)
+        # It comes to its turn when the end of this trial waits for its step, and joins it there.
+        following = asyncio.create_task(
+            self._suggest_or_nothing(identify(request.next, request.next.request_id), asking)
+        )
+        try:
+            response = await self._complete(request, name)
+        except BaseException:
+            following.cancel()  # whatever became of it, the caller may ask with the same request id
+            raise
+        response.next.CopyFrom(await following)
+        return response
 
+    async def _suggest_or_nothing(
+        self, request: Request | None, asking: "_Asking"
+    ) -> pb.SuggestTrialResponse:
+        try:
+            return await self._suggest(request, asking)
+        except ProposalComingError:
+            return pb.SuggestTrialResponse()
+
+    async def _complete(
+        self, request: pb.CompleteTrialRequest, name: names.TrialName
+    ) -> pb.CompleteTrialResponse:
         def arrival(study: Study) -> ExitedArrived:
             _require_ask_tell(study)
             return ExitedArrived(
@@ -132,8 +165,8 @@ class AskTellCalls(Calls):
                 number=name.number,
                 epoch=request.lease.epoch,
                 sequence=None,
-                outcome="FAILED" if request.error else "FINISHED",
-                error=_storable(request.error),
+                outcome="FAILED" if request.error else "RELEASED" if request.release else "FINISHED",
+                error=_storable(request.error) or ("given back by its client" if request.release else ""),
             )
 
         async def answer(study: Study, outcome: Outcome, shown: Shown) -> pb.CompleteTrialResponse:
@@ -194,6 +227,38 @@ def _patience_s(context: Context) -> float:
     """How long to wait for a proposal that is being computed: within the call's deadline, with time to answer."""
     left_s = context.time_remaining()
     return LONGEST_WAIT_S if left_s is None else min(LONGEST_WAIT_S, left_s - max(0.5, 0.1 * left_s))
+
+
+class _Asking(Struct, frozen=True, kw_only=True):
+    """Who asks for a trial of what study, and for how long between two reports."""
+
+    study: str
+    client_id: str
+    ttl_s: float
+
+
+def _valid_asking(checks: Checks, request: pb.SuggestTrialRequest, within: str = "") -> _Asking | None:
+    study_id = checks.take(lambda: names.parse_study(request.study, field=f"{within}study"))
+    client_id = checks.text(f"{within}client_id", request.client_id, required=True, longest=256)
+    ttl_s = DEFAULT_LEASE_S
+    if request.HasField("lease_time"):
+        ttl_s = checks.seconds(
+            f"{within}lease_time", request.lease_time, least=SHORTEST_LEASE_S, most=LONGEST_LEASE_S
+        )
+    return None if study_id is None else _Asking(study=study_id, client_id=client_id, ttl_s=ttl_s)
+
+
+def _valid_next(
+    checks: Checks, request: pb.CompleteTrialRequest, name: names.TrialName | None
+) -> _Asking | None:
+    """What is asked for with the end of a trial. A repeat must not get a further trial: it has its own id."""
+    asking = _valid_asking(checks, request.next, "next.")
+    if asking is not None and name is not None and asking.study != name.study:
+        checks.note("next.study", request.next.study, "is not the trial's", "Ask for it by SuggestTrial.")
+    own_id = checks.text("next.request_id", request.next.request_id, required=True)
+    if own_id and own_id == request.request_id:
+        checks.note("next.request_id", own_id, "is the request's own id", "Use another UUID.")
+    return asking
 
 
 def _require_ask_tell(study: Study) -> None:

@@ -54,6 +54,8 @@ def exited(state: StepState, arrival: ExitedArrived) -> Outcome:
             _finished(state, state.trials[number])
         case "FAILED":
             _failed(state, state.trials[number], arrival.error or "its program failed")
+        case "RELEASED":  # let go of by its holder: nothing points to its program
+            _interrupt(state, state.trials[number], arrival.error or "its holder let go of it")
         case _:
             _lost(state, state.trials[number], arrival.error or "its process was lost")
     return Accepted()
