@@ -203,8 +203,12 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         return study_pb2.ReportTrialResponse(decision=decision)
 
     def CompleteTrial(self, request: Any, context: grpc.ServicerContext) -> Any:
-        self._begin("CompleteTrial", request, context)
-        return study_pb2.CompleteTrialResponse(trial=self._trial(request.lease.trial, context))
+        before = self._begin("CompleteTrial", request, context)
+        following = self.suggestions.popleft() if request.HasField("next") else None
+        self._finish(before, context)
+        return study_pb2.CompleteTrialResponse(
+            trial=self._trial(request.lease.trial, context), next=following
+        )
 
     # ---- watching
 

@@ -5,9 +5,9 @@ import pytest
 from fake_study_service import FakeStudyService
 from scripted_study import Script, params_of
 
-from headrace import Client
+from headrace import AsyncClient, Client
 from headrace.client import Action
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, LeaseStaleError
 from headrace.v1 import event_pb2, study_pb2
 
 NOTHING = study_pb2.SuggestTrialResponse()
@@ -78,3 +78,94 @@ def test_a_metric_that_is_no_number_is_refused_here(
     assert trial is not None
     with pytest.raises(HeadraceError, match="val_loss"):
         trial.report(3, val_loss="low")  # type: ignore[arg-type]
+
+
+def test_a_loop_over_all_trials_asks_with_the_end_of_the_last_one(
+    client: Client, fake: FakeStudyService, script: Script
+) -> None:
+    fake.add(script)
+    fake.suggestions.extend([suggestion(script, 5), suggestion(script, 3), DONE])
+    numbers = []
+    for asked in client.study("digits").ask_all(client_id="me", lease_s=60):
+        numbers.append(asked.number)
+        asked.complete()
+    assert numbers == [5, 3]
+    (first,) = fake.requests["SuggestTrial"]
+    requests = [first, *(sent.next for sent in fake.requests["CompleteTrial"])]
+    assert {(sent.study, sent.client_id, sent.lease_time.seconds) for sent in requests} == {
+        ("studies/digits", "me", 60)
+    }
+    assert len({sent.request_id for sent in requests}) == 3
+
+
+def test_a_loop_asks_again_where_the_end_brought_nothing(
+    client: Client, fake: FakeStudyService, script: Script
+) -> None:
+    fake.add(script)
+    fake.suggestions.extend([suggestion(script, 5), NOTHING, suggestion(script, 3), DONE])
+    numbers = []
+    for asked in client.study("digits").ask_all():
+        numbers.append(asked.number)
+        asked.complete()
+    assert numbers == [5, 3]
+    ended, asked_again = fake.requests["CompleteTrial"][0], fake.requests["SuggestTrial"][1]
+    assert ended.next.request_id != asked_again.request_id
+
+
+def test_a_lost_answer_is_asked_for_with_the_same_id(
+    client: Client, fake: FakeStudyService, script: Script
+) -> None:
+    """The trial that came with it is the caller's already; a new id would get a further one."""
+    fake.add(script)
+    fake.suggestions.extend([suggestion(script, 5), suggestion(script, 3), suggestion(script, 3), DONE])
+    loop = client.study("digits").ask_all()
+    asked = next(loop)
+    fake.fail_next("CompleteTrial", LeaseStaleError("it is over"), after=True)
+    with pytest.raises(LeaseStaleError):
+        asked.complete()
+    assert next(loop).number == 3
+    assert fake.requests["CompleteTrial"][0].next == fake.requests["SuggestTrial"][1]
+
+
+def test_leaving_a_loop_gives_back_what_nobody_took(
+    client: Client, fake: FakeStudyService, script: Script
+) -> None:
+    fake.add(script)
+    fake.suggestions.extend([suggestion(script, 5), suggestion(script, 3)])
+    for asked in client.study("digits").ask_all():
+        asked.complete()
+        break
+    ended, back = fake.requests["CompleteTrial"]
+    assert ended.HasField("next")
+    assert back.release
+    assert not back.HasField("next")
+    assert back.lease.trial == "studies/digits/trials/3"
+
+
+def test_leaving_a_loop_within_a_trial_leaves_that_one_to_the_caller(
+    client: Client, fake: FakeStudyService, script: Script
+) -> None:
+    fake.add(script)
+    fake.suggestions.append(suggestion(script, 5))
+    loop = client.study("digits").ask_all()
+    asked = next(loop)
+    loop.close()
+    assert not fake.requests["CompleteTrial"]
+    assert asked.give_back().number == 5
+    (sent,) = fake.requests["CompleteTrial"]
+    assert sent.release
+    assert not sent.HasField("next")
+
+
+async def test_the_async_loop_does_the_same(fake: FakeStudyService, script: Script) -> None:
+    fake.add(script)
+    fake.suggestions.extend([suggestion(script, 5), suggestion(script, 3)])
+    async with AsyncClient(fake.address) as client:
+        loop = client.study("digits").ask_all()
+        async for asked in loop:
+            await asked.complete()
+            break
+        await loop.aclose()
+    ended, back = fake.requests["CompleteTrial"]
+    assert ended.next.study == "studies/digits"
+    assert back.release

@@ -13,7 +13,7 @@ from headrace.client.events import Action
 
 async def run_loop(study: AsyncStudy) -> None:
     """A user's own loop."""
-    while (asked := await study.ask(client_id="loop", timeout_s=20)) is not None:
+    async for asked in study.ask_all(client_id="loop"):
         step = asked.step
         while True:
             step += 1
