@@ -210,6 +210,10 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
             trial=self._trial(request.lease.trial, context), next=following
         )
 
+    def ReleaseTrial(self, request: Any, context: grpc.ServicerContext) -> Any:
+        self._begin("ReleaseTrial", request, context)
+        return study_pb2.ReleaseTrialResponse(trial=self._trial(request.lease.trial, context))
+
     # ---- watching
 
     def WatchStudy(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:

@@ -1,5 +1,7 @@
 """Ask and tell: a loop of the user's own."""
 
+from typing import Any
+
 import grpc
 import pytest
 from fake_study_service import FakeStudyService
@@ -7,8 +9,9 @@ from scripted_study import Script, params_of
 
 from headrace import AsyncClient, Client
 from headrace.client import Action
+from headrace.client.asking import Asking
 from headrace.errors import HeadraceError, LeaseStaleError
-from headrace.v1 import event_pb2, study_pb2
+from headrace.v1 import event_pb2, study_pb2, trial_pb2
 
 NOTHING = study_pb2.SuggestTrialResponse()
 DONE = study_pb2.SuggestTrialResponse(done=True)
@@ -118,7 +121,7 @@ def test_a_lost_answer_is_asked_for_with_the_same_id(
     """The trial that came with it is the caller's already; a new id would get a further one."""
     fake.add(script)
     fake.suggestions.extend([suggestion(script, 5), suggestion(script, 3), suggestion(script, 3), DONE])
-    loop = client.study("digits").ask_all()
+    loop: Any = client.study("digits").ask_all()
     asked = next(loop)
     fake.fail_next("CompleteTrial", LeaseStaleError("it is over"), after=True)
     with pytest.raises(LeaseStaleError):
@@ -135,37 +138,89 @@ def test_leaving_a_loop_gives_back_what_nobody_took(
     for asked in client.study("digits").ask_all():
         asked.complete()
         break
-    ended, back = fake.requests["CompleteTrial"]
-    assert ended.HasField("next")
-    assert back.release
-    assert not back.HasField("next")
+    (back,) = fake.requests["ReleaseTrial"]
+    assert back.lease.trial == "studies/digits/trials/3"
+    client.close()
+    assert len(fake.requests["ReleaseTrial"]) == 1
+
+
+def test_closing_the_client_leaves_its_loops(fake: FakeStudyService, script: Script) -> None:
+    fake.add(script)
+    fake.suggestions.extend([suggestion(script, 5), suggestion(script, 3)])
+    with Client(fake.address) as client:
+        loop: Any = client.study("digits").ask_all()
+        next(loop).complete()
+    (back,) = fake.requests["ReleaseTrial"]
     assert back.lease.trial == "studies/digits/trials/3"
 
 
-def test_leaving_a_loop_within_a_trial_leaves_that_one_to_the_caller(
+def test_a_trial_that_outlives_its_loop_asks_for_nothing(
     client: Client, fake: FakeStudyService, script: Script
 ) -> None:
     fake.add(script)
     fake.suggestions.append(suggestion(script, 5))
-    loop = client.study("digits").ask_all()
+    loop: Any = client.study("digits").ask_all()
     asked = next(loop)
     loop.close()
-    assert not fake.requests["CompleteTrial"]
+    assert not fake.requests["ReleaseTrial"]
+    asked.complete()
+    assert not fake.requests["CompleteTrial"][0].HasField("next")
     assert asked.give_back().number == 5
-    (sent,) = fake.requests["CompleteTrial"]
-    assert sent.release
-    assert not sent.HasField("next")
+    assert len(fake.requests["ReleaseTrial"]) == 1
+
+
+def test_only_the_last_trial_of_a_loop_asks_ahead_and_once(
+    client: Client, fake: FakeStudyService, script: Script
+) -> None:
+    """Where several are at work at once, each is yielded once."""
+    fake.add(script)
+    fake.suggestions.extend(suggestion(script, number) for number in (5, 3, 4, 2))
+    loop: Any = client.study("digits").ask_all()
+    first, second = next(loop), next(loop)
+    first.complete()
+    second.complete()
+    second.complete()
+    sent = [request.HasField("next") for request in fake.requests["CompleteTrial"]]
+    assert sent == [False, True, False]
+    assert [next(loop).number, next(loop).number] == [4, 2]
+
+
+def test_an_answer_that_two_hear_counts_once() -> None:
+    """An end that asked ahead and the loop itself may ask the same at once; it gets them the same trial."""
+    asking = Asking("digits", "me", None)
+    trial = study_pb2.SuggestTrialResponse(trial=trial_pb2.Trial(number=7))
+    request = asking.request
+    asking.note(request, trial)
+    assert asking.take() == trial
+    asking.note(request, trial)
+    assert asking.take() is None
+    assert asking.request.request_id != request.request_id
+
+
+def test_a_refused_end_leaves_no_trial_behind_that_it_may_have_got(
+    client: Client, fake: FakeStudyService, script: Script
+) -> None:
+    fake.add(script)
+    fake.suggestions.extend([suggestion(script, 5), suggestion(script, 3), suggestion(script, 3)])
+    fake.fail_next("CompleteTrial", LeaseStaleError("it is over"), after=True)
+    loop: Any = client.study("digits").ask_all()
+    asked = next(loop)
+    with pytest.raises(LeaseStaleError):
+        asked.complete()
+    loop.close()
+    assert fake.requests["CompleteTrial"][0].next == fake.requests["SuggestTrial"][1]
+    (back,) = fake.requests["ReleaseTrial"]
+    assert back.lease.trial == "studies/digits/trials/3"
 
 
 async def test_the_async_loop_does_the_same(fake: FakeStudyService, script: Script) -> None:
+    """Left by `break`: its generator ends some time later, when the client is closed."""
     fake.add(script)
     fake.suggestions.extend([suggestion(script, 5), suggestion(script, 3)])
     async with AsyncClient(fake.address) as client:
-        loop = client.study("digits").ask_all()
-        async for asked in loop:
+        async for asked in client.study("digits").ask_all():
             await asked.complete()
             break
-        await loop.aclose()
-    ended, back = fake.requests["CompleteTrial"]
-    assert ended.next.study == "studies/digits"
-    assert back.release
+    assert fake.requests["CompleteTrial"][0].next.study == "studies/digits"
+    (back,) = fake.requests["ReleaseTrial"]
+    assert back.lease.trial == "studies/digits/trials/3"

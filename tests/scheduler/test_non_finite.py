@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -15,6 +17,7 @@ from headrace_services.scheduler.store import exploits, rows
 from headrace_services.scheduler.store.pipeline import as_json
 
 NUMBERS = {math.nan: "NaN", math.inf: "Infinity", -math.inf: "-Infinity"}
+STUDY = SimpleNamespace(id=1, now=datetime(2026, 1, 1, tzinfo=UTC))
 CHECKPOINT = Checkpoint(uri="file:///c", step=1, size_bytes=1, manifest_sha256="0", write_time_s=0.1)
 
 
@@ -37,9 +40,9 @@ def written(x: float) -> Iterator[object]:
         train_time_s=0.1,
         decision=decision,
     )
-    yield rows.report_columns(1, report)
+    yield rows.report_columns(STUDY, report)
     entry = RungEntry(number=0, bracket=0, rung=0, milestone=1, step=1, value=x, arrival=1)
-    yield rows.rung_columns(1, entry, 1, 2)
+    yield rows.rung_columns(STUDY, entry, 1, 2)
     exploit = Exploit(
         number=0, rung=0, donor=1, checkpoint=CHECKPOINT, donor_value=x, previous_params={}, params={}
     )

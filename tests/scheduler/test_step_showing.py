@@ -159,3 +159,20 @@ async def test_what_another_replica_recorded_is_shown(loop: Loop) -> None:
     _, (ended,) = await loop.step(end(lease))
     assert [rung.entry.step for rung in ended.rungs] == [1]
     assert ended == await loop.row(lease.number)
+
+
+async def test_a_trial_that_is_promoted_in_the_step_of_a_stale_end_is_shown_as_promoted(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its end asked for was read before the promotion."""
+    spec = make_spec(policy={**STOPPING, "variant": "promotion"}, template=None, max_trials=30)
+    loop = Loop(await StudySite(engine, spec).create(), monkeypatch)
+    leases = [await loop.ask() for _ in range(3)]
+    for place, lease in enumerate(leases):
+        await loop.step(loop.site.report(lease, 1, place / 10))
+    _, views = await loop.step(end(leases[0]), SUGGEST)
+    now = await loop.row(0)
+    assert [rung.entry.promoted for rung in now.rungs] == [True]
+    assert now.trial.epoch == 2
+    assert views
+    assert all(view == now for view in views)

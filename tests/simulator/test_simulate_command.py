@@ -52,6 +52,11 @@ def runs(tmp_path):
     return str(path)
 
 
+def test_simulated_time_has_no_end(small):
+    """Steps may be tokens, and their seconds more than the years that a calendar has."""
+    assert "9 trials" in run(small, "--workers", "1", "--seconds-per-step", "1e11")
+
+
 def test_the_seeds_figure():
     text = run(EXAMPLE)
     table = [line.split() for line in text.splitlines() if line.startswith(("run_all ", "rung_median "))]

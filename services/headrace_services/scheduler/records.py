@@ -105,15 +105,12 @@ class Study(Struct, frozen=True, kw_only=True):
     create_time: datetime
     end_time: datetime | None
     standing: Standing = Standing()
+    now: datetime = datetime.fromtimestamp(0, UTC)
+    """The database's clock when the row was read: the time of all that a step does."""
     now_s: float = 0.0
-    """The database's clock when the row was read, in seconds since 1970."""
+    """The same in seconds; only differences mean something."""
     leaving: Mapping[str, Leaving] = field(default_factory=dict)
     """Its leases that are to end for other studies, by lease."""
-
-    @property
-    def now(self) -> datetime:
-        """The database's clock when the row was read."""
-        return datetime.fromtimestamp(self.now_s, UTC)
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):

@@ -193,6 +193,13 @@ FIELD_CASES: list[tuple[str, str, Any, list[str], str]] = [
         "studies/STUDY/trials/NUMBER",
     ),
     (
+        "bad lease",
+        "ReleaseTrial",
+        pb.ReleaseTrialRequest(lease=lease(trial="s/0", epoch=0)),
+        ["lease.epoch", "lease.trial"],
+        "studies/STUDY/trials/NUMBER",
+    ),
+    (
         "negative cursor",
         "WatchStudy",
         pb.WatchStudyRequest(name="studies/s", after_cursor=-1),
@@ -257,6 +264,7 @@ MISSING_CASES: list[tuple[str, Any, type[errors.HeadraceError]]] = [
     ("DeleteStudy", pb.DeleteStudyRequest(name="studies/s"), errors.StudyNotEndedError),
     ("ReportTrial", pb.ReportTrialRequest(lease=lease(), step=1), errors.LeaseStaleError),
     ("CompleteTrial", pb.CompleteTrialRequest(lease=lease()), errors.LeaseStaleError),
+    ("ReleaseTrial", pb.ReleaseTrialRequest(lease=lease()), errors.LeaseStaleError),
     ("CreateStudy", pb.CreateStudyRequest(study_id="s", spec=good_spec()), errors.StudyExistsError),
 ]
 
@@ -293,6 +301,7 @@ async def test_trials_of_workers_are_not_for_ask_and_tell(site: RpcSite) -> None
         ("SuggestTrial", pb.SuggestTrialRequest(study="studies/s", client_id="c")),
         ("ReportTrial", pb.ReportTrialRequest(lease=lease(), step=1)),
         ("CompleteTrial", pb.CompleteTrialRequest(lease=lease())),
+        ("ReleaseTrial", pb.ReleaseTrialRequest(lease=lease())),
     ):
         assert isinstance(await site.refusal(method, request), errors.NotAskTellError), method
 

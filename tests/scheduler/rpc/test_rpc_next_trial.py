@@ -2,10 +2,13 @@
 
 import pytest
 from rpc_site import RpcSite, duration
+from sqlalchemy import select
 
-from headrace.errors import InvalidFieldError, LeaseStaleError, RequestIdReusedError
+from headrace.errors import DeadlineError, InvalidFieldError, LeaseStaleError, RequestIdReusedError
 from headrace.v1 import event_pb2, trial_pb2
 from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store.database import transaction
 
 RUN_ALL = {"kind": "run_all"}
 STOPPING = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9], "variant": "stopping"}
@@ -55,6 +58,10 @@ async def test_answers_show_trials_as_the_rows_say_them(site: RpcSite, policy: d
             error = "it broke" if number == 1 else ""
             ended = await site.call("CompleteTrial", pb.CompleteTrialRequest(lease=asked.lease, error=error))
             assert ended.trial == await shown(site, asked.trial.name)
+            reports = (await site.call("ListReports", pb.ListReportsRequest(parent=asked.trial.name))).reports
+            times = [report.time.ToNanoseconds() for report in reports]
+            assert asked.trial.start_time.ToNanoseconds() <= times[-1]
+            assert error or times[-1] <= ended.trial.end_time.ToNanoseconds()
             assert len(ended.trial.rung_results) == 1 or asked.trial.epoch > 1
 
 
@@ -88,12 +95,45 @@ async def test_the_end_of_a_stale_lease_is_refused_and_the_next_trial_is_there_b
 ) -> None:
     await site.create(policy=RUN_ALL)
     asked = await at_work(site)
-    await site.call("CompleteTrial", end(asked.lease, request_id="other", release=True))
+    await site.call("ReleaseTrial", pb.ReleaseTrialRequest(lease=asked.lease))
     with pytest.raises(LeaseStaleError):
         await site.call("CompleteTrial", end(asked.lease, next=ask()))
     found = await site.call("SuggestTrial", ask())
     assert found.trial.number == 0
     assert await at_once(site) == 1
+
+
+async def test_a_call_that_is_cut_off_between_its_two_halves_is_repeated(site: RpcSite) -> None:
+    """The step waits for the study's row, so nothing has come of either half when the caller goes away."""
+    await site.create(policy=RUN_ALL)
+    asked = await at_work(site)
+    async with transaction(site.engine) as conn:
+        await conn.execute(select(tables.study.c.id).with_for_update())
+        with pytest.raises(DeadlineError):
+            await site.replicas[0].call("CompleteTrial", end(asked.lease, next=ask()), timeout_s=0.3)
+    ended = await site.call("CompleteTrial", end(asked.lease, next=ask()))
+    assert ended.trial.state == trial_pb2.TRIAL_STATE_TERMINATED
+    assert (await site.call("SuggestTrial", ask())).trial.number == ended.next.trial.number == 1
+    assert await at_once(site) == 1
+
+
+async def test_the_repeat_may_reach_another_replica(site: RpcSite) -> None:
+    """Which has never seen the study: the end counts before the next trial is looked for."""
+    await site.create(policy=RUN_ALL, max_parallel=1)
+    asked = await at_work(site)
+    other = await site.add_replica()
+    ended = await other.call("CompleteTrial", end(asked.lease, next=ask()))
+    assert ended.next.trial.number == 1
+    assert ended == await site.call("CompleteTrial", end(asked.lease, next=ask()))
+
+
+async def test_the_end_does_not_wait_for_a_model(site: RpcSite) -> None:
+    """Nobody computes proposals here; to ask would wait for one."""
+    await site.create(policy=RUN_ALL, sampler={"kind": "tpe", "startup_trials": 1}, max_trials=3)
+    asked = await at_work(site)
+    ended = await site.replicas[0].call("CompleteTrial", end(asked.lease, next=ask()), timeout_s=5)
+    assert ended.trial.state == trial_pb2.TRIAL_STATE_TERMINATED
+    assert ended.next == pb.SuggestTrialResponse()
 
 
 async def test_the_last_end_says_that_the_study_is_over(site: RpcSite) -> None:
@@ -109,7 +149,7 @@ async def test_a_trial_that_is_given_back_goes_on_elsewhere_and_nothing_is_charg
     await site.create(policy=RUN_ALL, max_retries=0)
     asked = await at_work(site)
     for _ in range(12):
-        back = await site.call("CompleteTrial", pb.CompleteTrialRequest(lease=asked.lease, release=True))
+        back = await site.call("ReleaseTrial", pb.ReleaseTrialRequest(lease=asked.lease))
         assert back.trial == await shown(site, asked.trial.name)
         assert back.trial.state == trial_pb2.TRIAL_STATE_PAUSED
         assert back.trial.detail == "given back by its client"
@@ -125,7 +165,6 @@ async def test_bad_requests_change_nothing(site: RpcSite) -> None:
     asked = await at_work(site)
     before = (await site.study()).status
     for field, wrong in {
-        "release": end(asked.lease, release=True, error="both"),
         "next.study": end(asked.lease, next=ask(study="t")),
         "next.request_id": end(asked.lease, next=ask("")),
         "next.client_id": end(asked.lease, next=pb.SuggestTrialRequest(request_id="a", study="studies/s")),

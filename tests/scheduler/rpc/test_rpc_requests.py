@@ -71,6 +71,11 @@ async def _complete(site: RpcSite) -> tuple[Any, Any]:
     return pb.CompleteTrialRequest(lease=asked, error="x"), pb.CompleteTrialRequest(lease=asked, error="y")
 
 
+async def _release(site: RpcSite) -> tuple[Any, Any]:
+    first, second = [(await site.suggest(client=client)).lease for client in "cd"]
+    return pb.ReleaseTrialRequest(lease=first), pb.ReleaseTrialRequest(lease=second)
+
+
 def _of_study(kind: Any) -> Make:
     async def make(site: RpcSite) -> tuple[Any, Any]:
         await site.create("second")
@@ -101,6 +106,7 @@ MUTATIONS: dict[str, Make] = {
     "SuggestTrial": _suggest,
     "ReportTrial": _report,
     "CompleteTrial": _complete,
+    "ReleaseTrial": _release,
 }
 
 

@@ -11,13 +11,12 @@ A client belongs to the event loop in which it is first used.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from headrace.client import flows
+from headrace.client import ask_tell, flows
 from headrace.client.asking import Asking
 from headrace.client.connection import Patience, Target
 from headrace.client.events import Update
@@ -27,7 +26,6 @@ from headrace.client.model import StudyInfo
 from headrace.client.records import dataframe
 from headrace.client.transport import AsyncTransport
 from headrace.client.watch import OnBreak
-from headrace.errors import HeadraceError
 from headrace.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -49,9 +47,9 @@ class AsyncTrial(TrialBase[AsyncTransport]):
 class AsyncAskedTrial(AskedTrialBase[AsyncTransport]):
     """A trial that the caller runs in its own loop."""
 
-    report = awaiting(flows.report)
-    complete = awaiting(flows.complete)
-    give_back = awaiting(flows.give_back)
+    report = awaiting(ask_tell.report)
+    complete = awaiting(ask_tell.complete)
+    give_back = awaiting(ask_tell.give_back)
 
 
 class AsyncStudy(StudyBase[AsyncTransport]):
@@ -97,24 +95,25 @@ class AsyncStudy(StudyBase[AsyncTransport]):
         Waits while every trial waits for the results of others, at most `timeout_s`, then raises `TimeoutError`.
         The caller keeps the trial while it reports at least every `lease_s` seconds (10 minutes if None)."""
         found = await self.transport.run(
-            flows.suggest(self, client_id=client_id, lease_s=lease_s, timeout_s=timeout_s)
+            ask_tell.suggest(self, client_id=client_id, lease_s=lease_s, timeout_s=timeout_s)
         )
         return None if found is None else AsyncAskedTrial(self.transport, found)
 
     async def ask_all(
         self, *, client_id: str | None = None, lease_s: float | None = None
-    ) -> AsyncGenerator[AsyncAskedTrial, None]:
+    ) -> AsyncIterator[AsyncAskedTrial]:
         """Trial after trial, until the study is over: `async for asked in study.ask_all(): ...`.
 
-        The next trial is asked for with the end of the last one (`complete`), in one call. Where the loop is left and
-        a trial has come in this way, it is given back. Waits as `ask` does."""
+        The end of a trial (`complete`, last in the loop's body: the lease of the next one begins with it) asks for the
+        next one in the same call. Where the loop is left, or the client closed, and a trial has come in this way, it
+        is given back. Waits as `ask` does."""
         asking = Asking(self.name, client_id, lease_s)
+        self.transport.loops.add(asking)
         try:
-            while (found := await self.transport.run(flows.next_asked(self, asking))) is not None:
+            while (found := await self.transport.run(ask_tell.next_asked(self, asking))) is not None:
                 yield AsyncAskedTrial(self.transport, found, asking)
         finally:
-            with suppress(HeadraceError):  # its lease will end by itself
-                await self.transport.run(flows.leave(asking))
+            await self.transport.leave(asking)
 
     async def dataframe(self) -> "pd.DataFrame":
         """One row a trial: state, values and, as `param.NAME`, the configuration. Needs `headrace[report]`."""
@@ -159,5 +158,5 @@ class AsyncClient:
         return self.study((await self.transport.run(flows.create_study(self, name, spec))).name)
 
     async def close(self) -> None:
-        """Closes the connection; watches end."""
+        """Leaves the loops over trials and closes the connection; watches end."""
         await self.transport.close()

@@ -5,23 +5,19 @@ trial. Each mutating operation draws one request id; the transport repeats the v
 that did the work but lost the answer does it once.
 """
 
-import time
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from headrace.client import cluster, convert, methods
-from headrace.client.asking import Asking
-from headrace.client.events import Decision, TrialStory
-from headrace.client.flow import Flow, Sleep, rpc
+from headrace.client.events import TrialStory
+from headrace.client.flow import Flow, rpc
 from headrace.client.model import (
-    Lease,
     Preview,
     Report,
     StudyInfo,
     StudyShare,
-    Suggestion,
     TrialInfo,
     TrialState,
     Value,
@@ -31,11 +27,9 @@ from headrace.client.names import study_name, trial_name
 from headrace.errors import InvalidFieldError, Violation, show_value
 from headrace.spec import StudyFile, StudySpec, check_study_id, load_study_file, to_proto
 from headrace.spec.convert import params_to_proto
-from headrace.v1 import event_pb2
 from headrace.v1 import study_pb2 as pb
 
 PAGE_SIZE = 500
-_ASK_AGAIN_S = (0.2, 0.5, 1.0, 2.0)
 
 
 class StudyHandle(Protocol):
@@ -52,15 +46,6 @@ class TrialHandle(Protocol):
     def study(self) -> str: ...
     @property
     def number(self) -> int: ...
-
-
-class LeaseHandle(Protocol):
-    """A handle of a trial that this caller runs."""
-
-    @property
-    def lease(self) -> Lease: ...
-    @property
-    def asking(self) -> Asking | None: ...
 
 
 def request_id() -> str:
@@ -219,39 +204,6 @@ def add_trials(study: StudyHandle, params: Iterable[Mapping[str, Value]]) -> Flo
     return [convert.trial(trial) for trial in response.trials]
 
 
-def suggest(
-    study: StudyHandle,
-    *,
-    client_id: str | None = None,
-    lease_s: float | None = None,
-    timeout_s: float | None = None,
-) -> Flow[Suggestion | None]:
-    """The next trial to run in the caller's own loop; None when the study is over.
-
-    Waits while there is nothing to run now (every trial waits for the results of others), at most `timeout_s`,
-    then raises `TimeoutError`. The caller keeps the trial while it reports at least every `lease_s` seconds
-    (10 minutes if None)."""
-    return (yield from next_asked(study, Asking(study.name, client_id, lease_s), timeout_s))
-
-
-def next_asked(study: StudyHandle, asking: Asking, timeout_s: float | None = None) -> Flow[Suggestion | None]:
-    """The next trial of a loop: the one that came with the end of the last one, else as `suggest`."""
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    attempt = 0
-    while True:
-        if asking.request is not None:
-            asking.note((yield from rpc(methods.SUGGEST_TRIAL, asking.request)))
-        answer = asking.take()
-        if answer is not None:
-            return convert.suggestion(answer) if answer.HasField("trial") else None
-        if deadline is not None and time.monotonic() >= deadline:
-            raise TimeoutError(
-                f"Study {study.name} has had no trial to run for {timeout_s:g} s; ask again later."
-            )
-        yield Sleep(_ASK_AGAIN_S[min(attempt, len(_ASK_AGAIN_S) - 1)])
-        attempt += 1
-
-
 # ---- a trial -------------------------------------------------------------------------------------------
 
 
@@ -306,77 +258,6 @@ def stop_trial(handle: TrialHandle, reason: str = "") -> Flow[TrialInfo]:
 
 
 # ---- a trial that the caller runs ----------------------------------------------------------------------
-
-
-def report(
-    handle: LeaseHandle,
-    step: int,
-    metrics: Mapping[str, float] | None = None,
-    /,
-    *,
-    checkpoint_uri: str = "",
-    **named: float,
-) -> Flow[Decision]:
-    """Tells a result, as `report(3, loss=0.2)` or `report(3, {"val/loss": 0.2})`, and returns what to do next.
-
-    `checkpoint_uri` says where the caller saved its state; whoever continues the trial finds it as
-    `checkpoint.uri`. After PAUSE or STOP the trial is not the caller's any more: leave it and ask again."""
-    request = pb.ReportTrialRequest(
-        request_id=request_id(),
-        lease=convert.lease_to_proto(handle.lease),
-        step=step,
-        metrics={name: _number(name, value) for name, value in {**(metrics or {}), **named}.items()},
-        checkpoint_uri=checkpoint_uri,
-    )
-    response = yield from rpc(methods.REPORT_TRIAL, request)
-    return convert.decision(response.decision)
-
-
-def complete(handle: LeaseHandle, error: str | BaseException | None = None) -> Flow[TrialInfo]:
-    """Tells that the caller is done with the trial; with `error`, that it failed (charged to its retries)."""
-    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error or ""
-    asking = handle.asking
-    request = pb.CompleteTrialRequest(
-        request_id=request_id(),
-        lease=convert.lease_to_proto(handle.lease),
-        error=text,
-        next=asking.request if asking else None,
-    )
-    response = yield from rpc(methods.COMPLETE_TRIAL, request)
-    if asking and response.HasField("next"):
-        asking.note(response.next)
-    return convert.trial(response.trial)
-
-
-def give_back(handle: LeaseHandle) -> Flow[TrialInfo]:
-    """Gives the trial back, for another caller to go on with from its last checkpoint. Nothing is charged."""
-    response = yield from rpc(methods.COMPLETE_TRIAL, _giving_back(convert.lease_to_proto(handle.lease)))
-    return convert.trial(response.trial)
-
-
-def leave(asking: Asking) -> Flow[None]:
-    """Ends a loop: a trial that came with the end of the last one, and that nobody has taken, is given back."""
-    held = asking.held
-    if held is not None:
-        asking.take()
-        yield from rpc(methods.COMPLETE_TRIAL, _giving_back(held.lease))
-
-
-def _giving_back(lease: event_pb2.LeaseRef) -> pb.CompleteTrialRequest:
-    return pb.CompleteTrialRequest(request_id=request_id(), lease=lease, release=True)
-
-
-def _number(name: str, value: object) -> float:
-    try:
-        return float(value)  # type: ignore[arg-type] # NumPy's and torch's scalars are numbers too
-    except (TypeError, ValueError):
-        violation = Violation(
-            field=f"metrics.{name}",
-            message="is not a number",
-            value=show_value(value),
-            remedy="Report a float.",
-        )
-        raise InvalidFieldError([violation]) from None
 
 
 def _reports(parent: str) -> Flow[list[Report]]:

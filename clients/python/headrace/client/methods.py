@@ -22,5 +22,6 @@ PREVIEW_STUDY = Method("PreviewStudy", pb.PreviewStudyRequest, pb.PreviewStudyRe
 SUGGEST_TRIAL = Method("SuggestTrial", pb.SuggestTrialRequest, pb.SuggestTrialResponse)
 REPORT_TRIAL = Method("ReportTrial", pb.ReportTrialRequest, pb.ReportTrialResponse)
 COMPLETE_TRIAL = Method("CompleteTrial", pb.CompleteTrialRequest, pb.CompleteTrialResponse)
+RELEASE_TRIAL = Method("ReleaseTrial", pb.ReleaseTrialRequest, pb.ReleaseTrialResponse)
 LIST_REPORTS = Method("ListReports", pb.ListReportsRequest, pb.ListReportsResponse)
 LIST_WORKERS = Method("ListWorkers", pb.ListWorkersRequest, pb.ListWorkersResponse)

@@ -8,18 +8,17 @@
         print(final.best.params, final.best.best_value)
 
 Every method either returns or raises a `headrace.errors.HeadraceError` within the client's `timeout_s` (`wait`,
-`watch` and `ask` take as long as the study does). One client may be shared by threads; it must not be carried over
-a `fork`.
+`watch`, `ask` and `ask_all` take as long as the study does). One client may be shared by threads; it must not be
+carried over a `fork`.
 """
 
 import time
-from collections.abc import Generator, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from headrace.client import flows
+from headrace.client import ask_tell, flows
 from headrace.client.asking import Asking
 from headrace.client.connection import Patience, Target
 from headrace.client.events import Update
@@ -29,7 +28,6 @@ from headrace.client.model import StudyInfo
 from headrace.client.records import dataframe
 from headrace.client.transport import BlockingTransport
 from headrace.client.watch import OnBreak
-from headrace.errors import HeadraceError
 from headrace.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -51,9 +49,9 @@ class Trial(TrialBase[BlockingTransport]):
 class AskedTrial(AskedTrialBase[BlockingTransport]):
     """A trial that the caller runs in its own loop."""
 
-    report = blocking(flows.report)
-    complete = blocking(flows.complete)
-    give_back = blocking(flows.give_back)
+    report = blocking(ask_tell.report)
+    complete = blocking(ask_tell.complete)
+    give_back = blocking(ask_tell.give_back)
 
 
 class Study(StudyBase[BlockingTransport]):
@@ -96,24 +94,23 @@ class Study(StudyBase[BlockingTransport]):
         Waits while every trial waits for the results of others, at most `timeout_s`, then raises `TimeoutError`.
         The caller keeps the trial while it reports at least every `lease_s` seconds (10 minutes if None)."""
         found = self.transport.run(
-            flows.suggest(self, client_id=client_id, lease_s=lease_s, timeout_s=timeout_s)
+            ask_tell.suggest(self, client_id=client_id, lease_s=lease_s, timeout_s=timeout_s)
         )
         return None if found is None else AskedTrial(self.transport, found)
 
-    def ask_all(
-        self, *, client_id: str | None = None, lease_s: float | None = None
-    ) -> Generator[AskedTrial, None, None]:
+    def ask_all(self, *, client_id: str | None = None, lease_s: float | None = None) -> Iterator[AskedTrial]:
         """Trial after trial, until the study is over: `for asked in study.ask_all(): ...`.
 
-        The next trial is asked for with the end of the last one (`complete`), in one call. Where the loop is left and
-        a trial has come in this way, it is given back. Waits as `ask` does."""
+        The end of a trial (`complete`, last in the loop's body: the lease of the next one begins with it) asks for the
+        next one in the same call. Where the loop is left, or the client closed, and a trial has come in this way, it
+        is given back. Waits as `ask` does."""
         asking = Asking(self.name, client_id, lease_s)
+        self.transport.loops.add(asking)
         try:
-            while (found := self.transport.run(flows.next_asked(self, asking))) is not None:
+            while (found := self.transport.run(ask_tell.next_asked(self, asking))) is not None:
                 yield AskedTrial(self.transport, found, asking)
         finally:
-            with suppress(HeadraceError):  # its lease will end by itself
-                self.transport.run(flows.leave(asking))
+            self.transport.leave(asking)
 
     def dataframe(self) -> "pd.DataFrame":
         """One row a trial: state, values and, as `param.NAME`, the configuration. Needs `headrace[report]`."""
@@ -158,5 +155,5 @@ class Client:
         return self.study(self.transport.run(flows.create_study(self, name, spec)).name)
 
     def close(self) -> None:
-        """Closes the connection; watches end."""
+        """Leaves the loops over trials and closes the connection; watches end."""
         self.transport.close()

@@ -9,13 +9,15 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 from tenacity import AsyncRetrying, Retrying
 
-from headrace.client import connection, convert
+from headrace.client import ask_tell, connection, convert
+from headrace.client.asking import Asking
 from headrace.client.connection import Patience, Target
 from headrace.client.events import Update
 from headrace.client.flow import Call, Effect, Flow, Method
@@ -35,6 +37,8 @@ class _Transport:
 
     def __init__(self, target: Target, patience: Patience) -> None:
         self.target = target
+        self.loops: set[Asking] = set()
+        """Loops over trials that have not been left."""
         self._patience = patience
 
     def _failure(self, error: grpc.RpcError | HeadraceError) -> HeadraceError:
@@ -112,8 +116,16 @@ class BlockingTransport(_Transport):
             finally:
                 stream.cancel()
 
+    def leave(self, asking: Asking) -> None:
+        """Ends a loop over trials. A trial that cannot be given back is free when its lease ends."""
+        self.loops.discard(asking)
+        with suppress(HeadraceError):
+            self.run(ask_tell.leave(asking))
+
     def close(self) -> None:
-        """Closes the channel; watches end."""
+        """Leaves all loops, closes the channel; watches end."""
+        for asking in tuple(self.loops):
+            self.leave(asking)
         self._closed.set()
         self._channel.close()
 
@@ -202,8 +214,16 @@ class AsyncTransport(_Transport):
             finally:
                 stream.cancel()
 
+    async def leave(self, asking: Asking) -> None:
+        """Ends a loop over trials. A trial that cannot be given back is free when its lease ends."""
+        self.loops.discard(asking)
+        with suppress(HeadraceError):
+            await self.run(ask_tell.leave(asking))
+
     async def close(self) -> None:
-        """Closes the channel; watches end, and calls under way raise `CallCancelledError`."""
+        """Leaves all loops, closes the channel; watches end, and calls under way raise `CallCancelledError`."""
+        for asking in tuple(self.loops):
+            await self.leave(asking)
         self._closed = True
         if self._opened is not None:
             await self._opened.close()

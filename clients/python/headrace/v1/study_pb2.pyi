@@ -1141,13 +1141,10 @@ class CompleteTrialRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
-    RELEASE_FIELD_NUMBER: _builtins.int
     NEXT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     error: _builtins.str
     """Set when the trial failed; counts against its retries."""
-    release: _builtins.bool
-    """Gives the trial back: it is offered again, from its last checkpoint, and nothing is charged. Not with an error."""
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     @_builtins.property
@@ -1162,12 +1159,11 @@ class CompleteTrialRequest(_message.Message):
         request_id: _builtins.str = ...,
         lease: _event_pb2.LeaseRef | None = ...,
         error: _builtins.str = ...,
-        release: _builtins.bool = ...,
         next: Global___SuggestTrialRequest | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "next", b"next"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "lease", b"lease", "next", b"next", "release", b"release", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "lease", b"lease", "next", b"next", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1198,6 +1194,49 @@ class CompleteTrialResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CompleteTrialResponse: _TypeAlias = CompleteTrialResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseTrialRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    @_builtins.property
+    def lease(self) -> _event_pb2.LeaseRef: ...
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        lease: _event_pb2.LeaseRef | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseTrialRequest: _TypeAlias = ReleaseTrialRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseTrialResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trial(self) -> _trial_pb2.Trial: ...
+    def __init__(
+        self,
+        *,
+        trial: _trial_pb2.Trial | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseTrialResponse: _TypeAlias = ReleaseTrialResponse  # noqa: Y015
 
 @_typing.final
 class ListReportsRequest(_message.Message):

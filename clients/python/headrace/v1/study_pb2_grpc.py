@@ -135,6 +135,11 @@ class StudyServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_study__pb2.CompleteTrialRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_study__pb2.CompleteTrialResponse.FromString,
                 _registered_method=True)
+        self.ReleaseTrial = channel.unary_unary(
+                '/headrace.v1.StudyService/ReleaseTrial',
+                request_serializer=headrace_dot_v1_dot_study__pb2.ReleaseTrialRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_study__pb2.ReleaseTrialResponse.FromString,
+                _registered_method=True)
         self.ListReports = channel.unary_unary(
                 '/headrace.v1.StudyService/ListReports',
                 request_serializer=headrace_dot_v1_dot_study__pb2.ListReportsRequest.SerializeToString,
@@ -290,6 +295,13 @@ class StudyServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReleaseTrial(self, request, context):
+        """Gives a trial back: whoever asks next goes on from its last checkpoint, and nothing is charged.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListReports(self, request, context):
         """The metric reports of a trial, in order.
         """
@@ -401,6 +413,11 @@ def add_StudyServiceServicer_to_server(servicer, server):
                     servicer.CompleteTrial,
                     request_deserializer=headrace_dot_v1_dot_study__pb2.CompleteTrialRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_study__pb2.CompleteTrialResponse.SerializeToString,
+            ),
+            'ReleaseTrial': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseTrial,
+                    request_deserializer=headrace_dot_v1_dot_study__pb2.ReleaseTrialRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_study__pb2.ReleaseTrialResponse.SerializeToString,
             ),
             'ListReports': grpc.unary_unary_rpc_method_handler(
                     servicer.ListReports,
@@ -932,6 +949,33 @@ class StudyService(object):
             '/headrace.v1.StudyService/CompleteTrial',
             headrace_dot_v1_dot_study__pb2.CompleteTrialRequest.SerializeToString,
             headrace_dot_v1_dot_study__pb2.CompleteTrialResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseTrial(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.StudyService/ReleaseTrial',
+            headrace_dot_v1_dot_study__pb2.ReleaseTrialRequest.SerializeToString,
+            headrace_dot_v1_dot_study__pb2.ReleaseTrialResponse.FromString,
             options,
             channel_credentials,
             insecure,

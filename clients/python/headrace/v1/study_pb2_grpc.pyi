@@ -79,6 +79,8 @@ class StudyServiceStub:
     """Tells an intermediate result and returns what to do next."""
     CompleteTrial: _grpc.UnaryUnaryMultiCallable[_study_pb2.CompleteTrialRequest, _study_pb2.CompleteTrialResponse]
     """Tells that the user's loop is done with a trial."""
+    ReleaseTrial: _grpc.UnaryUnaryMultiCallable[_study_pb2.ReleaseTrialRequest, _study_pb2.ReleaseTrialResponse]
+    """Gives a trial back: whoever asks next goes on from its last checkpoint, and nothing is charged."""
     ListReports: _grpc.UnaryUnaryMultiCallable[_study_pb2.ListReportsRequest, _study_pb2.ListReportsResponse]
     """The metric reports of a trial, in order."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_study_pb2.ListWorkersRequest, _study_pb2.ListWorkersResponse]
@@ -135,6 +137,8 @@ class StudyServiceAsyncStub(StudyServiceStub):
     """Tells an intermediate result and returns what to do next."""
     CompleteTrial: _aio.UnaryUnaryMultiCallable[_study_pb2.CompleteTrialRequest, _study_pb2.CompleteTrialResponse]  # type: ignore[assignment]
     """Tells that the user's loop is done with a trial."""
+    ReleaseTrial: _aio.UnaryUnaryMultiCallable[_study_pb2.ReleaseTrialRequest, _study_pb2.ReleaseTrialResponse]  # type: ignore[assignment]
+    """Gives a trial back: whoever asks next goes on from its last checkpoint, and nothing is charged."""
     ListReports: _aio.UnaryUnaryMultiCallable[_study_pb2.ListReportsRequest, _study_pb2.ListReportsResponse]  # type: ignore[assignment]
     """The metric reports of a trial, in order."""
     ListWorkers: _aio.UnaryUnaryMultiCallable[_study_pb2.ListWorkersRequest, _study_pb2.ListWorkersResponse]  # type: ignore[assignment]
@@ -302,6 +306,14 @@ class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_study_pb2.CompleteTrialResponse, _abc.Awaitable[_study_pb2.CompleteTrialResponse]]:
         """Tells that the user's loop is done with a trial."""
+
+    @_abc_1.abstractmethod
+    def ReleaseTrial(
+        self,
+        request: _study_pb2.ReleaseTrialRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.ReleaseTrialResponse, _abc.Awaitable[_study_pb2.ReleaseTrialResponse]]:
+        """Gives a trial back: whoever asks next goes on from its last checkpoint, and nothing is charged."""
 
     @_abc_1.abstractmethod
     def ListReports(

@@ -119,33 +119,48 @@ class AskTellCalls(Calls):
     async def CompleteTrial(
         self, request: pb.CompleteTrialRequest, context: Context
     ) -> pb.CompleteTrialResponse:
-        """End a trial, as failed where there is an error, or give it back. One that is over already is returned as it
-        is.
+        """End a trial, as failed where there is an error. One that is over already is returned as it is.
 
         With `next`, what is to run next is asked for in the same step. It does not wait for a model.
         """
         checks = Checks()
         name = _valid_lease(checks, request.lease)
-        if request.release and request.error:
-            checks.note(
-                "release", "true", "goes with no error", "Give the trial back, or say that it failed."
-            )
         asking = _valid_next(checks, request, name) if request.HasField("next") else None
         checks.done()
         assert name is not None
+        outcome = "FAILED" if request.error else "FINISHED"
+        ending = _exit(request.lease, name, outcome, _storable(request.error))
+        identity = identify(request, request.request_id)
         if asking is None:
-            return await self._complete(request, name)
-        # It comes to its turn when the end of this trial waits for its step, and joins it there.
-        following = asyncio.create_task(
-            self._suggest_or_nothing(identify(request.next, request.next.request_id), asking)
-        )
+            return await self._end(identity, request.lease, name, ending)
+        of_next = identify(request.next, request.next.request_id)
+        if self.known(name.study) is None:  # both would look for the study, and one might overtake the other
+            response = await self._end(identity, request.lease, name, ending)
+            response.next.CopyFrom(await self._suggest_or_nothing(of_next, asking))
+            return response
+        # It begins when the end of this trial waits for its step, and joins it there.
+        following = asyncio.create_task(self._suggest_or_nothing(of_next, asking))
         try:
-            response = await self._complete(request, name)
+            response = await self._end(identity, request.lease, name, ending)
         except BaseException:
-            following.cancel()  # whatever became of it, the caller may ask with the same request id
+            following.cancel()  # whatever became of it: with the same id the caller gets what it got
+            await asyncio.gather(following, return_exceptions=True)
             raise
         response.next.CopyFrom(await following)
         return response
+
+    async def ReleaseTrial(
+        self, request: pb.ReleaseTrialRequest, context: Context
+    ) -> pb.ReleaseTrialResponse:
+        """Give a trial back. One that is over already is returned as it is."""
+        checks = Checks()
+        name = _valid_lease(checks, request.lease)
+        checks.done()
+        assert name is not None
+        ending = _exit(request.lease, name, "RELEASED", "given back by its client")
+        identity = identify(request, request.request_id)
+        response = await self._end(identity, request.lease, name, ending)
+        return pb.ReleaseTrialResponse(trial=response.trial)
 
     async def _suggest_or_nothing(
         self, request: Request | None, asking: "_Asking"
@@ -155,34 +170,28 @@ class AskTellCalls(Calls):
         except ProposalComingError:
             return pb.SuggestTrialResponse()
 
-    async def _complete(
-        self, request: pb.CompleteTrialRequest, name: names.TrialName
+    async def _end(
+        self,
+        request: Request | None,
+        lease: event_pb2.LeaseRef,
+        name: names.TrialName,
+        ending: ExitedArrived,
     ) -> pb.CompleteTrialResponse:
+        """End a lease. Raises LeaseStaleError where it was over, but for the last one of a trial that is over too."""
+
         def arrival(study: Study) -> ExitedArrived:
             _require_ask_tell(study)
-            return ExitedArrived(
-                lease_id=request.lease.lease_id,
-                number=name.number,
-                epoch=request.lease.epoch,
-                sequence=None,
-                outcome="FAILED" if request.error else "RELEASED" if request.release else "FINISHED",
-                error=_storable(request.error) or ("given back by its client" if request.release else ""),
-            )
+            return ending
 
         async def answer(study: Study, outcome: Outcome, shown: Shown) -> pb.CompleteTrialResponse:
-            if isinstance(outcome, Stale) and not await _is_over(shown.conn, study, request.lease):
+            if isinstance(outcome, Stale) and not await _is_over(shown.conn, study, lease):
                 return pb.CompleteTrialResponse()
             return pb.CompleteTrialResponse(trial=shown_trial(study, shown, name.number))
 
         response = await self.change(
-            identify(request, request.request_id),
-            name.study,
-            arrival,
-            answer,
-            shows=lambda _: (name.number,),
-            lasting=True,
+            request, name.study, arrival, answer, shows=lambda _: (name.number,), lasting=True
         )
-        return pb.CompleteTrialResponse.FromString(_fresh(response, request.lease))
+        return pb.CompleteTrialResponse.FromString(_fresh(response, lease))
 
 
 def _suggested(outcome: Outcome) -> tuple[int, ...]:
@@ -259,6 +268,17 @@ def _valid_next(
     if own_id and own_id == request.request_id:
         checks.note("next.request_id", own_id, "is the request's own id", "Use another UUID.")
     return asking
+
+
+def _exit(ref: event_pb2.LeaseRef, name: names.TrialName, outcome: str, error: str) -> ExitedArrived:
+    return ExitedArrived(
+        lease_id=ref.lease_id,
+        number=name.number,
+        epoch=ref.epoch,
+        sequence=None,
+        outcome=outcome,
+        error=error,
+    )
 
 
 def _require_ask_tell(study: Study) -> None:

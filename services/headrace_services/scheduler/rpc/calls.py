@@ -69,6 +69,7 @@ class Calls:
         the word of it, is run again. With `lasting` both look only at what of a study never changes, which is known
         from the first call on, and at those trials.
         """
+        assert lasting or shows is not None, "an answer that shows the study as it is now shows rows"
         once_only = request or Request(id=f"call-{secrets.token_hex(16)}", method="", digest=b"")
         study = self.known(study_id) if lasting else None
         if study is not None:

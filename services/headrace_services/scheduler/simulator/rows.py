@@ -19,7 +19,7 @@ from headrace_services.scheduler.step.placement.shares import Share
 from headrace_services.scheduler.step.state import StepState
 
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-"""When every simulated study is created."""
+"""When every simulated study is created, and whatever its steps do happens: their own clock starts from 0."""
 
 
 class StudyRows:
@@ -41,6 +41,7 @@ class StudyRows:
             early_failures=0,
             create_time=EPOCH,
             end_time=None,
+            now=EPOCH,
         )
         self.cache = cache
         self.trials: dict[int, Trial] = {}

@@ -2,6 +2,7 @@
 
 import math
 from collections import OrderedDict
+from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
 
@@ -35,6 +36,7 @@ Columns = dict[str, Any]
 
 def study(row: AnyRow, spec: StudySpec | None = None) -> Study:
     """A row of `study`. Its spec never changes: whoever has read it before passes it in."""
+    now_s = getattr(row, "now_s", 0.0)
     return Study(
         id=row.id,
         uid=row.uid,
@@ -51,7 +53,8 @@ def study(row: AnyRow, spec: StudySpec | None = None) -> Study:
         create_time=row.create_time,
         end_time=row.end_time,
         standing=standing(row.standing),
-        now_s=getattr(row, "now_s", 0.0),
+        now=datetime.fromtimestamp(now_s, UTC),
+        now_s=now_s,
         leaving={
             lease_id: Leaving(for_study_id=asker, at_report=at_report, why=why)
             for lease_id, (asker, at_report, why) in (getattr(row, "leaving", None) or {}).items()
@@ -298,10 +301,10 @@ def decision(row: AnyRow) -> Decision:
     return Decision(action=row.action, next_milestone=row.next_milestone, reason=row.decision_reason)
 
 
-def rung_columns(study_id: int, entry: RungEntry, cursor: int, promoted_cursor: int | None) -> Columns:
-    """A row of `rung_result`, with the event that recorded it, and that which let its trial go past it, if it did."""
+def rung_columns(study: Study, entry: RungEntry, cursor: int, promoted_cursor: int | None) -> Columns:
+    """A row of `rung_result` as of now, with the event that recorded it, and the one that let its trial go past it."""
     return {
-        "study_id": study_id,
+        "study_id": study.id,
         "number": entry.number,
         "rung": entry.rung,
         "bracket": entry.bracket,
@@ -313,6 +316,7 @@ def rung_columns(study_id: int, entry: RungEntry, cursor: int, promoted_cursor: 
         "cost": asdict(entry.cost) if entry.cost else None,
         "cursor": cursor,
         "promoted_cursor": promoted_cursor,
+        "time": study.now,
     }
 
 
@@ -329,6 +333,7 @@ RUNG_COLUMNS = (
     "cost",
     "cursor",
     "promoted_cursor",
+    "time",
 )
 
 
@@ -347,10 +352,10 @@ def event_columns(study_id: int, cursor: int, event: Event) -> Columns:
 EVENT_COLUMNS = ("study_id", "cursor", "number", "kind", "message", "detail")
 
 
-def report_columns(study_id: int, record: Report) -> Columns:
-    """A row of `report`."""
+def report_columns(study: Study, record: Report) -> Columns:
+    """A row of `report` as of now."""
     return {
-        "study_id": study_id,
+        "study_id": study.id,
         "number": record.number,
         "epoch": record.epoch,
         "sequence": record.sequence,
@@ -361,6 +366,7 @@ def report_columns(study_id: int, record: Report) -> Columns:
         "action": record.decision.action,
         "next_milestone": record.decision.next_milestone,
         "decision_reason": record.decision.reason,
+        "time": study.now,
     }
 
 
@@ -376,6 +382,7 @@ REPORT_COLUMNS = (
     "action",
     "next_milestone",
     "decision_reason",
+    "time",
 )
 
 

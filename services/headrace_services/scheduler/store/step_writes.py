@@ -60,7 +60,7 @@ class Writes:
         lease reported before the time at which the next one is granted."""
         created, moved = _folded(changes)
         self._insert(_CREATE_TRIALS, map(_created, created))
-        self._append_history(after.id, changes)
+        self._append_history(after, changes)
         self._guarded(_UPDATE_LEASES, map(_progress, changes.updated.values()))
         self._insert(_GRANT_LEASES, map(_granted, changes.granted.values()))
         async for trials in _by_turns(moved):
@@ -100,17 +100,17 @@ class Writes:
         self._guarded(_SHARE_SLOTS, _parts(changes.shared))
         self._guarded(_OCCUPY_SLOTS, (_occupied(key, changes) for key in changes.occupied))
 
-    def _append_history(self, study_id: int, changes: Changes) -> None:
-        self._insert(_REPORTS, (rows.report_columns(study_id, report) for report in changes.reports))
+    def _append_history(self, study: Study, changes: Changes) -> None:
+        self._insert(_REPORTS, (rows.report_columns(study, report) for report in changes.reports))
         past = {(change.number, change.rung): change.cursor for change in changes.promotions}
         assert len(past) == len(changes.promotions), "a trial goes past a rung once"
         entries = (
-            rows.rung_columns(study_id, c.entry, c.cursor, past.pop((c.entry.number, c.entry.rung), None))
+            rows.rung_columns(study, c.entry, c.cursor, past.pop((c.entry.number, c.entry.rung), None))
             for c in changes.rungs
         )
         self._insert(_RUNGS, entries)  # with the promotions of those that it records
         earlier = (
-            {"g_study": study_id, "g_number": number, "g_rung": rung, "at": cursor}
+            {"g_study": study.id, "g_number": number, "g_rung": rung, "at": cursor}
             for (number, rung), cursor in past.items()
         )
         self._guarded(_PROMOTE, earlier)

@@ -1,0 +1,143 @@
+"""The operations of ask and tell, as flows: trials that the caller runs in its own loop, under a lease."""
+
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from headrace.client import convert, methods
+from headrace.client.asking import Asking
+from headrace.client.events import Decision
+from headrace.client.flow import Flow, Sleep, rpc
+from headrace.client.flows import StudyHandle, request_id
+from headrace.client.model import Lease, Suggestion, TrialInfo
+from headrace.errors import HeadraceError, InvalidFieldError, Violation, show_value
+from headrace.v1 import event_pb2
+from headrace.v1 import study_pb2 as pb
+
+_ASK_AGAIN_S = (0.2, 0.5, 1.0, 2.0)
+
+
+class LeaseHandle(Protocol):
+    """A handle of a trial that this caller runs."""
+
+    @property
+    def lease(self) -> Lease: ...
+    @property
+    def asking(self) -> Asking | None: ...
+
+
+def suggest(
+    study: StudyHandle,
+    *,
+    client_id: str | None = None,
+    lease_s: float | None = None,
+    timeout_s: float | None = None,
+) -> Flow[Suggestion | None]:
+    """The next trial to run in the caller's own loop; None when the study is over.
+
+    Waits while there is nothing to run now (every trial waits for the results of others), at most `timeout_s`,
+    then raises `TimeoutError`. The caller keeps the trial while it reports at least every `lease_s` seconds
+    (10 minutes if None)."""
+    return (yield from next_asked(study, Asking(study.name, client_id, lease_s), timeout_s))
+
+
+def next_asked(study: StudyHandle, asking: Asking, timeout_s: float | None = None) -> Flow[Suggestion | None]:
+    """The next trial of a loop: the one that came with the end of the last one, else as `suggest`."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    attempt = 0
+    while True:
+        answer = asking.take()
+        if answer is None:
+            request = asking.request
+            asking.note(request, (yield from rpc(methods.SUGGEST_TRIAL, request)))
+            answer = asking.take()
+        if answer is not None:
+            if not answer.HasField("trial"):
+                return None
+            found = convert.suggestion(answer)
+            asking.yielded(found.lease)
+            return found
+        if deadline is not None and time.monotonic() >= deadline:
+            raise TimeoutError(
+                f"Study {study.name} has had no trial to run for {timeout_s:g} s; ask again later."
+            )
+        yield Sleep(_ASK_AGAIN_S[min(attempt, len(_ASK_AGAIN_S) - 1)])
+        attempt += 1
+
+
+def report(
+    handle: LeaseHandle,
+    step: int,
+    metrics: Mapping[str, float] | None = None,
+    /,
+    *,
+    checkpoint_uri: str = "",
+    **named: float,
+) -> Flow[Decision]:
+    """Tells a result, as `report(3, loss=0.2)` or `report(3, {"val/loss": 0.2})`, and returns what to do next.
+
+    `checkpoint_uri` says where the caller saved its state; whoever continues the trial finds it as
+    `checkpoint.uri`. After PAUSE or STOP the trial is not the caller's any more: leave it and ask again."""
+    request = pb.ReportTrialRequest(
+        request_id=request_id(),
+        lease=convert.lease_to_proto(handle.lease),
+        step=step,
+        metrics={name: _number(name, value) for name, value in {**(metrics or {}), **named}.items()},
+        checkpoint_uri=checkpoint_uri,
+    )
+    response = yield from rpc(methods.REPORT_TRIAL, request)
+    return convert.decision(response.decision)
+
+
+def complete(handle: LeaseHandle, error: str | BaseException | None = None) -> Flow[TrialInfo]:
+    """Tells that the caller is done with the trial; with `error`, that it failed (charged to its retries). In a loop
+    over `ask_all` it asks for the next one in the same call."""
+    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error or ""
+    asking = handle.asking
+    following = asking.with_end_of(handle.lease) if asking else None
+    request = pb.CompleteTrialRequest(
+        request_id=request_id(), lease=convert.lease_to_proto(handle.lease), error=text, next=following
+    )
+    try:
+        response = yield from rpc(methods.COMPLETE_TRIAL, request)
+    except HeadraceError as refusal:
+        if asking and following and not refusal.retryable:
+            asking.note_refused()
+        raise
+    if asking and following and response.HasField("next"):
+        asking.note(following, response.next)
+    return convert.trial(response.trial)
+
+
+def give_back(handle: LeaseHandle) -> Flow[TrialInfo]:
+    """Gives the trial back: whoever asks next, this caller included, goes on from its last checkpoint. Nothing is
+    charged."""
+    response = yield from rpc(methods.RELEASE_TRIAL, _releasing(convert.lease_to_proto(handle.lease)))
+    return convert.trial(response.trial)
+
+
+def leave(asking: Asking) -> Flow[None]:
+    """Ends a loop: a trial that came with the end of the last one, and that nobody has taken, is given back."""
+    unheard = asking.leave()
+    if unheard is not None:
+        asking.note(unheard, (yield from rpc(methods.SUGGEST_TRIAL, unheard)))
+    held = asking.take()
+    if held is not None and held.HasField("trial"):
+        yield from rpc(methods.RELEASE_TRIAL, _releasing(held.lease))
+
+
+def _releasing(lease: event_pb2.LeaseRef) -> pb.ReleaseTrialRequest:
+    return pb.ReleaseTrialRequest(request_id=request_id(), lease=lease)
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type] # NumPy's and torch's scalars are numbers too
+    except (TypeError, ValueError):
+        violation = Violation(
+            field=f"metrics.{name}",
+            message="is not a number",
+            value=show_value(value),
+            remedy="Report a float.",
+        )
+        raise InvalidFieldError([violation]) from None
