@@ -7,7 +7,7 @@ kept, so that tests see what was sent. It serves from threads: clients under tes
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -49,6 +49,8 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         self.decisions: deque[event_pb2.Decision] = deque()
         self.workers: list[study_pb2.WorkerStatus] = []
         self.page_size: int | None = None
+        self.finishing: dict[str, Callable[[], object]] = {}
+        """What to do before a call of a method is answered."""
         self.stopped = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(16))
         study_pb2_grpc.add_StudyServiceServicer_to_server(self, self._server)
@@ -205,6 +207,7 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
     def CompleteTrial(self, request: Any, context: grpc.ServicerContext) -> Any:
         before = self._begin("CompleteTrial", request, context)
         following = self.suggestions.popleft() if request.HasField("next") else None
+        self.finishing.get("CompleteTrial", lambda: None)()
         self._finish(before, context)
         return study_pb2.CompleteTrialResponse(
             trial=self._trial(request.lease.trial, context), next=following
@@ -212,6 +215,7 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
 
     def ReleaseTrial(self, request: Any, context: grpc.ServicerContext) -> Any:
         self._begin("ReleaseTrial", request, context)
+        self.finishing.get("ReleaseTrial", lambda: None)()
         return study_pb2.ReleaseTrialResponse(trial=self._trial(request.lease.trial, context))
 
     # ---- watching

@@ -1,5 +1,8 @@
 """Ask and tell: a loop of the user's own."""
 
+import asyncio
+import threading
+import time
 from typing import Any
 
 import grpc
@@ -8,8 +11,9 @@ from fake_study_service import FakeStudyService
 from scripted_study import Script, params_of
 
 from headrace import AsyncClient, Client
-from headrace.client import Action
+from headrace.client import Action, connection
 from headrace.client.asking import Asking
+from headrace.client.model import Lease, TrialRef
 from headrace.errors import HeadraceError, LeaseStaleError
 from headrace.v1 import event_pb2, study_pb2, trial_pb2
 
@@ -185,16 +189,89 @@ def test_only_the_last_trial_of_a_loop_asks_ahead_and_once(
     assert [next(loop).number, next(loop).number] == [4, 2]
 
 
-def test_an_answer_that_two_hear_counts_once() -> None:
-    """An end that asked ahead and the loop itself may ask the same at once; it gets them the same trial."""
+LEASE = Lease(lease_id="lease-1", trial=TrialRef("digits", 5), epoch=3)
+
+
+def with_trial(number: int) -> study_pb2.SuggestTrialResponse:
+    return study_pb2.SuggestTrialResponse(trial=trial_pb2.Trial(number=number))
+
+
+def test_requests_that_are_out_at_once_are_not_the_same() -> None:
+    """The answers of an end and of the loop differ: one does not wait for a model, and the other one does."""
     asking = Asking("digits", "me", None)
-    trial = study_pb2.SuggestTrialResponse(trial=trial_pb2.Trial(number=7))
-    request = asking.request
-    asking.note(request, trial)
-    assert asking.take() == trial
-    asking.note(request, trial)
+    asking.yielded(LEASE)
+    ahead = asking.with_end_of(LEASE)
+    assert ahead is not None
+    mine = asking.begin()
+    assert mine.request_id != ahead.request_id
+    asking.note(ahead, NOTHING)
+    asking.note(mine, with_trial(7))
+    asking.note(mine, with_trial(7))
+    assert asking.take() == with_trial(7)
     assert asking.take() is None
-    assert asking.request.request_id != request.request_id
+
+
+def test_a_request_that_failed_is_asked_again_and_one_that_is_out_when_the_loop_ends_as_well() -> None:
+    asking = Asking("digits", "me", None)
+    first = asking.begin()
+    asking.fail(first)
+    assert asking.begin() == first
+    asking.yielded(LEASE)
+    ahead = asking.with_end_of(LEASE)
+    assert asking.with_end_of(LEASE) is None
+    asking.note(first, with_trial(7))
+    assert asking.leave() == ([with_trial(7)], [ahead])
+    assert asking.leave() == ([], [])
+    assert asking.take() is None
+
+
+def test_a_trial_that_comes_beside_the_end_of_the_study_is_taken_first() -> None:
+    asking = Asking("digits", "me", None)
+    one, other = asking.begin(), asking.begin()
+    asking.note(one, DONE)
+    asking.note(other, with_trial(7))
+    assert asking.take() == with_trial(7)
+    assert asking.take() == DONE
+
+
+async def test_an_end_that_is_cut_off_leaves_no_trial_behind(fake: FakeStudyService, script: Script) -> None:
+    """Nobody hears of the trial that came with it."""
+    fake.add(script)
+    fake.suggestions.extend([suggestion(script, 5), suggestion(script, 3), suggestion(script, 3)])
+    reached = threading.Event()
+
+    def cut_off() -> None:
+        reached.set()
+        time.sleep(0.2)
+
+    fake.finishing["CompleteTrial"] = cut_off
+    async with AsyncClient(fake.address) as client:
+        asked = await anext(client.study("digits").ask_all())
+        ending = asyncio.ensure_future(asked.complete())
+        await asyncio.to_thread(reached.wait, 5)
+        ending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ending
+    assert fake.requests["CompleteTrial"][0].next == fake.requests["SuggestTrial"][1]
+    (back,) = fake.requests["ReleaseTrial"]
+    assert back.lease.trial == "studies/digits/trials/3"
+
+
+def test_leaving_does_not_wait_for_a_scheduler_that_is_gone(
+    fake: FakeStudyService, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the client waits for its calls otherwise."""
+    monkeypatch.setattr(connection, "LEAVING_S", 0.2)
+    fake.add(script)
+    fake.suggestions.extend([suggestion(script, 5), suggestion(script, 3)])
+    fake.finishing["ReleaseTrial"] = lambda: fake.stopped.wait(60)
+    client = Client(fake.address, timeout_s=60)
+    loop = client.study("digits").ask_all()
+    next(loop).complete()
+    began = time.monotonic()
+    client.close()
+    assert time.monotonic() - began < 10
+    assert len(fake.requests["ReleaseTrial"]) == 1
 
 
 def test_a_refused_end_leaves_no_trial_behind_that_it_may_have_got(

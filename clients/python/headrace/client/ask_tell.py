@@ -48,8 +48,12 @@ def next_asked(study: StudyHandle, asking: Asking, timeout_s: float | None = Non
     while True:
         answer = asking.take()
         if answer is None:
-            request = asking.request
-            asking.note(request, (yield from rpc(methods.SUGGEST_TRIAL, request)))
+            request = asking.begin()
+            try:
+                asking.note(request, (yield from rpc(methods.SUGGEST_TRIAL, request)))
+            except HeadraceError:
+                asking.fail(request)
+                raise
             answer = asking.take()
         if answer is not None:
             if not answer.HasField("trial"):
@@ -100,11 +104,11 @@ def complete(handle: LeaseHandle, error: str | BaseException | None = None) -> F
     )
     try:
         response = yield from rpc(methods.COMPLETE_TRIAL, request)
-    except HeadraceError as refusal:
-        if asking and following and not refusal.retryable:
-            asking.note_refused()
+    except HeadraceError:
+        if asking and following:
+            asking.fail(following)
         raise
-    if asking and following and response.HasField("next"):
+    if asking and following:
         asking.note(following, response.next)
     return convert.trial(response.trial)
 
@@ -117,13 +121,14 @@ def give_back(handle: LeaseHandle) -> Flow[TrialInfo]:
 
 
 def leave(asking: Asking) -> Flow[None]:
-    """Ends a loop: a trial that came with the end of the last one, and that nobody has taken, is given back."""
-    unheard = asking.leave()
-    if unheard is not None:
-        asking.note(unheard, (yield from rpc(methods.SUGGEST_TRIAL, unheard)))
-    held = asking.take()
-    if held is not None and held.HasField("trial"):
-        yield from rpc(methods.RELEASE_TRIAL, _releasing(held.lease))
+    """Ends a loop: trials that nobody has taken are given back. A request that nobody has heard of may have got one,
+    and gets it again."""
+    held, unheard = asking.leave()
+    for request in unheard:
+        held.append((yield from rpc(methods.SUGGEST_TRIAL, request)))
+    for answer in held:
+        if answer.HasField("trial"):
+            yield from rpc(methods.RELEASE_TRIAL, _releasing(answer.lease))
 
 
 def _releasing(lease: event_pb2.LeaseRef) -> pb.ReleaseTrialRequest:

@@ -27,6 +27,9 @@ ATTEMPT_TIMEOUT_S = 15.0
 STATUS_TIMEOUT_S = 3.0
 """The deadline of a watch that asks, between two streams, whether the study lives: soon it says so and tries again."""
 
+LEAVING_S = 3.0
+"""How long the end of a loop over trials may take to give back what nobody took. What is left ends with its lease."""
+
 STREAM_TIMEOUT_S = 3600.0
 """The deadline of one watch stream; the watch goes on with another."""
 

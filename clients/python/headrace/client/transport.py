@@ -6,6 +6,7 @@ can be decided without I/O is elsewhere: patience in `connection`, the watch's c
 """
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -116,18 +117,26 @@ class BlockingTransport(_Transport):
             finally:
                 stream.cancel()
 
-    def leave(self, asking: Asking) -> None:
-        """Ends a loop over trials. A trial that cannot be given back is free when its lease ends."""
+    def leave(self, asking: Asking, until: float | None = None) -> None:
+        """Ends a loop over trials, by a time of the monotonic clock. A trial that cannot be given back by then is free
+        when its lease ends."""
+        until = until or time.monotonic() + connection.LEAVING_S
         self.loops.discard(asking)
-        with suppress(HeadraceError):
-            self.run(ask_tell.leave(asking))
+        flow = ask_tell.leave(asking)
+        with suppress(StopIteration, grpc.RpcError):
+            effect = next(flow)
+            while not self._closed.is_set() and not sys.is_finalizing():  # gRPC is taken apart by then
+                effect = flow.send(self._attempt(effect, until))
 
     def close(self) -> None:
         """Leaves all loops, closes the channel; watches end."""
-        for asking in tuple(self.loops):
-            self.leave(asking)
-        self._closed.set()
-        self._channel.close()
+        until = time.monotonic() + connection.LEAVING_S
+        try:
+            for asking in tuple(self.loops):
+                self.leave(asking, until)
+        finally:
+            self._closed.set()
+            self._channel.close()
 
     def _status(self, study: str) -> StudyInfo:
         """One attempt: the watch that asks tries again by itself, and says so."""
@@ -139,6 +148,12 @@ class BlockingTransport(_Transport):
         if isinstance(effect, Call):
             return self._call(effect.method, effect.request)
         return self._sleep(effect.seconds)
+
+    def _attempt(self, effect: Effect, until: float) -> Any:
+        """Perform a call once, by a time of the monotonic clock."""
+        assert isinstance(effect, Call)
+        left_s = max(0.05, until - time.monotonic())
+        return _unary(self._channel, effect.method)(effect.request, timeout=left_s)
 
     def _sleep(self, seconds: float) -> None:
         self._closed.wait(seconds)  # closing the client ends every wait
@@ -170,6 +185,8 @@ class AsyncTransport(_Transport):
         super().__init__(target, patience)
         self._opened: grpc.aio.Channel | None = None
         self._closed = False
+        self._leaving = asyncio.Lock()
+        """Held while a loop is left: whoever closes the client waits for it."""
 
     async def run(self, flow: Flow[T], /) -> T:
         """Performs the flow's effects and returns its result."""
@@ -215,18 +232,24 @@ class AsyncTransport(_Transport):
                 stream.cancel()
 
     async def leave(self, asking: Asking) -> None:
-        """Ends a loop over trials. A trial that cannot be given back is free when its lease ends."""
+        """Ends a loop over trials, within some seconds. A trial that cannot be given back by then is free when its
+        lease ends."""
+        with suppress(HeadraceError, TimeoutError):
+            async with self._leaving, asyncio.timeout(connection.LEAVING_S):
+                await self.run(ask_tell.leave(asking))
         self.loops.discard(asking)
-        with suppress(HeadraceError):
-            await self.run(ask_tell.leave(asking))
 
     async def close(self) -> None:
         """Leaves all loops, closes the channel; watches end, and calls under way raise `CallCancelledError`."""
-        for asking in tuple(self.loops):
-            await self.leave(asking)
-        self._closed = True
-        if self._opened is not None:
-            await self._opened.close()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(connection.LEAVING_S):
+                    for asking in tuple(self.loops):
+                        await self.leave(asking)
+        finally:
+            self._closed = True
+            if self._opened is not None:
+                await self._opened.close()
 
     def _cut_by_close(self) -> bool:
         """Whether a `CancelledError` is gRPC's way to tell of the closed channel, and nobody cancelled this task."""

@@ -121,7 +121,7 @@ class AskTellCalls(Calls):
     ) -> pb.CompleteTrialResponse:
         """End a trial, as failed where there is an error. One that is over already is returned as it is.
 
-        With `next`, what is to run next is asked for in the same step. It does not wait for a model.
+        With `next`, what is to run next is asked for, as a rule in the same step. It does not wait for a model.
         """
         checks = Checks()
         name = _valid_lease(checks, request.lease)
