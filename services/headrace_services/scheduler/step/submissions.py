@@ -104,9 +104,8 @@ class Answers:
         submission, outcome = self._submissions[seat], self._outcomes[seat]
         if submission.shows is None:
             return True
-        if not submission.early or isinstance(
-            outcome, Stale | HeadraceError
-        ):  # who came first is for the rows to say
+        # Where a lease was over already, who came first is for the rows to say.
+        if not submission.early or isinstance(outcome, Stale | HeadraceError):
             return False
         return all(number in known for number in submission.shows(outcome))
 
