@@ -6,10 +6,12 @@ itself is a child of this process: Ctrl-C then stops the service in good order, 
 on from its checkpoints when `headrace up` is started on the same home.
 """
 
+import os
+import sys
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -230,6 +232,8 @@ def _to_the_end(
         final = follow(client, name, output, mode, after=after, leaving=leaving)
     except KeyboardInterrupt:
         _say_interrupted(output, name, revive)
+        if revive is None:
+            _leave_at_once(INTERRUPTED)
         raise typer.Exit(INTERRUPTED) from None
     written, failure = None, None
     if report is not None:
@@ -255,6 +259,14 @@ def _say_detached(output: Output, name: str, *, as_json: bool) -> None:
         output.json({"type": "created", "study": name}, indent=None)
     else:
         output.line(f"Watch it with `headrace attach {name}`; stop it with `headrace stop {name}`.")
+
+
+def _leave_at_once(code: int) -> NoReturn:
+    """End this process, which only looks on. After an interrupt, which may have struck within gRPC, the orderly way out
+    has hung, seldom and for a reason that is not known."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _say_interrupted(output: Output, name: str, revive: str | None) -> None:
