@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 import textwrap
 from typing import Any
@@ -236,8 +235,9 @@ async def test_an_idle_slot_lets_go_and_the_daemon_leaves_nothing(
 async def test_one_that_was_killed_is_not_missed(trials: Trials) -> None:
     first = await trials.begin()
     ready = await trials.ready(but={first["pid"]})
-    os.kill(ready, signal.SIGKILL)
-    await asyncio.to_thread(psutil.wait_procs, [psutil.Process(ready)] if psutil.pid_exists(ready) else [], 5)
+    process = psutil.Process(ready)
+    process.kill()
+    await asyncio.to_thread(psutil.wait_procs, [process], 5)
     await trials.end()
     assert (await trials.begin())["pid"] != ready
 
