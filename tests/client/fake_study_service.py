@@ -51,6 +51,10 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         self.page_size: int | None = None
         self.finishing: dict[str, Callable[[], object]] = {}
         """What to do before a call of a method is answered."""
+        self.knows_lines = True
+        self.on_lines: deque[str] = deque()
+        """What becomes of the next requests that are told on lines: `refuse`, `break`, `end`, `be silent`."""
+        self.lines_opened = 0
         self.stopped = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(16))
         study_pb2_grpc.add_StudyServiceServicer_to_server(self, self._server)
@@ -217,6 +221,33 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         self._begin("ReleaseTrial", request, context)
         self.finishing.get("ReleaseTrial", lambda: None)()
         return study_pb2.ReleaseTrialResponse(trial=self._trial(request.lease.trial, context))
+
+    def TellTrials(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        if not self.knows_lines:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        self.lines_opened += 1
+        names = {"report": "ReportTrial", "complete": "CompleteTrial"}
+        for request in requests:
+            self.requests["TellTrials"].append(request)
+            match self.on_lines.popleft() if self.on_lines else "":
+                case "refuse":
+                    yield study_pb2.TellTrialsResponse()
+                    continue
+                case "break":
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "cut")
+                case "end":
+                    return
+                case "be silent":
+                    while context.is_active() and not self.stopped.wait(0.05):
+                        pass
+                    return
+            kind = request.WhichOneof("request")
+            trap = self.traps[names[kind]]
+            if trap and isinstance(trap[0][0], HeadraceError):  # it is for the call to say
+                yield study_pb2.TellTrialsResponse()
+                continue
+            answer = getattr(self, names[kind])(getattr(request, kind), context)
+            yield study_pb2.TellTrialsResponse(**{kind: answer})
 
     # ---- watching
 

@@ -70,6 +70,7 @@ class Hub:
         self._deliver: Deliver | None = None
         self._propose: Propose | None = None
         self._spread: asyncio.Event = asyncio.Event()
+        self._streams: set[asyncio.Timeout] = set()
 
     def deliver_with(self, deliver: Deliver) -> None:
         """Say who takes orders to the workers."""
@@ -115,6 +116,25 @@ class Hub:
             if not self._watchers[study_id]:
                 del self._watchers[study_id]
 
+    @asynccontextmanager
+    async def until_drained(self) -> AsyncIterator[None]:
+        """Serve a stream that has no end of its own; the block is left early when this replica has been drained.
+
+        Raises DrainingError while shutting down.
+        """
+        if self.closing:
+            raise DrainingError("this scheduler is shutting down")
+        serving = asyncio.timeout(None)
+        self._streams.add(serving)
+        try:
+            async with serving:
+                yield
+        except TimeoutError:
+            if not serving.expired():
+                raise
+        finally:
+            self._streams.discard(serving)
+
     async def run_spreading(self) -> None:
         """Kick the studies that could use a free slot, when one was left over. Runs until cancelled."""
         while True:
@@ -156,6 +176,8 @@ class Hub:
         finally:
             for study_id in list(self._runners):
                 self._remove(study_id)
+            for serving in self._streams:
+                serving.reschedule(asyncio.get_running_loop().time())
 
     def _entry(self, study_id: int) -> _Entry:
         entry = self._runners.get(study_id)

@@ -11,6 +11,7 @@ the same request id, until the overall deadline. A client that never had an answ
 """
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,9 +119,9 @@ class Patience:
         if not isinstance(error, UnreachableError | DeadlineError):
             self.answered = True
 
-    def exhausted(self, state: RetryCallState) -> bool:
-        """For tenacity: no time is left for another attempt."""
-        return (state.seconds_since_start or 0.0) + state.upcoming_sleep >= self.budget_s
+    def exhausted(self, started: float) -> Callable[[RetryCallState], bool]:
+        """For tenacity: whether no time is left for another attempt at what began then (of the monotonic clock)."""
+        return lambda state: time.monotonic() - started + state.upcoming_sleep >= self.budget_s
 
 
 wait = wait_random_exponential(multiplier=0.2, max=2.0)

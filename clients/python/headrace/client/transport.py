@@ -11,17 +11,19 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 from tenacity import AsyncRetrying, Retrying
 
-from headrace.client import ask_tell, connection, convert
+from headrace.client import ask_tell, connection, convert, lines
 from headrace.client.asking import Asking
 from headrace.client.connection import Patience, Target
 from headrace.client.events import Update
 from headrace.client.flow import Call, Effect, Flow, Method
+from headrace.client.lines import AsyncLine, BlockingLine, Lines
 from headrace.client.methods import GET_STUDY, WATCH_STUDY
 from headrace.client.model import StudyInfo
 from headrace.client.names import study_name
@@ -36,11 +38,26 @@ _PAUSE_AFTER_GOOD_END_S = 0.2
 class _Transport:
     """What both know: the target, and how patient this client is."""
 
+    _lines: Lines[Any]
+
     def __init__(self, target: Target, patience: Patience) -> None:
         self.target = target
         self.loops: set[Asking] = set()
         """Loops over trials that have not been left."""
         self._patience = patience
+
+    def _telling(self, method: Method[Any, Any], request: Message) -> study_pb2.TellTrialsRequest | None:
+        """The request as it is told on a line. A server that has never answered is called: what it says is clearer."""
+        return lines.telling(method, request) if self._lines.known and self._patience.answered else None
+
+    def _retrying(self, started: float) -> dict[str, Any]:
+        """For tenacity, of an operation that began then."""
+        return {
+            "retry": connection.retry_transient,
+            "stop": self._patience.exhausted(started),
+            "wait": connection.wait,
+            "reraise": True,
+        }
 
     def _failure(self, error: grpc.RpcError | HeadraceError) -> HeadraceError:
         """The error as the SDK raises it."""
@@ -65,13 +82,7 @@ class BlockingTransport(_Transport):
         )
         self._closed = threading.Event()
         self._calls: dict[str, Any] = {}
-        self._retrying = Retrying(  # threads may share it: it keeps what it counts for each of them
-            retry=connection.retry_transient,
-            stop=self._patience.exhausted,
-            wait=connection.wait,
-            sleep=self._sleep,
-            reraise=True,
-        )
+        self._lines = Lines(partial(BlockingLine, self._channel))
 
     def run(self, flow: Flow[T], /) -> T:
         """Performs the flow's effects and returns its result."""
@@ -160,10 +171,12 @@ class BlockingTransport(_Transport):
 
     def _call(self, method: Method[Any, Any], request: Message) -> Any:
         started = time.monotonic()
+        if (response := self._tell(method, request)) is not None:
+            return response
         call = self._calls.get(method.path)
         if call is None:
             call = self._calls[method.path] = _unary(self._channel, method)
-        for attempt in self._retrying:
+        for attempt in Retrying(sleep=self._sleep, **self._retrying(started)):
             with attempt:
                 if self._closed.is_set():
                     raise _client_closed()
@@ -177,6 +190,20 @@ class BlockingTransport(_Transport):
                 self._patience.note(None)
         return response
 
+    def _tell(self, method: Method[Any, Any], request: Message) -> Any:
+        """The response, where the request can be told on a line; None where a call must be made."""
+        telling = self._telling(method, request)
+        if telling is None or self._closed.is_set():
+            return None
+        line, answer = self._lines.take(), None
+        try:
+            answer = line.tell(telling, self._patience.attempt_timeout_s(0.0))
+        except grpc.RpcError as error:
+            self._lines.note(error)
+        finally:
+            self._lines.give_back(line, answer)
+        return lines.told(answer)
+
 
 class AsyncTransport(_Transport):
     """Runs flows on the event loop that first uses it."""
@@ -185,6 +212,7 @@ class AsyncTransport(_Transport):
         super().__init__(target, patience)
         self._opened: grpc.aio.Channel | None = None
         self._closed = False
+        self._lines = Lines(lambda: AsyncLine(self._channel))
         self._leaving = asyncio.Lock()
         """Held while a loop is left: whoever closes the client waits for it."""
 
@@ -283,30 +311,40 @@ class AsyncTransport(_Transport):
         started = time.monotonic()
         if self._closed:
             raise _client_closed()
-        call = _unary(self._channel, method)
-        retrying = AsyncRetrying(
-            retry=connection.retry_transient,
-            stop=self._patience.exhausted,
-            wait=connection.wait,
-            reraise=True,
-        )
-        async for attempt in retrying:
-            with attempt:
-                if self._closed:
-                    raise _client_closed()
-                timeout_s = self._patience.attempt_timeout_s(time.monotonic() - started)
-                try:
-                    response = await call(request, timeout=timeout_s)
-                except asyncio.CancelledError:
-                    if self._cut_by_close():
-                        raise _client_closed() from None
-                    raise
-                except grpc.RpcError as error:
-                    failure = self._failure(error)
-                    self._patience.note(failure)
-                    raise failure from None
-                self._patience.note(None)
+        try:
+            if (response := await self._tell(method, request)) is not None:
+                return response
+            async for attempt in AsyncRetrying(**self._retrying(started)):
+                with attempt:
+                    if self._closed:
+                        raise _client_closed()
+                    timeout_s = self._patience.attempt_timeout_s(time.monotonic() - started)
+                    try:
+                        response = await _unary(self._channel, method)(request, timeout=timeout_s)
+                    except grpc.RpcError as error:
+                        failure = self._failure(error)
+                        self._patience.note(failure)
+                        raise failure from None
+                    self._patience.note(None)
+        except asyncio.CancelledError:
+            if self._cut_by_close():
+                raise _client_closed() from None
+            raise
         return response
+
+    async def _tell(self, method: Method[Any, Any], request: Message) -> Any:
+        """The response, where the request can be told on a line; None where a call must be made."""
+        telling = self._telling(method, request)
+        if telling is None:
+            return None
+        line, answer = self._lines.take(), None
+        try:
+            answer = await line.tell(telling, self._patience.attempt_timeout_s(0.0))
+        except grpc.RpcError as error:
+            self._lines.note(error)
+        finally:
+            self._lines.give_back(line, answer)
+        return lines.told(answer)
 
 
 def _client_closed() -> CallCancelledError:

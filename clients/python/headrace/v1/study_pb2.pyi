@@ -1239,6 +1239,60 @@ class ReleaseTrialResponse(_message.Message):
 Global___ReleaseTrialResponse: _TypeAlias = ReleaseTrialResponse  # noqa: Y015
 
 @_typing.final
+class TellTrialsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORT_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def report(self) -> Global___ReportTrialRequest: ...
+    @_builtins.property
+    def complete(self) -> Global___CompleteTrialRequest: ...
+    def __init__(
+        self,
+        *,
+        report: Global___ReportTrialRequest | None = ...,
+        complete: Global___CompleteTrialRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "report", b"report", "request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "report", b"report", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["report", "complete"]  # noqa: Y015
+    _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
+
+Global___TellTrialsRequest: _TypeAlias = TellTrialsRequest  # noqa: Y015
+
+@_typing.final
+class TellTrialsResponse(_message.Message):
+    """Empty where the request was refused, or failed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORT_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def report(self) -> Global___ReportTrialResponse: ...
+    @_builtins.property
+    def complete(self) -> Global___CompleteTrialResponse: ...
+    def __init__(
+        self,
+        *,
+        report: Global___ReportTrialResponse | None = ...,
+        complete: Global___CompleteTrialResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "report", b"report", "response", b"response"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "report", b"report", "response", b"response"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_response: _TypeAlias = _typing.Literal["report", "complete"]  # noqa: Y015
+    _WhichOneofArgType_response: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_response) -> _WhichOneofReturnType_response | None: ...
+
+Global___TellTrialsResponse: _TypeAlias = TellTrialsResponse  # noqa: Y015
+
+@_typing.final
 class ListReportsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

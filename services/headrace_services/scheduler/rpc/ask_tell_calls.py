@@ -6,6 +6,8 @@ trial is offered to another caller, and whatever the first one still says about 
 # ruff: noqa: ARG002  (every method takes the call's context)
 
 import asyncio
+import logging
+from collections.abc import AsyncIterator
 
 from msgspec import Struct
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -32,6 +34,8 @@ from headrace_services.scheduler.step.submissions import Shown
 from headrace_services.scheduler.store import studies, trials
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.requests import Request
+
+log = logging.getLogger(__name__)
 
 DEFAULT_LEASE_S = 600.0
 SHORTEST_LEASE_S = 1.0
@@ -161,6 +165,25 @@ class AskTellCalls(Calls):
         identity = identify(request, request.request_id)
         response = await self._end(identity, request.lease, name, ending)
         return pb.ReleaseTrialResponse(trial=response.trial)
+
+    async def TellTrials(
+        self, request_iterator: AsyncIterator[pb.TellTrialsRequest], context: Context
+    ) -> None:
+        """Answer reports and ends one after the other, until the caller is gone or this scheduler shuts down."""
+        async with self.hub.until_drained():
+            async for request in request_iterator:
+                await context.write(await self._told(request, context))
+
+    async def _told(self, request: pb.TellTrialsRequest, context: Context) -> pb.TellTrialsResponse:
+        try:
+            match request.WhichOneof("request"):
+                case "report":
+                    return pb.TellTrialsResponse(report=await self.ReportTrial(request.report, context))
+                case "complete":
+                    return pb.TellTrialsResponse(complete=await self.CompleteTrial(request.complete, context))
+        except Exception as error:  # noqa: BLE001  (the same request's call says what it is)
+            log.debug("a caller is told to call: %s", error)
+        return pb.TellTrialsResponse()
 
     async def _suggest_or_nothing(
         self, request: Request | None, asking: "_Asking"

@@ -12,7 +12,8 @@ from headrace_services.scheduler.store import cluster
 from headrace_services.scheduler.store.database import transaction
 
 
-class StudyServicer(StudyCalls, TrialCalls, AskTellCalls, StudyServiceServicer):
+# grpc.aio also takes a coroutine that writes to the context (TellTrials), which the stubs do not know.
+class StudyServicer(StudyCalls, TrialCalls, AskTellCalls, StudyServiceServicer):  # type: ignore[misc]
     """What users call. Construct with the replica's hub."""
 
     async def ListWorkers(self, request: pb.ListWorkersRequest, context: Context) -> pb.ListWorkersResponse:
