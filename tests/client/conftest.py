@@ -1,12 +1,16 @@
 """Fixtures of the client's tests: a scripted StudyService on loopback, and clients of it."""
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fake_study_service import FakeStudyService
 from scripted_study import Script, race
 
 from headrace import Client
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "chaos"))  # the proxy that misbehaves
 
 
 @pytest.fixture(scope="session")

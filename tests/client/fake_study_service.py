@@ -53,8 +53,8 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         """What to do before a call of a method is answered."""
         self.knows_lines = True
         self.on_lines: deque[str] = deque()
-        """What becomes of the next requests that are told on lines: `refuse`, `break`, `end`, `be silent`."""
-        self.lines_opened = 0
+        """What becomes of the next requests that are told on lines: `refuse`, `break`, `end`, `be silent`, `lose`."""
+        self.lines_opened = self.lines_open = 0
         self.stopped = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(16))
         study_pb2_grpc.add_StudyServiceServicer_to_server(self, self._server)
@@ -226,10 +226,12 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         if not self.knows_lines:
             context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
         self.lines_opened += 1
+        self.lines_open += 1
+        context.add_callback(self._line_ended)
         names = {"report": "ReportTrial", "complete": "CompleteTrial"}
         for request in requests:
             self.requests["TellTrials"].append(request)
-            match self.on_lines.popleft() if self.on_lines else "":
+            match what := self.on_lines.popleft() if self.on_lines else "":
                 case "refuse":
                     yield study_pb2.TellTrialsResponse()
                     continue
@@ -247,7 +249,12 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
                 yield study_pb2.TellTrialsResponse()
                 continue
             answer = getattr(self, names[kind])(getattr(request, kind), context)
+            if what == "lose":
+                context.abort(grpc.StatusCode.UNAVAILABLE, "cut")
             yield study_pb2.TellTrialsResponse(**{kind: answer})
+
+    def _line_ended(self) -> None:
+        self.lines_open -= 1
 
     # ---- watching
 

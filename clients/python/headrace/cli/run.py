@@ -262,8 +262,8 @@ def _say_detached(output: Output, name: str, *, as_json: bool) -> None:
 
 
 def _leave_at_once(code: int) -> NoReturn:
-    """End this process, which only looks on. After an interrupt, which may have struck within gRPC, the orderly way out
-    has hung, seldom and for a reason that is not known."""
+    """End this process, which only looks on. The orderly way out has hung, seldom: closing a channel waits for gRPC's
+    count of its calls, which an interrupt that strikes within gRPC can upset (grpc/grpc issues 19973 and 20026)."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -114,6 +114,11 @@ class Patience:
         """The deadline of an attempt that begins now."""
         return max(0.05, min(ATTEMPT_TIMEOUT_S, self.timeout_s - elapsed_s))
 
+    @property
+    def line_limit_s(self) -> float:
+        """How long an attempt on a line may take: it leaves time for a call."""
+        return min(ATTEMPT_TIMEOUT_S, self.timeout_s) / 2
+
     def note(self, error: HeadraceError | None) -> None:
         """Learns from an answer (None: a good one)."""
         if not isinstance(error, UnreachableError | DeadlineError):

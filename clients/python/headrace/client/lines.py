@@ -1,17 +1,23 @@
 """Lines: streams on which a client tells of its trials, for a fraction of what calls cost the scheduler.
 
 A line serves one caller at a time: it is taken from the client's store, and comes back with the answer. Where none
-comes (the request was refused, the stream ended, the time is up, the scheduler is too old to know lines), the caller
-makes an ordinary call of the same request. It has the same id, so it changes nothing that has been changed already,
-and it is the call that says what is wrong. So no line needs a rule for what may happen to it.
+comes (the request was refused, the stream ended, the time is up, there is no line to be had), the caller makes an
+ordinary call of the same request. It has the same id, so it changes nothing that has been changed already, and it is
+the call that says what is wrong.
+
+Lines are few, young and busy, as each holds a thread, and a stream's place on a connection that calls need too: at most
+`MOST` of a client, none for longer than `AGE_S`, none idle for longer than `IDLE_S`. Where a new one gets no answer
+(an old scheduler, a proxy that does not pass streams on) the client does without for a while.
 """
 
 import asyncio
 import queue
+import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator
-from typing import Any, Final, Generic, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from math import inf
+from typing import Any, Final, Generic, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -20,8 +26,14 @@ from headrace.client.flow import Method
 from headrace.client.methods import COMPLETE_TRIAL, REPORT_TRIAL, TELL_TRIALS
 from headrace.v1 import study_pb2 as pb
 
-AGE_S = 600.0
-"""A line that is older serves no more, so that the scheduler need not cut it off when the connection is old."""
+MOST = 16
+"""Proxies allow about a hundred streams on a connection."""
+AGE_S = 20.0
+"""Less than the scheduler leaves to a connection that has become too old (`max_connection_age_grace`)."""
+IDLE_S = 5.0
+REST_S = 300.0
+SWEEP_S = 0.25
+"""How often lines are looked at; a time limit may be passed by so much."""
 
 _FIELDS: Final = {REPORT_TRIAL.name: "report", COMPLETE_TRIAL.name: "complete"}
 
@@ -38,124 +50,195 @@ def told(answer: pb.TellTrialsResponse | None) -> Any:
     return None if field is None else getattr(answer, field)
 
 
-class _Line(Protocol):
-    until: float
-    """When it is too old, by the monotonic clock."""
+class _Line:
+    """An open stream."""
 
-    def close(self) -> None: ...
+    def __init__(self) -> None:
+        self.until = self.old_at = time.monotonic() + AGE_S
+        """When it is closed, whatever it does: its caller's time is up, or nobody has needed it."""
+        self.has_answered = False
+        self.call: Any = None
+
+    def close(self) -> None:
+        self.call.cancel()
 
 
 L = TypeVar("L", bound=_Line)
 
 
-class Lines(Generic[L]):
-    """The lines of a client that nobody uses now. Threads may share it. They end with it."""
+class _Lines(ABC, Generic[L]):
+    """The lines of a client."""
 
-    def __init__(self, open_line: Callable[[], L]) -> None:
-        self.known = True
-        """False once a scheduler has said that it does not know lines."""
-        self._open = open_line
-        self._idle: list[L] = []
-        weakref.finalize(self, _close, self._idle)
+    def __init__(self) -> None:
+        self._open = set[L]()
+        self._idle = list[L]()
+        self._resting_until = -inf
 
-    def take(self) -> L:
-        """A line for one request."""
-        while True:
-            try:
-                line = self._idle.pop()
-            except IndexError:
-                return self._open()
-            if time.monotonic() < line.until:
-                return line
-            line.close()
+    def _take(self) -> L | None:
+        """A line for one request; None where there is none to be had."""
+        if time.monotonic() < self._resting_until:
+            return None
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._opened() if len(self._open) < MOST else None
 
-    def give_back(self, line: L, answer: pb.TellTrialsResponse | None) -> None:
-        """A line that has served a request; one without an answer serves no other."""
-        if answer is None:
-            line.close()
-        else:
+    def _back(self, line: L, answer: pb.TellTrialsResponse | None, *, failed: bool) -> None:
+        """A line has served a request. It may have no answer and not have failed: its caller was interrupted."""
+        now = time.monotonic()
+        if answer is not None and now < line.old_at:
+            line.has_answered = True
+            line.until = now + IDLE_S
             self._idle.append(line)
+            return
+        self._drop(line)
+        if failed and not line.has_answered:
+            self._resting_until = now + REST_S
 
-    def note(self, error: grpc.RpcError) -> None:
-        """Learns from a line that broke."""
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            self.known = False
+    def _sweep(self) -> None:
+        """Close the lines whose time is up."""
+        now = time.monotonic()
+        for line in tuple(self._open):
+            if now > line.until:
+                self._drop(line)
 
-
-def _close(lines: list[Any]) -> None:
-    for line in lines:
+    def _drop(self, line: L) -> None:
+        self._open.discard(line)
+        with suppress(ValueError):  # it was not idle, or somebody takes it just now and finds it closed
+            self._idle.remove(line)
         line.close()
 
+    @abstractmethod
+    def _opened(self) -> L:
+        """Another line, which is looked after from now on."""
 
-class BlockingLine:
-    """Whoever tells reads the answer; gRPC's thread that sends looks after the time, as reading knows no limit."""
 
+class _BlockingLine(_Line):
     def __init__(self, channel: grpc.Channel) -> None:
-        self.until = time.monotonic() + AGE_S
-        self._requests: queue.SimpleQueue[pb.TellTrialsRequest | None] = queue.SimpleQueue()
-        self._limit_s: float | None = None
-        self._call = _opened(channel, self._send())
-        if not self._call.add_callback(self._end):
+        super().__init__()
+        self.requests: queue.SimpleQueue[pb.TellTrialsRequest | None] = queue.SimpleQueue()
+        self.call = _stream(channel)(iter(self.requests.get, None))  # in a thread of gRPC's
+        if not self.call.add_callback(self._end):
             self._end()
 
-    def tell(self, request: pb.TellTrialsRequest, timeout_s: float) -> pb.TellTrialsResponse | None:
-        """The answer; None where none came. Raises grpc.RpcError for a stream that is broken."""
-        self._limit_s = timeout_s
-        self._requests.put(request)
-        answer: pb.TellTrialsResponse | None = next(self._call, None)
-        self._limit_s = None
+    def _end(self) -> None:
+        self.requests.put(None)
+
+
+class BlockingLines(_Lines[_BlockingLine]):
+    """Those of a blocking client; threads may share them. Reading knows no time limit, so a thread sweeps."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        super().__init__()
+        self._channel = channel
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._sweeping = False
+
+    def tell(self, request: pb.TellTrialsRequest, limit_s: float) -> pb.TellTrialsResponse | None:
+        """The answer; None where a call is to be made."""
+        try:
+            line = self._take()
+        except (RuntimeError, ValueError):  # no thread can be started; the channel was closed just now
+            return None
+        if line is None:
+            return None
+        line.until = time.monotonic() + limit_s
+        answer, failed = None, False
+        try:
+            line.requests.put(request)
+            answer = next(line.call, None)
+            failed = answer is None
+        except grpc.RpcError as error:
+            failed = _is_to_blame(error)
+        finally:
+            self._back(line, answer, failed=failed)
         return answer
 
     def close(self) -> None:
-        """End the stream."""
-        self._call.cancel()
+        """Once the channel is closed, which ends the streams."""
+        self._closed.set()
 
-    def _end(self) -> None:
-        self._requests.put(None)
+    def _opened(self) -> _BlockingLine:
+        line = _BlockingLine(self._channel)
+        with self._lock:
+            self._open.add(line)
+            if not self._sweeping:
+                threading.Thread(target=self._sweep_on, name="headrace lines", daemon=True).start()
+                self._sweeping = True
+        return line
 
-    def _send(self) -> Iterator[pb.TellTrialsRequest]:
-        """What gRPC sends. Having sent a request it asks for the next one at once, and waits for it here."""
-        wait_s = None
-        while True:
-            try:
-                request = self._requests.get(timeout=wait_s)
-            except queue.Empty:
-                if self._limit_s is not None:
-                    self._call.cancel()
-                wait_s = None
-                continue
-            if request is None:
-                return
-            wait_s = self._limit_s
-            yield request
+    def _sweep_on(self) -> None:
+        while not self._closed.wait(SWEEP_S):
+            self._sweep()
+            with self._lock:
+                if not self._open:
+                    self._sweeping = False
+                    return
 
 
-class AsyncLine:
-    """For one event loop."""
+class _AsyncLine(_Line):
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        super().__init__()
+        self.call = _stream(channel)()
+
+
+class AsyncLines(_Lines[_AsyncLine]):
+    """Those of a client on an event loop."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.until = time.monotonic() + AGE_S
-        self._call = _opened(channel)
+        super().__init__()
+        self._channel = channel
+        self._sweeper: asyncio.TimerHandle | None = None
 
-    async def tell(self, request: pb.TellTrialsRequest, timeout_s: float) -> pb.TellTrialsResponse | None:
-        """The answer; None where none came. Raises grpc.RpcError for a stream that is broken."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._call.write(request)
-                answer = await self._call.read()
-        except (TimeoutError, asyncio.InvalidStateError):  # the latter: it has ended
+    async def tell(self, request: pb.TellTrialsRequest, limit_s: float) -> pb.TellTrialsResponse | None:
+        """The answer; None where a call is to be made."""
+        line = self._take()
+        if line is None:
             return None
-        return None if answer is grpc.aio.EOF else answer
+        line.until = inf
+        answer, failed = None, False
+        try:
+            async with asyncio.timeout(limit_s):
+                await line.call.write(request)
+                read = await line.call.read()
+            answer = None if read is grpc.aio.EOF else read
+            failed = answer is None
+        except (TimeoutError, asyncio.InvalidStateError):  # the latter: it has ended
+            failed = True
+        except grpc.RpcError as error:
+            failed = _is_to_blame(error)
+        finally:
+            self._back(line, answer, failed=failed)
+        return answer
 
     def close(self) -> None:
-        """End the stream."""
-        self._call.cancel()
+        """Before the channel is closed, which ends the streams."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    def _opened(self) -> _AsyncLine:
+        line = _AsyncLine(self._channel)
+        self._open.add(line)
+        if self._sweeper is None:
+            self._sweep_on()
+        return line
+
+    def _sweep_on(self) -> None:
+        self._sweep()
+        loop = asyncio.get_running_loop()
+        self._sweeper = loop.call_later(IDLE_S, self._sweep_on) if self._open else None
 
 
-def _opened(channel: Any, *requests: Iterator[pb.TellTrialsRequest]) -> Any:
-    """A new stream on either kind of channel."""
+def _is_to_blame(error: grpc.RpcError) -> bool:
+    """Whether calls may get through where a line broke like this."""
+    return error.code() is not grpc.StatusCode.UNAVAILABLE
+
+
+def _stream(channel: Any) -> Any:
+    """The callable on either kind of channel."""
     return channel.stream_stream(
         TELL_TRIALS.path,
         request_serializer=TELL_TRIALS.request.SerializeToString,
         response_deserializer=TELL_TRIALS.response.FromString,
-    )(*requests)
+    )

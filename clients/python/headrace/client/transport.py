@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
-from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -23,7 +22,7 @@ from headrace.client.asking import Asking
 from headrace.client.connection import Patience, Target
 from headrace.client.events import Update
 from headrace.client.flow import Call, Effect, Flow, Method
-from headrace.client.lines import AsyncLine, BlockingLine, Lines
+from headrace.client.lines import AsyncLines, BlockingLines
 from headrace.client.methods import GET_STUDY, WATCH_STUDY
 from headrace.client.model import StudyInfo
 from headrace.client.names import study_name
@@ -38,8 +37,6 @@ _PAUSE_AFTER_GOOD_END_S = 0.2
 class _Transport:
     """What both know: the target, and how patient this client is."""
 
-    _lines: Lines[Any]
-
     def __init__(self, target: Target, patience: Patience) -> None:
         self.target = target
         self.loops: set[Asking] = set()
@@ -48,7 +45,7 @@ class _Transport:
 
     def _telling(self, method: Method[Any, Any], request: Message) -> study_pb2.TellTrialsRequest | None:
         """The request as it is told on a line. A server that has never answered is called: what it says is clearer."""
-        return lines.telling(method, request) if self._lines.known and self._patience.answered else None
+        return lines.telling(method, request) if self._patience.answered else None
 
     def _retrying(self, started: float) -> dict[str, Any]:
         """For tenacity, of an operation that began then."""
@@ -82,7 +79,7 @@ class BlockingTransport(_Transport):
         )
         self._closed = threading.Event()
         self._calls: dict[str, Any] = {}
-        self._lines = Lines(partial(BlockingLine, self._channel))
+        self._lines = BlockingLines(self._channel)
 
     def run(self, flow: Flow[T], /) -> T:
         """Performs the flow's effects and returns its result."""
@@ -148,6 +145,7 @@ class BlockingTransport(_Transport):
         finally:
             self._closed.set()
             self._channel.close()
+            self._lines.close()
 
     def _status(self, study: str) -> StudyInfo:
         """One attempt: the watch that asks tries again by itself, and says so."""
@@ -195,14 +193,7 @@ class BlockingTransport(_Transport):
         telling = self._telling(method, request)
         if telling is None or self._closed.is_set():
             return None
-        line, answer = self._lines.take(), None
-        try:
-            answer = line.tell(telling, self._patience.attempt_timeout_s(0.0))
-        except grpc.RpcError as error:
-            self._lines.note(error)
-        finally:
-            self._lines.give_back(line, answer)
-        return lines.told(answer)
+        return lines.told(self._lines.tell(telling, self._patience.line_limit_s))
 
 
 class AsyncTransport(_Transport):
@@ -212,7 +203,7 @@ class AsyncTransport(_Transport):
         super().__init__(target, patience)
         self._opened: grpc.aio.Channel | None = None
         self._closed = False
-        self._lines = Lines(lambda: AsyncLine(self._channel))
+        self._lines: AsyncLines | None = None
         self._leaving = asyncio.Lock()
         """Held while a loop is left: whoever closes the client waits for it."""
 
@@ -276,6 +267,8 @@ class AsyncTransport(_Transport):
                         await self.leave(asking)
         finally:
             self._closed = True
+            if self._lines is not None:
+                self._lines.close()
             if self._opened is not None:
                 await self._opened.close()
 
@@ -337,14 +330,9 @@ class AsyncTransport(_Transport):
         telling = self._telling(method, request)
         if telling is None:
             return None
-        line, answer = self._lines.take(), None
-        try:
-            answer = await line.tell(telling, self._patience.attempt_timeout_s(0.0))
-        except grpc.RpcError as error:
-            self._lines.note(error)
-        finally:
-            self._lines.give_back(line, answer)
-        return lines.told(answer)
+        if self._lines is None:
+            self._lines = AsyncLines(self._channel)
+        return lines.told(await self._lines.tell(telling, self._patience.line_limit_s))
 
 
 def _client_closed() -> CallCancelledError:

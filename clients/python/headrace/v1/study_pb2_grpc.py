@@ -309,8 +309,8 @@ class StudyServiceServicer(object):
 
     def TellTrials(self, request_iterator, context):
         """What ReportTrial and CompleteTrial tell, on one stream, whose messages cost a fraction of a call. Each request is
-        answered before the next one is read. Whatever has no answer here (it was refused, the stream ended) is told again
-        by the call of its kind, with the same request id: that one says why, or what became of it.
+        answered before the next one is read, within a minute. Whatever has no answer here (it was refused, the stream
+        ended) is told again by the call of its kind, with the same request id: that one says why, or what became of it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -83,8 +83,8 @@ class StudyServiceStub:
     """Gives a trial back: whoever asks next goes on from its last checkpoint, and nothing is charged."""
     TellTrials: _grpc.StreamStreamMultiCallable[_study_pb2.TellTrialsRequest, _study_pb2.TellTrialsResponse]
     """What ReportTrial and CompleteTrial tell, on one stream, whose messages cost a fraction of a call. Each request is
-    answered before the next one is read. Whatever has no answer here (it was refused, the stream ended) is told again
-    by the call of its kind, with the same request id: that one says why, or what became of it.
+    answered before the next one is read, within a minute. Whatever has no answer here (it was refused, the stream
+    ended) is told again by the call of its kind, with the same request id: that one says why, or what became of it.
     """
     ListReports: _grpc.UnaryUnaryMultiCallable[_study_pb2.ListReportsRequest, _study_pb2.ListReportsResponse]
     """The metric reports of a trial, in order."""
@@ -146,8 +146,8 @@ class StudyServiceAsyncStub(StudyServiceStub):
     """Gives a trial back: whoever asks next goes on from its last checkpoint, and nothing is charged."""
     TellTrials: _aio.StreamStreamMultiCallable[_study_pb2.TellTrialsRequest, _study_pb2.TellTrialsResponse]  # type: ignore[assignment]
     """What ReportTrial and CompleteTrial tell, on one stream, whose messages cost a fraction of a call. Each request is
-    answered before the next one is read. Whatever has no answer here (it was refused, the stream ended) is told again
-    by the call of its kind, with the same request id: that one says why, or what became of it.
+    answered before the next one is read, within a minute. Whatever has no answer here (it was refused, the stream
+    ended) is told again by the call of its kind, with the same request id: that one says why, or what became of it.
     """
     ListReports: _aio.UnaryUnaryMultiCallable[_study_pb2.ListReportsRequest, _study_pb2.ListReportsResponse]  # type: ignore[assignment]
     """The metric reports of a trial, in order."""
@@ -332,8 +332,8 @@ class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_study_pb2.TellTrialsResponse], _abc.AsyncIterator[_study_pb2.TellTrialsResponse]]:
         """What ReportTrial and CompleteTrial tell, on one stream, whose messages cost a fraction of a call. Each request is
-        answered before the next one is read. Whatever has no answer here (it was refused, the stream ended) is told again
-        by the call of its kind, with the same request id: that one says why, or what became of it.
+        answered before the next one is read, within a minute. Whatever has no answer here (it was refused, the stream
+        ended) is told again by the call of its kind, with the same request id: that one says why, or what became of it.
         """
 
     @_abc_1.abstractmethod

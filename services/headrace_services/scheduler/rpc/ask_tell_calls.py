@@ -6,7 +6,6 @@ trial is offered to another caller, and whatever the first one still says about 
 # ruff: noqa: ARG002  (every method takes the call's context)
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 
 from msgspec import Struct
@@ -30,12 +29,11 @@ from headrace_services.scheduler.records import Checkpoint, Study
 from headrace_services.scheduler.rpc import convert, names
 from headrace_services.scheduler.rpc.calls import Calls, Context, identify, shown_trial
 from headrace_services.scheduler.rpc.checks import MAX_TEXT, Checks
+from headrace_services.scheduler.rpc.interceptors import UNARY_DEADLINE_S, presentable
 from headrace_services.scheduler.step.submissions import Shown
 from headrace_services.scheduler.store import studies, trials
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.requests import Request
-
-log = logging.getLogger(__name__)
 
 DEFAULT_LEASE_S = 600.0
 SHORTEST_LEASE_S = 1.0
@@ -176,13 +174,15 @@ class AskTellCalls(Calls):
 
     async def _told(self, request: pb.TellTrialsRequest, context: Context) -> pb.TellTrialsResponse:
         try:
-            match request.WhichOneof("request"):
-                case "report":
-                    return pb.TellTrialsResponse(report=await self.ReportTrial(request.report, context))
-                case "complete":
-                    return pb.TellTrialsResponse(complete=await self.CompleteTrial(request.complete, context))
-        except Exception as error:  # noqa: BLE001  (the same request's call says what it is)
-            log.debug("a caller is told to call: %s", error)
+            async with asyncio.timeout(UNARY_DEADLINE_S):
+                match request.WhichOneof("request"):
+                    case "report":
+                        return pb.TellTrialsResponse(report=await self.ReportTrial(request.report, context))
+                    case "complete":
+                        ended = await self.CompleteTrial(request.complete, context)
+                        return pb.TellTrialsResponse(complete=ended)
+        except Exception as error:  # noqa: BLE001  (the call of the same request says what it is)
+            presentable(error, "TellTrials")
         return pb.TellTrialsResponse()
 
     async def _suggest_or_nothing(

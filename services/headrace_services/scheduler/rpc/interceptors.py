@@ -142,12 +142,12 @@ async def _translating(context: Context, method: str) -> AsyncIterator[None]:
     except grpc.aio.AbortError:
         raise
     except Exception as error:  # noqa: BLE001  (whatever it is, it becomes a status here)
-        status = rpc_status.to_status(to_status(_presentable(error, method)))
+        status = rpc_status.to_status(to_status(presentable(error, method)))
         await context.abort_with_status(status)
 
 
-def _presentable(error: Exception, method: str) -> HeadraceError:
-    """What the caller may see of an error."""
+def presentable(error: Exception, method: str) -> HeadraceError:
+    """What the caller may see of an error; what is not the caller's doing is logged."""
     if isinstance(error, HeadraceError) and not isinstance(error, InternalError):
         return error
     if is_away(error):

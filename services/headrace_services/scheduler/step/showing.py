@@ -7,6 +7,7 @@ be read as the step leaves it, which takes another wait.
 
 from collections.abc import Collection, Sequence
 
+from headrace.spec import StudySpec
 from headrace_services.scheduler.arrivals import ExitedArrived
 from headrace_services.scheduler.step.changes import Changes
 from headrace_services.scheduler.step.state import StepState
@@ -16,14 +17,17 @@ from headrace_services.scheduler.store.pipeline import Pipeline
 from headrace_services.scheduler.store.trials import AskedHistories, TrialView
 
 
-def ask_ahead(sent: Pipeline, study_id: int, submissions: Sequence[Submission]) -> AskedHistories | None:
+def ask_ahead(
+    sent: Pipeline, study_id: int, spec: StudySpec | None, submissions: Sequence[Submission]
+) -> AskedHistories | None:
     """Ask for what the trials that end went through, where their answers may be made early."""
     ending = {
         submission.arrival.number
         for submission in submissions
         if submission.early and isinstance(submission.arrival, ExitedArrived)
     }
-    return trials.ask_histories(sent, study_id, ending) if ending else None
+    copied = spec is None or spec.shares_checkpoints
+    return trials.ask_histories(sent, study_id, ending, copied=copied) if ending else None
 
 
 def known(state: StepState, numbers: Collection[int], asked: AskedHistories | None) -> dict[int, TrialView]:

@@ -74,7 +74,7 @@ async def run_step(
         asked = step_reads.ask_rows(sent, study_id, leases - live.leases.keys(), numbers - live.trials.keys())
         answered = requests.ask_answers(sent, [s.request for s in submissions if s.request is not None])
         ahead = _ask_ahead(sent, study_id, cache, submissions)
-        histories = showing.ask_ahead(sent, study_id, submissions)
+        histories = showing.ask_ahead(sent, study_id, cache.spec if cache else None, submissions)
     study = ask.study()
     if study is None:
         gone = StudyNotFoundError("the study was deleted")
