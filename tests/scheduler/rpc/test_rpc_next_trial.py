@@ -7,6 +7,7 @@ from sqlalchemy import select
 from headrace.errors import DeadlineError, InvalidFieldError, LeaseStaleError, RequestIdReusedError
 from headrace.v1 import event_pb2, trial_pb2
 from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.step import showing
 from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.store.database import transaction
 
@@ -63,6 +64,28 @@ async def test_answers_show_trials_as_the_rows_say_them(site: RpcSite, policy: d
             assert asked.trial.start_time.ToNanoseconds() <= times[-1]
             assert error or times[-1] <= ended.trial.end_time.ToNanoseconds()
             assert len(ended.trial.rung_results) == 1 or asked.trial.epoch > 1
+
+
+async def test_rungs_that_were_kept_are_shown_as_the_rows_say_them(
+    site: RpcSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has reached two rungs here, gone past one and ends; nobody asks the rows."""
+    await site.create(policy=STOPPING, max_trials=3)
+    first, second = await site.suggest(client="a"), await site.suggest(client="b")
+    for step, value in ((1, 0.5), (3, 0.25)):
+        await site.report(first.lease, step, value)
+        await site.report(second.lease, step, value / 2)
+    asked: list[object] = []
+    ask_histories = showing.trials.ask_histories
+    monkeypatch.setattr(showing.trials, "ask_histories", lambda *of: asked.append(of) or ask_histories(*of))
+    ended = await site.call("CompleteTrial", end(second.lease))
+    assert not asked
+    assert ended.trial == await shown(site, second.trial.name)
+    assert [rung.promoted for rung in ended.trial.rung_results] == [True, True]
+    other = await site.add_replica()
+    elsewhere = await other.call("CompleteTrial", end(first.lease, request_id="end-2"))
+    assert elsewhere.trial == await shown(site, first.trial.name)
+    assert len(elsewhere.trial.rung_results) == 2
 
 
 async def test_the_end_brings_the_next_trial_in_the_same_step(site: RpcSite) -> None:

@@ -74,7 +74,7 @@ async def run_step(
         asked = step_reads.ask_rows(sent, study_id, leases - live.leases.keys(), numbers - live.trials.keys())
         answered = requests.ask_answers(sent, [s.request for s in submissions if s.request is not None])
         ahead = _ask_ahead(sent, study_id, cache, submissions)
-        histories = showing.ask_ahead(sent, study_id, cache.spec if cache else None, submissions)
+        histories = showing.ask_ahead(sent, study_id, cache, submissions)
     study = ask.study()
     if study is None:
         gone = StudyNotFoundError("the study was deleted")
@@ -343,4 +343,5 @@ async def _write_and_settle(
     cache.cursor = after.cursor
     count = state.live if state.live_is_counted else None
     cache.live.keep(state.leases.values(), state.trials, state.slots, count)
+    showing.keep(state)
     return answers.settled()

@@ -51,7 +51,7 @@ class AskedHistories(Struct, frozen=True, kw_only=True):
 
     numbers: Collection[int]
     rungs: Reply
-    copied: Reply | None
+    copied: Reply
 
     def complete(self, views: Iterable[TrialView]) -> dict[int, TrialView]:
         """The views with their rungs and lineage, by number."""
@@ -59,7 +59,7 @@ class AskedHistories(Struct, frozen=True, kw_only=True):
         for row in self.rungs.rows:
             entries.setdefault(row.number, []).append(RungView(entry=rows.rung_entry(row), time=row.time))
         lineage: dict[int, list[Exploit]] = {}
-        for row in self.copied.rows if self.copied else ():
+        for row in self.copied.rows:
             lineage.setdefault(row.number, []).append(exploits.exploit(row))
         numbered = ((view.trial.number, view) for view in views)
         return {
@@ -70,15 +70,13 @@ class AskedHistories(Struct, frozen=True, kw_only=True):
         }
 
 
-def ask_histories(
-    sent: Pipeline, study_id: int, numbers: Collection[int], *, copied: bool = True
-) -> AskedHistories:
-    """Ask for the rungs of trials and, where trials may copy from each other, for their lineage."""
+def ask_histories(sent: Pipeline, study_id: int, numbers: Collection[int]) -> AskedHistories:
+    """Ask for the rungs and the lineage of trials."""
     which: dict[str, object] = {"study": study_id, "numbers": sorted(numbers)}
     return AskedHistories(
         numbers=frozenset(numbers),
         rungs=sent.run(_RUNGS_OF_NAMED, **which),
-        copied=sent.run(exploits.OF_NAMED, **which) if copied else None,
+        copied=sent.run(exploits.OF_NAMED, **which),
     )
 
 
