@@ -169,15 +169,16 @@ class AskTellCalls(Calls):
     ) -> None:
         """Answer reports and ends one after the other, until the caller is gone or this scheduler shuts down."""
         async with self.hub.until_drained():
-            written: asyncio.Future[None] | None = None
-            async for request in request_iterator:
-                answer = await self._told(request, context)
-                if written is not None:
-                    await written
-                # The next request is read meanwhile.
-                written = asyncio.ensure_future(context.write(answer))
-            if written is not None:
-                await written
+            writing = asyncio.Future[None]()
+            writing.set_result(None)
+            try:
+                async for request in request_iterator:
+                    answer = await self._told(request, context)
+                    await writing
+                    # The next request is read meanwhile.
+                    writing = asyncio.ensure_future(context.write(answer))
+            finally:
+                await asyncio.gather(writing, return_exceptions=True)
 
     async def _told(self, request: pb.TellTrialsRequest, context: Context) -> pb.TellTrialsResponse:
         try:
