@@ -57,7 +57,7 @@ def test_what_is_no_spec_and_no_name_is_told(client: Client, fake: FakeStudyServ
     with pytest.raises(InvalidFieldError, match=r"spec: is neither"):
         client.preview(data)
     for name in (None, "Digits"):
-        with pytest.raises(InvalidFieldError, match=r"^name: is not a good name"):
+        with pytest.raises(InvalidFieldError, match=r"^name: invalid study name .*: use lower-case"):
             client.create_study(name, spec())
     assert not fake.requests["CreateStudy"]
 

@@ -199,7 +199,7 @@ def specs(draw_):
         resources=Resources(
             gpus=gpus,
             gpu_memory_bytes=draw_(st.integers(0, 2**63 - 1)) if gpus else 0,
-            labels=draw_(st.dictionaries(TEXT, TEXT, max_size=2)),
+            labels=draw_(st.dictionaries(NAMES, TEXT, max_size=2)),
         ),
         max_trials=max_trials,
         max_parallel=draw_(st.integers(0, 2**31 - 1)),

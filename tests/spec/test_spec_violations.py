@@ -32,10 +32,15 @@ BAD = [
     # the objective
     ({"objective": DELETE}, "objective", "is required", "Add it"),
     ({"objective": 3}, "objective", "must be a mapping", "key: value"),
-    ({"objective__metric": "val loss"}, "objective.metric", "not a good name", "Begin with a letter"),
-    ({"objective__metric": ""}, "objective.metric", "not a good name", ""),
+    (
+        {"objective__metric": "val loss"},
+        "objective.metric",
+        "invalid metric name 'val loss': use letters",
+        "val-loss",
+    ),
+    ({"objective__metric": ""}, "objective.metric", "invalid metric name", "val_loss"),
     ({"objective__metric": 3}, "objective.metric", "must be a text", "quotes"),
-    ({"objective__metric": "é"}, "objective.metric", "not a good name", ""),
+    ({"objective__metric": "é"}, "objective.metric", "invalid metric name", "val_loss"),
     ({"objective__goal": "minimise"}, "objective.goal", "not a known choice", "minimize, maximize"),
     ({"objective__goal": DELETE}, "objective.goal", "is required", ""),
     ({"objective__metrics": "x"}, "objective.metrics", "not a known key", "`metric`"),
@@ -95,8 +100,8 @@ BAD = [
     (
         {"space__2x": {"type": "int", "low": 1, "high": 2}, "baseline": DELETE},
         "space.2x",
-        "not a good name",
-        "",
+        "invalid parameter name '2x': use letters, digits, _ . and -, beginning with a letter or _",
+        "For example: x.",
     ),
     # conditions
     (
@@ -289,6 +294,12 @@ BAD = [
     ({"resources": {"gpu_memory_bytes": 5}}, "resources.gpu_memory_bytes", "without a GPU", ""),
     ({"resources": {"gpus": 1, "gpu_memory_bytes": 2**63}}, "resources.gpu_memory_bytes", "at most", ""),
     ({"resources": {"gpu": 1}}, "resources.gpu", "not a known key", "`gpus`"),
+    (
+        {"resources": {"labels": {"my zone": "a"}}},
+        "resources.labels.my zone",
+        "invalid label name 'my zone': use letters",
+        "For example: my-zone.",
+    ),
     ({"resources": {"labels": {"zone": 3}}}, "resources.labels.zone", "must be a text", ""),
     # configurations
     ({"baseline__lr": 1.0}, "baseline.lr", "outside its domain", "from 1e-05 to 0.1"),
@@ -492,7 +503,8 @@ def test_bad_study_ids(name):
     with pytest.raises(InvalidFieldError) as raised:
         check_study_id(name)
     assert raised.value.violations[0].field == "study_id"
-    assert "lower-case" in raised.value.violations[0].remedy
+    assert "lower-case" in raised.value.violations[0].message
+    assert raised.value.violations[0].remedy.startswith("For example: ")
 
 
 def test_specs_are_frozen():

@@ -120,8 +120,13 @@ def test_the_path_is_kept_whole(tmp_path, monkeypatch):
     ("text", "path", "message", "remedy"),
     [
         (MINIMAL.replace("name: small\n", ""), "name", "is required", "name: digits"),
-        (MINIMAL.replace("small", "Small Study"), "name", "not a good name", "lower-case"),
-        (MINIMAL.replace("small", "3"), "name", "not a good name", "lower-case"),
+        (
+            MINIMAL.replace("small", "Small Study"),
+            "name",
+            "invalid study name 'Small Study': use",
+            "small-study",
+        ),
+        (MINIMAL.replace("small", "3"), "name", "invalid study name", "my-study"),
         (MINIMAL + "paralel: 2\n", "paralel", "not a known key", "`parallel`"),
         (MINIMAL.replace("trials:", "max_trials:"), "max_trials", "not a known key", "`trials`"),
         (MINIMAL.replace("steps:", "max_steps:"), "max_steps", "not a known key", "`steps`"),

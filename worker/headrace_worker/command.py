@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from headrace.spec import names
+
 _LABEL = "KEY=VALUE"
 
 
@@ -93,7 +95,7 @@ def worker(
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    ours = name or socket.gethostname()
+    ours = _checked(names.WORKER, name or socket.gethostname(), "--name")
     settings = WorkerSettings(
         name=ours,
         home=(home or home_dir() / "workers" / ours).expanduser().absolute(),
@@ -134,5 +136,11 @@ def _labels(items: list[str]) -> dict[str, str]:
         key, equals, value = item.partition("=")
         if not key or not equals:
             raise typer.BadParameter(f"{item!r} is not {_LABEL}", param_hint="--label")
-        labels[key] = value
+        labels[_checked(names.LABEL, key, "--label")] = value
     return labels
+
+
+def _checked(rule: names.NameRule, name: str, option: str) -> str:
+    if not rule.admits(name):
+        raise typer.BadParameter(f"{rule.refusal(name)}. {rule.suggestion(name)}", param_hint=option)
+    return name

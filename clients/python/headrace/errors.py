@@ -57,7 +57,8 @@ class Violation:
     value: str = ""
 
     def __str__(self) -> str:
-        got = f" (got {self.value})" if self.value else ""
+        quoted = self.value[:1] in ("'", '"') and self.value in self.message
+        got = f" (got {self.value})" if self.value and not quoted else ""
         where = f"{self.field}: " if self.field else ""
         return f"{where}{self.message}{got}. {self.remedy}".rstrip()
 

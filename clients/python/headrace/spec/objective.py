@@ -5,46 +5,22 @@ meets every constraint. With several objectives no trial is simply the best: wha
 trials that no other one dominates, which means to be at least as good in every objective and better in one.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from math import inf, isfinite, isnan
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Self
 
 from pydantic import PlainValidator, model_validator
 
 from headrace.spec.domains import SpecModel, show_real
-from headrace.spec.problems import Problem, fault, reject
-from headrace.spec.scalars import Real, integer_within, text_of
+from headrace.spec.names import Metric, StudyName
+from headrace.spec.problems import Problem, reject
+from headrace.spec.scalars import Real, integer_within
 
-_METRIC: Final = re.compile(r"[A-Za-z_][\w./@-]{0,126}", re.ASCII)
-STUDY_ID: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
 MAX_OBJECTIVES: Final = 16
 MAX_CONSTRAINTS: Final = 64
 
 
-def _metric(value: Any) -> str:
-    name = text_of(value)
-    if not _METRIC.fullmatch(name):
-        raise fault(
-            "is not a good name for a metric",
-            "Begin with a letter or _, then letters, digits, _ . / @ or - (127 at most).",
-        )
-    return name
-
-
-def _study_id(value: Any) -> str:
-    name = text_of(value)
-    if not STUDY_ID.fullmatch(name):
-        raise fault(
-            "is not a good name for a study",
-            "Use 1 to 63 lower-case letters, digits and hyphens, and begin with a letter.",
-        )
-    return name
-
-
-Metric = Annotated[str, PlainValidator(_metric)]
-StudyName = Annotated[str, PlainValidator(_study_id)]
 WarmTrials = Annotated[int, PlainValidator(integer_within(1, 10_000))]
 
 

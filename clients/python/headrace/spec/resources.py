@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from headrace.spec.domains import SpecModel
+from headrace.spec.names import LabelName
 from headrace.spec.problems import Problem, fault, reject
 from headrace.spec.scalars import INT32_MAX, Bytes, CountOrZero, Steps, Text, integer_within
 
@@ -64,7 +65,7 @@ class Resources(SpecModel):
 
     gpus: CountOrZero = 0
     gpu_memory_bytes: Size = 0
-    labels: dict[Text, Text] = Field(default_factory=dict)
+    labels: dict[LabelName, Text] = Field(default_factory=dict)
     gpu_milli: Milli = 0
     gpu_types: tuple[Text, ...] = ()
     cpus: CountOrZero = 0

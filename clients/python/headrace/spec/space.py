@@ -5,10 +5,10 @@ holds, and a condition holds when its parent is active and takes one of the list
 exactly the active parameters, each with a value of its domain.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from headrace.spec import names
 from headrace.spec.domains import Domain, FloatDomain
 from headrace.spec.problems import Problem, did_you_mean
 from headrace.spec.scalars import same_value
@@ -16,7 +16,6 @@ from headrace.spec.scalars import same_value
 Space = Mapping[str, Domain]
 MAX_PARAMETERS: Final = 1000
 MAX_CONDITIONS: Final = 32
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,126}")
 
 
 def active(space: Space, assignment: Mapping[str, object]) -> tuple[str, ...]:
@@ -69,11 +68,11 @@ def space_problems(declared: Iterable[str], space: Space) -> list[Problem]:
     problems += [
         Problem(
             loc=(name,),
-            message="is not a good name for a parameter",
-            remedy="Begin with a letter or _, then letters, digits, _ . or - (127 at most).",
+            message=names.PARAMETER.refusal(name),
+            remedy=names.PARAMETER.suggestion(name),
         )
         for name in order
-        if not _NAME.fullmatch(name)
+        if not names.PARAMETER.admits(name)
     ]
     for name, domain in space.items():
         problems += _condition_problems(name, domain, order, space)

@@ -25,11 +25,11 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from headrace.errors import InvalidFieldError, Violation, show_value
+from headrace.spec import names
 from headrace.spec import space as spaces
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain, SpecModel
 from headrace.spec.halving import AshaPolicy
 from headrace.spec.objective import (
-    STUDY_ID,
     Constraint,
     Goal,
     Objective,
@@ -305,15 +305,15 @@ def check_assignment(spec: StudySpec, assignment: Mapping[str, object], *, field
 
 def check_study_id(study_id: str, *, field: str = "study_id") -> str:
     """The id, which must be one; raises `InvalidFieldError` otherwise."""
-    if STUDY_ID.fullmatch(study_id):
+    if names.STUDY.admits(study_id):
         return study_id
     raise InvalidFieldError(
         [
             Violation(
                 field=field,
                 value=show_value(study_id),
-                message="is not a good name for a study",
-                remedy="Use 1 to 63 lower-case letters, digits and hyphens, and begin with a letter.",
+                message=names.STUDY.refusal(study_id),
+                remedy=names.STUDY.suggestion(study_id),
             )
         ]
     )

@@ -9,6 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec.convert import params_to_proto, to_proto
 from headrace.spec.convert_resources import resources_to_proto
+from headrace.spec.names import LABEL, WORKER
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
 from headrace_services.scheduler.arrivals import ExitedArrived, ReportArrived, RestoredArrived
 from headrace_services.scheduler.records import Checkpoint, Decision, Lease, Trial
@@ -27,8 +28,15 @@ LOG_TAIL_BYTES = 8192
 def greeting(hello: worker_pb2.Hello) -> Greeting:
     """Check and convert a Hello. Raises InvalidFieldError."""
     problems = []
-    if not hello.worker:
-        problems.append(_problem("hello.worker", "is empty", "Start the worker with a name (--name)."))
+    if not WORKER.admits(hello.worker):
+        problems.append(
+            _problem("hello.worker", WORKER.refusal(hello.worker), WORKER.suggestion(hello.worker))
+        )
+    problems += [
+        _problem("hello.labels", LABEL.refusal(name), LABEL.suggestion(name))
+        for name in hello.labels
+        if not LABEL.admits(name)
+    ]
     if not hello.incarnation:
         problems.append(
             _problem("hello.incarnation", "is empty", "Send a random id for every start of the daemon.")

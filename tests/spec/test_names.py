@@ -1,0 +1,80 @@
+"""Names that people choose: one rule and one sentence for each kind, wherever the name comes from."""
+
+import pytest
+import typer
+
+from headrace.errors import InvalidFieldError
+from headrace.spec import check_study_id, names, parse_spec
+from headrace.v1 import worker_pb2
+from headrace_services.scheduler.session import messages
+from headrace_worker import command
+
+SPEC = {
+    "objective": {"metric": "loss", "goal": "minimize"},
+    "space": {"x": {"type": "float", "low": 0, "high": 1}},
+    "policy": {"kind": "run_all"},
+    "max_trials": 1,
+    "max_steps": 1,
+}
+
+
+def refused(raised: pytest.ExceptionInfo[InvalidFieldError]) -> str:
+    (violation,) = raised.value.violations
+    return str(violation)
+
+
+def test_a_study():
+    with pytest.raises(InvalidFieldError) as raised:
+        check_study_id("x y", field="name")
+    assert refused(raised) == (
+        "name: invalid study name 'x y': use lower-case letters, digits and -, beginning with a letter, "
+        "63 characters at most. For example: x-y."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"space": {"a b": SPEC["space"]["x"]}}, "space.a b: invalid parameter name 'a b': use letters"),
+        ({"objective": {"metric": "val loss", "goal": "minimize"}}, "invalid metric name 'val loss': use"),
+        (
+            {"resources": {"labels": {"zone b": "1"}}},
+            "labels.zone b: invalid label name 'zone b': use letters",
+        ),
+        ({"warm_start": {"study": "X Y"}}, "warm_start.study: invalid study name 'X Y': use lower-case"),
+    ],
+)
+def test_in_a_study_file(changes, said):
+    with pytest.raises(InvalidFieldError) as raised:
+        parse_spec({**SPEC, **changes})
+    assert said in refused(raised)
+    assert "(got" not in refused(raised), "the name stands in the sentence"
+
+
+@pytest.mark.parametrize("option", ["--name", "--label"])
+def test_on_the_command_line_of_a_worker(option, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    monkeypatch.setattr("headrace_worker.daemon.Daemon.run", lambda _: pytest.fail("the worker started"))
+    arguments = {"name": "x y"} if option == "--name" else {"label": ["x y=1"]}
+    with pytest.raises(typer.BadParameter) as raised:
+        command.worker(scheduler="127.0.0.1:1", **arguments)
+    assert f"invalid {option.removeprefix('--').replace('name', 'worker')} name 'x y': use" in str(
+        raised.value
+    )
+
+
+def test_of_a_worker_that_connects():
+    with pytest.raises(InvalidFieldError) as raised:
+        messages.greeting(worker_pb2.Hello(worker="x y", incarnation="1", labels={"my zone": "a"}))
+    assert [violation.field for violation in raised.value.violations] == ["hello.worker", "hello.labels"]
+    assert "hello.worker: invalid worker name 'x y': use letters" in str(raised.value)
+    assert "invalid label name 'my zone': use letters" in str(raised.value)
+
+
+@pytest.mark.parametrize("rule", names.RULES, ids=lambda rule: rule.kind)
+@pytest.mark.parametrize("name", ["x y", "", "!!", "9 lives", "É", "a\nb", "x" * 500, " Val Loss "])
+def test_what_is_suggested_is_allowed(rule, name):
+    suggested = rule.suggestion(name).removeprefix("For example: ").removesuffix(".")
+    assert rule.admits(suggested)
+    assert rule.admits(rule.example)
+    assert not rule.admits(name)
