@@ -1,0 +1,65 @@
+"""Bounds of the calls of users (study.proto)."""
+
+from typing import Final
+
+from headrace.bounds import numbers as n
+from headrace.bounds.kinds import Bound, Entries, Items, Real, Span, Text, Told, Unbounded, Whole
+from headrace.bounds.specs import NAME, PROSE, SLOTS, STEPS, TEXT
+
+REQUEST_ID: Final = Text(128, remedy="Use a UUID.")
+STUDY: Final = Text(
+    128, remedy="Write it as studies/STUDY; STUDY has lower-case letters, digits and hyphens, at most 63."
+)
+TRIAL: Final = Text(128, remedy="Write it as studies/STUDY/trials/NUMBER.")
+PARENT: Final = Text(128, remedy="Write it as studies/STUDY or studies/STUDY/trials/NUMBER.")
+PAGE_SIZE: Final = Whole(0, n.INT32, remedy="Give 1 to 1000, or 0 for 100.")
+PAGE_TOKEN: Final = Text(2048, remedy="Pass the token of the last answer unchanged.")
+METRICS: Final = Entries(
+    n.METRICS, NAME, Unbounded("NaN and infinities are results too"), remedy=f"Report at most {n.METRICS}."
+)
+ERROR: Final = Told(n.TEXT)
+
+_PAGE: Final[dict[str, Bound]] = {"page_size": PAGE_SIZE, "page_token": PAGE_TOKEN}
+_ON_STUDY: Final[dict[str, Bound]] = {"request_id": REQUEST_ID, "name": STUDY}
+_ON_TRIAL: Final[dict[str, Bound]] = {"request_id": REQUEST_ID, "name": TRIAL}
+
+CALLS: Final[dict[str, dict[str, Bound]]] = {
+    "CreateStudyRequest": {"request_id": REQUEST_ID, "study_id": NAME},
+    "GetStudyRequest": {"name": STUDY},
+    "ListStudiesRequest": _PAGE,
+    "PauseStudyRequest": _ON_STUDY,
+    "ResumeStudyRequest": _ON_STUDY,
+    "StopStudyRequest": {**_ON_STUDY, "reason": PROSE},
+    "DeleteStudyRequest": _ON_STUDY,
+    "AddTrialsRequest": {
+        "request_id": REQUEST_ID,
+        "study": STUDY,
+        "parameters": Items(1000, remedy="Split them over several calls."),
+    },
+    "GetTrialRequest": {"name": TRIAL},
+    "ListTrialsRequest": {**_PAGE, "study": STUDY, "states": Items(16)},
+    "PauseTrialRequest": _ON_TRIAL,
+    "ResumeTrialRequest": _ON_TRIAL,
+    "StopTrialRequest": {**_ON_TRIAL, "reason": PROSE},
+    "WatchStudyRequest": {"name": STUDY, "after_cursor": Whole(0, n.EXACT)},
+    "ExplainTrialRequest": {"name": TRIAL},
+    "PreviewStudyRequest": {"slots": SLOTS, "seconds_per_step": Real(0, 1e6)},
+    "SuggestTrialRequest": {
+        "request_id": REQUEST_ID,
+        "study": STUDY,
+        "client_id": NAME,
+        "lease_time": Span(0, 86_400),
+    },
+    "LeaseRef": {"lease_id": NAME, "trial": TRIAL, "epoch": Whole(0, n.EPOCH)},
+    "ReportTrialRequest": {
+        "request_id": REQUEST_ID,
+        "step": STEPS,
+        "metrics": METRICS,
+        "checkpoint_uri": TEXT,
+    },
+    "CompleteTrialRequest": {"request_id": REQUEST_ID, "error": ERROR},
+    "ReleaseTrialRequest": {"request_id": REQUEST_ID},
+    "TellTrialsRequest": {},
+    "ListReportsRequest": {**_PAGE, "parent": PARENT},
+    "ListWorkersRequest": _PAGE,
+}

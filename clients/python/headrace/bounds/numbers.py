@@ -1,0 +1,41 @@
+"""The numbers behind the bounds; the models of a study take theirs from here too.
+
+Each leaves what is computed from it within 64 bits: a million trials of `STEPS` steps are 2^60 steps.
+"""
+
+from typing import Final
+
+STEPS: Final = 2**40
+"""Steps of one trial."""
+TRIALS: Final = 1_000_000
+"""Trials that a study may be told to try."""
+SLOTS: Final = 10_000
+"""Slots that a trial may ask for, or a preview assume."""
+GRID_POINTS: Final = 10_000
+"""Points of a grid on one dimension."""
+COUNT: Final = 1_000_000
+"""Anything else that is counted: results, attempts, peers."""
+ETA: Final = 1_000_000
+"""The reduction factor of halving."""
+BYTES: Final = 2**50
+"""A size in bytes."""
+EXACT: Final = 2**53
+"""Counts that run on: sequences, cursors. JSON readers keep them exactly."""
+EPOCH: Final = 10**9
+"""Placements of one trial."""
+INT32: Final = 2**31 - 1
+INT64: Final = 2**63 - 1
+SECONDS: Final = 10**9
+"""A duration: 31 years."""
+DEVICES: Final = 1024
+"""Slots of one worker."""
+HELD: Final = 4096
+"""Leases of one worker."""
+METRICS: Final = 1000
+"""Metrics of one report."""
+TEXT: Final = 8192
+"""A text for people, a path, a parameter's value."""
+NAME: Final = 256
+"""A name that people or programs give."""
+LOG_TAIL: Final = 8192
+KIB: Final = 1024

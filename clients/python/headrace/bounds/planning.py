@@ -1,0 +1,38 @@
+"""Bounds of questions to the planner (planner.proto)."""
+
+from typing import Final
+
+from headrace.bounds.kinds import Bound, Json, Whole
+from headrace.bounds.specs import NAME
+
+_WORD: Final = NAME
+_DEGREE: Final = Whole(0, 1_000_000)
+_DESCRIPTION: Final = Json(65_536, 16)
+
+PLANNING: Final[dict[str, dict[str, Bound]]] = {
+    "PlanQuestion": {
+        "model_name": _WORD,
+        "model_json": _DESCRIPTION,
+        "cluster_name": _WORD,
+        "cluster_json": _DESCRIPTION,
+        "batch": Whole(0, 10**9),
+        "sequence": Whole(0, 10**8),
+        "schedule": _WORD,
+        "chunks": Whole(0, 64),
+        "zero": Whole(0, 3),
+        "attention": _WORD,
+        "mode": _WORD,
+        "method": _WORD,
+    },
+    "PlanDegrees": {
+        "data": _DEGREE,
+        "tensor": _DEGREE,
+        "optimizer": _DEGREE,
+        "pipeline": _DEGREE,
+        "micro_batches": Whole(0, 10**9),
+        "expert": _DEGREE,
+    },
+    "PlanRequest": {},
+    "SimulateRequest": {},
+    "ExplainRequest": {"count": Whole(0, 50)},
+}

@@ -1,0 +1,69 @@
+"""Bounds of what workers say (worker.proto, trial.proto), and of what trials say to their workers (runtime.proto)."""
+
+from typing import Final
+
+from headrace.bounds import numbers as n
+from headrace.bounds.calls import ERROR, METRICS
+from headrace.bounds.kinds import Bound, Entries, Items, Real, Span, Text, Told, Unbounded, Whole
+from headrace.bounds.specs import BYTES, NAME, STEPS, TEXT
+
+SEQUENCE: Final = Whole(0, n.EXACT)
+TIME: Final = Span(0, n.SECONDS)
+TROUBLE: Final = Told(500)
+LOG_TAIL: Final = Told(n.LOG_TAIL, end=True)
+RANK: Final = Whole(0, n.SLOTS)
+
+SESSIONS: Final[dict[str, dict[str, Bound]]] = {
+    "SessionRequest": {},
+    "Hello": {
+        "worker": NAME,
+        "incarnation": NAME,
+        "devices": Items(n.DEVICES, remedy="Start several workers, each with a part of the devices."),
+        "labels": Entries(256, NAME, Text(1024)),
+        "held": Items(n.HELD),
+        "version": NAME,
+        "log_dir": TEXT,
+        "cpus": Whole(0, 1_000_000),
+    },
+    "Device": {"index": Whole(0, 1_000_000), "model": NAME, "memory_bytes": BYTES, "uuid": NAME},
+    "Heartbeat": {
+        "sequence": SEQUENCE,
+        "telemetry": Items(n.DEVICES),
+        "held": Items(n.HELD),
+        "trouble": TROUBLE,
+    },
+    "DeviceTelemetry": {
+        "index": Whole(0, 1_000_000),
+        "utilization": Real(0, 1),
+        "memory_used_bytes": BYTES,
+    },
+    "Report": {"sequence": SEQUENCE, "step": STEPS, "metrics": METRICS, "train_time": TIME},
+    "CheckpointRef": {
+        "uri": TEXT,
+        "step": STEPS,
+        "size_bytes": BYTES,
+        "manifest_sha256": Text(64),
+        "write_time": TIME,
+    },
+    "Restored": {"sequence": SEQUENCE, "read_time": TIME},
+    "Exited": {
+        "sequence": SEQUENCE,
+        "outcome": Unbounded("an unknown one counts as lost"),
+        "error": ERROR,
+        "log_tail": LOG_TAIL,
+        "exit_code": Unbounded("whatever the system says"),
+    },
+    "AttachRequest": {"lease_id": NAME, "rank": RANK},
+    "RestoredRequest": {"lease_id": NAME, "read_time": TIME},
+    "ReportRequest": {
+        "lease_id": NAME,
+        "sequence": SEQUENCE,
+        "step": STEPS,
+        "metrics": METRICS,
+        "checkpoint_dir": TEXT,
+        "train_time": TIME,
+        "save_time": TIME,
+        "rank": RANK,
+    },
+    "FinishRequest": {"lease_id": NAME, "error": ERROR, "traceback": LOG_TAIL, "rank": RANK},
+}

@@ -1,0 +1,110 @@
+"""Bounds of what a user asks for (spec.proto). The models of `headrace.spec` say what must hold beyond them."""
+
+from typing import Final
+
+from headrace.bounds import numbers as n
+from headrace.bounds.kinds import Bound, Entries, Items, Real, Span, Text, Unbounded, Whole
+
+NAME: Final = Text(n.NAME)
+TEXT: Final = Text(n.TEXT)
+PROSE: Final = Text(n.TEXT, prose=True)
+STEPS: Final = Whole(0, n.STEPS)
+COUNT: Final = Whole(0, n.COUNT)
+SLOTS: Final = Whole(0, n.SLOTS)
+BYTES: Final = Whole(0, n.BYTES)
+FINITE: Final = Real(-1.7976931348623157e308, 1.7976931348623157e308)
+SHARE: Final = Real(0, 1)
+RUNGS: Final = Items(256, STEPS)
+RESULTS: Final = Whole(0, 100_000)
+POPULATION: Final = Whole(0, 10_000)
+
+SPECS: Final[dict[str, dict[str, Bound]]] = {
+    "StudySpec": {
+        "space": Items(1000),
+        "max_trials": Whole(0, n.TRIALS),
+        "max_parallel": Whole(0, n.TRIALS),
+        "max_steps": STEPS,
+        "max_retries": COUNT,
+        "seed": Whole(0, n.INT64),
+        "enqueued": Items(10_000),
+        "checkpoints_kept": COUNT,
+        "weight": Real(0, 1e6),
+        "priority": Whole(-1000, 1000),
+        "further_objectives": Items(16),
+        "constraints": Items(64),
+    },
+    "Objective": {"metric": NAME},
+    "Parameter": {"name": NAME, "conditions": Items(32)},
+    "FloatDomain": {"low": FINITE, "high": FINITE, "step": FINITE},
+    "IntDomain": {
+        "low": Unbounded("the whole of a 64-bit number may be searched"),
+        "high": Unbounded("the whole of a 64-bit number may be searched"),
+        "step": Whole(0, n.INT64),
+    },
+    "CategoricalDomain": {"values": Items(10_000)},
+    "ParameterValue": {
+        "float_value": FINITE,
+        "int_value": Unbounded("a parameter may be any 64-bit number"),
+        "string_value": PROSE,
+    },
+    "Condition": {"parameter": NAME, "values": Items(10_000)},
+    "GridSampler": {"points": Entries(1000, NAME, Whole(0, n.GRID_POINTS))},
+    "TpeSampler": {"startup_trials": COUNT, "candidates": POPULATION, "max_results": RESULTS},
+    "GpSampler": {"startup_trials": COUNT, "max_results": RESULTS},
+    "CmaEsSampler": {"startup_trials": COUNT, "population": POPULATION},
+    "Nsga2Sampler": {"population": POPULATION},
+    "Nsga3Sampler": {"population": POPULATION},
+    "AshaPolicy": {"eta": Whole(0, n.ETA), "min_steps": STEPS, "rungs": RUNGS, "brackets": Whole(0, 64)},
+    "SuccessiveHalvingPolicy": {
+        "eta": Whole(0, n.ETA),
+        "min_steps": STEPS,
+        "rungs": RUNGS,
+        "cohort": Whole(0, n.TRIALS),
+    },
+    "HyperbandPolicy": {"eta": Whole(0, n.ETA), "min_steps": STEPS, "rungs": RUNGS},
+    "PashaPolicy": {"eta": Whole(0, n.ETA), "min_steps": STEPS, "rungs": RUNGS, "epsilon": Real(0, 1e300)},
+    "MedianPolicy": {"interval": STEPS, "rungs": RUNGS, "grace_steps": STEPS, "min_peers": COUNT},
+    "RungMedianPolicy": {
+        "interval": STEPS,
+        "rungs": RUNGS,
+        "tolerance": SHARE,
+        "grace_steps": STEPS,
+        "min_results": COUNT,
+    },
+    "LearningCurvePolicy": {
+        "interval": STEPS,
+        "rungs": RUNGS,
+        "threshold": SHARE,
+        "min_points": COUNT,
+        "grace_steps": STEPS,
+    },
+    "PbtPolicy": {
+        "interval": STEPS,
+        "quantile": SHARE,
+        "resample_probability": SHARE,
+        "factors": Items(64, Real(0, 1e6)),
+        "mutable": Items(1000, NAME),
+    },
+    "TrialTemplate": {
+        "callable": TEXT,
+        "working_dir": TEXT,
+        "env": Entries(1000, NAME, Text(32_768, prose=True)),
+        "python": TEXT,
+        "grace": Span(0, n.SECONDS),
+        "report_timeout": Span(0, n.SECONDS),
+    },
+    "CommandLine": {"args": Items(1000, Text(32_768, prose=True))},
+    "Resources": {
+        "gpus": SLOTS,
+        "gpu_memory_bytes": BYTES,
+        "labels": Entries(256, NAME, Text(1024)),
+        "gpu_milli": Whole(0, 999),
+        "gpu_types": Items(64, NAME),
+        "cpus": SLOTS,
+    },
+    "ParameterAssignment": {"values": Entries(1000, NAME)},
+    "Elastic": {"grants": Items(256), "spare": SLOTS},
+    "ElasticGrant": {"from_step": STEPS, "slots": SLOTS},
+    "Constraint": {"metric": NAME, "at_most": FINITE, "at_least": FINITE},
+    "WarmStart": {"study": NAME, "max_trials": Whole(0, 10_000)},
+}

@@ -1,0 +1,25 @@
+"""The table: every field that a service receives, with its bound.
+
+A field is named by its message. Left out are fields whose type bounds them: flags, enumerations (a known value is
+asked for), and single messages, whose own fields are in the table. A test walks the descriptors and fails where a
+field has no bound. `SIZES` bounds messages as a whole, encoded; gRPC refuses whatever is over 4 MiB.
+"""
+
+from typing import Final
+
+from headrace.bounds import numbers as n
+from headrace.bounds.calls import CALLS
+from headrace.bounds.kinds import Bound
+from headrace.bounds.planning import PLANNING
+from headrace.bounds.sessions import SESSIONS
+from headrace.bounds.specs import SPECS
+
+TABLE: Final[dict[str, dict[str, Bound]]] = {**SPECS, **CALLS, **SESSIONS, **PLANNING}
+
+SIZES: Final[dict[str, int]] = {
+    "StudySpec": 1024 * n.KIB,
+    "ParameterAssignment": 64 * n.KIB,
+    "ReportTrialRequest": 64 * n.KIB,
+    "Report": 64 * n.KIB,
+    "ReportRequest": 64 * n.KIB,
+}
