@@ -75,7 +75,7 @@ class Cluster:
         for process in psutil.process_iter():
             try:
                 ours = str(self.home) in str(process.environ())
-                if ours and "headrace.trial.process" in process.cmdline():
+                if ours and " ".join(process.cmdline()).startswith("headrace: trial "):
                     found.append(process)
             except psutil.Error:
                 continue

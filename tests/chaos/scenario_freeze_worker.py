@@ -143,14 +143,14 @@ async def waiting_for_holders(client: AsyncClient, count: int) -> dict[int, str]
 
 
 async def progressed(study: Any, number: int, steps: int) -> int | None:
-    """Wait until a trial's present attempt is `steps` further, and return its epoch; None when the attempt is over."""
+    """Wait until a trial's present attempt is `steps` further, and return its number; None when the attempt is over."""
     async with asyncio.timeout(300):
         info = await study.trial(number).info()
-        epoch, goal = info.epoch, info.step + steps
+        epoch, goal = info.attempt, info.step + steps
         while info.step < goal:
             await asyncio.sleep(0.1)
             info = await study.trial(number).info()
-            if info.epoch != epoch or info.worker is None:
+            if info.attempt != epoch or info.worker is None:
                 return None
         return epoch
 
@@ -173,9 +173,9 @@ async def reassigned(study: Any, number: int, epoch: int) -> None:
             info = await study.trial(number).info()
             if info.ended is not None:
                 return
-            if info.epoch > epoch:
+            if info.attempt > epoch:
                 reports = await study.trial(number).reports()
-                if any(report.epoch == info.epoch for report in reports):
+                if any(report.attempt == info.attempt for report in reports):
                     return
             await asyncio.sleep(0.2)
 

@@ -88,7 +88,7 @@ class Executioner:
         async with asyncio.timeout(60):
             while True:
                 info = await self._study.trial(trial).info()
-                if info.epoch > epoch or info.state.value in ("pending", "paused", "terminated"):
+                if info.attempt > epoch or info.state.value in ("pending", "paused", "terminated"):
                     return
                 await asyncio.sleep(0.1)
 

@@ -174,7 +174,7 @@ async def _missing(real: Any, answered: dict[str, Any]) -> int:
     """How many of the reports that real trials were answered are not stored, or not once."""
     stored: dict[tuple[int, int], list[tuple[int, float]]] = {}
     for report in await real.reports():
-        stored.setdefault((report.trial, report.epoch), []).append((report.step, report.metrics["score"]))
+        stored.setdefault((report.trial, report.attempt), []).append((report.step, report.metrics["score"]))
     missing = 0
     for lease, lines in answered.items():
         _, number, epoch = lease.rsplit(".", 2)

@@ -13,7 +13,7 @@ def check_journals(reports: list[Report], folder: Path, *, fenced: bool) -> None
     uid = next(iter(written)).split(".")[0]
     stored: dict[str, list[Report]] = {}
     for report in reports:
-        stored.setdefault(f"{uid}.{report.trial}.{report.epoch}", []).append(report)
+        stored.setdefault(f"{uid}.{report.trial}.{report.attempt}", []).append(report)
     for lease, lines in written.items():
         known = {report.step: report.metrics["score"] for report in stored.get(lease, [])}
         assert len(known) == len(stored.get(lease, [])), f"{lease}: a report is stored twice"

@@ -177,7 +177,7 @@ def test_a_trial_in_full(fake: FakeStudyService, invoke: Invoke) -> None:
     assert [rung["milestone"] for rung in trial["rungs"]] == [1, 3, 9, 27]
     text = invoke("show", "digits", "22").out
     assert "Trial 22 of study digits" in text
-    assert "rung 3" in text
+    assert "rung at step 27" in text
 
 
 def test_what_a_trial_waits_for_is_shown_wherever_the_trial_is(
@@ -272,6 +272,7 @@ def test_preview(fake: FakeStudyService, invoke: Invoke, study_file) -> None:  #
     assert set(plan) == {
         "trials",
         "rungs",
+        "baseline_steps",
         "steps",
         "steps_run_all",
         "slots",

@@ -146,8 +146,11 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
             trials=27, steps=143, steps_run_all=756, slots=request.slots or 2, samples=request.spec.enqueued
         )
         answer.samples.append(request.spec.baseline)
-        for rung, (milestone, trials) in enumerate(((1, 27), (3, 9), (9, 3), (27, 1))):
-            answer.rungs.add(rung=rung, milestone=milestone, trials=trials, steps=trials * milestone)
+        # With the baseline's 27 steps they add up to 143.
+        for rung, (milestone, trials, steps) in enumerate(
+            ((1, 27, 27), (3, 11, 22), (9, 5, 31), (27, 2, 36))
+        ):
+            answer.rungs.add(rung=rung, milestone=milestone, trials=trials, steps=steps)
         if request.seconds_per_step:
             answer.slot_time.FromNanoseconds(int(143e9 * request.seconds_per_step))
             answer.wall_time.FromNanoseconds(int(143e9 * request.seconds_per_step / answer.slots))

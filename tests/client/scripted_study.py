@@ -214,7 +214,7 @@ class Race:
         )
         self._event(
             trial.number,
-            f"trial {trial.number} recorded at rung {rung}",
+            f"trial {trial.number} recorded at the rung at step {RUNGS[rung]}",
             rung_recorded=event_pb2.RungRecorded(result=result),
         )
 

@@ -189,7 +189,7 @@ def test_only_the_last_trial_of_a_loop_asks_ahead_and_once(
     assert [next(loop).number, next(loop).number] == [4, 2]
 
 
-LEASE = Lease(lease_id="lease-1", trial=TrialRef("digits", 5), epoch=3)
+LEASE = Lease(lease_id="lease-1", trial=TrialRef("digits", 5), attempt=3)
 
 
 def with_trial(number: int) -> study_pb2.SuggestTrialResponse:

@@ -1,6 +1,7 @@
 """Model-based samplers behind a real scheduler process: several objectives, constraints, waiting for a proposal."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,6 +67,12 @@ def measure(x: float, y: float) -> dict[str, float]:
     return {"error": x + y, "speed": x - y, "memory": 2 - 4 * y}
 
 
+def visible(page: str) -> str:
+    """The words of a page, without its scripts, and the names of the figures' traces."""
+    words = re.sub(r"<script.*?</script>|<style.*?</style>|<[^>]*>", " ", page, flags=re.DOTALL)
+    return " ".join([words, *re.findall(r'"name":"([^"]*)"', page)])
+
+
 def play(study: Study) -> None:
     while (asked := study.ask(client_id="loop", timeout_s=60)) is not None:
         asked.report(1, **measure(float(asked.params["x"]), float(asked.params["y"])))
@@ -87,7 +94,7 @@ def test_several_objectives_come_to_a_front(
         baseline={"x": 0.5, "y": 0.5},
         enqueued=[{"x": 0.5, "y": 0.01}],
     )
-    study = client.create_study("front", spec)
+    study = client.create_study("trade-off", spec)
     play(study)
     info = study.status()
     trials = study.trials()
@@ -109,22 +116,24 @@ def test_several_objectives_come_to_a_front(
         assert left.value.code in (0, None)
         return capsys.readouterr().out
 
-    assert [row["trial"] for row in json.loads(run("best", "front", "--json"))] == [
+    assert [row["trial"] for row in json.loads(run("best", "trade-off", "--json"))] == [
         t.number for t in info.front
     ]
-    table = run("best", "front").splitlines()
+    table = run("best", "trade-off").splitlines()
     assert table[0].split() == ["TRIAL", "error", "speed", "PARAMETERS"]
     assert len(table) == 1 + len(info.front)
-    shown = run("show", "front")
-    assert f"{len(info.front)} trial" in shown
+    shown = run("show", "trade-off")
+    assert f"Pareto front  {len(info.front)} trial" in shown
     assert "that no other one beats in every objective" in shown
-    listed = run("trials", "front").splitlines()
-    assert listed[0].split()[4:7] == ["error", "speed", "FRONT"]
+    listed = run("trials", "trade-off").splitlines()
+    heads = [head for head in listed[0].split("  ") if head]
+    assert [head.strip() for head in heads[4:7]] == ["error", "speed", "PARETO FRONT"]
     assert listed[1].split()[6] == "yes"
     assert " infeasible " in "\n".join(listed)
     page = build_report(study)
-    assert "<h2>Front</h2>" in page
+    assert "<h2>Pareto front</h2>" in page
     assert "figure-front-0" in page
+    assert not re.search(r"(?<!Pareto )\bfront\b(?!-)", shown + visible(page), re.IGNORECASE)
     assert json.loads(run("studies", "--json"))[0]["front"] == []  # a list of studies does not compute fronts
 
 

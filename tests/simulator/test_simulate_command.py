@@ -72,6 +72,23 @@ def test_json_has_the_same_figures():
     assert [(one["steps"], one["wall_s"]) for one in record["runs"]] == [(1200, 300), (730, 195)]
 
 
+def test_values_to_maximize_rise(small, tmp_path):
+    """As accuracies do; a loss with its sign turned is nothing that a user of such a metric has ever seen."""
+    runs = {one["policy"]: one for one in json.loads(run(small, "--seed", "3", "--json"))["runs"]}
+    lower = tmp_path / "lower.yaml"
+    lower.write_text(SMALL.replace("accuracy", "loss").replace("maximize", "minimize"))
+    mirrored = {one["policy"]: one for one in json.loads(run(str(lower), "--seed", "3", "--json"))["runs"]}
+    for policy, one in runs.items():
+        assert 0 < one["best_value"] < 1.2
+        assert 0 < one["winner_value"] < 1.2
+        assert one["best_value"] == pytest.approx(1.2 - mirrored[policy]["best_value"])
+        assert (one["steps"], one["winner"]) == (mirrored[policy]["steps"], mirrored[policy]["winner"])
+    table = [line.split() for line in run(small, "--seed", "3").splitlines()]
+    values = [float(row[-2]) for row in table if row[:1] in (["run_all"], ["asha"])]
+    assert len(values) == 2
+    assert min(values) > 0
+
+
 def test_recorded_runs_take_their_own_time(small, runs):
     record = json.loads(run(small, "--curves", runs, "--in-order", "--workers", "1", "--json"))
     first = record["runs"][0]

@@ -121,7 +121,7 @@ def rung_recorded(entry: RungEntry) -> Event:
     return Event(
         number=entry.number,
         kind="rung_recorded",
-        message=f"trial {entry.number} at rung {entry.rung} (step {entry.milestone}): {value}",
+        message=f"trial {entry.number} recorded at the rung at step {entry.milestone}: {value}",
         detail={"bracket": entry.bracket, "result": result},
     )
 

@@ -73,14 +73,14 @@ def _row(source: State | None, target: State, action: Action, needs: str) -> Tra
 
 TRANSITIONS: tuple[Transition, ...] = (
     _row(None, State.PENDING, Action.CREATE, "validated parameters"),
-    _row(State.PENDING, State.RUNNING, Action.LAUNCH, "a lease with the next epoch on a placed slot"),
+    _row(State.PENDING, State.RUNNING, Action.LAUNCH, "a lease of the next attempt on a placed slot"),
     _row(State.RUNNING, State.PAUSED, Action.PAUSE, "a durable checkpoint; the lease is released"),
     _row(State.RUNNING, State.PENDING, Action.VACATE, "no checkpoint to pause on; the lease is released"),
     _row(State.RUNNING, State.PAUSED, Action.INTERRUPT, "a durable checkpoint; the lease is fenced"),
     _row(State.RUNNING, State.PENDING, Action.INTERRUPT, "no checkpoint; the lease is fenced"),
     _row(State.RUNNING, State.PAUSED, Action.RETRY, "a durable checkpoint; the failure is charged"),
     _row(State.RUNNING, State.PENDING, Action.RETRY, "no checkpoint; the failure is charged"),
-    _row(State.PAUSED, State.RESUMED, Action.RESUME, "a lease with the next epoch and the checkpoint"),
+    _row(State.PAUSED, State.RESUMED, Action.RESUME, "a lease of the next attempt and the checkpoint"),
     _row(State.RESUMED, State.RUNNING, Action.RESTORED, "the worker says that the state is loaded"),
     _row(State.RESUMED, State.PAUSED, Action.INTERRUPT, "the lease is fenced"),
     _row(State.RESUMED, State.PAUSED, Action.RETRY, "the failure is charged"),

@@ -210,7 +210,7 @@ class Replay:
             self._unstarted.discard(trial)
             self._crossed(trial)  # one that has had its full budget ends without a decision
             self._policy.withdraw(trial)
-        elif moved.action == "launch" and moved.epoch == 1:
+        elif moved.action == "launch" and moved.attempt == 1:
             self._starts += 1
             self._unstarted.discard(trial)
             promotion = None if self._policy.new_trials_first else self._promotion()

@@ -10,9 +10,10 @@ from headrace.client.model import StudyInfo
 
 
 def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) -> None:
-    """Print the best configuration, ready to copy; of several objectives, the front.
+    """Print the best configuration, ready to copy; of several objectives, the Pareto front.
 
-    Trials that miss a constraint never count. On the front are the trials that no other one beats in every objective.
+    Trials that miss a constraint never count. On the Pareto front are the trials that no other one beats in every
+    objective.
 
     [bold]Examples[/bold]
 

@@ -83,11 +83,11 @@ def trials(
         return
     front = {trial.number for trial in info.front}
     metrics = [objective.metric for objective in info.spec.objectives]
-    values = [*metrics, "FRONT"] if info.spec.further_objectives else [*metrics, "AT"]
+    values = [*metrics, "PARETO FRONT"] if info.spec.further_objectives else [*metrics, "AT"]
     session.output.table(
-        ["TRIAL", "STATE", "STEP", "RUNG", *values, "PARAMETERS", "WHY"],
+        ["TRIAL", "STATE", "STEP", "RUNG AT STEP", *values, "PARAMETERS", "WHY"],
         [_trial_row(trial, info, front, session.output) for trial in found],
-        right=["TRIAL", "STEP", "RUNG", *metrics, "AT"],
+        right=["TRIAL", "STEP", "RUNG AT STEP", *metrics, "AT"],
     )
 
 
@@ -146,7 +146,8 @@ def _study_row(study: StudyInfo, output: Output) -> list[Cell]:
 
 
 def _values(trial: TrialInfo, study: StudyInfo, front: set[int]) -> list[Cell]:
-    """The best value and its step; with several objectives each one's last value, and whether it is on the front."""
+    """The best value and its step; with several objectives each one's last value, and whether it is on the
+    Pareto front."""
     if not study.spec.further_objectives:
         return [
             wording.number(trial.best_value),

@@ -151,7 +151,7 @@ class Picture:
         grid.add_column(overflow="fold")
         best = None if self.study.front else self.study.best
         for place, trial in enumerate(self.study.front[:FRONT_ROWS]):
-            label = f"front of {len(self.study.front)}" if not place else ""
+            label = f"Pareto front ({len(self.study.front)})" if not place else ""
             values = clean(wording.objectives(trial, self.study.spec.objectives))
             grid.add_row(label, "", f"trial {trial.number}: {values}", clean(wording.params(trial.params)))
         for label, one in (("best", best), ("baseline", self.study.baseline)):

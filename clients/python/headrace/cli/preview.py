@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli import views, wording
+from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session
 from headrace.client.model import Preview
 from headrace.spec import StudySpec, load_study_file
@@ -46,22 +47,7 @@ def preview(
     output = session.output
     output.line(_headline(loaded.name, loaded.spec, plan))
     output.line()
-    brackets = len({rung.bracket for rung in plan.rungs}) > 1
-    columns = [*(["BRACKET"] if brackets else []), "RUNG", "STEP", "TRIALS", "STEPS"]
-    output.table(
-        columns,
-        [
-            [
-                *([str(rung.bracket)] if brackets else []),
-                str(rung.rung),
-                str(rung.milestone),
-                str(rung.trials),
-                str(rung.steps),
-            ]
-            for rung in plan.rungs
-        ],
-        right=columns,
-    )
+    _show_rungs(plan, output)
     output.line()
     saved = wording.percent(plan.steps_run_all - plan.steps, plan.steps_run_all)
     output.line(f"Steps: about {plan.steps} of the {plan.steps_run_all} of run-all ({saved} saved).")
@@ -77,6 +63,20 @@ def preview(
         output.line("The first configurations:")
         for sample in plan.samples[:SAMPLES_SHOWN]:
             output.line(f"  {wording.params(sample)}")
+
+
+def _show_rungs(plan: Preview, output: Output) -> None:
+    """A row for each rung and for the baseline, and their sum."""
+    rows = [
+        [str(rung.bracket), str(rung.milestone), str(rung.trials), str(rung.steps)] for rung in plan.rungs
+    ]
+    baselines = 1 if plan.baseline_steps else 0
+    if baselines:
+        rows.append(["", "baseline", str(baselines), str(plan.baseline_steps)])
+    rows.append(["", "in all", str(plan.trials + baselines), str(plan.steps)])
+    columns = ["BRACKET", "RUNG AT STEP", "TRIALS", "STEPS"]
+    hidden = 0 if len({rung.bracket for rung in plan.rungs}) > 1 else 1
+    output.table(columns[hidden:], [row[hidden:] for row in rows], right=columns)
 
 
 def _headline(name: str, spec: StudySpec, plan: Preview) -> str:

@@ -56,10 +56,9 @@ def _show_study(study: StudyInfo, output: Output) -> None:
     full = max([study.spec.max_trials, *(r.recorded for r in study.rungs)])
     output.line()
     output.table(
-        ["RUNG", "STEP", "RECORDED", "PROMOTED", "ON THE WAY", ""],
+        ["RUNG AT STEP", "RECORDED", "PROMOTED", "ON THE WAY", ""],
         [
             [
-                str(r.rung),
                 str(r.milestone),
                 str(r.recorded),
                 str(r.promoted),
@@ -68,7 +67,7 @@ def _show_study(study: StudyInfo, output: Output) -> None:
             ]
             for r in study.rungs
         ],
-        right=["RUNG", "STEP", "RECORDED", "PROMOTED", "ON THE WAY"],
+        right=["RUNG AT STEP", "RECORDED", "PROMOTED", "ON THE WAY"],
     )
 
 
@@ -94,9 +93,8 @@ def _show_trial(trial: TrialInfo, output: Output) -> None:
     lines += [(f"last {name}", wording.number(value)) for name, value in trial.metrics.items()]
     lines += [
         (
-            f"rung {r.rung}",
-            f"step {r.milestone}: {wording.number(r.value)}, arrival {r.arrival}"
-            + (", promoted" if r.promoted else ""),
+            f"rung at step {r.milestone}",
+            f"{wording.number(r.value)}, arrival {r.arrival}" + (", promoted" if r.promoted else ""),
         )
         for r in trial.rungs
     ]

@@ -82,9 +82,12 @@ class Summary:
     def _front_lines(self) -> list[tuple[str, str]]:
         front, objectives = self.study.front, self.study.spec.objectives
         if not front:
-            return [("front", f"no trial reported all objectives{self._that_meets()}")]
+            return [("Pareto front", f"no trial reported all objectives{self._that_meets()}")]
         lines = [
-            ("front", f"{wording.plural(len(front), 'trial')} that no other one beats in every objective")
+            (
+                "Pareto front",
+                f"{wording.plural(len(front), 'trial')} that no other one beats in every objective",
+            )
         ]
         lines += [
             (

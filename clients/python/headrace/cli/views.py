@@ -1,5 +1,8 @@
 """The JSON that commands print with `--json`: stable keys, documented here, one function an object.
 
+Of a rung, `milestone` is the step that it is at, as in the tables for people; `rung` is its place among the study's
+rungs, counted from 0. An `attempt` is one placement of a trial, counted from 1.
+
 Keys are only ever added. A value that does not exist is null; a number that JSON lacks is the string `"NaN"`,
 `"Infinity"` or `"-Infinity"`; a time is ISO 8601 in UTC. Names are bare: `"digits"`, trial `3`, worker `"node-1"`.
 """
@@ -153,7 +156,7 @@ def explanation(why: ev.Explanation) -> Json:
 
 
 def preview(plan: Preview) -> Json:
-    """`headrace preview --json`."""
+    """`headrace preview --json`. The rungs' steps and the baseline's add up to `steps`."""
     return {
         "trials": plan.trials,
         "rungs": [
@@ -166,6 +169,7 @@ def preview(plan: Preview) -> Json:
             }
             for r in plan.rungs
         ],
+        "baseline_steps": plan.baseline_steps,
         "steps": plan.steps,
         "steps_run_all": plan.steps_run_all,
         "slots": plan.slots,
@@ -210,7 +214,7 @@ def _detail(detail: ev.EventDetail | None) -> tuple[str, Json | None]:
                 "from": detail.from_state.value,
                 "to": detail.to_state.value,
                 "action": detail.action,
-                "epoch": detail.epoch,
+                "attempt": detail.attempt,
                 "worker": detail.worker,
                 "slots": detail.slots,
                 "reason": detail.reason.value if detail.reason else None,
@@ -218,7 +222,7 @@ def _detail(detail: ev.EventDetail | None) -> tuple[str, Json | None]:
             }
         case ev.ReportRecorded():
             return "report_recorded", {
-                "epoch": detail.epoch,
+                "attempt": detail.attempt,
                 "sequence": detail.sequence,
                 "step": detail.step,
                 "metrics": detail.metrics,

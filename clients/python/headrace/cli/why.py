@@ -104,7 +104,7 @@ def _event_lines(event: Event, metric: str, told: str) -> list[Text]:
             text.append_text(
                 Text.assemble(
                     ("rung       ", "dim"),
-                    f"recorded at rung {result.rung} (step {result.milestone}) with {wording.number(result.value)}, "
+                    f"recorded at step {result.milestone} with {wording.number(result.value)}, "
                     f"arrival {result.arrival}",
                 )
             )
@@ -129,7 +129,7 @@ def _figures(why: Explanation, metric: str) -> list[Text]:
     figures = [f"rule {why.rule}"] if why.rule else []
     if why.milestone:
         bracket = f" of bracket {why.bracket}" if why.bracket else ""
-        figures.append(f"rung {why.rung}{bracket} (step {why.milestone})")
+        figures.append(f"rung at step {why.milestone}{bracket}")
     if why.results:
         figures.append(f"{metric} {wording.number(why.value)}")
         figures.append(f"rank {why.rank} of {why.results}")

@@ -99,7 +99,7 @@ def trial(proto: trial_pb2.Trial, *, order: Iterable[str] = ()) -> model.TrialIn
         params=params(proto.parameters, order=order),
         baseline=proto.baseline,
         bracket=proto.bracket,
-        epoch=proto.epoch,
+        attempt=proto.epoch,
         step=proto.step,
         milestone=proto.milestone if proto.HasField("milestone") else None,
         value=proto.value if proto.HasField("value") else None,
@@ -187,7 +187,7 @@ def report(proto: study_pb2.TrialReport) -> model.Report:
     """A stored report."""
     return model.Report(
         trial=proto.trial_number,
-        epoch=proto.epoch,
+        attempt=proto.epoch,
         sequence=proto.sequence,
         step=proto.step,
         metrics=dict(sorted(proto.metrics.items())),
@@ -246,7 +246,7 @@ def suggestion(proto: study_pb2.SuggestTrialResponse) -> model.Suggestion:
         lease=model.Lease(
             lease_id=proto.lease.lease_id,
             trial=model.TrialRef(info.study, info.number),
-            epoch=proto.lease.epoch,
+            attempt=proto.lease.epoch,
         ),
         next_milestone=proto.next_milestone,
     )
@@ -255,7 +255,7 @@ def suggestion(proto: study_pb2.SuggestTrialResponse) -> model.Suggestion:
 def lease_to_proto(lease: model.Lease) -> event_pb2.LeaseRef:
     """The lease as it is named in reports."""
     return event_pb2.LeaseRef(
-        lease_id=lease.lease_id, trial=trial_name(lease.trial.study, lease.trial.number), epoch=lease.epoch
+        lease_id=lease.lease_id, trial=trial_name(lease.trial.study, lease.trial.number), epoch=lease.attempt
     )
 
 
@@ -329,7 +329,7 @@ def _detail(proto: event_pb2.Event, order: Iterable[str]) -> ev.EventDetail | No
         case "report_recorded":
             stored = proto.report_recorded
             return ev.ReportRecorded(
-                epoch=stored.epoch,
+                attempt=stored.epoch,
                 sequence=stored.sequence,
                 step=stored.step,
                 metrics=dict(sorted(stored.metrics.items())),
@@ -374,7 +374,7 @@ def _moved(proto: event_pb2.TrialMoved) -> ev.TrialMoved:
         from_state=TRIAL_STATES.get(proto.from_state, model.TrialState.UNKNOWN),
         to_state=TRIAL_STATES.get(proto.to_state, model.TrialState.UNKNOWN),
         action=proto.action,
-        epoch=proto.epoch,
+        attempt=proto.epoch,
         worker=worker_id(proto.worker) or None,
         slots=tuple(proto.slots),
         reason=REASONS.get(proto.termination_reason),

@@ -127,7 +127,7 @@ class TrialMoved:
     from_state: TrialState
     to_state: TrialState
     action: str
-    epoch: int
+    attempt: int
     worker: str | None
     slots: tuple[int, ...]
     reason: TerminationReason | None
@@ -138,7 +138,7 @@ class TrialMoved:
 class ReportRecorded:
     """A report was stored."""
 
-    epoch: int
+    attempt: int
     sequence: int
     step: int
     metrics: Mapping[str, float]

@@ -140,7 +140,10 @@ def best(study: StudyHandle) -> Flow[TrialInfo | None]:
 
 
 def front(study: StudyHandle) -> Flow[tuple[TrialInfo, ...]]:
-    """With several objectives: the feasible trials that no other one beats in every objective, by the first one."""
+    """With several objectives: the Pareto front, the feasible trials that no other one beats in every objective.
+
+    They come in the order of the first objective.
+    """
     return (yield from status(study)).front
 
 

@@ -84,11 +84,11 @@ class TrialRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The right to run a trial in one's own loop. A later epoch makes it void."""
+    """The right to run a trial in one's own loop. A later attempt at the trial makes it void."""
 
     lease_id: str
     trial: TrialRef
-    epoch: int
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ class TrialInfo:
     params: Mapping[str, Value]
     baseline: bool
     bracket: int
-    epoch: int
+    attempt: int
     step: int
     milestone: int | None
     value: float | None
@@ -246,7 +246,7 @@ class StudyInfo:
     created: datetime | None
     ended: datetime | None
     front: tuple[TrialInfo, ...] = ()
-    """With several objectives: the feasible trials that no other one beats in every objective, by the first one."""
+    """With several objectives the Pareto front: the feasible trials that no other one beats in every objective."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +254,7 @@ class Report:
     """A stored report of a trial."""
 
     trial: int
-    epoch: int
+    attempt: int
     sequence: int
     step: int
     metrics: Mapping[str, float]
@@ -284,6 +284,11 @@ class Preview:
     wall_time_s: float | None
     slot_time_s: float | None
     samples: tuple[Mapping[str, Value], ...]
+
+    @property
+    def baseline_steps(self) -> int:
+        """The baseline's steps: it runs to the end beside the rungs. 0 where the study has none."""
+        return self.steps - sum(rung.steps for rung in self.rungs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ class Outcome:
 
     @property
     def several(self) -> bool:
-        """True for several objectives: then a front, and no trial that is simply the best."""
+        """True for several objectives: then a Pareto front, and no trial that is simply the best."""
         return bool(self.study.spec.further_objectives)
 
     @property
@@ -78,7 +78,7 @@ class Outcome:
     def best_first(self, trials: Iterable[TrialInfo]) -> list[TrialInfo]:
         """The trials by their best value; those without a finite one last, by number.
 
-        With several objectives those on the front come first, by the first objective.
+        With several objectives those on the Pareto front come first, by the first objective.
         """
         places = {trial.number: place for place, trial in enumerate(self.study.front)}
 

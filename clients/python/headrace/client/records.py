@@ -1,9 +1,10 @@
 """Trials and reports as flat rows: what `export` writes and `dataframe()` holds.
 
 The columns of a trial, in this order: `study`, `trial`, `state`, `reason`, `baseline`, `bracket`, `step`, `value`,
-`best_value`, `best_step`, `rung` (the highest recorded), `steps_spent`, `failures`, `interruptions`, `worker`,
-`created`, `started`, `ended`, `checkpoint`, `detail`, then `param.NAME` for each parameter of the space. Of a report:
-`study`, `trial`, `epoch`, `sequence`, `step`, `time`, then `metric.NAME` for each metric that any report has.
+`best_value`, `best_step`, `rung` (the highest recorded, counted from 0), `rung_step` (the step of that rung),
+`steps_spent`, `failures`, `interruptions`, `worker`, `created`, `started`, `ended`, `checkpoint`, `detail`, then
+`param.NAME` for each parameter of the space. Of a report: `study`, `trial`, `attempt` (which placement of the trial,
+counted from 1), `sequence`, `step`, `time`, then `metric.NAME` for each metric that any report has.
 A parameter that a conditional space leaves out, and any value that does not exist, is None. Times are in UTC;
 `export` writes them as ISO 8601.
 """
@@ -34,7 +35,7 @@ def report_rows(study: StudyInfo, reports: Iterable[Report]) -> list[Row]:
         {
             "study": study.name,
             "trial": report.trial,
-            "epoch": report.epoch,
+            "attempt": report.attempt,
             "sequence": report.sequence,
             "step": report.step,
             "time": report.time,
@@ -67,6 +68,7 @@ def _trial_row(study: StudyInfo, trial: TrialInfo) -> Row:
         "best_value": trial.best_value,
         "best_step": trial.best_step,
         "rung": trial.rungs[-1].rung if trial.rungs else None,
+        "rung_step": trial.rungs[-1].milestone if trial.rungs else None,
         "steps_spent": trial.steps_spent,
         "failures": trial.failures,
         "interruptions": trial.interruptions,

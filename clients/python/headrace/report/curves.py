@@ -155,7 +155,7 @@ def _axes(figure: go.Figure, data: StudyData, values: list[float]) -> None:
             yref="paper",
             yanchor="bottom",
             xanchor="right" if index == len(ladder) - 1 else "left",
-            text=f" rung {index} ",
+            text=f" rung at {milestone} ",
             showarrow=False,
             font={"size": 11, "color": style.MUTED},
         )

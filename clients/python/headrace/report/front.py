@@ -1,4 +1,4 @@
-"""The front: every trial's objectives against each other, and the trials that no other one beats.
+"""The Pareto front: every trial's objectives against each other, and the trials that no other one beats.
 
 With more than two objectives each pair has a figure of its own, up to six of them.
 """
@@ -47,7 +47,7 @@ def _figure(data: StudyData, across: Objective, up: Objective) -> go.Figure:
     )
     if front:
         mode = "lines+markers" if len(data.study.spec.objectives) == 2 else "markers"
-        figure.add_trace(_points(data, front, across, up, "front", style.BEST, "circle", mode, 10))
+        figure.add_trace(_points(data, front, across, up, "Pareto front", style.BEST, "circle", mode, 10))
     baseline = data.study.baseline
     if baseline is not None and _is_measured(baseline, across, up):
         figure.add_trace(

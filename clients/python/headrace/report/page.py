@@ -116,10 +116,10 @@ def _fronts(data: StudyData) -> list[str]:
     ]
     if not figures:
         return []
-    what = "One point a trial, by its last report. Those of the front are beaten by no other one in every objective."
+    what = "One point a trial, by its last report. No other trial beats those on the Pareto front in every objective."
     if len(figures) > 1:
         what += " Each pair of objectives has a figure; what looks beaten in one is not in another."
-    return [_section("Front", what, "".join(figures))]
+    return [_section("Pareto front", what, "".join(figures))]
 
 
 def _lineage(data: StudyData) -> list[str]:
@@ -156,7 +156,7 @@ def _cards(data: StudyData) -> list[str]:
     if data.outcome.several:
         names = " and ".join(objective.metric for objective in study.spec.objectives)
         cards.append(
-            _card(f"front of {names}", str(len(study.front)), "trials that no other one beats", "best")
+            _card(f"Pareto front of {names}", str(len(study.front)), "trials that no other one beats", "best")
         )
     elif study.best is not None:
         best = study.best

@@ -9,7 +9,7 @@ from headrace.report.data import StudyData
 def rung_occupancy(data: StudyData) -> go.Figure:
     """The figure."""
     rungs = data.study.rungs
-    names = [f"rung {rung.rung} (step {rung.milestone})" for rung in rungs]
+    names = [f"rung at step {rung.milestone}" for rung in rungs]
     last = data.study.spec.max_steps
     figure = go.Figure()
     for label, color, pattern, counts in (

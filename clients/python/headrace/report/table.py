@@ -35,7 +35,7 @@ def _row(data: StudyData, trial: TrialInfo, params: Mapping[str, bool], *, best:
         _cell(wording.number(trial.best_value), trial.best_value, numeric=True),
         _cell("-" if trial.best_step is None else str(trial.best_step), trial.best_step, numeric=True),
         *(_parameter(trial.params.get(name), numeric=numeric) for name, numeric in params.items()),
-        _cell(str(trial.epoch), trial.epoch, numeric=True),
+        _cell(str(trial.attempt), trial.attempt, numeric=True),
         f'<td class="why">{escape(data.why(trial))}</td>',
     ]
     kind = "best" if best else "baseline" if trial.baseline else ""

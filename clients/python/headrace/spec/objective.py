@@ -1,8 +1,8 @@
 """What a study is after: objectives, constraints on metrics, and an earlier study to begin from.
 
 A trial's *objective vector* has one value for each objective, in the order of the spec. A trial is *feasible* where it
-meets every constraint. With several objectives no trial is simply the best: what counts is the *front*, the feasible
-trials that no other one dominates, which means to be at least as good in every objective and better in one.
+meets every constraint. With several objectives no trial is simply the best: what counts is the *Pareto front*, the
+feasible trials that no other one dominates. To dominate is to be at least as good in every objective and better in one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

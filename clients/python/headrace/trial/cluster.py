@@ -18,7 +18,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
 from headrace.grants import RANK
-from headrace.trial import gang
+from headrace.trial import gang, title
 from headrace.trial.runtime import Action, Assignment, DaemonGone, Decision, Report, TrialRuntimeError
 from headrace.v1 import event_pb2, runtime_pb2, runtime_pb2_grpc
 
@@ -56,6 +56,7 @@ class ClusterRuntime:
             )
         if rank := int(os.environ.get(RANK, "0")):
             gang.die_with_parent()
+        title.show_trial(os.environ)
         return cls(os.environ["HEADRACE_RUNTIME"], os.environ["HEADRACE_LEASE_ID"], rank)
 
     def attach(self) -> Assignment:

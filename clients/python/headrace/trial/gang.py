@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 
 from headrace.grants import RANK, WORLD_SIZE
+from headrace.trial import title
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.02
@@ -28,6 +29,7 @@ _LEAVE_S = 10.0
 def main(program: Sequence[str]) -> int:
     """Runs the program on every rank; returns the exit status of the first that failed, else 0."""
     world = int(os.environ[WORLD_SIZE])
+    title.show_trial(os.environ, more=f", leads {world} processes")
     with socket.socket() as probe:  # a free port; the rendezvous of rank 0 binds it a moment later
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

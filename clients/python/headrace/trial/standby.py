@@ -5,7 +5,8 @@
 What it waits for is one message on a socket that it inherited: the variables that name the lease, and with it, as a
 descriptor, the trial's log. From then on nothing tells it from a process that was started for the trial: the log
 begins with what it printed while it imported, its environment (also the one that others read in /proc) names the
-lease, and no random generator was seeded before. It runs one trial and ends, as any other.
+lease, its title in `ps` names the trial, and no random generator was seeded before. It runs one trial and ends, as
+any other.
 
 It is used only if what it imported is what would be imported now. Where the import failed, or a module's file was
 touched since, the process starts itself anew (exec): the same process id, nothing of the old memory.
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from headrace.trial import title
 from headrace.trial.leaving import remember_files
 from headrace.trial.output import PatientOutput
 from headrace.trial.target import import_target
@@ -67,6 +69,7 @@ def stand_by(arguments: list[str]) -> Ready | None:
     descriptor, target, working_dir = int(arguments[2]), *arguments[3:5]
     del arguments[1:5]
     os.set_inheritable(descriptor, False)
+    title.show_standby(target)
     environment, home, started_ns = dict(os.environ), Path().stat(), time.time_ns()
     function = None
     # Whatever it is, the process that starts anew comes upon it again, and reports it.

@@ -1,4 +1,4 @@
-"""The front of a set of trials: those that no other one dominates.
+"""The Pareto front of a set of trials: those that no other one dominates.
 
 A vector dominates another one if it is at least as good in every objective and better in one; of equal vectors each
 is on the front. After a lexicographic sort no vector is dominated by a later one, so each is compared with the front

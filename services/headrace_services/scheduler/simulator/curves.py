@@ -79,8 +79,8 @@ class SeedModel:
     fraction f of the full budget its loss is `floor + (1.2 - floor)·(1 - f)^1.6`, and a report adds noise, uniform in
     ±amplitude. All draws come from one generator of Python's `random`: first those of all trials, then one for each
     report in the order of arrival. So equal seeds give equal figures, to the digit, and a second simulation on the
-    same stream (after run-all) sees the noise that the chapter's second run saw. Where the study maximises, the sign
-    is turned.
+    same stream (after run-all) sees the noise that the chapter's second run saw. Where the study maximises, the value
+    is 1.2 minus the loss: it rises from 0 to at most 1.05.
     """
 
     START = 1.2
@@ -94,12 +94,12 @@ class SeedModel:
         seed: int,
         reports_at: tuple[int, ...] = (),
         seconds_per_step: float = 1.0,
-        sign: float = 1.0,
+        maximize: bool = False,
     ) -> None:
         self.full = full
         self.reports_at = reports_at
         self.seconds_per_step = seconds_per_step
-        self.sign = sign
+        self.maximize = maximize
         self._random = random.Random(seed)  # noqa: S311  (no secret)
         self._drawn = [
             (self._random.uniform(0.15, 0.95), self._random.uniform(0.0, 0.05)) for _ in range(trials)
@@ -122,7 +122,7 @@ class SeedModel:
             seed=seed,
             reports_at=reports_at,
             seconds_per_step=seconds_per_step,
-            sign=-1.0 if spec.objective.goal is Goal.MAXIMIZE else 1.0,
+            maximize=spec.objective.goal is Goal.MAXIMIZE,
         )
 
     @property
@@ -166,7 +166,7 @@ class _SeedCurve:
         return min(wanted, own[place]) if place < len(own) else wanted
 
     def value(self, step: int) -> float | None:
-        return self._model.sign * (self._loss(step) + self._model.noise(self._amplitude))
+        return self._told(self._loss(step) + self._model.noise(self._amplitude))
 
     def train_s(self, start: int, end: int) -> float:
         return (end - start) * self._model.seconds_per_step
@@ -176,7 +176,10 @@ class _SeedCurve:
         return ()
 
     def truth(self, step: int) -> float:
-        return self._model.sign * self._loss(step)
+        return self._told(self._loss(step))
+
+    def _told(self, loss: float) -> float:
+        return SeedModel.START - loss if self._model.maximize else loss
 
     def _loss(self, step: int) -> float:
         left = 1.0 - min(1.0, step / self._model.full)

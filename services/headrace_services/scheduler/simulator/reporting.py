@@ -168,13 +168,12 @@ def show_rungs(output: Output, study: StudySimulation) -> None:
             if number % (len(shown) // 12) == 0 or number == len(shown) - 1
         ]
     columns = (
-        ["BRACKET", "RUNG", "STEP", "TRIALS", ""] if policy.brackets > 1 else ["RUNG", "STEP", "TRIALS", ""]
+        ["BRACKET", "RUNG AT STEP", "TRIALS", ""] if policy.brackets > 1 else ["RUNG AT STEP", "TRIALS", ""]
     )
     body = []
     for bracket, rung in shown:
         count = counts.get((bracket, rung), 0)
         cells = [
-            str(rung),
             str(policy.ladder(bracket)[rung]),
             str(count),
             "█" * max(count > 0, round(BAR * count / most)),

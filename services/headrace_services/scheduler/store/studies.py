@@ -120,7 +120,7 @@ async def remove(conn: AsyncConnection, study_id: int) -> None:
 async def figures(
     conn: AsyncConnection, studies: Sequence[Study], *, fronts: bool = True
 ) -> dict[int, Figures]:
-    """The figures of each study, by its id; without `fronts`, those of several objectives have none."""
+    """The figures of each study, by its id; without `fronts`, they name no front and no rungs of the trials."""
     found = {study.id: Figures() for study in studies}
     if not found:
         return found
@@ -134,7 +134,20 @@ async def figures(
     for study in studies if fronts else ():
         if study.spec.further_objectives:
             found[study.id].front = await _front(conn, study)
+        await _add_rungs(conn, study.id, found[study.id])
     return found
+
+
+async def _add_rungs(conn: AsyncConnection, study_id: int, figures: Figures) -> None:
+    """Gives the trials that the figures name their rungs."""
+    named = [view for view in (figures.best, figures.baseline) if view is not None]
+    complete = await trials.with_rungs(conn, study_id, [*named, *figures.front])
+    figures.front = tuple(complete[len(named) :])
+    for view in complete[: len(named)]:
+        if view.trial.baseline:
+            figures.baseline = view
+        else:
+            figures.best = view
 
 
 async def _front(conn: AsyncConnection, study: Study) -> tuple[TrialView, ...]:

@@ -105,7 +105,7 @@ async def page(
     which = and_(t.c.study_id == study_id, t.c.number > after)
     if states:
         which = and_(which, t.c.state.in_([state.value for state in states]))
-    return await _with_rungs(conn, study_id, await views(conn, which, limit=limit))
+    return await with_rungs(conn, study_id, await views(conn, which, limit=limit))
 
 
 async def views(
@@ -134,7 +134,7 @@ async def find_lease(conn: AsyncConnection, lease_id: str) -> Lease | None:
     return rows.lease(row) if row else None
 
 
-async def _with_rungs(conn: AsyncConnection, study_id: int, found: list[TrialView]) -> list[TrialView]:
+async def with_rungs(conn: AsyncConnection, study_id: int, found: list[TrialView]) -> list[TrialView]:
     """The same with the rungs and the lineage, in one query each for all of them."""
     numbers = [view.trial.number for view in found if view.trial.rungs]
     if not numbers:
