@@ -35,6 +35,7 @@ TRIAL_KEYS = {
     "failures",
     "interruptions",
     "worker",
+    "last_worker",
     "slots",
     "slot_milli",
     "waits_for",
@@ -46,6 +47,7 @@ TRIAL_KEYS = {
 }
 STUDY_KEYS = {
     "name",
+    "uid",
     "state",
     "detail",
     "metric",
@@ -55,6 +57,7 @@ STUDY_KEYS = {
     "trials",
     "best",
     "front",
+    "failures",
     "baseline",
     "rungs",
     "steps_spent",

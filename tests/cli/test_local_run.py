@@ -72,7 +72,9 @@ def test_a_study_from_one_command(folder: Path) -> None:
     assert summary["failed"] == 0
     assert summary["baseline_value"] == pytest.approx(0.04 + 1 / 4)
     assert summary["best"]["best_value"] < 1.5
-    assert Path(summary["report"]) == folder / "home" / "report.html"
+    (report,) = (folder / "home" / "reports").iterdir()
+    assert report.name.startswith("tiny-")  # and the study's uid
+    assert Path(summary["report"]) == report
     assert Path(summary["report"]).stat().st_size > 1_000_000
     assert f"headrace up --home {folder / 'home'}" in err
     assert processes_of(folder) == []

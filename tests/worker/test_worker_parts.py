@@ -15,7 +15,7 @@ from headrace_worker.backoff import Backoff
 from headrace_worker.devices import discover
 from headrace_worker.effects import Start
 from headrace_worker.exits import Ending, Finished, classify
-from headrace_worker.launch import launch_of, log_path
+from headrace_worker.launch import folder_of, launch_of, log_path
 from headrace_worker.logs import AttemptLog, last_line
 from headrace_worker.outbox import Outbox
 from headrace_worker.session import turns_after
@@ -228,8 +228,19 @@ def test_the_environment_isolates_the_trial() -> None:
 
 def test_trial_names_do_not_lead_out_of_the_log_folder() -> None:
     for trial in ("studies/../trials/1", "studies/a/b/trials/1", "studies/s/trials/x", ""):
+        assign = worker_pb2.Assign(lease=event_pb2.LeaseRef(trial=trial))
         with pytest.raises(ValueError, match="is not of the form"):
-            log_path(Path("/logs"), trial)
+            log_path(Path("/logs"), assign)
+    assign = worker_pb2.Assign(lease=event_pb2.LeaseRef(trial="studies/s/trials/1"), study_uid="../x")
+    with pytest.raises(ValueError, match="is not made of letters and digits"):
+        folder_of(assign)
+
+
+def test_logs_and_checkpoints_lie_under_the_uid_of_the_study() -> None:
+    assign = _assign()
+    assign.study_uid = "3f2a"
+    assert log_path(Path("/logs"), assign) == Path("/logs/s-3f2a/4.log")
+    assert folder_of(assign) == "studies/s-3f2a/trials/4"
 
 
 def test_a_log_tail_is_short_clean_and_of_this_attempt_only(tmp_path: Path) -> None:

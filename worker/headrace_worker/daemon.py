@@ -47,7 +47,7 @@ from headrace_worker.effects import (
     Start,
     Welcomed,
 )
-from headrace_worker.launch import study_and_number
+from headrace_worker.launch import folder_of
 from headrace_worker.outbox import DurableOutbox, Entry, Outbox
 from headrace_worker.process import bury, end_group, end_strays
 from headrace_worker.runtime_server import RuntimeServer
@@ -202,7 +202,7 @@ class Daemon:
 
     def _start(self, assign: worker_pb2.Assign) -> None:
         try:
-            study_and_number(assign.lease.trial)
+            folder_of(assign)
             turn = self._slots.join(assign.grant.slots, assign.grant.milli or WHOLE)
         except ValueError as error:
             self._tasks.create_task(self._refuse(assign.lease, str(error)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.grants import GPU_MEMORY_BYTES, GPU_SHARE, WORLD_SIZE
+from headrace.home import study_folder
 from headrace.spec.convert import params_from_proto
 from headrace.spec.resources import WHOLE
 from headrace.spec.template import CommandLine
@@ -16,6 +17,7 @@ from headrace.v1 import spec_pb2, worker_pb2
 LEASE_VARIABLE = "HEADRACE_LEASE_ID"
 TRIAL_VARIABLE = "HEADRACE_TRIAL"
 _TRIAL = re.compile(r"studies/([^/]+)/trials/(\d+)")
+_UID = re.compile(r"[0-9A-Za-z]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +40,26 @@ def study_and_number(trial: str) -> tuple[str, int]:
     return found[1], int(found[2])
 
 
-def log_path(log_dir: Path, trial: str) -> Path:
+def folder_of(assign: worker_pb2.Assign) -> str:
+    """The trial's place among the checkpoints, `studies/{study}-{uid}/trials/{number}`: no other study's, ever.
+
+    Raises `ValueError` where the assignment names no such place.
+    """
+    folder, number = _folder_and_number(assign)
+    return f"studies/{folder}/trials/{number}"
+
+
+def log_path(log_dir: Path, assign: worker_pb2.Assign) -> Path:
     """Says where a trial's log lies: the place that the worker promised in its Hello."""
-    study, number = study_and_number(trial)
-    return log_dir / study / f"{number}.log"
+    folder, number = _folder_and_number(assign)
+    return log_dir / folder / f"{number}.log"
+
+
+def _folder_and_number(assign: worker_pb2.Assign) -> tuple[str, int]:
+    study, number = study_and_number(assign.lease.trial)
+    if not _UID.fullmatch(assign.study_uid):
+        raise ValueError(f"study_uid {assign.study_uid!r} is not made of letters and digits")
+    return study_folder(study, assign.study_uid), number
 
 
 def launch_of(
@@ -73,7 +91,7 @@ def launch_of(
         args=_args(assign),
         env=env,
         working_dir=template.working_dir,
-        log_path=log_path(log_dir, assign.lease.trial),
+        log_path=log_path(log_dir, assign),
         target=_target(assign),
     )
 

@@ -22,6 +22,7 @@ from headrace_worker.checkpoints import CheckpointInvalidError, CheckpointMeta, 
 from headrace_worker.checkpoints.retention import PruneOrder, checkpoint_name
 from headrace_worker.courier import Courier
 from headrace_worker.gangs import Gang
+from headrace_worker.launch import folder_of
 
 log = logging.getLogger(__name__)
 _REMEMBERED = 8
@@ -171,7 +172,7 @@ class Reports:
                 self._undecided[sequence] = decision
             if ref:
                 order = PruneOrder(
-                    trial=self._lease.trial,
+                    trial=folder_of(self._assign),
                     name=name,
                     keep=max(self._assign.checkpoints_kept, 1),
                     shared=self._assign.checkpoints_shared,
@@ -208,7 +209,7 @@ class Reports:
         self, folder: Path, name: str, request: runtime_pb2.ReportRequest
     ) -> trial_pb2.CheckpointRef:
         meta = CheckpointMeta(
-            trial=self._lease.trial,
+            trial=folder_of(self._assign),
             name=name,
             step=request.step,
             milestone=self.next_milestone,

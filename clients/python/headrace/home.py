@@ -22,6 +22,12 @@ def home_dir() -> Path:
     return Path(named).expanduser().absolute() if named else Path.home() / ".headrace"
 
 
+def study_folder(name: str, uid: str) -> str:
+    """The name of the folders that hold a study's logs, checkpoints and reports. A study that was deleted and created
+    again under its name has another `uid`, and folders of its own."""
+    return f"{name}-{uid}" if uid else name
+
+
 def address(explicit: str | None = None) -> str:
     """The scheduler to talk to: `explicit`, else `HEADRACE_ADDRESS`, else the file that `headrace up` left, else
     127.0.0.1:7440."""

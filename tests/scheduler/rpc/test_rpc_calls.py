@@ -185,7 +185,8 @@ async def test_workers_are_listed_with_the_trials_on_their_slots(site: RpcSite) 
     (trial,) = await site.trials()
     assert trial.worker == "workers/alive"
     assert list(trial.slots) == [0]
-    assert trial.log_path == "/logs/s/0.log"
+    study = await site.study()
+    assert trial.log_path == f"/logs/s-{study.uid}/0.log"
 
 
 async def test_a_preview_says_what_a_spec_would_do(site: RpcSite) -> None:

@@ -19,6 +19,7 @@ CHUNK_BYTES = 1 << 20
 class CheckpointMeta:
     """What the daemon knows about a checkpoint that the files do not say."""
 
+    # The trial's place in the store, such as `studies/{study}-{uid}/trials/{number}`.
     trial: str
     # Unique within the trial; sorts by age.
     name: str

@@ -7,13 +7,14 @@ from headrace.cli.output import Cell
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.summary import exact
 from headrace.client.model import StudyInfo
+from headrace.client.outcome import Outcome
 
 
 def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) -> None:
     """Print the best configuration, ready to copy; of several objectives, the Pareto front.
 
-    Trials that miss a constraint never count. On the Pareto front are the trials that no other one beats in every
-    objective.
+    Trials that miss a constraint never count, and a trial that failed counts only where no other one has a value. On
+    the Pareto front are the trials that no other one beats in every objective.
 
     [bold]Examples[/bold]
 
@@ -38,6 +39,11 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
         session.output.note(f"No trial has reported a finite {info.spec.objective.metric}{met} yet.")
     else:
         trial = info.best
+        if trial.failed:
+            session.output.note(
+                f"Trial {trial.number} failed after it had reported, as did every trial with a value; "
+                f"see `headrace why {study} {trial.number}`."
+            )
         value = f"{info.spec.objective.metric} {wording.number(trial.best_value)} at step {trial.best_step}"
         session.output.line(f"# trial {trial.number}: {value}")
         for name, given in trial.params.items():
@@ -48,6 +54,10 @@ def _show_front(study: StudyInfo, session: Session) -> None:
     if not study.front:
         session.output.note("No feasible trial has reported all objectives yet.")
         return
+    if not Outcome(study).sound:
+        session.output.note(
+            "All of these trials failed after they had reported, as did every trial with values."
+        )
     metrics = [objective.metric for objective in study.spec.objectives]
     rows: list[list[Cell]] = [
         [

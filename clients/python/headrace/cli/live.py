@@ -156,6 +156,7 @@ class Picture:
             grid.add_row(label, "", f"trial {trial.number}: {values}", clean(wording.params(trial.params)))
         for label, one in (("best", best), ("baseline", self.study.baseline)):
             if one is not None:
+                label = f"{label} (failed)" if one.failed else label
                 where = f"trial {one.number}, step {one.best_step or one.step}"
                 grid.add_row(label, wording.number(_shown(one)), where, clean(wording.params(one.params)))
         return grid

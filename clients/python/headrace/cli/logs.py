@@ -101,7 +101,7 @@ def _elsewhere(info: TrialInfo, output: Output) -> None:
     else:
         output.note("The scheduler keeps the end of a log only for attempts that failed.")
     if info.log_path:
-        machine = f"of worker {info.worker}" if info.worker else "of the worker that ran it last"
+        machine = f"of worker {info.last_worker}" if info.last_worker else "of the worker that ran it last"
         output.note(
             f"The log itself cannot be read from here: it is {info.log_path} on the machine {machine}."
         )

@@ -28,7 +28,7 @@ from headrace.client import Client
 from headrace.client.missing import require
 from headrace.client.model import Worker
 from headrace.errors import HeadraceError
-from headrace.home import address, is_on_this_machine
+from headrace.home import address, is_on_this_machine, study_folder
 from headrace.preflight import preflight
 from headrace.spec import Resources, StudyFile, load_study_file
 
@@ -73,8 +73,8 @@ def run(
 ) -> None:
     """Run a study and show it live until it ends.
 
-    Exits with 0 when the study completed, 1 when it failed or was stopped, 2 when the file is at fault (nothing was
-    started), 130 when you detached with Ctrl-C.
+    Exits with 0 when the study completed with a result (of a trial that did not fail), 1 when it failed or was
+    stopped, 2 when the file is at fault (nothing was started), 130 when you detached with Ctrl-C.
 
     [bold]Examples[/bold]
 
@@ -107,14 +107,15 @@ def run(
         if local:
             place = (home or new_home(name or loaded.name)).expanduser().absolute()
             where = stack.enter_context(local_service(place, slots=slots, notes=session.output))
-            if report is None and find_spec("plotly"):
-                report = place / "report.html"
         client = stack.enter_context(session.client(where))
         study = _create(client, loaded, name, session.output, quiet=as_json)
         _warn_of_idleness(client, loaded.spec.resources, session.output)
         if detach:
             _say_detached(session.output, study, as_json=as_json)
             return
+        if local and report is None and find_spec("plotly"):
+            created = client.study(study).status()
+            report = place / "reports" / f"{study_folder(created.name, created.uid)}.html"
         hint = f"headrace up --home {place}" if local else None
         _to_the_end(client, study, session.output, mode, report=report, after=0, revive=hint)
 

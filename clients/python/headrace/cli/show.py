@@ -12,6 +12,7 @@ from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.summary import Summary, show_summary
 from headrace.client.model import StudyInfo, TrialInfo
+from headrace.last_words import printed_last
 
 
 def show(
@@ -111,6 +112,10 @@ def _show_trial(trial: TrialInfo, output: Output) -> None:
         )
     if trial.waits_for:
         lines.append(("waits for", trial.waits_for))
+    if trial.last_worker and not trial.worker:
+        lines.append(("last worker", trial.last_worker))
+    if trial.failed and printed_last(trial.log_tail):
+        lines.append(("printed last", printed_last(trial.log_tail)))
     if trial.worker:
         share = f" ({trial.slot_milli / 1000:g} of it)" if 0 < trial.slot_milli < 1000 else ""
         lines.append(("worker", f"{trial.worker}, slots {', '.join(map(str, trial.slots)) or '-'}{share}"))

@@ -51,6 +51,7 @@ class Summary:
             "stopped_early": counts.stopped_early,
             "failed": counts.failed,
             "cancelled": counts.cancelled,
+            "failures": [views.failure(one) for one in self.study.failures],
             "wall_time_s": self.outcome.wall_time_s,
             "report": self.report,
         }
@@ -65,11 +66,16 @@ class Summary:
         elif study.best is None:
             lines.append(("best", f"no trial reported a finite value{self._that_meets()}"))
         else:
-            lines.append(("best", f"{metric} {_at(study.best)}, trial {study.best.number}"))
+            failed = ", which failed after it had reported" if study.best.failed else ""
+            lines.append(("best", f"{metric} {_at(study.best)}, trial {study.best.number}{failed}"))
             lines += [(f"  {name}", exact(value)) for name, value in study.best.params.items()]
         lines += self._baseline_lines()
         lines.append(("steps", self._steps()))
         lines.append(("trials", self._trials()))
+        failures = wording.failures(study)
+        if failures is not None:
+            lines.append(("failures", failures))
+            lines.append(("", f"headrace why {study.name} {study.failures[0].trial} shows the log's end"))
         if self.outcome.wall_time_s is not None:
             lines.append(("wall time", wording.duration(self.outcome.wall_time_s)))
         if study.best is not None and study.best.checkpoint is not None and not self.outcome.several:
@@ -83,10 +89,11 @@ class Summary:
         front, objectives = self.study.front, self.study.spec.objectives
         if not front:
             return [("Pareto front", f"no trial reported all objectives{self._that_meets()}")]
+        failed = "" if self.outcome.sound else "; all of them failed after they had reported"
         lines = [
             (
                 "Pareto front",
-                f"{wording.plural(len(front), 'trial')} that no other one beats in every objective",
+                f"{wording.plural(len(front), 'trial')} that no other one beats in every objective{failed}",
             )
         ]
         lines += [
@@ -174,8 +181,8 @@ def show_summary(summary: Summary, output: Output) -> None:
 
 
 def succeeded(study: StudyInfo) -> bool:
-    """Whether `run` exits with 0."""
-    return study.state is StudyState.COMPLETED
+    """Whether `run` exits with 0: the study completed, with a result of a trial that did not fail."""
+    return study.state is StudyState.COMPLETED and Outcome(study).sound
 
 
 def _at(trial: TrialInfo) -> str:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from headrace.client import events as ev
-from headrace.client.model import Exploit, Preview, RungResult, StudyInfo, TrialInfo, Worker
+from headrace.client.model import Exploit, Preview, RungResult, StudyInfo, TrialFailure, TrialInfo, Worker
 
 Json = dict[str, Any]
 
@@ -21,6 +21,7 @@ def study(info: StudyInfo) -> Json:
     counts = info.counts
     return {
         "name": info.name,
+        "uid": info.uid,
         "state": info.state.value,
         "detail": info.detail,
         "metric": info.spec.objective.metric,
@@ -42,6 +43,7 @@ def study(info: StudyInfo) -> Json:
         "objectives": [{"metric": one.metric, "goal": one.goal} for one in info.spec.objectives],
         "constraints": [str(constraint) for constraint in info.spec.constraints],
         "front": [trial(one) for one in info.front],
+        "failures": [failure(one) for one in info.failures],
         "rungs": [
             {
                 "rung": r.rung,
@@ -59,6 +61,11 @@ def study(info: StudyInfo) -> Json:
         "created": info.created,
         "ended": info.ended,
     }
+
+
+def failure(info: TrialFailure) -> Json:
+    """A trial that failed; the list of a study holds the first 20."""
+    return {"trial": info.trial, "detail": info.detail, "worker": info.worker}
 
 
 def trial(info: TrialInfo) -> Json:
@@ -86,6 +93,7 @@ def trial(info: TrialInfo) -> Json:
         "failures": info.failures,
         "interruptions": info.interruptions,
         "worker": info.worker,
+        "last_worker": info.last_worker,
         "slots": info.slots,
         "slot_milli": info.slot_milli,
         "waits_for": info.waits_for,

@@ -10,6 +10,7 @@ from headrace.client.model import StudyState
 from headrace.client.wording import (
     ago,
     duration,
+    failures,
     number,
     objectives,
     params,
@@ -25,6 +26,7 @@ __all__ = [
     "ago",
     "duration",
     "ended_word",
+    "failures",
     "number",
     "objectives",
     "params",

@@ -85,6 +85,13 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
         created=_time(proto, "create_time", proto.create_time),
         ended=_time(proto, "end_time", proto.end_time),
         front=tuple(trial(one, order=spec.space) for one in status.front),
+        failures=tuple(
+            model.TrialFailure(
+                trial=one.trial_number, detail=one.detail, worker=worker_id(one.worker) or None
+            )
+            for one in status.failures
+        ),
+        uid=proto.uid,
     )
 
 
@@ -126,6 +133,7 @@ def trial(proto: trial_pb2.Trial, *, order: Iterable[str] = ()) -> model.TrialIn
         generation=proto.generation if proto.HasField("generation") else None,
         slot_milli=proto.slot_milli,
         waits_for=proto.waits_for,
+        last_worker=worker_id(proto.last_worker) or None,
     )
 
 

@@ -132,7 +132,8 @@ def status(study: StudyHandle) -> Flow[StudyInfo]:
 
 
 def best(study: StudyHandle) -> Flow[TrialInfo | None]:
-    """The best feasible trial so far, the baseline not counted; None before the first finite value.
+    """The best feasible trial so far, the baseline not counted; None before the first finite value. It is one that
+    failed (`failed` says so) only while no other one has a value.
 
     With several objectives it is the best by the first one: see `front`.
     """

@@ -27,6 +27,7 @@ __all__ = [
     "Suggestion",
     "TerminationReason",
     "TrialCounts",
+    "TrialFailure",
     "TrialInfo",
     "TrialRef",
     "TrialState",
@@ -181,6 +182,13 @@ class TrialInfo:
     """Thousandths of each slot that it holds; 0 off the workers."""
     waits_for: str = ""
     """While it could run and does not: what it waits for. Empty in what a change of it returns."""
+    last_worker: str | None = None
+    """The worker that runs it, or ran it last; None in one's own loop."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether its own code ended it: then its values are not to be relied on."""
+        return self.reason is TerminationReason.FAILED
 
     @property
     def outcome(self) -> str:
@@ -218,6 +226,15 @@ class TrialCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFailure:
+    """A trial that failed: the error, and the worker that ran it last (None in one's own loop)."""
+
+    trial: int
+    detail: str
+    worker: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RungStatus:
     """How full a rung is, summed over brackets."""
 
@@ -247,6 +264,10 @@ class StudyInfo:
     ended: datetime | None
     front: tuple[TrialInfo, ...] = ()
     """With several objectives the Pareto front: the feasible trials that no other one beats in every objective."""
+    failures: tuple[TrialFailure, ...] = ()
+    """The first trials that failed, at most 20; `counts.failed` counts all. Empty in lists of studies."""
+    uid: str = ""
+    """Tells it from an earlier study of the same name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

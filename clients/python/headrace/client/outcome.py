@@ -31,6 +31,12 @@ class Outcome:
         return bool(self.study.spec.further_objectives)
 
     @property
+    def sound(self) -> bool:
+        """Whether a trial that did not fail has a result: the best one, or those on the front."""
+        found = self.study.front if self.several else (self.study.best,)
+        return any(trial is not None and not trial.failed for trial in found)
+
+    @property
     def baseline_value(self) -> float | None:
         """The baseline's value at the full budget; None where it did not get there."""
         baseline = self.study.baseline
@@ -39,9 +45,10 @@ class Outcome:
 
     @property
     def improvement(self) -> float | None:
-        """By how much the best trial is better than the baseline's best; negative if it is worse."""
+        """By how much the best trial is better than the baseline's best; negative if it is worse. None where the best
+        one failed."""
         best, baseline = self.study.best, self.study.baseline
-        if self.several:
+        if self.several or not self.sound:
             return None
         if best is None or baseline is None or best.best_value is None or baseline.best_value is None:
             return None
@@ -76,17 +83,17 @@ class Outcome:
         return "none: equal to the baseline's best"
 
     def best_first(self, trials: Iterable[TrialInfo]) -> list[TrialInfo]:
-        """The trials by their best value; those without a finite one last, by number.
+        """The trials by their best value, then those that failed, then those without a finite value, by number.
 
         With several objectives those on the Pareto front come first, by the first objective.
         """
         places = {trial.number: place for place, trial in enumerate(self.study.front)}
 
-        def key(trial: TrialInfo) -> tuple[int, float, int]:
+        def key(trial: TrialInfo) -> tuple[int, bool, float, int]:
             place = places.get(trial.number, len(places))
             value = trial.best_value
             if value is None or not math.isfinite(value):
-                return (place, math.inf, trial.number)
-            return (place, -value if self.maximize else value, trial.number)
+                return (place, True, math.inf, trial.number)
+            return (place, trial.failed, -value if self.maximize else value, trial.number)
 
         return sorted(trials, key=key)

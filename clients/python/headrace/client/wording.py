@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from headrace.client.model import TrialInfo
+from headrace.client.model import StudyInfo, TrialInfo
+from headrace.last_words import error_line
 from headrace.spec import Objective, Value
 
 
@@ -38,6 +39,18 @@ def params(values: Mapping[str, Value]) -> str:
 def objectives(trial: TrialInfo, wanted: Sequence[Objective]) -> str:
     """`accuracy 0.97, latency_ms 3.2`: the trial's objectives in its last report."""
     return ", ".join(f"{one.metric} {number(trial.objective_values.get(one.metric))}" for one in wanted)
+
+
+def failures(study: StudyInfo) -> str | None:
+    """`2 of 3 trials failed: 0, 1 (trial 0 on worker 'node-1': ValueError: no data)`; None where none did."""
+    if not study.failures:
+        return None
+    count, first = study.counts.failed, study.failures[0]
+    numbers = ", ".join(str(failure.trial) for failure in study.failures)
+    more = ", …" if count > len(study.failures) else ""
+    where = f" on worker '{first.worker}'" if first.worker else ""
+    failed = f"{count} of {plural(study.counts.total, 'trial')} failed: {numbers}{more}"
+    return f"{failed} (trial {first.trial}{where}: {error_line(first.detail)})"
 
 
 def duration(seconds: float | None) -> str:

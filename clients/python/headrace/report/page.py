@@ -155,17 +155,24 @@ def _cards(data: StudyData) -> list[str]:
     cards = []
     if data.outcome.several:
         names = " and ".join(objective.metric for objective in study.spec.objectives)
+        failed = "" if data.outcome.sound or not study.front else "; all of them failed"
         cards.append(
-            _card(f"Pareto front of {names}", str(len(study.front)), "trials that no other one beats", "best")
+            _card(
+                f"Pareto front of {names}",
+                str(len(study.front)),
+                f"trials that no other one beats{failed}",
+                "best",
+            )
         )
     elif study.best is not None:
         best = study.best
+        failed = "; it failed, as did every trial with a value" if best.failed else ""
         gain = (data.outcome.improvement_text() or "").removeprefix("none: ")
         cards.append(
             _card(
                 f"best {data.metric}",
                 wording.number(best.best_value),
-                f"trial {best.number} at step {best.best_step}" + (f"; {gain}" if gain else ""),
+                f"trial {best.number} at step {best.best_step}{failed}" + (f"; {gain}" if gain else ""),
                 "best",
             )
         )
@@ -187,6 +194,9 @@ def _cards(data: StudyData) -> list[str]:
     ends = f"{counts.completed} completed, {counts.stopped_early} stopped early, {counts.failed} failed"
     live = counts.total - counts.terminated
     cards.append(_card("trials", str(counts.total), ends + (f", {live} live" if live else "")))
+    failures = wording.failures(study)
+    if failures is not None:
+        cards.append(f'<div class="card wide"><div class="label">failures</div>{escape(failures)}</div>')
     if data.outcome.wall_time_s is not None:
         cards.append(_card("wall time", wording.duration(data.outcome.wall_time_s), ""))
     if study.best is not None and not data.outcome.several:

@@ -34,11 +34,11 @@ class _StudyStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StudyState
     STUDY_STATE_ACTIVE: _StudyState.ValueType  # 1
     STUDY_STATE_PAUSED: _StudyState.ValueType  # 2
     STUDY_STATE_COMPLETED: _StudyState.ValueType  # 3
-    """Nothing is left to run."""
+    """All trials have finished, and one at least has a usable result."""
     STUDY_STATE_STOPPED: _StudyState.ValueType  # 4
     """A user stopped it."""
     STUDY_STATE_FAILED: _StudyState.ValueType  # 5
-    """It cannot succeed: no trial reports the metric, or the first trials all fail."""
+    """It cannot succeed (no trial reports the metric, the first trials all fail), or it ended without a usable result."""
 
 class StudyState(_StudyState, metaclass=_StudyStateEnumTypeWrapper):
     """Where a study is in its life."""
@@ -47,11 +47,11 @@ STUDY_STATE_UNSPECIFIED: StudyState.ValueType  # 0
 STUDY_STATE_ACTIVE: StudyState.ValueType  # 1
 STUDY_STATE_PAUSED: StudyState.ValueType  # 2
 STUDY_STATE_COMPLETED: StudyState.ValueType  # 3
-"""Nothing is left to run."""
+"""All trials have finished, and one at least has a usable result."""
 STUDY_STATE_STOPPED: StudyState.ValueType  # 4
 """A user stopped it."""
 STUDY_STATE_FAILED: StudyState.ValueType  # 5
-"""It cannot succeed: no trial reports the metric, or the first trials all fail."""
+"""It cannot succeed (no trial reports the metric, the first trials all fail), or it ended without a usable result."""
 Global___StudyState: _TypeAlias = StudyState  # noqa: Y015
 
 @_typing.final
@@ -67,11 +67,16 @@ class Study(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
+    UID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`studies/{study}`."""
     state: Global___StudyState.ValueType
     detail: _builtins.str
     """For people: why the study failed or who stopped it."""
+    uid: _builtins.str
+    """Random and never given twice: tells a study from an earlier one of the same name. Its files lie in folders called
+    `{study}-{uid}`.
+    """
     @_builtins.property
     def spec(self) -> _spec_pb2.StudySpec: ...
     @_builtins.property
@@ -90,10 +95,11 @@ class Study(_message.Message):
         status: Global___StudyStatus | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
+        uid: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "spec", b"spec", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "name", b"name", "spec", b"spec", "state", b"state", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "name", b"name", "spec", b"spec", "state", b"state", "status", b"status", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -121,6 +127,7 @@ class StudyStatus(_message.Message):
     STEPS_RUN_ALL_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
     FRONT_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
     pending: _builtins.int
     """The number of trials in each state."""
     running: _builtins.int
@@ -139,7 +146,9 @@ class StudyStatus(_message.Message):
     """The cursor of the newest event."""
     @_builtins.property
     def best(self) -> _trial_pb2.Trial:
-        """The best trial so far, the baseline not counted; absent before the first finite value."""
+        """The best trial so far, the baseline not counted; absent before the first finite value. A trial that failed only
+        while no other one has a value.
+        """
 
     @_builtins.property
     def baseline(self) -> _trial_pb2.Trial:
@@ -151,7 +160,13 @@ class StudyStatus(_message.Message):
 
     @_builtins.property
     def front(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.Trial]:
-        """With several objectives: the feasible trials that no other one beats in every objective, by the first one."""
+        """With several objectives: the feasible trials that no other one beats in every objective, by the first one.
+        As with `best`, trials that failed only while no other one has values.
+        """
+
+    @_builtins.property
+    def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialFailure]:
+        """The trials that failed, the first failure first: at most 20. `failed` counts all. Not in lists of studies."""
 
     def __init__(
         self,
@@ -172,14 +187,44 @@ class StudyStatus(_message.Message):
         steps_run_all: _builtins.int = ...,
         cursor: _builtins.int = ...,
         front: _abc.Iterable[_trial_pb2.Trial] | None = ...,
+        failures: _abc.Iterable[Global___TrialFailure] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "best", b"best"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "best", b"best", "cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "front", b"front", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "best", b"best", "cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "failures", b"failures", "front", b"front", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StudyStatus: _TypeAlias = StudyStatus  # noqa: Y015
+
+@_typing.final
+class TrialFailure(_message.Message):
+    """A trial that failed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIAL_NUMBER_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    trial_number: _builtins.int
+    detail: _builtins.str
+    """Its `detail`: the error."""
+    worker: _builtins.str
+    """`workers/{worker}` that ran it last; empty in a user's own loop."""
+    def __init__(
+        self,
+        *,
+        trial_number: _builtins.int = ...,
+        detail: _builtins.str = ...,
+        worker: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "trial_number", b"trial_number", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrialFailure: _TypeAlias = TrialFailure  # noqa: Y015
 
 @_typing.final
 class RungStatus(_message.Message):

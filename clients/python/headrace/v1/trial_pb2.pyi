@@ -165,6 +165,7 @@ class Trial(_message.Message):
     OBJECTIVE_VALUES_FIELD_NUMBER: _builtins.int
     FEASIBLE_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    LAST_WORKER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`studies/{study}/trials/{number}`."""
     number: _builtins.int
@@ -208,6 +209,8 @@ class Trial(_message.Message):
     """Whether the last report meets every constraint; absent without constraints, and before the first report."""
     generation: _builtins.int
     """The generation that an evolutionary sampler proposed the trial for; absent for others."""
+    last_worker: _builtins.str
+    """`workers/{worker}` that runs the trial, or ran it last; empty before, and in a user's own loop."""
     @_builtins.property
     def parameters(self) -> _spec_pb2.ParameterAssignment: ...
     @_builtins.property
@@ -274,10 +277,11 @@ class Trial(_message.Message):
         objective_values: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         feasible: _builtins.bool | None = ...,
         generation: _builtins.int | None = ...,
+        last_worker: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_value", b"_value", "best_value", b"best_value", "checkpoint", b"checkpoint", "create_time", b"create_time", "end_time", b"end_time", "feasible", b"feasible", "generation", b"generation", "milestone", b"milestone", "parameters", b"parameters", "start_time", b"start_time", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_value", b"_value", "baseline", b"baseline", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "checkpoint", b"checkpoint", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "epoch", b"epoch", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "parameters", b"parameters", "rung_results", b"rung_results", "slot_milli", b"slot_milli", "slots", b"slots", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_value", b"_value", "baseline", b"baseline", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "checkpoint", b"checkpoint", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "epoch", b"epoch", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "parameters", b"parameters", "rung_results", b"rung_results", "slot_milli", b"slot_milli", "slots", b"slots", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_value: _TypeAlias = _typing.Literal["best_value"]  # noqa: Y015
     _WhichOneofArgType__best_value: _TypeAlias = _typing.Literal["_best_value", b"_best_value"]  # noqa: Y015

@@ -211,7 +211,9 @@ class Hello(_message.Message):
     """Differs for every start of the daemon. A new incarnation ends the sessions of the ones before."""
     version: _builtins.str
     log_dir: _builtins.str
-    """Where the worker writes trial logs, as `{log_dir}/{study}/{number}.log`: an absolute path on its machine."""
+    """Where the worker writes trial logs, as `{log_dir}/{study}-{uid}/{number}.log` (the uid is `Assign.study_uid`): an
+    absolute path on its machine.
+    """
     cpus: _builtins.int
     """The machine's cores that trials may use; 0 means unknown."""
     @_builtins.property
@@ -533,6 +535,7 @@ class Assign(_message.Message):
     CHECKPOINTS_KEPT_FIELD_NUMBER: _builtins.int
     RESUME_STEP_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_SHARED_FIELD_NUMBER: _builtins.int
+    STUDY_UID_FIELD_NUMBER: _builtins.int
     next_milestone: _builtins.int
     """The step up to which the trial may run without asking."""
     max_steps: _builtins.int
@@ -546,6 +549,8 @@ class Assign(_message.Message):
     """The step the checkpoint was taken at; 0 for a start from nothing."""
     checkpoints_shared: _builtins.bool
     """Other trials may be given this trial's checkpoints: delete none but after a decision, which names those to keep."""
+    study_uid: _builtins.str
+    """The `uid` of the trial's study, which names the folders of its logs and checkpoints."""
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     @_builtins.property
@@ -573,10 +578,11 @@ class Assign(_message.Message):
         checkpoints_kept: _builtins.int = ...,
         resume_step: _builtins.int = ...,
         checkpoints_shared: _builtins.bool = ...,
+        study_uid: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "grant", b"grant", "lease", b"lease", "parameters", b"parameters", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "grant", b"grant", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "seed", b"seed", "template", b"template"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "grant", b"grant", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "seed", b"seed", "study_uid", b"study_uid", "template", b"template"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -34,6 +34,7 @@ def study(record: Study, figures: Figures) -> study_pb2.Study:
         status=_status(record, figures),
         create_time=_time(record.create_time),
         end_time=_time(record.end_time),
+        uid=record.uid,
     )
 
 
@@ -58,6 +59,14 @@ def _status(record: Study, figures: Figures) -> study_pb2.StudyStatus:
     if figures.baseline:
         status.baseline.CopyFrom(trial(record.name, figures.baseline, record.spec))
     status.front.extend(trial(record.name, view, record.spec) for view in figures.front)
+    status.failures.extend(
+        study_pb2.TrialFailure(
+            trial_number=failure.number,
+            detail=failure.detail,
+            worker=names.worker_name(failure.worker) if failure.worker else "",
+        )
+        for failure in figures.failures
+    )
     return status
 
 
@@ -104,6 +113,7 @@ def trial(study_id: str, view: TrialView, spec: StudySpec, *, waits_for: str = "
         detail=record.detail,
         checkpoint=checkpoint(record.checkpoint) if record.checkpoint else None,
         worker=names.worker_name(view.worker) if view.worker else "",
+        last_worker=names.worker_name(view.last_worker) if view.last_worker else "",
         slots=view.slots,
         slot_milli=view.milli,
         waits_for=waits_for,

@@ -81,7 +81,7 @@ class StudyCalls(Calls):
             found = await studies.newest(
                 conn, before_id=None if before is None else int(before), limit=window.limit
             )
-            figures = await studies.figures(conn, found[: window.size], fronts=False)
+            figures = await studies.figures(conn, found[: window.size], whole=False)
         messages, token = window.fill(
             found, lambda study: convert.study(study, figures[study.id]), lambda study: (study.id,)
         )

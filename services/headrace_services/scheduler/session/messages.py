@@ -179,6 +179,7 @@ def _same_for_all(study: StudyInfo) -> worker_pb2.Assign:
         metric=spec.objective.metric,
         checkpoints_kept=spec.checkpoints_kept,
         checkpoints_shared=spec.shares_checkpoints,
+        study_uid=study.uid,
     )
 
 

@@ -18,6 +18,7 @@ from headrace_services.scheduler.arrivals import (
     Vacation,
 )
 from headrace_services.scheduler.records import Lease, Leaving, Slot
+from headrace_services.scheduler.results import Result
 from headrace_services.scheduler.simulator.cluster_rows import ClusterRows, Key
 from headrace_services.scheduler.simulator.rows import StudyRows
 from headrace_services.scheduler.step import cluster_rows, core, placing, sharing
@@ -110,6 +111,11 @@ def _place(
     _place_all(state, rows, pass_over=True)
     if not state.live and not state.queue:
         state.held += sum(trial.held for trial in rows.unfinished())
+    if placing.is_complete(state):
+        state.results = state.own_results()
+        for number, trial in rows.trials.items():
+            if number not in state.trials:
+                state.results.add(Result.of(trial))
     placing.settle(state)
     sharing.settle_standing(state)
     used_up = bool(state.changes.granted) and not cluster_rows.more_fits(state)

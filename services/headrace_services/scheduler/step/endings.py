@@ -8,6 +8,7 @@ that is killed again and again without one report between.
 
 from msgspec.structs import replace
 
+from headrace.last_words import printed_last
 from headrace_services.scheduler.arrivals import (
     Accepted,
     ExitedArrived,
@@ -17,7 +18,7 @@ from headrace_services.scheduler.arrivals import (
     Stale,
 )
 from headrace_services.scheduler.lifecycle import Action, Reason, State, StudyState
-from headrace_services.scheduler.records import Trial
+from headrace_services.scheduler.records import Lease, Trial
 from headrace_services.scheduler.step.state import StepState
 
 MAX_LOSSES_IN_ROW = 10
@@ -51,9 +52,9 @@ def exited(state: StepState, arrival: ExitedArrived) -> Outcome:
         state.update(number, log_tail=arrival.log_tail)
     match arrival.outcome:
         case "FINISHED":
-            _finished(state, state.trials[number])
+            _finished(state, state.trials[number], lease)
         case "FAILED":
-            _failed(state, state.trials[number], arrival.error or "its program failed")
+            _failed(state, state.trials[number], lease, arrival.error or "its program failed")
         case "RELEASED":  # let go of by its holder: nothing points to its program
             _interrupt(state, state.trials[number], arrival.error or "its holder let go of it")
         case _:
@@ -71,34 +72,51 @@ def expired(state: StepState, arrival: LeaseExpired) -> Outcome:
     return Accepted()
 
 
-def _finished(state: StepState, trial: Trial) -> None:
+def _finished(state: StepState, trial: Trial, lease: Lease) -> None:
     metric = state.study.spec.objective.metric
     if metric in trial.metrics:
         state.terminate(trial.number, Reason.COMPLETED, f"its program ended by itself at step {trial.step}")
     else:
         state.terminate(trial.number, Reason.FAILED, f"its program ended without reporting '{metric}'")
-        _count_early_failure(state, trial)
+        _count_early_failure(state, trial, lease)
 
 
-def _failed(state: StepState, trial: Trial, error: str) -> None:
+def _failed(state: StepState, trial: Trial, lease: Lease, error: str) -> None:
     failures = trial.failures + 1
     if failures > state.study.spec.max_retries:
         after = f" (attempt {failures} of {failures})" if failures > 1 else ""
         state.terminate(trial.number, Reason.FAILED, f"{error}{after}", failures=failures)
     else:
         state.move(trial.number, Action.RETRY, failures=failures, detail=error)
-    _count_early_failure(state, trial)
+    _count_early_failure(state, trial, lease)
 
 
-def _count_early_failure(state: StepState, trial: Trial) -> None:
-    if state.study.reports or trial.failures:
+def _count_early_failure(state: StepState, trial: Trial, lease: Lease) -> None:
+    if state.study.reports:
+        return
+    state.failed_on.update(slot.worker_name for slot in state.slots.get(lease.id, ()))
+    if trial.failures:
         return
     count = state.study.early_failures + 1
     state.study = replace(state.study, early_failures=count)
     if count >= MAX_EARLY_FAILURES:
-        last = state.trials[trial.number].detail
-        why = f"the first {count} trials failed before reporting anything; the last one: {last}"
-        state.move_study(StudyState.FAILED, why)
+        last = state.trials[trial.number]
+        printed = printed_last(last.log_tail)
+        said = f"; it printed last: {printed!r}" if printed and printed not in last.detail else ""
+        why = f"the first {count} trials failed before reporting anything{_where(state)}"
+        state.move_study(StudyState.FAILED, f"{why}; the last one: {last.detail}{said}")
+
+
+def _where(state: StepState) -> str:
+    """On which workers the trials failed. One that fails alone among others is the likely cause itself."""
+    workers = sorted(state.failed_on)
+    if len(workers) > 1:
+        return f" (on the workers {', '.join(workers)})"
+    if not workers:
+        return ""
+    others = state.connected - state.failed_on
+    blame = ", which is the likely cause: others are connected" if others else ""
+    return f" (all on worker '{workers[0]}'{blame})"
 
 
 def _lost(state: StepState, trial: Trial, why: str) -> None:

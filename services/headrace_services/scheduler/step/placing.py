@@ -2,6 +2,7 @@
 
 from collections.abc import Container
 
+from headrace.home import study_folder
 from headrace.spec import StudySpec
 from headrace.spec.resources import WHOLE
 from headrace_services.scheduler import events
@@ -69,12 +70,12 @@ def _may_pass_over(state: StepState, trial: Trial) -> bool:
 
 def settle(state: StepState) -> None:
     """After placing: see whether the study is complete, else make configurations ahead of need."""
-    if state.active and _is_complete(state):
-        if state.study.metric_seen or not state.study.next_number:
-            state.move_study(StudyState.COMPLETED, "nothing is left to run")
+    if is_complete(state):
+        assert state.results is not None, "the results are loaded where nothing is left to run"
+        if state.results.usable:
+            state.move_study(StudyState.COMPLETED, "all trials have finished")
         else:
-            metric = state.study.spec.objective.metric
-            state.move_study(StudyState.FAILED, f"no trial reported '{metric}'")
+            state.move_study(StudyState.FAILED, state.results.why_none())
     while state.active and len(state.queue) < LOOKAHEAD and _create_next(state) is not None:
         pass
     if state.active and next_is_pooled(state):
@@ -183,7 +184,8 @@ def _launch(state: StepState, trial: Trial, placement: Placement | None) -> None
         if placement.rule == "backfill":  # the slots are another's from its next rung on
             state.changes.asks[lease.id] = False
     state.grant(lease, slots)
-    log_path = f"{slots[0].log_dir}/{state.study.name}/{trial.number}.log" if slots else trial.log_path
+    folder = study_folder(state.study.name, state.study.uid)
+    log_path = f"{slots[0].log_dir}/{folder}/{trial.number}.log" if slots else trial.log_path
     action = Action.RESUME if trial.state is State.PAUSED else Action.LAUNCH
     state.move(trial.number, action, epoch=epoch, lease_id=lease.id, log_path=log_path, detail="")
     moved = state.trials[trial.number]
@@ -199,8 +201,9 @@ def _told(placement: Placement) -> str:
     return "on slots that are kept for another trial, for it will be done before that one can start"
 
 
-def _is_complete(state: StepState) -> bool:
-    idle = state.live == 0 and state.held == 0 and not state.queue
+def is_complete(state: StepState) -> bool:
+    """Whether an active study has nothing left to run."""
+    idle = state.active and state.live == 0 and state.held == 0 and not state.queue
     return idle and state.next_promotion() is None and not _more_to_create(state)
 
 

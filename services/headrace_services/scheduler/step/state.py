@@ -31,6 +31,7 @@ from headrace_services.scheduler.records import (
     Study,
     Trial,
 )
+from headrace_services.scheduler.results import Result, Results
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.changes import Changes, PromotionChange, TrialChange
 from headrace_services.scheduler.step.placement.speeds import grant_kind, learn
@@ -64,6 +65,12 @@ class StepState:
         self.held = 0
         self.unstarted = 0
         """Trials that were never placed; counted only where the policy lets them go first."""
+        self.results: Results | None = None
+        """What all trials came to; loaded where nothing is left to run."""
+        self.failed_on: set[str] = set()
+        """The workers on which trials failed while nothing had been reported yet."""
+        self.connected: frozenset[str] = frozenset()
+        """The workers that are connected; loaded where trials fail before anything was reported."""
         self.wants_placement = False
         """Whether something may be placed, or the study be complete, because of what this step did."""
         self.proposals_wanted = 0
@@ -90,6 +97,13 @@ class StepState:
         runnable = [trial for trial in self.trials.values() if trial.runnable]
         runnable.sort(key=lambda trial: (trial.epoch == 0, trial.number))
         self.queue = [trial.number for trial in runnable]
+
+    def own_results(self) -> Results:
+        """The results of the trials that this step has copies of; the rows have those of the others."""
+        results = Results(self.study.spec)
+        for trial in self.trials.values():
+            results.add(Result.of(trial))
+        return results
 
     @property
     def more(self) -> bool:

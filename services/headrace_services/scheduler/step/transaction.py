@@ -31,6 +31,7 @@ from headrace_services.scheduler.arrivals import (
     StopTrial,
 )
 from headrace_services.scheduler.records import Study, Trial
+from headrace_services.scheduler.results import Results
 from headrace_services.scheduler.step import cluster_rows, core, placing, sharing, showing
 from headrace_services.scheduler.step.cache import StudyCache
 from headrace_services.scheduler.step.live import LiveRows
@@ -95,6 +96,9 @@ async def run_step(
         if s.request is None or s.request.id not in repeats
     ]
     await _load_answers(conn, state, [arrival for _, arrival in fresh])
+    on_workers = study.spec.template is not None
+    if on_workers and not study.reports and any(isinstance(arrival, ExitedArrived) for _, arrival in fresh):
+        state.failed_on, state.connected = await step_reads.failed_and_connected(conn, study_id)
     outcomes: dict[int, Outcome | HeadraceError | None] = {}
     await cluster_rows.look_for_spare(conn, state)
     for seat, arrival in fresh:
@@ -265,10 +269,24 @@ async def _place(
     await _place_all(conn, state, pass_over=True)
     if not state.live and not state.queue:  # it may be complete; the count visits all trials
         state.held += await step_reads.held_count(conn, state.study.id)
+    if placing.is_complete(state):
+        state.results = await _results(conn, state)
     placing.settle(state)
     sharing.settle_standing(state)
     used_up = bool(state.changes.granted) and not cluster_rows.more_fits(state)
     return cluster_rows.left_over(state, freed), offered >= FREE_SLOTS_AT_ONCE and used_up
+
+
+async def _results(conn: AsyncConnection, state: StepState) -> Results:
+    """What the trials came to, up to the first usable result."""
+    results = state.own_results()
+    async for page in step_reads.results(conn, state.study.id):
+        if results.usable:
+            break
+        for result in page:
+            if result.number not in state.trials:
+                results.add(result)
+    return results
 
 
 async def _waiting(conn: AsyncConnection, state: StepState, limit: int) -> Iterable[Trial]:

@@ -22,8 +22,9 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.lifecycle import State
+from headrace_services.scheduler.lifecycle import Action, Reason, State
 from headrace_services.scheduler.records import Decision, Lease, Slot, Study, Trial
+from headrace_services.scheduler.results import Result
 from headrace_services.scheduler.store import rows, tables
 from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement, compiled, given, pipeline
 from headrace_services.scheduler.store.placement import slots_query
@@ -118,6 +119,42 @@ async def unfinished_trials(conn: AsyncConnection, study_id: int) -> AsyncIterat
         trials = [rows.trial(row) for row in found.rows]
         yield trials
         after = trials[-1].number
+
+
+async def results(conn: AsyncConnection, study_id: int) -> AsyncIterator[list[Result]]:
+    """What every trial came to, by number, some at a time."""
+    t = tables.trial
+    query = select(t.c.number, t.c.baseline, t.c.best_value, t.c.metrics, t.c.reason, t.c.detail)
+    after = -1
+    while True:
+        page = query.where(t.c.study_id == study_id, t.c.number > after).order_by(t.c.number)
+        found = [
+            Result(
+                number=row.number,
+                baseline=row.baseline,
+                best_value=row.best_value,
+                metrics=row.metrics,
+                reason=Reason(row.reason) if row.reason else None,
+                detail=row.detail,
+            )
+            for row in await conn.execute(page.limit(UNFINISHED_AT_ONCE))
+        ]
+        if not found:
+            return
+        yield found
+        after = found[-1].number
+
+
+async def failed_and_connected(conn: AsyncConnection, study_id: int) -> tuple[set[str], frozenset[str]]:
+    """The workers on which trials of a study have failed, as its log says, and all that are connected."""
+    e, w = tables.event, tables.worker
+    charged = e.c.detail["action"].astext.in_([Action.RETRY.value, Action.TERMINATE.value])
+    query = select(e.c.detail["worker"].astext.label("worker")).where(
+        e.c.study_id == study_id, e.c.kind == "trial_moved", charged
+    )
+    failed_on = {row.worker.removeprefix("workers/") for row in await conn.execute(query.distinct())} - {""}
+    connected = await conn.execute(select(w.c.name).where(w.c.connected))
+    return failed_on, frozenset(row.name for row in connected)
 
 
 async def runnable_trials(conn: AsyncConnection, study_id: int, limit: int) -> list[Trial]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Select, and_, case, delete, func, insert, select, true, tuple_, union_all
+from sqlalchemy import Select, and_, case, delete, func, insert, select, tuple_, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec import StudySpec
@@ -23,6 +23,8 @@ from headrace_services.scheduler.store.trials import TrialView
 
 FRONT_AT_MOST = 200
 """How many trials of a front a status names."""
+FAILURES_AT_MOST = 20
+"""How many trials that failed a status names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,15 @@ class Occupancy:
     promoted: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A trial that failed, and where."""
+
+    number: int
+    detail: str
+    worker: str | None
+
+
 @dataclass(slots=True, kw_only=True)
 class Figures:
     """What is counted for a study's status."""
@@ -53,9 +64,13 @@ class Figures:
     """By milestone."""
     steps_spent: int = 0
     best: TrialView | None = None
+    """A trial that failed only where no other one has a value."""
     front: tuple[TrialView, ...] = ()
-    """With several objectives: the feasible trials that no other one dominates, by the first objective."""
+    """With several objectives: the feasible trials that no other one dominates, by the first objective. Trials that
+    failed only where no other ones have values."""
     baseline: TrialView | None = None
+    failures: tuple[Failure, ...] = ()
+    """The first trials that failed."""
 
 
 async def find(conn: AsyncConnection, name: str, *, lock: bool = False) -> Study | None:
@@ -118,9 +133,10 @@ async def remove(conn: AsyncConnection, study_id: int) -> None:
 
 
 async def figures(
-    conn: AsyncConnection, studies: Sequence[Study], *, fronts: bool = True
+    conn: AsyncConnection, studies: Sequence[Study], *, whole: bool = True
 ) -> dict[int, Figures]:
-    """The figures of each study, by its id; without `fronts`, they name no front and no rungs of the trials."""
+    """The figures of each study, by its id; those that are not `whole` lack the front, the failures and the rungs of
+    trials."""
     found = {study.id: Figures() for study in studies}
     if not found:
         return found
@@ -131,10 +147,12 @@ async def figures(
             found[view.trial.study_id].baseline = view
         else:
             found[view.trial.study_id].best = view
-    for study in studies if fronts else ():
+    for study in studies if whole else ():
         if study.spec.further_objectives:
             found[study.id].front = await _front(conn, study)
         await _add_rungs(conn, study.id, found[study.id])
+        if Reason.FAILED in found[study.id].reasons:
+            found[study.id].failures = await _failures(conn, study.id)
     return found
 
 
@@ -150,6 +168,22 @@ async def _add_rungs(conn: AsyncConnection, study_id: int, figures: Figures) -> 
             figures.best = view
 
 
+async def _failures(conn: AsyncConnection, study_id: int) -> tuple[Failure, ...]:
+    """The first trials that failed, in the order of their ends."""
+    t, le, w = tables.trial, tables.lease, tables.worker
+    query = (
+        select(t.c.number, t.c.detail, w.c.name)
+        .join_from(t, le, trials.last_lease(t, le), isouter=True)
+        .join(w, le.c.worker_id == w.c.id, isouter=True)
+        .where(t.c.study_id == study_id, t.c.reason == Reason.FAILED.value)
+        .order_by(t.c.end_cursor)
+        .limit(FAILURES_AT_MOST)
+    )
+    return tuple(
+        Failure(number=row.number, detail=row.detail, worker=row.name) for row in await conn.execute(query)
+    )
+
+
 async def _front(conn: AsyncConnection, study: Study) -> tuple[TrialView, ...]:
     """The front of a study by its trials' last reports, at most `FRONT_AT_MOST` trials evenly spread over it.
 
@@ -157,16 +191,17 @@ async def _front(conn: AsyncConnection, study: Study) -> tuple[TrialView, ...]:
     """
     t, spec = tables.trial, study.spec
     query = (
-        select(t.c.number, t.c.metrics)
+        select(t.c.number, t.c.metrics, t.c.reason)
         .where(t.c.study_id == study.id, ~t.c.baseline, t.c.step > 0)
         .order_by(t.c.number)
     )
-    measured = [
-        (row.number, vector)
-        for row in await conn.execute(query)
-        if (vector := objective_vector(spec.objectives, row.metrics)) is not None
-        and is_feasible(spec.constraints, row.metrics)
-    ]
+    sound: list[tuple[int, tuple[float, ...]]] = []
+    failed: list[tuple[int, tuple[float, ...]]] = []
+    for row in await conn.execute(query):
+        vector = objective_vector(spec.objectives, row.metrics)
+        if vector is not None and is_feasible(spec.constraints, row.metrics):
+            (failed if row.reason == Reason.FAILED else sound).append((row.number, vector))
+    measured = sound or failed
     signs = [objective.sign for objective in spec.objectives]
     places = await asyncio.to_thread(front, [vector for _, vector in measured], signs)
     if len(places) > FRONT_AT_MOST:
@@ -232,13 +267,22 @@ def _finalists(studies: Sequence[Study]) -> Any:
 
 
 def _best(ids: list[int], *, greatest: bool) -> Select[Any]:
+    """The best of the trials that did not fail; only where these have no values, of the others."""
+    s = tables.study
+    number = func.coalesce(_first(greatest=greatest, failed=False), _first(greatest=greatest, failed=True))
+    return select(s.c.id, number).where(s.c.id.in_(ids))
+
+
+def _first(*, greatest: bool, failed: bool) -> Any:
     s, t = tables.study, tables.trial.alias()
     value = t.c.best_value.desc() if greatest else t.c.best_value.asc()
-    first = (
+    is_failed = t.c.reason.is_not_distinct_from(Reason.FAILED.value)
+    return (
         select(t.c.number)
         .where(t.c.study_id == s.c.id, ~t.c.baseline, t.c.best_value.is_not(None))
+        .where(is_failed if failed else ~is_failed)
         .order_by(value, t.c.number)
         .limit(1)
-        .lateral()
+        .correlate(s)
+        .scalar_subquery()
     )
-    return select(s.c.id, first.c.number).select_from(s.join(first, true())).where(s.c.id.in_(ids))

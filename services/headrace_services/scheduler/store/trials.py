@@ -33,6 +33,8 @@ class TrialView:
     slots: tuple[int, ...]
     milli: int
     """Thousandths of each slot; 0 off the workers."""
+    last_worker: str | None = None
+    """The worker that runs it, or ran it last."""
     rungs: tuple[RungView, ...] = ()
     """Lowest first; empty where they were not asked for."""
     lineage: tuple[Exploit, ...] = ()
@@ -123,8 +125,17 @@ def _views() -> Select[Any]:
         select(
             t, le.c.slots.label("lease_slots"), le.c.milli.label("lease_milli"), w.c.name.label("worker_name")
         )
-        .join_from(t, le, t.c.lease_id == le.c.id, isouter=True)
+        .join_from(t, le, last_lease(t, le), isouter=True)
         .join(w, le.c.worker_id == w.c.id, isouter=True)
+    )
+
+
+def last_lease(trial: Any, lease: Any) -> ColumnElement[bool]:
+    """Joins a trial to its last lease, live or not."""
+    return and_(
+        lease.c.study_id == trial.c.study_id,
+        lease.c.number == trial.c.number,
+        lease.c.epoch == trial.c.epoch,
     )
 
 
@@ -156,9 +167,14 @@ async def with_rungs(conn: AsyncConnection, study_id: int, found: list[TrialView
 
 
 def _view(row: Any) -> TrialView:
-    slots = tuple(row.lease_slots or ())
+    trial = rows.trial(row)
+    if trial.lease_id is None:
+        return TrialView(trial=trial, worker=None, slots=(), milli=0, last_worker=row.worker_name)
+    slots = tuple(row.lease_slots)
     milli = row.lease_milli if slots else 0
-    return TrialView(trial=rows.trial(row), worker=row.worker_name, slots=slots, milli=milli)
+    return TrialView(
+        trial=trial, worker=row.worker_name, slots=slots, milli=milli, last_worker=row.worker_name
+    )
 
 
 _NAMED = compiled(_views().where(exploits.named(tables.trial)).order_by(tables.trial.c.number))

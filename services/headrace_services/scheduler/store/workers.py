@@ -48,6 +48,7 @@ class StudyInfo:
     """What of a study never changes."""
 
     id: int
+    uid: str
     name: str
     spec: StudySpec
 
@@ -129,8 +130,10 @@ async def study_by_id(conn: AsyncConnection, study_id: int) -> StudyInfo | None:
 
 async def _study(conn: AsyncConnection, which: Any) -> StudyInfo | None:
     s = tables.study
-    row = (await conn.execute(select(s.c.id, s.c.name, s.c.spec).where(which))).one_or_none()
-    return StudyInfo(id=row.id, name=row.name, spec=StudySpec.model_validate(row.spec)) if row else None
+    row = (await conn.execute(select(s.c.id, s.c.uid, s.c.name, s.c.spec).where(which))).one_or_none()
+    if row is None:
+        return None
+    return StudyInfo(id=row.id, uid=row.uid, name=row.name, spec=StudySpec.model_validate(row.spec))
 
 
 async def expired_leases(conn: AsyncConnection) -> list[tuple[Lease, str]]:

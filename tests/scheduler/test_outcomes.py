@@ -1,0 +1,189 @@
+"""How a study ends: with a usable result or without one, and which trials it shows as its best."""
+
+import pytest
+from msgspec.structs import replace
+from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncEngine
+from study_site import StudySite, gone, make_spec
+
+from headrace_services.scheduler.arrivals import StopStudy
+from headrace_services.scheduler.records import Lease
+from headrace_services.scheduler.store import studies, tables
+from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.studies import Figures
+
+RUN_ALL = {"kind": "run_all"}
+FIRST = {"metric": "loss", "goal": "minimize"}
+SECOND = {"metric": "size", "goal": "minimize"}
+NAN = float("nan")
+
+
+async def study_of(engine: AsyncEngine, trials: int = 3, **changes: object) -> tuple[StudySite, list[Lease]]:
+    """A study whose trials all run, up to step 2, without retries."""
+    fields = {"policy": RUN_ALL, "max_trials": trials, "max_steps": 2, "max_retries": 0, **changes}
+    site = await StudySite(engine, make_spec(**fields)).create()
+    await site.connect(slots=trials)
+    return site, await site.kick()
+
+
+async def reports(site: StudySite, lease: Lease, step: int, **metrics: float) -> None:
+    await site.step(replace(site.report(lease, step, None), metrics=metrics))
+
+
+async def fails(site: StudySite, lease: Lease, error: str = "ValueError: boom") -> None:
+    await site.step(gone(lease, "FAILED", error=error))
+
+
+async def figures(site: StudySite) -> Figures:
+    async with transaction(site.engine) as conn:
+        study = await studies.get(conn, site.study_id)
+        assert study is not None
+        return (await studies.figures(conn, [study]))[study.id]
+
+
+@pytest.mark.parametrize("goal", ["minimize", "maximize"])
+async def test_the_best_trial_is_none_that_failed(engine: AsyncEngine, goal: str) -> None:
+    site, leases = await study_of(engine, objective={"metric": "loss", "goal": goal})
+    sign = 1 if goal == "minimize" else -1
+    for lease, loss in zip(leases, (1.0, 2.0, 3.0), strict=True):
+        await reports(site, lease, 1, loss=sign * loss)
+    best = (await figures(site)).best
+    assert best is not None
+    assert best.trial.number == 0
+    await fails(site, leases[0], "ValueError: no data")
+    await fails(site, leases[1])
+    found = await figures(site)
+    assert found.best is not None
+    assert found.best.trial.number == 2
+    assert [(one.number, one.detail, one.worker) for one in found.failures] == [
+        (0, "ValueError: no data", f"{site.name}-w"),
+        (1, "ValueError: boom", f"{site.name}-w"),
+    ]
+    await reports(site, leases[2], 2, loss=sign * 4.0)
+    study = await site.study()
+    assert (study.state, study.detail) == ("COMPLETED", "all trials have finished")
+
+
+async def test_where_all_with_a_value_failed_the_study_fails_and_shows_the_best_of_them(
+    engine: AsyncEngine,
+) -> None:
+    site, leases = await study_of(engine)
+    await reports(site, leases[0], 1, loss=2.0)
+    await reports(site, leases[1], 1, loss=1.0)
+    await reports(site, leases[2], 1, loss=NAN)
+    for lease in leases:
+        await fails(site, lease, "ValueError: boom\nmore of it")
+    study = await site.study()
+    assert study.state == "FAILED"
+    assert study.detail == (
+        "every trial that reported a result failed, trial 0 with: ValueError: boom; "
+        "mend the trial's program and run the study again"
+    )
+    best = (await figures(site)).best
+    assert best is not None
+    assert (best.trial.number, best.trial.reason) == (1, "FAILED")
+    assert (await site.log())[-1].message.startswith("study active → failed")
+
+
+async def test_the_front_has_no_failed_trial_where_others_have_values(engine: AsyncEngine) -> None:
+    site, leases = await study_of(engine, objective=FIRST, further_objectives=[SECOND])
+    for lease, loss in zip(leases, (1.0, 2.0, 3.0), strict=True):
+        await reports(site, lease, 1, loss=loss, size=loss)
+    assert [view.trial.number for view in (await figures(site)).front] == [0]
+    await fails(site, leases[0])
+    assert [view.trial.number for view in (await figures(site)).front] == [1]
+    await fails(site, leases[1])
+    await fails(site, leases[2])
+    assert [view.trial.number for view in (await figures(site)).front] == [0]
+    study = await site.study()
+    assert (study.state, study.detail[:44]) == ("FAILED", "every trial that reported a result failed, t")
+
+
+@pytest.mark.parametrize(
+    ("changes", "metrics", "why"),
+    [
+        (
+            {},
+            {"loss": NAN},
+            (
+                "no trial reported a finite 'loss' (trial 0 reported NaN); training diverges or the metric is "
+                "computed wrongly: try a configuration by hand, or narrow the space"
+            ),
+        ),
+        (
+            {"constraints": [{"metric": "size", "at_most": 3}]},
+            {"loss": 1.0, "size": 4.0},
+            "no trial met the constraints (size ≤ 3); loosen them, or widen the space",
+        ),
+        (
+            {"further_objectives": [SECOND]},
+            {"loss": 1.0},
+            "no trial reported all objectives ('loss', 'size') with its last report; report them together",
+        ),
+    ],
+)
+async def test_a_study_without_a_usable_result_fails_with_a_remedy(
+    engine: AsyncEngine, changes: dict[str, object], metrics: dict[str, float], why: str
+) -> None:
+    site, leases = await study_of(engine, **changes)
+    for lease in leases:
+        await reports(site, lease, 2, **metrics)
+    study = await site.study()
+    assert (study.state, study.detail) == ("FAILED", why)
+
+
+async def test_the_baseline_alone_is_no_result(engine: AsyncEngine) -> None:
+    site, leases = await study_of(engine, trials=2, baseline={"x": 0.5})
+    await reports(site, leases[0], 2, loss=1.0)
+    leases = list(site.leases.values())
+    await reports(site, leases[1], 2, loss=NAN)
+    await site.kick()
+    await reports(site, list(site.leases.values())[2], 2, loss=NAN)
+    study = await site.study()
+    assert study.state == "FAILED"
+    assert "no trial reported a finite 'loss' (trial 1 reported NaN)" in study.detail
+
+
+async def test_a_study_that_a_user_stops_stays_stopped(engine: AsyncEngine) -> None:
+    site, leases = await study_of(engine)
+    await reports(site, leases[0], 1, loss=NAN)
+    await site.step(StopStudy(reason=""))
+    assert (await site.study()).state == "STOPPED"
+
+
+async def test_trials_that_fail_first_on_one_of_several_machines_point_to_it(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec(max_trials=9)).create()
+    await site.connect("bad", 3)
+    bad = await site.kick()
+    await site.connect("good", 1)
+    traceback = "Traceback (most recent call last):\n  x\nValueError: boom"
+    tail = f"==== header ====\nheadrace: from step 0\nno GPU here\n{traceback}"
+    for lease in bad:
+        await site.step(gone(lease, "FAILED", error="ValueError: boom", log_tail=tail))
+    study = await site.study()
+    assert study.state == "FAILED"
+    assert study.detail == (
+        f"the first 3 trials failed before reporting anything (all on worker '{site.name}-bad', which is the likely "
+        "cause: others are connected); the last one: ValueError: boom; it printed last: 'no GPU here'"
+    )
+
+
+async def test_trials_that_fail_first_on_several_machines_name_them(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec(max_trials=9)).create()
+    await site.connect("a", 2)
+    await site.connect("b", 1)
+    leases = await site.kick()
+    await site.step(*(gone(lease, "FINISHED") for lease in leases))  # all in one step
+    assert (await site.study()).detail == (
+        f"the first 3 trials failed before reporting anything (on the workers {site.name}-a, {site.name}-b); "
+        "the last one: its program ended without reporting 'loss'"
+    )
+
+
+async def test_the_only_machine_is_not_blamed(engine: AsyncEngine) -> None:
+    async with transaction(engine) as conn:  # the workers of other tests' studies
+        await conn.execute(update(tables.worker).values(connected=False))
+    site, leases = await study_of(engine)
+    for lease in leases:
+        await fails(site, lease)
+    assert f"(all on worker '{site.name}-w'); the last one" in (await site.study()).detail

@@ -1,0 +1,168 @@
+"""What users are told of a study's end, for real: scripts that fail, and studies that are made again."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_up_end_to_end import up
+
+from headrace.home import address_in
+
+pytestmark = pytest.mark.timeout(240)
+
+STUDY = """
+objective: {metric: loss, goal: minimize}
+trial: {callable: PROGRAM:train}
+space: {x: {type: categorical, values: [0, 1, 2]}}
+sampler: {kind: grid}
+policy: {kind: run_all}
+trials: 3
+steps: 2
+"""
+HALF_FAIL = """
+def train(t):
+    for step in t.steps():
+        t.report(loss=1.0 + t.params["x"])
+        if t.params["x"] != 2:
+            print("about to divide")
+            raise ZeroDivisionError(f"boom at {t.params['x']}\\nsecond line")
+"""
+ALL_FAIL_LATE = HALF_FAIL.replace("!= 2", "< 9")
+ALL_NAN = """
+def train(t):
+    for step in t.steps():
+        t.report(loss=float("nan"))
+"""
+FAIL_EARLY = """
+import sys
+
+def train(t):
+    print("no GPU was found here", file=sys.stderr)
+    sys.exit(3)
+"""
+SAYS = """
+class Box:
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+def train(t):
+    t.track(box=Box())
+    print("I am the WORD one")
+    for step in t.steps():
+        t.report(loss=1.0)
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Service:
+    """A running `headrace up`, and commands against it."""
+
+    def __init__(self, home: Path, folder: Path) -> None:
+        self.home, self.folder = home, folder
+        self.env = {**os.environ, "HEADRACE_ADDRESS": address_in(home) or "", "HEADRACE_HOME": str(home)}
+
+    def cli(self, *arguments: str) -> Done:
+        command = [sys.executable, "-m", "headrace.cli", *arguments]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=120, env=self.env, cwd=self.folder
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.cli(*arguments, "--json").out)
+
+    def run(self, name: str, program: str, study: str = STUDY, *options: str) -> Done:
+        module = f"program_{name}"
+        (self.folder / f"{module}.py").write_text(program)
+        file = self.folder / f"{name}.yaml"
+        file.write_text(f"name: {name}\n{study.replace('PROGRAM', module)}")
+        return self.cli("run", str(file), *options)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # short: Unix sockets lie in it
+    home = folder / "home"
+    with up(home):
+        yield Service(home, folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_failed_trial_is_not_the_best_of_a_study(service: Service) -> None:
+    done = service.run("half", HALF_FAIL)
+    assert done.code == 0, done
+    best = service.json("best", "half")
+    assert (best["params"], best["reason"]) == ({"x": 2}, "completed")
+    for said in (done.out, service.cli("show", "half").out):
+        assert "2 of 3 trials failed: 0, 1" in said, said
+        assert "(trial 0 on worker 'local': ZeroDivisionError: boom at 0)" in said, said
+        assert "loss 3 at step" in said, said
+    failures = service.json("show", "half")["failures"]
+    assert [(one["trial"], one["worker"]) for one in failures] == [(0, "local"), (1, "local")]
+    assert service.cli("attach", "half").code == 0
+
+
+def test_where_only_failed_trials_have_values_it_says_so(service: Service) -> None:
+    done = service.run("late", ALL_FAIL_LATE)
+    assert done.code == 1, done
+    assert "Study late failed: every trial that reported a result failed" in done.out
+    assert "headrace why late 0" in done.out
+    best = service.cli("best", "late")
+    assert "failed after it had reported" in best.out + best.err
+    assert service.cli("attach", "late").code == 1
+    assert service.json("show", "late")["best"]["reason"] == "failed"
+
+
+def test_a_study_of_nothing_but_nan_fails_with_a_remedy(service: Service) -> None:
+    done = service.run("nan", ALL_NAN)
+    assert done.code == 1, done
+    assert "Study nan failed: no trial reported a finite 'loss'" in done.out
+    assert "NaN" in done.out
+    assert service.json("show", "nan")["state"] == "failed"
+
+
+def test_trials_that_fail_before_a_report_name_the_worker_and_their_last_words(service: Service) -> None:
+    done = service.run("early", FAIL_EARLY)
+    assert done.code == 1, done
+    for said in (done.out, service.cli("show", "early").out):
+        assert "(all on worker 'local')" in said, said
+        assert "no GPU was found here" in said, said
+    why = service.cli("why", "early", "0").out
+    assert "local" in why
+    assert "no GPU was found here" in why
+    assert "local" in service.cli("show", "early", "0").out
+
+
+def test_logs_of_a_study_that_is_made_again_are_its_own(service: Service) -> None:
+    assert service.run("again", SAYS.replace("WORD", "first")).code == 0
+    assert "I am the first one" in service.cli("logs", "again", "0").out
+    old = Path(service.json("show", "again", "0")["log_path"])
+    assert service.cli("delete", "again", "--yes").code == 0
+    assert service.run("again", SAYS.replace("WORD", "second")).code == 0
+    said = service.cli("logs", "again", "0").out
+    assert "I am the second one" in said
+    assert "I am the first one" not in said
+    assert "I am the first one" in old.read_text()
+    uris = {service.json("show", "again", str(number))["checkpoint"] for number in range(3)}
+    folders = {uri.split("/studies/")[1].split("/")[0] for uri in uris}
+    assert len(folders) == 1
+    assert folders.pop().startswith("again-")
