@@ -29,7 +29,7 @@ class WorkerSettings:
 
     @property
     def log_dir(self) -> Path:
-        """Trial logs: `{log_dir}/{study}/{number}.log`."""
+        """Trial logs: `{log_dir}/{study}-{uid}/{number}.log`."""
         return self.home / "logs"
 
     @property
