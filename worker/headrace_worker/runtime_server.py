@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from headrace.bounds.edge import BoundsInterceptor
 from headrace.v1 import runtime_pb2, runtime_pb2_grpc
 from headrace_worker.attempt import Attempt
 from headrace_worker.checkpoints import CheckpointInvalidError
@@ -92,7 +93,7 @@ class RuntimeServer:
             self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
         self._note.write_text(str(self._folder))
         self.address = f"unix:{self._folder / 'rt'}"
-        self._server = grpc.aio.server()
+        self._server = grpc.aio.server(interceptors=(BoundsInterceptor(),))
         runtime_pb2_grpc.add_TrialRuntimeServiceServicer_to_server(_Servicer(self._attempts), self._server)
         self._server.add_insecure_port(self.address)
         await self._server.start()

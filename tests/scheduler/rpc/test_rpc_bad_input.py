@@ -121,7 +121,8 @@ FIELD_CASES: list[tuple[str, str, Any, list[str], str]] = [
     ),
     ("no name", "PauseTrial", pb.PauseTrialRequest(), ["name"], "trials/NUMBER"),
     ("no name", "ResumeTrial", pb.ResumeTrialRequest(), ["name"], "trials/NUMBER"),
-    ("all wrong", "StopTrial", pb.StopTrialRequest(name="?", reason="\0"), ["reason", "name"], ""),
+    ("bad name", "StopTrial", pb.StopTrialRequest(name="?"), ["name"], "trials/NUMBER"),
+    ("bad reason", "StopTrial", pb.StopTrialRequest(name="?", reason="\0"), ["reason"], "Remove it"),
     ("no name", "ExplainTrial", pb.ExplainTrialRequest(), ["name"], "trials/NUMBER"),
     ("nothing", "AddTrials", pb.AddTrialsRequest(study="studies/s"), ["parameters"], "Add one"),
     (
@@ -182,7 +183,7 @@ FIELD_CASES: list[tuple[str, str, Any, list[str], str]] = [
         "NUL in metric",
         "ReportTrial",
         pb.ReportTrialRequest(lease=lease(), step=1, metrics={"a\0": 1.0}),
-        ["metrics.a\0"],
+        [r"metrics['a\x00']"],
         "Remove it",
     ),
     (
@@ -217,9 +218,10 @@ FIELD_CASES: list[tuple[str, str, Any, list[str], str]] = [
         "everything",
         "PreviewStudy",
         pb.PreviewStudyRequest(spec=broken_spec(eta_of_one), slots=-1, seconds_per_step=float("nan")),
-        ["slots", "seconds_per_step", "policy.eta"],
+        ["slots", "seconds_per_step"],
         "",
     ),
+    ("bad spec", "PreviewStudy", pb.PreviewStudyRequest(spec=broken_spec(eta_of_one)), ["policy.eta"], ""),
 ]
 
 

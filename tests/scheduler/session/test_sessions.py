@@ -324,20 +324,6 @@ async def test_nothing_is_said_before_welcome(
         assert w.heard[0].WhichOneof("message") == "welcome"
 
 
-async def test_a_metric_s_name_with_a_nul_does_not_wedge_its_trial(
-    engine: AsyncEngine, replica: Replica
-) -> None:
-    site = await study(engine)
-    async with worker(replica) as w:
-        await w.hello()
-        replica.hub.kick(site.study_id)
-        lease = (await w.hears("assign")).lease
-        odd = worker_pb2.Report(sequence=1, lease=lease, step=9, metrics={"loss": 0.5, "a\0b": 1.0})
-        await w.say(report=odd)
-        assert (await w.hears("decision")).decision.action == event_pb2.DECISION_ACTION_STOP
-    assert (await site.trial(0)).reason == "COMPLETED"
-
-
 async def test_a_message_that_cannot_be_taken_ends_its_trial_with_the_reason(
     engine: AsyncEngine, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:

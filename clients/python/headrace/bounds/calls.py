@@ -13,9 +13,12 @@ STUDY: Final = Text(
 TRIAL: Final = Text(128, remedy="Write it as studies/STUDY/trials/NUMBER.")
 PARENT: Final = Text(128, remedy="Write it as studies/STUDY or studies/STUDY/trials/NUMBER.")
 PAGE_SIZE: Final = Whole(0, n.INT32, remedy="Give 1 to 1000, or 0 for 100.")
-PAGE_TOKEN: Final = Text(2048, remedy="Pass the token of the last answer unchanged.")
+PAGE_TOKEN: Final = Text(n.TEXT, remedy="Pass the token of the last answer unchanged.")
 METRICS: Final = Entries(
     n.METRICS, NAME, Unbounded("NaN and infinities are results too"), remedy=f"Report at most {n.METRICS}."
+)
+CURSOR: Final = Whole(
+    0, n.EXACT, remedy="Give the cursor of the last event that you saw, or 0 for all events."
 )
 ERROR: Final = Told(n.TEXT)
 
@@ -41,7 +44,7 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
     "PauseTrialRequest": _ON_TRIAL,
     "ResumeTrialRequest": _ON_TRIAL,
     "StopTrialRequest": {**_ON_TRIAL, "reason": PROSE},
-    "WatchStudyRequest": {"name": STUDY, "after_cursor": Whole(0, n.EXACT)},
+    "WatchStudyRequest": {"name": STUDY, "after_cursor": CURSOR},
     "ExplainTrialRequest": {"name": TRIAL},
     "PreviewStudyRequest": {"slots": SLOTS, "seconds_per_step": Real(0, 1e6)},
     "SuggestTrialRequest": {

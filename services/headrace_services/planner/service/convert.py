@@ -203,7 +203,7 @@ def _by_name(field: str, name: str, find: Callable[[str], T]) -> T:
 def _parsed(field: str, text: str) -> dict[str, Any]:
     try:
         loaded = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError also for numbers of thousands of digits
         raise _fault(field, text[:40], f"is not JSON: {error}", "Correct it.") from None
     if not isinstance(loaded, dict):
         raise _fault(field, text[:40], "must be one JSON object", "Write {...}.")

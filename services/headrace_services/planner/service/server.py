@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
+from headrace.bounds.edge import BoundsInterceptor
 from headrace.errors import HeadraceError, InvalidFieldError, Violation
 from headrace.v1 import planner_pb2, planner_pb2_grpc
 from headrace_services.planner.service.pool import Pool
@@ -66,6 +67,7 @@ async def serve(settings: Settings) -> None:
 def make_server(pool: Pool, health: health_aio.HealthServicer) -> grpc.aio.Server:
     """A server with the planner, health and reflection, not yet bound."""
     server = grpc.aio.server(
+        interceptors=(BoundsInterceptor(),),
         maximum_concurrent_rpcs=MOST_CALLS,
         options=[
             ("grpc.so_reuseport", 0),

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator
 from msgspec import Struct
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace import bounds
+from headrace.bounds.calls import ERROR
 from headrace.errors import LeaseStaleError, NotAskTellError
 from headrace.v1 import event_pb2
 from headrace.v1 import study_pb2 as pb
@@ -28,7 +30,7 @@ from headrace_services.scheduler.lifecycle import State
 from headrace_services.scheduler.records import Checkpoint, Study
 from headrace_services.scheduler.rpc import convert, names
 from headrace_services.scheduler.rpc.calls import Calls, Context, identify, shown_trial
-from headrace_services.scheduler.rpc.checks import MAX_TEXT, Checks
+from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.rpc.interceptors import UNARY_DEADLINE_S, presentable
 from headrace_services.scheduler.step.submissions import Shown
 from headrace_services.scheduler.store import studies, trials
@@ -38,7 +40,6 @@ from headrace_services.scheduler.store.requests import Request
 DEFAULT_LEASE_S = 600.0
 SHORTEST_LEASE_S = 1.0
 LONGEST_LEASE_S = 86_400.0
-MAX_METRICS = 1000
 LONGEST_WAIT_S = 60.0
 ASK_AGAIN_S = 1.0
 
@@ -92,13 +93,7 @@ class AskTellCalls(Calls):
         """Record a result and say what to do next. Raises LeaseStaleError for a lease that is over."""
         checks = Checks()
         name = _valid_lease(checks, request.lease)
-        checks.at_least("step", request.step, 0)
-        checks.names("metrics", request.metrics)
-        if len(request.metrics) > MAX_METRICS:
-            checks.note(
-                "metrics", f"{len(request.metrics)} metrics", f"are more than {MAX_METRICS}", "Report fewer."
-            )
-        uri = checks.text("checkpoint_uri", request.checkpoint_uri)
+        uri = request.checkpoint_uri
         checks.done()
         assert name is not None
 
@@ -131,7 +126,7 @@ class AskTellCalls(Calls):
         checks.done()
         assert name is not None
         outcome = "FAILED" if request.error else "FINISHED"
-        ending = _exit(request.lease, name, outcome, _storable(request.error))
+        ending = _exit(request.lease, name, outcome, ERROR.kept(request.error))
         identity = identify(request, request.request_id)
         if asking is None:
             return await self._end(identity, request.lease, name, ending)
@@ -182,6 +177,7 @@ class AskTellCalls(Calls):
 
     async def _told(self, request: pb.TellTrialsRequest, context: Context) -> pb.TellTrialsResponse:
         try:
+            bounds.check(request)
             async with asyncio.timeout(UNARY_DEADLINE_S):
                 match request.WhichOneof("request"):
                     case "report":
@@ -279,13 +275,13 @@ class _Asking(Struct, frozen=True, kw_only=True):
 
 def _valid_asking(checks: Checks, request: pb.SuggestTrialRequest, within: str = "") -> _Asking | None:
     study_id = checks.take(lambda: names.parse_study(request.study, field=f"{within}study"))
-    client_id = checks.text(f"{within}client_id", request.client_id, required=True, longest=256)
+    checks.required(f"{within}client_id", request.client_id)
     ttl_s = DEFAULT_LEASE_S
     if request.HasField("lease_time"):
         ttl_s = checks.seconds(
             f"{within}lease_time", request.lease_time, least=SHORTEST_LEASE_S, most=LONGEST_LEASE_S
         )
-    return None if study_id is None else _Asking(study=study_id, client_id=client_id, ttl_s=ttl_s)
+    return None if study_id is None else _Asking(study=study_id, client_id=request.client_id, ttl_s=ttl_s)
 
 
 def _valid_next(
@@ -295,7 +291,8 @@ def _valid_next(
     asking = _valid_asking(checks, request.next, "next.")
     if asking is not None and name is not None and asking.study != name.study:
         checks.note("next.study", request.next.study, "is not the trial's", "Ask for it by SuggestTrial.")
-    own_id = checks.text("next.request_id", request.next.request_id, required=True)
+    own_id = request.next.request_id
+    checks.required("next.request_id", own_id)
     if own_id and own_id == request.request_id:
         checks.note("next.request_id", own_id, "is the request's own id", "Use another UUID.")
     return asking
@@ -318,12 +315,6 @@ def _require_ask_tell(study: Study) -> None:
 
 
 def _valid_lease(checks: Checks, ref: event_pb2.LeaseRef) -> names.TrialName | None:
-    checks.text("lease.lease_id", ref.lease_id, required=True, longest=256)
+    checks.required("lease.lease_id", ref.lease_id)
     checks.at_least("lease.epoch", ref.epoch, 1)
     return checks.take(lambda: names.parse_trial(ref.trial, field="lease.trial"))
-
-
-def _storable(error: str) -> str:
-    """An error's text as the database can hold it: a failure is recorded whatever its message looks like."""
-    text = error.replace("\0", "\N{REPLACEMENT CHARACTER}")
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"

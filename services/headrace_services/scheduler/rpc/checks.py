@@ -1,13 +1,11 @@
-"""What is wrong with a request, gathered field by field so that the caller sees all of it at once."""
+"""What is wrong with a request that is within its bounds, gathered so that the caller sees all of it at once."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 
 from headrace.errors import InvalidFieldError, Violation, show_value
-
-MAX_TEXT = 8192
 
 T = TypeVar("T")
 
@@ -32,20 +30,10 @@ class Checks:
             self._violations += error.violations
             return None
 
-    def text(self, field: str, value: str, *, required: bool = False, longest: int = MAX_TEXT) -> str:
-        """A text that the database can hold."""
-        if required and not value:
+    def required(self, field: str, value: str) -> None:
+        """A text that must be set."""
+        if not value:
             self._violations.append(Violation(field=field, message="is required", remedy="Set it."))
-        if len(value) > longest:
-            self.note(field, value, f"is longer than {longest} characters", "Shorten it.")
-        if "\0" in value:
-            self.note(field, value, "holds a NUL character", "Remove it.")
-        return value
-
-    def names(self, field: str, values: Iterable[str]) -> None:
-        """The keys of a map."""
-        for name in values:
-            self.text(f"{field}.{name}" if name else field, name, required=True, longest=256)
 
     def at_least(self, field: str, value: int, least: int) -> int:
         """An integer with a lower bound."""

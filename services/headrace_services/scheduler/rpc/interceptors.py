@@ -3,6 +3,8 @@
 This is the one place where a caller's identity is known. For now that is the peer's address; credentials will be
 checked here, before a method sees the request, and methods ask `caller()`.
 
+Requests out of bounds (`headrace.bounds`) are refused here too, before a method sees them.
+
 It is also the one place where exceptions become statuses. A HeadraceError carries its reason and remedy in the
 status's details; a database that is away is one of them, whatever layer noticed it. Anything else is a defect of the
 server: it is logged with its traceback, and the caller learns only that it happened.
@@ -20,6 +22,7 @@ from typing import Any, TypeAlias
 import grpc
 from grpc_status import rpc_status
 
+from headrace.bounds.edge import BoundsInterceptor
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InternalError, to_status
 from headrace_services.scheduler.store.database import is_away
 
@@ -56,7 +59,7 @@ def make_server_interceptors(
     *, unary_deadline_s: float = UNARY_DEADLINE_S
 ) -> Sequence[grpc.aio.ServerInterceptor]:
     """The interceptors of a scheduler's server."""
-    return (EdgeInterceptor(unary_deadline_s),)
+    return (EdgeInterceptor(unary_deadline_s), BoundsInterceptor())
 
 
 class EdgeInterceptor(grpc.aio.ServerInterceptor):

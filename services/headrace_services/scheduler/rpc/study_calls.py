@@ -6,7 +6,6 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from importlib.util import find_spec
-from math import isfinite
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -107,11 +106,8 @@ class StudyCalls(Calls):
 
     async def StopStudy(self, request: pb.StopStudyRequest, context: Context) -> pb.StopStudyResponse:
         """Cancel every live trial and end the study. One that has ended already stays as it is."""
-        checks = Checks()
-        reason = checks.text("reason", request.reason)
-        checks.done()
         change = identify(request, request.request_id)
-        command = StopStudy(reason=reason)
+        command = StopStudy(reason=request.reason)
         return pb.StopStudyResponse.FromString(
             await self._move_study(
                 change, request.name, command, lambda study: pb.StopStudyResponse(study=study)
@@ -163,18 +159,7 @@ class StudyCalls(Calls):
         self, request: pb.PreviewStudyRequest, context: Context
     ) -> pb.PreviewStudyResponse:
         """Say what a spec would do before anything is spent."""
-        checks = Checks()
-        checks.at_least("slots", request.slots, 0)
-        if not isfinite(request.seconds_per_step) or not 0 <= request.seconds_per_step <= 1e6:
-            checks.note(
-                "seconds_per_step",
-                request.seconds_per_step,
-                "is not a duration",
-                "Give the seconds of one step (at most 1000000), or 0 where they are not known.",
-            )
-        spec = checks.take(lambda: from_proto(request.spec))
-        checks.done()
-        assert spec is not None
+        spec = from_proto(request.spec)
         slots = request.slots
         if not slots:
             async with transaction(self.hub.engine) as conn:

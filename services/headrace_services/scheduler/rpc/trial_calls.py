@@ -34,9 +34,6 @@ from headrace_services.scheduler.store import history, trials
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.requests import Request
 
-MAX_ADDED = 1000
-"""How many configurations one call may add: they are created in one step."""
-
 TrialResponse = pb.PauseTrialResponse | pb.ResumeTrialResponse | pb.StopTrialResponse
 
 
@@ -47,13 +44,8 @@ class TrialCalls(Calls):
         """Add configurations to try before the sampler is asked again: all of them, or none."""
         study_id = names.parse_study(request.study, field="study")
         checks = Checks()
-        if not 1 <= len(request.parameters) <= MAX_ADDED:
-            checks.note(
-                "parameters",
-                f"{len(request.parameters)} configurations",
-                f"must hold 1 to {MAX_ADDED} configurations",
-                "Split them over several calls." if request.parameters else "Add one.",
-            )
+        if not request.parameters:
+            checks.note("parameters", "0 configurations", "is empty", "Add one.")
         checks.done()
 
         async def answer(study: Study, outcome: Outcome, shown: Shown) -> pb.AddTrialsResponse:
@@ -119,15 +111,11 @@ class TrialCalls(Calls):
 
     async def StopTrial(self, request: pb.StopTrialRequest, context: Context) -> pb.StopTrialResponse:
         """Cancel one trial."""
-        checks = Checks()
-        reason = checks.text("reason", request.reason)
-        name = checks.take(lambda: names.parse_trial(request.name))
-        checks.done()
-        assert name is not None
+        name = names.parse_trial(request.name)
         response = await self._move_trial(
             identify(request, request.request_id),
             name,
-            StopTrial(number=name.number, reason=reason),
+            StopTrial(number=name.number, reason=request.reason),
             lambda trial: pb.StopTrialResponse(trial=trial),
         )
         return pb.StopTrialResponse.FromString(response)

@@ -118,12 +118,12 @@ async def _next(engine: AsyncEngine, snapshot: Snapshot, study_id: int, cursor: 
 
 
 def _check_cursor(study: Study, after: int) -> None:
-    if 0 <= after <= study.cursor:
+    if after <= study.cursor:
         return
     violation = Violation(
         field="after_cursor",
         value=str(after),
-        message="is negative" if after < 0 else f"is beyond the newest event, which is {study.cursor}",
+        message=f"is beyond the newest event, which is {study.cursor}",
         remedy="Give the cursor of the last event that you saw, or 0 for all events.",
     )
     raise InvalidFieldError([violation])

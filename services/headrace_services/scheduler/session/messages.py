@@ -1,6 +1,7 @@
 """Conversions between the session's protos and the scheduler's records."""
 
 import hashlib
+import re
 from datetime import timedelta
 from functools import lru_cache
 
@@ -9,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec.convert import params_to_proto, to_proto
 from headrace.spec.convert_resources import resources_to_proto
-from headrace.spec.names import LABEL, WORKER
+from headrace.spec.names import LABEL, STUDY, WORKER
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
 from headrace_services.scheduler.arrivals import ExitedArrived, ReportArrived, RestoredArrived
 from headrace_services.scheduler.records import Checkpoint, Decision, Lease, Trial
@@ -23,6 +24,7 @@ _OUTCOMES = {
     worker_pb2.EXIT_OUTCOME_LOST: "LOST",
 }
 LOG_TAIL_BYTES = 8192
+_TRIAL = re.compile(r"studies/([^/]+)/trials/([0-9]{1,18})")
 
 
 def greeting(hello: worker_pb2.Hello) -> Greeting:
@@ -75,11 +77,8 @@ def _problem(field: str, message: str, remedy: str) -> Violation:
 
 def trial_number(lease: event_pb2.LeaseRef) -> tuple[str, int] | None:
     """Return the study's name and the trial's number in a lease, or None where it names no trial."""
-    match lease.trial.split("/"):
-        case ["studies", study, "trials", number] if number.isdecimal():
-            return study, int(number)
-        case _:
-            return None
+    match = _TRIAL.fullmatch(lease.trial)
+    return (match[1], int(match[2])) if match and STUDY.admits(match[1]) else None
 
 
 def report(message: worker_pb2.Report, number: int) -> ReportArrived:

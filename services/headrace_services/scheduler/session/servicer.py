@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import grpc
 from grpc.aio import ServicerContext
 
+from headrace import bounds
 from headrace.errors import DrainingError, HeadraceError, InvalidFieldError, Violation
 from headrace.v1 import worker_pb2, worker_pb2_grpc
 from headrace_services.scheduler.hub import Hub
@@ -47,6 +48,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if self._hub.closing:
             raise DrainingError("this scheduler is shutting down")
         hello = await self._hello(request_iterator)
+        bounds.check(worker_pb2.SessionRequest(hello=hello))
         greeting = messages.greeting(hello)
         async with transaction(self._hub.engine) as conn:
             worker_id, number = await workers.greet(conn, greeting, self._timing.lease_ttl_s)

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from headrace import bounds
 from headrace.errors import DatabaseUnavailableError, DrainingError, HeadraceError, StudyNotFoundError
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_services.scheduler.arrivals import (
@@ -164,7 +165,9 @@ class WorkerSession:
             self._outgoing.put(worker_pb2.SessionResponse(ack=answer))
             self._trouble = request.heartbeat.trouble[:MAX_TROUBLE].replace("\x00", "\ufffd")
             self._beat.set()
-            if self._held.heartbeat({ref.lease_id for ref in request.heartbeat.held}):
+            if wrong := bounds.violations(request):  # the worker lives, whatever else it says
+                log.warning("worker '%s': %s", self._name, wrong[0])
+            elif self._held.heartbeat({ref.lease_id for ref in request.heartbeat.held}):
                 self.look_again()
             return
         if kind not in ("report", "restored", "exited"):
@@ -181,8 +184,8 @@ class WorkerSession:
 
     async def _submit(self, study_id: int, name: str, number: int, message: Durable) -> None:
         """Put a durable message into its study's step; answer and acknowledge it when it is committed."""
-        submission = Submission(arrival=_arrival(message, number))
         try:
+            submission = Submission(arrival=_arrival(message, number))
             try:
                 settled = await self._hub.submit(study_id, submission)
             except StudyNotFoundError:  # it was deleted; there may be another one of its name
@@ -333,6 +336,8 @@ class SupersededError(Exception):
 
 
 def _arrival(message: Durable, number: int) -> ReportArrived | RestoredArrived | ExitedArrived:
+    """What a message says. Raises InvalidFieldError where it is out of bounds."""
+    bounds.check(message)
     match message:
         case worker_pb2.Report():
             return messages.report(message, number)

@@ -9,12 +9,11 @@ from msgspec import Struct
 from sqlalchemy import ARRAY, LargeBinary, Text, any_, bindparam, delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace.errors import InvalidFieldError, RequestIdReusedError, Violation
+from headrace.errors import RequestIdReusedError
 from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.store.pipeline import Pipeline, Reply, compiled, pipeline
 
 KEPT_FOR = timedelta(days=1)
-MAX_ID_LENGTH = 128
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -37,20 +36,6 @@ def identify(message: Message, request_id: str) -> Request | None:
     """Return the identity of a mutating request, or None for one without an id, which is not repeatable."""
     if not request_id:
         return None
-    if "\0" in request_id:
-        violation = Violation(field="request_id", message="holds a NUL character", remedy="Use a UUID.")
-        raise InvalidFieldError([violation])
-    if len(request_id) > MAX_ID_LENGTH:
-        raise InvalidFieldError(
-            [
-                Violation(
-                    field="request_id",
-                    value=f"{len(request_id)} characters",
-                    message=f"is longer than {MAX_ID_LENGTH} characters",
-                    remedy="Use a UUID.",
-                )
-            ]
-        )
     digest = hashlib.sha256(message.SerializeToString(deterministic=True)).digest()
     return Request(id=request_id, method=type(message).__name__, digest=digest)
 

@@ -1,0 +1,71 @@
+"""The interceptor that refuses requests out of bounds, at every server: the scheduler's, the planner's, the worker's.
+
+It looks at the one request of a call. On a stream each message is answered by itself, so the stream's method asks
+`headrace.bounds.violations` of every message and says how it is refused; the stream goes on.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, TypeAlias
+
+import grpc
+from google.protobuf.message import Message
+from grpc_status import rpc_status
+
+from headrace.bounds import violations
+from headrace.errors import InvalidFieldError, to_status
+
+_PACKAGE = "/headrace.v1."
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic in its stub alone
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class BoundsInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses with INVALID_ARGUMENT before the method sees the request. Methods must be asynchronous."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """Wrap the methods of this contract that take one request."""
+        handler = await continuation(handler_call_details)
+        if (
+            handler is None
+            or handler.request_streaming
+            or not handler_call_details.method.startswith(_PACKAGE)
+        ):
+            return handler
+        coding = {
+            "request_deserializer": handler.request_deserializer,
+            "response_serializer": handler.response_serializer,
+        }
+        if handler.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary), **coding)
+        if handler.unary_stream:
+            return grpc.unary_stream_rpc_method_handler(_streaming(handler.unary_stream), **coding)
+        return handler
+
+
+def _unary(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    async def call(request: Message, context: Context) -> Any:
+        await _refuse_out_of_bounds(request, context)
+        return await method(request, context)
+
+    return call
+
+
+def _streaming(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    async def call(request: Message, context: Context) -> Any:
+        await _refuse_out_of_bounds(request, context)
+        async with aclosing(method(request, context)) as responses:
+            async for response in responses:
+                yield response
+
+    return call
+
+
+async def _refuse_out_of_bounds(request: Message, context: Context) -> None:
+    found = violations(request)
+    if found:
+        await context.abort_with_status(rpc_status.to_status(to_status(InvalidFieldError(found))))

@@ -1,0 +1,100 @@
+"""Requests out of bounds are refused before anything is done with them, and nobody else notices."""
+
+import base64
+import hashlib
+from typing import Any
+
+import pytest
+from rpc_site import RpcSite, make_spec
+
+from headrace import errors
+from headrace.spec import to_proto
+from headrace.v1 import spec_pb2
+from headrace.v1 import study_pb2 as pb
+
+
+def forged(request: Any, text: bytes) -> str:
+    """A token as the server makes it, with its checksum, over a key that no list has."""
+    binding = type(request).__name__.encode() + b"\0" + request.SerializeToString(deterministic=True)
+    checksum = hashlib.blake2b(binding + b"\0" + text, digest_size=8, person=b"headrace page").digest()
+    return base64.urlsafe_b64encode(checksum + text).decode().rstrip("=")
+
+
+KEYS = {
+    "not text": b"\xff\xfe",
+    "5,000 digits": b"[" + b"9" * 5000 + b"]",
+    "more than 64 bits": b"[9223372036854775808]",
+    "deep": b"[" * 100_000,
+    "a flag": b"[true]",
+}
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+async def test_a_forged_page_token_is_refused(site: RpcSite, key: bytes) -> None:
+    request = pb.ListStudiesRequest()
+    request.page_token = forged(request, key)
+    error = await site.refusal("ListStudies", request)
+    assert isinstance(error, errors.BadPageTokenError | errors.InvalidFieldError), error
+
+
+async def test_a_forged_page_token_with_a_nul_is_refused(site: RpcSite) -> None:
+    request = pb.ListWorkersRequest()
+    request.page_token = forged(request, b'["a\\u0000"]')
+    assert isinstance(await site.refusal("ListWorkers", request), errors.BadPageTokenError)
+
+
+async def test_steps_beyond_their_bound_are_refused_and_lists_go_on(site: RpcSite) -> None:
+    await site.create(policy={"kind": "run_all"}, max_steps=2**40)
+    for client in ("a", "b"):
+        asked = await site.suggest(client=client)
+        report = pb.ReportTrialRequest(lease=asked.lease, step=2**63 - 1, metrics={"loss": 1.0})
+        error = await site.refusal("ReportTrial", report)
+        assert isinstance(error, errors.InvalidFieldError)
+        (violation,) = error.violations
+        assert (violation.field, violation.value) == ("step", "9223372036854775807")
+        assert violation.message == "is more than 1099511627776"
+    assert len((await site.call("ListStudies", pb.ListStudiesRequest())).studies) == 1
+    await site.call("StopStudy", pb.StopStudyRequest(name="studies/s"))
+
+
+async def test_the_greatest_numbers_within_bounds_fit_all_that_is_computed_from_them(site: RpcSite) -> None:
+    await site.create(policy={"kind": "run_all"}, max_steps=2**40, max_trials=1_000_000)
+    asked = await site.suggest()
+    await site.report(asked.lease, 2**40, 1e308)
+    found = await site.study()
+    assert found.status.steps_run_all == 2**40 * 1_000_000
+    assert found.status.steps_spent == 2**40
+
+
+async def test_a_spec_beyond_its_bounds_is_refused(site: RpcSite) -> None:
+    spec = to_proto(make_spec())
+    spec.sampler.CopyFrom(spec_pb2.Sampler(grid=spec_pb2.GridSampler(points={"x": 2**31 - 1})))
+    spec.max_steps = 2**62
+    for method, request in (
+        ("CreateStudy", pb.CreateStudyRequest(study_id="t", spec=spec)),
+        ("PreviewStudy", pb.PreviewStudyRequest(spec=spec)),
+    ):
+        error = await site.refusal(method, request)
+        assert isinstance(error, errors.InvalidFieldError)
+        fields = [violation.field for violation in error.violations]
+        assert sorted(fields) == ["spec.max_steps", "spec.sampler.grid.points.x"]
+    error = await site.refusal(
+        "PreviewStudy", pb.PreviewStudyRequest(spec=to_proto(make_spec()), slots=2**31 - 1)
+    )
+    assert isinstance(error, errors.InvalidFieldError)
+    assert [violation.field for violation in error.violations] == ["slots"]
+
+
+async def test_a_line_goes_on_after_a_request_out_of_bounds(site: RpcSite) -> None:
+    await site.create()
+    asked = await site.suggest()
+    line = site.replicas[0].stub.TellTrials(timeout=20)
+    told = [
+        pb.ReportTrialRequest(lease=asked.lease, step=step, metrics={"loss": 0.5}) for step in (2**63 - 1, 1)
+    ]
+    answers = []
+    for report in told:
+        await line.write(pb.TellTrialsRequest(report=report))
+        answers.append(await line.read())
+    await line.done_writing()
+    assert [answer.WhichOneof("response") for answer in answers] == [None, "report"]

@@ -1,0 +1,142 @@
+"""What workers say out of bounds: the message is refused with its reason, and the session goes on."""
+
+import asyncio
+import time
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from session_site import Replica, study, worker
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from headrace.errors import InvalidFieldError, from_rpc_error
+from headrace.v1 import event_pb2, worker_pb2
+
+CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "a step of 2^63-1": ({"step": 2**63 - 1}, "step: is more than 1099511627776"),
+    "a negative step": ({"step": -1}, "step: is less than 0"),
+    "a training time of 10^17 s": (
+        {"step": 1, "train_time": Duration(seconds=10**17)},
+        "train_time: is out of bounds",
+    ),
+    "60,000 metrics": (
+        {"step": 1, "metrics": {f"m{number}": 1.0 for number in range(60_000)}},
+        "is larger than 65536 bytes",
+    ),
+    "a metric's name with a NUL": (
+        {"step": 1, "metrics": {"loss": 0.5, "a\0b": 1.0}},
+        "metrics['a\\x00b']: holds a NUL character",
+    ),
+    "a checkpoint of 2^63-1 bytes": (
+        {"step": 1, "checkpoint": {"uri": "file:///c", "size_bytes": 2**63 - 1}},
+        "checkpoint.size_bytes: is more than",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "says"), CASES.values(), ids=CASES)
+async def test_a_report_out_of_bounds_ends_its_trial_with_the_reason_and_not_the_session(
+    engine: AsyncEngine, replica: Replica, fields: dict[str, Any], says: str
+) -> None:
+    site = await study(engine, max_retries=0, max_trials=2)
+    async with worker(replica) as w:
+        await w.hello(slots=2)
+        replica.hub.kick(site.study_id)
+        bad = (await w.hears("assign")).lease
+        good = (await w.hears("assign", count=2)).lease
+        await w.say(report=worker_pb2.Report(sequence=1, lease=bad, **fields))
+        await w.hears("ack", lambda ack: list(ack.sequences) == [1])
+        await w.report(good, 2, 9, 0.5)
+        assert (await w.hears("decision")).decision.action == event_pb2.DECISION_ACTION_STOP
+        assert not w.ended.is_set()
+    trials = {number: await site.trial(number) for number in (0, 1)}
+    ended = trials[int(bad.trial.rpartition("/")[2])]
+    assert ended.reason == "FAILED"
+    assert says in ended.detail
+
+
+NAMES = {
+    "a number of 5,000 digits": "studies/s/trials/" + "9" * 5000,
+    "a number beyond 64 bits": f"studies/s/trials/{2**64}",
+    "digits that are none": "studies/s/trials/²",
+    "a NUL": "studies/s\0/trials/0",
+    "no trial": "",
+}
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+async def test_a_lease_that_names_no_trial_is_answered_and_the_session_goes_on(
+    replica: Replica, name: str
+) -> None:
+    async with worker(replica) as w:
+        await w.hello()
+        await w.hears("welcome")
+        lease = event_pb2.LeaseRef(lease_id="l", trial=name, epoch=1)
+        await w.report(lease, 1, 1, 0.5)
+        await w.hears("ack", lambda ack: list(ack.sequences) == [1])
+        await w.say(heartbeat=worker_pb2.Heartbeat(sequence=7))
+        await w.hears("ack", lambda ack: ack.heartbeat == 7)
+
+
+async def test_a_heartbeat_out_of_bounds_still_says_that_the_worker_lives(replica: Replica) -> None:
+    async with worker(replica) as w:
+        await w.hello()
+        await w.hears("welcome")
+        telemetry = [worker_pb2.DeviceTelemetry(utilization=float("nan"), memory_used_bytes=-1)]
+        held = [event_pb2.LeaseRef(lease_id="\0", epoch=-1)]
+        await w.say(heartbeat=worker_pb2.Heartbeat(sequence=7, telemetry=telemetry, held=held))
+        await w.hears("ack", lambda ack: ack.heartbeat == 7)
+        await w.say(heartbeat=worker_pb2.Heartbeat(sequence=8))
+        await w.hears("ack", lambda ack: ack.heartbeat == 8)
+
+
+def hello(**fields: Any) -> worker_pb2.Hello:
+    return worker_pb2.Hello(**{"worker": "w", "incarnation": "1", **fields})
+
+
+def devices(count: int) -> list[worker_pb2.Device]:
+    return [worker_pb2.Device(index=index, kind=worker_pb2.DEVICE_KIND_CPU) for index in range(count)]
+
+
+HELLOS = {
+    "10,000 devices": (hello(devices=devices(10_000)), "hello.devices"),
+    "an incarnation with a NUL": (hello(incarnation="\0"), "hello.incarnation"),
+    "a model with a NUL": (
+        hello(devices=[{"kind": "DEVICE_KIND_CPU", "model": "\0"}]),
+        "hello.devices[0].model",
+    ),
+    "a label with a NUL": (hello(labels={"zone": "\0"}), "hello.labels.zone"),
+    "a folder with a NUL": (hello(log_dir="/l\0"), "hello.log_dir"),
+    "a memory of -1 bytes": (
+        hello(devices=[{"kind": "DEVICE_KIND_CPU", "memory_bytes": -1}]),
+        "hello.devices[0].memory_bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize(("message", "field"), HELLOS.values(), ids=HELLOS)
+async def test_a_hello_out_of_bounds_is_refused_by_its_field(
+    replica: Replica, message: worker_pb2.Hello, field: str
+) -> None:
+    async with worker(replica) as w:
+        await w.say(hello=message)
+        async with asyncio.timeout(20):
+            await w.ended.wait()
+            assert await w.call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(grpc.RpcError) as refused:
+            await w.call.read()
+        error = from_rpc_error(refused.value)
+        assert isinstance(error, InvalidFieldError)
+        assert [violation.field for violation in error.violations] == [field]
+
+
+async def test_a_hello_of_1024_devices_holds_nobody_up(replica: Replica) -> None:
+    """The slots are written with a few statements; the longest turn of the event loop is what others wait for."""
+    async with worker(replica) as w:
+        await w.say(hello=hello(devices=devices(1024)))
+        longest, before = 0.0, time.monotonic()
+        while not w.heard:
+            await asyncio.sleep(0)
+            longest, before = max(longest, time.monotonic() - before), time.monotonic()
+        assert longest < 0.5
