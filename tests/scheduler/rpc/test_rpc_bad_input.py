@@ -47,9 +47,9 @@ FIELD_CASES: list[tuple[str, str, Any, list[str], str]] = [
         "CreateStudy",
         pb.CreateStudyRequest(study_id="No", spec=good_spec()),
         ["study_id"],
-        "lower-case",
+        "For example: no",
     ),
-    ("no id", "CreateStudy", pb.CreateStudyRequest(spec=good_spec()), ["study_id"], "begin with a letter"),
+    ("no id", "CreateStudy", pb.CreateStudyRequest(spec=good_spec()), ["study_id"], "For example: my-study"),
     (
         "low over high",
         "CreateStudy",
