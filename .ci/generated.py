@@ -14,6 +14,7 @@ import signatures
 import typer
 from tables import table
 
+from headrace.bounds.table import LIMITS, SIZES
 from headrace.cli.app import build
 from headrace.errors import CATALOGUE
 from headrace.v1 import error_pb2
@@ -83,11 +84,25 @@ def _command(command: Any, name: str, parent: Any) -> list[str]:
     return parts
 
 
+def limits() -> str:
+    """The bounds of every field that a service receives, message by message."""
+    parts = []
+    for title, bounds in LIMITS.items():
+        parts.append(f"## {title}")
+        for message, fields in bounds.items():
+            rows = [(f"`{field}`", str(bound)) for field, bound in fields.items()]
+            whole = [("the whole", f"{SIZES[message] // 1024} KiB")] if message in SIZES else []
+            if rows or whole:
+                parts += [f"### {message}", table(("field", "bound"), [*rows, *whole])]
+    return "\n\n".join(parts)
+
+
 GENERATORS: Final[dict[str, Callable[[], str]]] = {
     "lifecycle-diagram": lifecycle_diagram,
     "lifecycle-table": lifecycle_table,
     "errors-table": errors_table,
     "commands": commands,
+    "limits": limits,
     "sdk": signatures.sdk,
     "sdk-values": signatures.values,
     "trial-api": signatures.trial_api,

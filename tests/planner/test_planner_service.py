@@ -106,7 +106,11 @@ async def test_50_plans_at_once_do_not_block_health(site: Site) -> None:
         (pb.PlanQuestion(model_name="gpt3-13b", cluster_name="a100-8", batch=0), "batch", "unit"),
         (pb.PlanQuestion(model_name="gpt3-13b", cluster_name="a100-8", batch=-1), "question.batch", "from 0"),
         (pb.PlanQuestion(model_name="a\0", cluster_name="a100-8"), "question.model_name", "Remove"),
-        (pb.PlanQuestion(model_json=f'{{"a": {"9" * 5000}}}', cluster_name="a100-8"), "model_json", "Correct"),
+        (
+            pb.PlanQuestion(model_json=f'{{"a": {"9" * 5000}}}', cluster_name="a100-8"),
+            "model_json",
+            "Correct",
+        ),
         (pb.PlanQuestion(model_json="[" * 60_000, cluster_name="a100-8"), "question.model_json", "Flatten"),
         (pb.PlanQuestion(model_name="gpt3-13b", cluster_name="a100-8", schedule="1f2b"), "schedule", "1f1b"),
         (pb.PlanQuestion(model_name="gpt3-175b", cluster_name="a100-8", batch=8), "cluster", "fits"),

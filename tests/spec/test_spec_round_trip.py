@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from spec_samples import SOUND
 
+from headrace.bounds import numbers
 from headrace.errors import InvalidFieldError
 from headrace.spec import (
     AshaPolicy,
@@ -145,14 +146,14 @@ def specs(draw_):
     max_steps = draw_(st.integers(1, 10**12))
     rungs = sorted({*draw_(st.lists(st.integers(1, max_steps), max_size=4)), max_steps})
     variant = draw_(st.sampled_from(AshaVariant))
-    eta = draw_(st.integers(2, 2**31 - 1))
+    eta = draw_(st.integers(2, numbers.ETA))
     policy = draw_(
         st.sampled_from(
             [
                 RunAllPolicy(),
                 AshaPolicy(variant=variant, eta=eta, rungs=rungs, brackets=draw_(st.integers(1, len(rungs)))),
                 AshaPolicy(variant=variant, eta=eta, min_steps=draw_(st.integers(1, max_steps))),
-                SuccessiveHalvingPolicy(eta=eta, rungs=rungs, cohort=draw_(st.integers(1, 2**31 - 1))),
+                SuccessiveHalvingPolicy(eta=eta, rungs=rungs, cohort=draw_(st.integers(1, numbers.TRIALS))),
                 HyperbandPolicy(eta=eta, rungs=rungs, price_pauses=draw_(st.booleans())),
                 PashaPolicy(eta=eta, epsilon=draw_(st.none() | st.just(0.0) | st.floats(0, 1e300))),
                 MedianPolicy(rungs=rungs, completed_only=draw_(st.booleans())),
@@ -188,7 +189,7 @@ def specs(draw_):
         prestart=draw_(st.booleans()),
     )
     gpus = draw_(st.integers(0, 8))
-    max_trials = draw_(st.integers(3, 2**31 - 1))
+    max_trials = draw_(st.integers(3, numbers.TRIALS))
     configurations = [draw(space, lambda _, domain: choose(draw_, domain)) for _ in range(3)]
     return StudySpec(
         objective=Objective(metric=draw_(NAMES), goal=draw_(st.sampled_from(Goal))),
@@ -198,17 +199,17 @@ def specs(draw_):
         template=None if "trial" in space or "seed" in space else draw_(st.sampled_from([None, template])),
         resources=Resources(
             gpus=gpus,
-            gpu_memory_bytes=draw_(st.integers(0, 2**63 - 1)) if gpus else 0,
+            gpu_memory_bytes=draw_(st.integers(0, numbers.BYTES)) if gpus else 0,
             labels=draw_(st.dictionaries(NAMES, TEXT, max_size=2)),
         ),
         max_trials=max_trials,
-        max_parallel=draw_(st.integers(0, 2**31 - 1)),
+        max_parallel=draw_(st.integers(0, numbers.COUNT)),
         max_steps=max_steps,
-        max_retries=draw_(st.integers(0, 2**31 - 1)),
+        max_retries=draw_(st.integers(0, numbers.COUNT)),
         seed=draw_(st.integers(0, 2**63 - 1)),
         baseline=draw_(st.sampled_from([None, configurations[0]])),
         enqueued=draw_(st.sampled_from([[], configurations[1:]])),
-        checkpoints_kept=draw_(st.integers(0, 2**31 - 1)),
+        checkpoints_kept=draw_(st.integers(0, numbers.COUNT)),
     )
 
 

@@ -14,6 +14,14 @@ from headrace.bounds.planning import PLANNING
 from headrace.bounds.sessions import SESSIONS
 from headrace.bounds.specs import SPECS
 
+LIMITS: Final[dict[str, dict[str, dict[str, Bound]]]] = {
+    "Studies": SPECS,
+    "Calls": CALLS,
+    "Workers and trials": SESSIONS,
+    "Planner": PLANNING,
+}
+"""The table by who sends the messages, as the reference page shows it."""
+
 TABLE: Final[dict[str, dict[str, Bound]]] = {**SPECS, **CALLS, **SESSIONS, **PLANNING}
 
 SIZES: Final[dict[str, int]] = {

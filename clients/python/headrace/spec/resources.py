@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 from headrace.spec.domains import SpecModel
 from headrace.spec.names import LabelName
 from headrace.spec.problems import Problem, fault, reject
-from headrace.spec.scalars import INT32_MAX, Bytes, CountOrZero, Steps, Text, integer_within
+from headrace.spec.scalars import Bytes, Slots, SlotsOrZero, Steps, Text, integer_within
 
 WHOLE: Final = 1000
 """A whole slot, in thousandths of one."""
@@ -41,7 +41,6 @@ def _size(value: Any) -> Any:
 Size = Annotated[Bytes, BeforeValidator(_size)]
 Milli = Annotated[int, PlainValidator(integer_within(0, WHOLE - 1))]
 Priority = Annotated[int, PlainValidator(integer_within(-PRIORITY_MAX, PRIORITY_MAX))]
-Slots = Annotated[int, PlainValidator(integer_within(1, INT32_MAX))]
 
 
 def _weight(value: Any) -> float:
@@ -63,12 +62,12 @@ Weight = Annotated[float, PlainValidator(_weight)]
 class Resources(SpecModel):
     """What one trial occupies while it runs: whole GPUs, a share of one, or CPU slots where it asks for no GPU."""
 
-    gpus: CountOrZero = 0
+    gpus: SlotsOrZero = 0
     gpu_memory_bytes: Size = 0
     labels: dict[LabelName, Text] = Field(default_factory=dict)
     gpu_milli: Milli = 0
     gpu_types: tuple[Text, ...] = ()
-    cpus: CountOrZero = 0
+    cpus: SlotsOrZero = 0
     processes: Processes = Processes.ONE
 
     @property
@@ -119,7 +118,7 @@ class Elastic(SpecModel):
     """How a trial's grant grows on its way. Before the first row of `grants` the study's `resources` hold."""
 
     grants: tuple[ElasticGrant, ...] = ()
-    spare: CountOrZero = 0
+    spare: SlotsOrZero = 0
 
     @model_validator(mode="after")
     def _sound(self) -> Self:

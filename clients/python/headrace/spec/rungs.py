@@ -10,9 +10,10 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, PlainValidator, model_validator
 
+from headrace.bounds import numbers
 from headrace.spec.domains import SpecModel
 from headrace.spec.problems import Problem, fault, reject
-from headrace.spec.scalars import INT32_MAX, Flag, Steps, integer_within
+from headrace.spec.scalars import Flag, Steps, integer_within
 
 MAX_RUNGS: Final = 256
 DEFAULT_INTERVALS: Final = 100
@@ -37,7 +38,7 @@ def _increasing(rungs: tuple[int, ...]) -> tuple[int, ...]:
     return rungs
 
 
-Eta = Annotated[int, PlainValidator(integer_within(2, INT32_MAX))]
+Eta = Annotated[int, PlainValidator(integer_within(2, numbers.ETA))]
 Rungs = Annotated[tuple[Steps, ...], AfterValidator(_increasing)]
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator
 
+from headrace.bounds import numbers
 from headrace.spec.domains import Domain, FloatDomain, IntDomain, SpecModel
 from headrace.spec.objective import Constraint, Objective, WarmStart
 from headrace.spec.problems import Problem, did_you_mean
@@ -19,6 +20,7 @@ from headrace.spec.space import needed_parents
 _MAX_CONTEXTS = 20_000
 _MAX_POPULATION = 10_000
 
+GridPoints = Annotated[int, PlainValidator(integer_within(1, numbers.GRID_POINTS))]
 Candidates = Annotated[int, PlainValidator(integer_within(1, 10_000))]
 MaxResults = Annotated[int, PlainValidator(integer_within(20, 100_000))]
 Population = Annotated[int, PlainValidator(integer_within(2, _MAX_POPULATION))]
@@ -35,7 +37,7 @@ class GridSampler(SpecModel):
     """Every point of the grid once, the last parameter varying fastest."""
 
     kind: Literal["grid"] = "grid"
-    points: dict[Text, Count] = Field(default_factory=dict)
+    points: dict[Text, GridPoints] = Field(default_factory=dict)
 
 
 class SobolSampler(SpecModel):

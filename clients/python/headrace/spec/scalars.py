@@ -16,13 +16,12 @@ from typing import Annotated, Any, Final
 
 from pydantic import PlainSerializer, PlainValidator
 
+from headrace.bounds import numbers
 from headrace.spec.problems import fault
 
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
-INT32_MAX: Final = 2**31 - 1
 _WHOLE_IN_JSONB: Final = 1e16
-_DURATION_MAX_S: Final = 10**9
 
 
 def same_value(left: object, right: object) -> bool:
@@ -121,10 +120,10 @@ def _duration(value: Any) -> timedelta:
         duration = value
     else:
         seconds = _real(value)
-        if abs(seconds) > _DURATION_MAX_S:
-            raise fault(f"must be at most {_DURATION_MAX_S} seconds", "Leave it out for no limit.")
+        if abs(seconds) > numbers.SECONDS:
+            raise fault(f"must be at most {numbers.SECONDS} seconds", "Leave it out for no limit.")
         duration = timedelta(seconds=seconds)
-    if not timedelta(0) <= duration <= timedelta(seconds=_DURATION_MAX_S):
+    if not timedelta(0) <= duration <= timedelta(seconds=numbers.SECONDS):
         raise fault("must be a number of seconds, 0 or more", "Write it as seconds, such as 30.")
     return duration
 
@@ -136,10 +135,12 @@ Value = Annotated[
 ]
 Real = Annotated[float, PlainValidator(_real)]
 Integer = Annotated[int, PlainValidator(integer_within(INT64_MIN, INT64_MAX))]
-Steps = Annotated[int, PlainValidator(integer_within(1, INT64_MAX))]
-Bytes = Annotated[int, PlainValidator(integer_within(0, INT64_MAX))]
-Count = Annotated[int, PlainValidator(integer_within(1, INT32_MAX))]
-CountOrZero = Annotated[int, PlainValidator(integer_within(0, INT32_MAX))]
+Steps = Annotated[int, PlainValidator(integer_within(1, numbers.STEPS))]
+Bytes = Annotated[int, PlainValidator(integer_within(0, numbers.BYTES))]
+Count = Annotated[int, PlainValidator(integer_within(1, numbers.COUNT))]
+CountOrZero = Annotated[int, PlainValidator(integer_within(0, numbers.COUNT))]
+Slots = Annotated[int, PlainValidator(integer_within(1, numbers.SLOTS))]
+SlotsOrZero = Annotated[int, PlainValidator(integer_within(0, numbers.SLOTS))]
 Seed = Annotated[int, PlainValidator(integer_within(0, INT64_MAX))]
 Text = Annotated[str, PlainValidator(text_of)]
 Flag = Annotated[bool, PlainValidator(_flag)]
