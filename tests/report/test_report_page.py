@@ -1,7 +1,9 @@
 """The report: what it shows, that it needs nothing else, and that nothing in a study can break out of it."""
 
 import json
+import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -13,9 +15,11 @@ from headrace.report import build_report
 from headrace.report.curves import learning_curves
 from headrace.report.data import StudyData, gather
 from headrace.report.gantt import gantt
+from headrace.report.page import render
 from headrace.report.parallel import parallel_coordinates
 from headrace.report.rungs import rung_occupancy
-from headrace.spec import params_to_proto, parse_spec, to_proto
+from headrace.report.table import trial_table
+from headrace.spec import FloatDomain, Goal, Objective, params_to_proto, parse_spec, to_proto
 from headrace.v1 import trial_pb2
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&'\"<b>"
@@ -108,6 +112,48 @@ def test_parallel_coordinates_have_a_place_for_absent_parameters(data: StudyData
     )
     assert list(trace.dimensions[0].ticktext) == ["adam", "sgd"]
     assert trace.line.reversescale is True
+
+
+@pytest.mark.parametrize("names", [2, 5, 11, 16])
+@pytest.mark.parametrize("letters", [4, 13, 40])
+def test_the_names_of_the_axes_do_not_overlap(data: StudyData, names: int, letters: int) -> None:
+    """Measured with 7 px a letter of 13 px, on the page's width; slanted names stand apart by their height."""
+    space = {f"{'p' * (letters - 2)}{number:02}": FloatDomain(low=0.0, high=1.0) for number in range(names)}
+    spec = data.study.spec.model_copy(update={"space": space})
+    trials = tuple(replace(trial, params=dict.fromkeys(space, 0.5)) for trial in data.trials)
+    figure = parallel_coordinates(replace(data, study=replace(data.study, spec=spec), trials=trials))
+    (trace,) = figure.data
+    axes = len(trace.dimensions)
+    margin, scale_px = figure.layout.margin, 110
+    width = (figure.layout.width or 1150) - margin.l - margin.r - scale_px
+    apart = width / (axes - 1)
+    longest = max(len(dimension.label) for dimension in trace.dimensions) * 7.0
+    slant = math.radians(-trace.labelangle)
+    if slant:
+        assert apart * math.sin(slant) > 16
+        above_axis = 43  # where Plotly puts the middle of a name
+        assert longest / 2 * math.sin(slant) < above_axis, (
+            "a name reaches down into the values of its neighbour"
+        )
+        assert longest / 2 * math.sin(slant) + above_axis < margin.t
+    else:
+        assert longest < apart
+
+
+def test_all_objectives_have_an_axis_and_a_column(data: StudyData) -> None:
+    spec = data.study.spec.model_copy(
+        update={"further_objectives": (Objective(metric="accuracy", goal=Goal.MAXIMIZE),)}
+    )
+    trials = tuple(replace(trial, objective_values=dict(trial.metrics)) for trial in data.trials)
+    several = replace(data, study=replace(data.study, spec=spec), trials=trials)
+    (trace,) = parallel_coordinates(several).data
+    assert [dimension.label for dimension in trace.dimensions][-2:] == ["val_loss", "accuracy"]
+    measured = [t for t in trials if t.best_value is not None]
+    assert sorted(trace.dimensions[-1]["values"]) == pytest.approx(
+        sorted(t.metrics["accuracy"] for t in measured)
+    )
+    assert ">accuracy</th>" in trial_table(several)
+    assert "its objectives in its last report" in render(several)
 
 
 def test_the_gantt_shows_every_stay_on_its_slot(data: StudyData) -> None:

@@ -17,6 +17,8 @@ ORDER = ("stopped_early", "paused", "cancelled", "pending", "failed", "running",
 """Drawn first to last, so that what matters lies on top."""
 
 
+MOST_RUNG_LABELS = 6
+"""Of more rungs than these, only some have their names beside their lines."""
 Curve = list[tuple[int, float]]
 
 
@@ -147,15 +149,18 @@ def _axes(figure: go.Figure, data: StudyData, values: list[float]) -> None:
     figure.update_yaxes(
         **style.axis(f"{data.metric} ({goal})", type="log" if style.steep(values) else "linear")
     )
+    every = -(-len(ladder) // MOST_RUNG_LABELS)
     for index, milestone in enumerate(ladder):
         figure.add_vline(x=milestone, line={"color": style.MUTED, "width": 1, "dash": "dot"}, opacity=0.6)
+        if (len(ladder) - 1 - index) % every:
+            continue
         figure.add_annotation(
             x=_on_axis(milestone, log=spread),
             y=0,
             yref="paper",
             yanchor="bottom",
             xanchor="right" if index == len(ladder) - 1 else "left",
-            text=f" rung at {milestone} ",
+            text=f" rung at step {milestone} ",
             showarrow=False,
             font={"size": 11, "color": style.MUTED},
         )

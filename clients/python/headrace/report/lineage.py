@@ -16,6 +16,8 @@ from headrace.report.data import StudyData
 from headrace.spec import CategoricalDomain, Value
 
 PANEL_HEIGHT = 230
+PANEL_TITLE = 26
+"""How many characters of a parameter's name fit beside its panel."""
 
 
 def lineage(data: StudyData) -> go.Figure | None:
@@ -35,7 +37,9 @@ def lineage(data: StudyData) -> go.Figure | None:
             _schedule(figure, row, schedule(data.by_number, best.number), name, best.number)
         domain = data.study.spec.space[name]
         log = not isinstance(domain, CategoricalDomain) and domain.log
-        figure.update_yaxes(**style.axis(name, type="log" if log else None), row=row, col=1)
+        figure.update_yaxes(
+            **style.axis(style.short(name, PANEL_TITLE), type="log" if log else None), row=row, col=1
+        )
         figure.update_xaxes(
             **style.axis("step" if row == len(names) else "", rangemode="tozero"), row=row, col=1
         )

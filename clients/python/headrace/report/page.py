@@ -82,9 +82,8 @@ def render(data: StudyData) -> str:
         *_lineage(data),
         _section(
             "Parameters and values",
-            "One line a trial, darker for a better value (the trial's best so far; trials that were stopped early had "
-            "fewer steps). Drag along an axis to select.",
-            _figure(parallel_coordinates(data), "parallel", zoom=False)
+            _about_parallel(data),
+            f'<div class="scroll">{_figure(parallel_coordinates(data), "parallel", zoom=False)}</div>'
             if data.study.best
             else "<p>No trial has a value yet.</p>",
         ),
@@ -120,6 +119,17 @@ def _fronts(data: StudyData) -> list[str]:
     if len(figures) > 1:
         what += " Each pair of objectives has a figure; what looks beaten in one is not in another."
     return [_section("Pareto front", what, "".join(figures))]
+
+
+def _about_parallel(data: StudyData) -> str:
+    value = (
+        "its objectives in its last report"
+        if data.outcome.several
+        else "its best value so far; trials that were stopped early had fewer steps"
+    )
+    return (
+        f"One line a trial, darker for a better {data.metric} ({value}). Drag along an axis to select trials."
+    )
 
 
 def _lineage(data: StudyData) -> list[str]:

@@ -1,4 +1,4 @@
-"""Parallel coordinates: one axis a parameter, one line a trial, darker for a better value.
+"""Parallel coordinates: one axis a parameter, one line a trial, darker for a better value of the first objective.
 
 A parameter on a logarithmic domain gets a logarithmic axis. A conditional parameter that a trial does not have is
 drawn at a place of its own below the axis's values, labelled "none".
@@ -16,27 +16,38 @@ from headrace.report import style
 from headrace.report.data import StudyData
 from headrace.spec import CategoricalDomain
 
+ROOMY_AXES = 9
+ROOMY_LABEL = 14
+"""With more axes or longer names than these the names slant, lest they overlap."""
+LONGEST_LABEL = 22
+SLANT = -25
+LETTER_PX = 7.5
+AXIS_PX = 78
+"""The distance of axes where they are many."""
+
 
 def parallel_coordinates(data: StudyData) -> go.Figure:
     """The figure; trials without a finite value are left out."""
     trials = [t for t in data.trials if t.best_value is not None and math.isfinite(t.best_value)]
     # The best are drawn last, on top.
     trials.sort(key=lambda t: t.best_value or 0.0, reverse=not data.maximize)
-    values = [t.best_value or 0.0 for t in trials]
     dimensions = [_dimension(data, name, trials) for name in data.study.spec.space]
     dimensions.append(_steps(data, trials))
-    log = style.steep(values)
-    dimensions.append(_numeric(data.metric, list(values), log=log))
-    scale = dimensions[-1]
+    scales = _objectives(data, trials)
+    scale = scales[0]
+    dimensions += scales
+    crowded = len(dimensions) > ROOMY_AXES or any(len(d["label"]) > ROOMY_LABEL for d in dimensions)
+    for dimension in dimensions:  # ticks are plain text, unlike all other texts of a figure
+        dimension["ticktext"] = [style.short(tick, 12 if crowded else 18) for tick in dimension["ticktext"]]
     figure = go.Figure(
         go.Parcoords(
             line={
                 "color": scale["values"],
                 "colorscale": style.SEQUENTIAL,
                 "reversescale": not data.maximize,
-                "showscale": len(set(values)) > 1,
+                "showscale": len(set(scale["values"])) > 1,
                 "colorbar": {
-                    "title": {"text": style.text(data.metric)},
+                    "title": {"text": style.text(style.short(data.metric, 50)), "side": "right"},
                     "thickness": 12,
                     "outlinewidth": 0,
                     "tickvals": scale["tickvals"],
@@ -44,14 +55,35 @@ def parallel_coordinates(data: StudyData) -> go.Figure:
                 },
             },
             dimensions=dimensions,
+            labelangle=SLANT if crowded else 0,
             labelfont={"size": 13, "color": style.INK},
             tickfont={"size": 11, "color": style.MUTED},
             rangefont={"size": 1, "color": "rgba(0,0,0,0)"},
         )
     )
-    layout = style.layout(height=460)
-    figure.update_layout(**{**layout, "margin": {"l": 90, "r": 50, "t": 60, "b": 30}})
+    longest = max(len(d["label"]) for d in dimensions)
+    above = 60 + (round(longest * LETTER_PX * math.sin(math.radians(-SLANT)) / 2) if crowded else 0)
+    margin = {"l": 90, "r": 60, "t": above, "b": 30}
+    figure.update_layout(**{**style.layout(height=400 + above), "margin": margin})
+    if len(dimensions) > ROOMY_AXES:
+        figure.update_layout(
+            width=AXIS_PX * (len(dimensions) - 1) + 240
+        )  # the page scrolls where it has less
     return figure
+
+
+def _objectives(data: StudyData, trials: Sequence[TrialInfo]) -> list[dict[str, Any]]:
+    """An axis for each objective: the best value so far or, of several objectives, those of the last report."""
+    if not data.outcome.several:
+        return [_scale(data.metric, [trial.best_value for trial in trials])]
+    metrics = [objective.metric for objective in data.study.spec.objectives]
+    return [_scale(metric, [trial.objective_values.get(metric) for trial in trials]) for metric in metrics]
+
+
+def _scale(metric: str, values: Sequence[float | None]) -> dict[str, Any]:
+    present = [value for value in values if value is not None and math.isfinite(value)]
+    finite = [value if value is not None and math.isfinite(value) else None for value in values]
+    return _numeric(metric, finite, log=style.steep(present))
 
 
 def _dimension(data: StudyData, name: str, trials: Sequence[TrialInfo]) -> dict[str, Any]:
@@ -84,10 +116,10 @@ def _categorical(name: str, values: Sequence[Value | None], choices: Sequence[Va
     if any(v is None for v in values):
         ticks.insert(0, (missing, "none"))
     return {
-        "label": style.text(name),
+        "label": style.text(style.short(name, LONGEST_LABEL)),
         "values": [missing if v is None else places[wording.scalar(v)] for v in values],
         "tickvals": [place for place, _ in ticks],
-        "ticktext": [_short(label) for _, label in ticks],  # plain text, unlike all other texts of a figure
+        "ticktext": [label for _, label in ticks],
         "range": [ticks[0][0] - 0.3, ticks[-1][0] + 0.3],
     }
 
@@ -110,7 +142,7 @@ def _numeric(name: str, values: Sequence[Value | None], *, log: bool) -> dict[st
     if any(v is None for v in values):
         ticks.insert(0, (missing, "none"))
     return {
-        "label": style.text(name),
+        "label": style.text(style.short(name, LONGEST_LABEL)),
         "values": [place(float(v)) if isinstance(v, int | float) else missing for v in values],
         "tickvals": [mark for mark, _ in ticks],
         "ticktext": [text for _, text in ticks],
@@ -120,7 +152,3 @@ def _numeric(name: str, values: Sequence[Value | None], *, log: bool) -> dict[st
 
 def _tick(value: float, *, whole: bool) -> str:
     return str(round(value)) if whole else wording.number(value, 3)
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= 18 else label[:17] + "…"

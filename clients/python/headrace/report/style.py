@@ -56,6 +56,14 @@ def text(value: object) -> str:
     return escape(str(value), quote=False)
 
 
+def short(name: str, limit: int) -> str:
+    """A name in at most so many characters, its middle left out: where there is no more room."""
+    if len(name) <= limit:
+        return name
+    tail = (limit - 1) // 2
+    return f"{name[: limit - 1 - tail]}…{name[-tail:]}"
+
+
 def layout(*, height: int, **more: Any) -> dict[str, Any]:
     """What all figures have in common."""
     return {
