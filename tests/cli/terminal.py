@@ -1,12 +1,15 @@
 """A command on a terminal of its own, typed at and read from."""
 
+import fcntl
 import os
 import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,14 +32,27 @@ class Terminal:
             self.seen += os.read(self._master, 65536).decode(errors="replace")
         return self.seen
 
+    def read_to_end(self, timeout_s: float = 30.0) -> str:
+        """All that was shown when the command had ended."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"no end after {self.seen!r}"
+            try:
+                self.seen += os.read(self._master, 65536).decode(errors="replace")
+            except OSError:  # nobody has the other end open any more
+                return self.seen
+
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
 
 @contextmanager
-def terminal(*arguments: str) -> Iterator[Terminal]:
-    """Runs `headrace ARGUMENTS` on a terminal; kills it at the end if need be."""
+def terminal(*arguments: str, columns: int = 110, lines: int = 40) -> Iterator[Terminal]:
+    """Runs `headrace ARGUMENTS` on a terminal of a size; kills it at the end if need be."""
     master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    own = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     # Tests that run in the background of a script ignore SIGINT, and a command that they start would too.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     child = subprocess.Popen(
@@ -45,7 +61,7 @@ def terminal(*arguments: str) -> Iterator[Terminal]:
         stdout=slave,
         stderr=slave,
         start_new_session=True,
-        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "110", "LINES": "40"},
+        env={**own, "TERM": "xterm-256color"},
     )
     signal.signal(signal.SIGINT, before)
     os.close(slave)

@@ -29,13 +29,20 @@ def text_of(picture: Picture, width: int) -> str:
     return captured.get()
 
 
-@pytest.mark.parametrize("width", [72, 80, 120, 200])
+@pytest.mark.parametrize("width", [60, 72, 80, 120, 200])
 def test_the_picture_fits_the_terminal(script: Script, width: int) -> None:
     text = text_of(picture_of(script, 10, len(script.events) // 2), width)
     assert all(len(line.rstrip()) <= width for line in text.splitlines())
     bars = [line for line in text.splitlines() if line.startswith("step ")]
     assert len(bars) == 4
-    assert not any("…" in line for line in bars)
+    assert "…" not in text
+    words = " ".join(text.split())
+    for sentence in (
+        "trial 17 paused: rank 12 of 16 at step 1; the best 5 go on, so it waits",
+        "trial 18 paused: rank 17 of 17 at step 1; the best 5 go on, so it waits",
+        "optimizer=sgd lr=0.038566 width=91 momentum=0.57",
+    ):
+        assert sentence in words
     assert "18 recorded" in bars[0]
     for part in (
         "▶ 1 running",
@@ -47,6 +54,23 @@ def test_the_picture_fits_the_terminal(script: Script, width: int) -> None:
         "0.6059",
     ):
         assert part in text
+
+
+@pytest.mark.parametrize(("width", "height"), [(60, 24), (80, 24), (80, 17), (200, 12)])
+def test_the_picture_fits_a_low_terminal_and_keeps_the_newest_event(
+    script: Script, width: int, height: int
+) -> None:
+    picture = picture_of(script, 10, len(script.events) // 2)
+    console = Console(width=width, force_terminal=False)
+    with console.capture() as captured:
+        console.print(picture.draw(BEGAN + timedelta(seconds=40), width=width, height=height))
+    lines = captured.get().splitlines()
+    assert len(lines) <= max(height, 14)
+    assert any("trial 15" in line for line in lines)
+    assert "Ctrl-C" in lines[-1]
+    if height >= 24:
+        assert "trial 18 paused" in captured.get()
+        assert "trial 17 paused" in captured.get()
 
 
 def test_the_picture_says_what_ctrl_c_does(script: Script) -> None:

@@ -67,4 +67,6 @@ def _show_front(study: StudyInfo, session: Session) -> None:
         ]
         for trial in study.front
     ]
-    session.output.table(["TRIAL", *metrics, "PARAMETERS"], rows, right=["TRIAL", *metrics])
+    session.output.table(
+        ["TRIAL", *metrics, "PARAMETERS"], rows, right=["TRIAL", *metrics], below=["PARAMETERS"]
+    )

@@ -32,7 +32,10 @@ def cluster(context: typer.Context, as_json: AsJson = False) -> None:
     else:
         rows = [row for worker in connected for slot in worker.slots for row in _slot_rows(worker, slot)]
         session.output.table(
-            ["WORKER", "SLOT", "DEVICE", "SHARE", "TRIAL", "NOTE"], rows, right=["SLOT", "SHARE"]
+            ["WORKER", "SLOT", "DEVICE", "SHARE", "TRIAL", "NOTE"],
+            rows,
+            right=["SLOT", "SHARE"],
+            below=["NOTE"],
         )
         for worker in connected:
             if worker.reservation is not None:
@@ -52,6 +55,7 @@ def cluster(context: typer.Context, as_json: AsJson = False) -> None:
             ],
             [_share_row(share) for share in shares],
             right=["PRIORITY", "WEIGHT", "GPUS", "CPU SLOTS", "GPU HOURS", "CPU HOURS", "VIRTUAL TIME"],
+            below=["GPU HOURS", "CPU HOURS", "VIRTUAL TIME", "WAITS"],
         )
 
 

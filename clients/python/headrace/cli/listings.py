@@ -41,6 +41,7 @@ def studies(context: typer.Context, as_json: AsJson = False) -> None:
         ["STUDY", "STATE", "TRIALS", "LIVE", "FAILED", "STEPS", "METRIC", "BEST", "CREATED"],
         [_study_row(study, session.output) for study in found],
         right=["TRIALS", "LIVE", "FAILED", "STEPS", "BEST"],
+        below=["METRIC", "CREATED"],
     )
 
 
@@ -88,6 +89,7 @@ def trials(
         ["TRIAL", "STATE", "STEP", "RUNG AT STEP", *values, "PARAMETERS", "WHY"],
         [_trial_row(trial, info, front, session.output) for trial in found],
         right=["TRIAL", "STEP", "RUNG AT STEP", *metrics, "AT"],
+        below=["PARAMETERS", "WHY"],
     )
 
 
@@ -123,7 +125,10 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
             for slot in worker.slots
         ] or [[worker.name, link, seen, "-", "-", "-", "-", labels or "-"]]
     session.output.table(
-        ["WORKER", "LINK", "SEEN", "SLOT", "DEVICE", "MEMORY", "TRIAL", "LABELS"], rows, right=["SLOT"]
+        ["WORKER", "LINK", "SEEN", "SLOT", "DEVICE", "MEMORY", "TRIAL", "LABELS"],
+        rows,
+        right=["SLOT"],
+        below=["SEEN", "LABELS"],
     )
     for worker in found:
         if worker.connected and worker.trouble:
@@ -164,8 +169,6 @@ def _trial_row(trial: TrialInfo, study: StudyInfo, front: set[int], output: Outp
         why = f"waits for {trial.waits_for}"
     if trial.baseline and not why:
         why = "* baseline"
-    if output.is_terminal and len(why) > 60:
-        why = why[:59] + "…"
     return [
         label,
         output.state(trial.outcome),

@@ -6,10 +6,11 @@ speed seen since the view began (or since the study began, for the first seconds
 """
 
 from collections import deque
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from textwrap import wrap
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from headrace.cli import wording
@@ -27,6 +28,7 @@ from headrace.client.model import RungStatus, StudyInfo, TerminationReason, Tria
 from headrace.errors import HeadraceError
 
 BAR_WIDTH = 30
+LEAST_BAR = 6
 LAST_EVENTS = 4
 FRONT_ROWS = 5
 DETACHES = "Ctrl-C detaches; the study goes on."
@@ -57,25 +59,38 @@ class Picture:
         self._last.extend(event for event in update.events if noteworthy(event))
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.draw(datetime.now(UTC), width=options.max_width)
+        yield self.draw(datetime.now(UTC), width=options.max_width, height=options.size.height)
 
-    def draw(self, now: datetime, *, width: int = 120) -> RenderableType:
-        """The picture at a time, on a terminal of a width."""
-        parts: list[RenderableType] = [
-            self._head(now),
-            self._counts(),
+    def draw(self, now: datetime, *, width: int = 120, height: int = 60) -> RenderableType:
+        """The picture at a time, within a terminal: what does not fit a line goes on in the next one.
+
+        Where the lines are more than the terminal has, older events go first, then every other rung and the
+        baseline's parameters.
+        """
+        lines = self._lines(now, width, events=0, rungs=max(4, height // 3), whole=True)
+        whole = len(lines) + 4 <= height
+        for events in range(len(self._last), -1, -1):
+            lines = self._lines(now, width, events=events, rungs=max(4, height // 3), whole=whole)
+            if len(lines) < height or not events:
+                break
+        return Group(*lines)
+
+    def _lines(self, now: datetime, width: int, *, events: int, rungs: int, whole: bool) -> list[Text]:
+        lines = [
+            *_folded(self._head(now), width),
+            *self._counts(width),
             Text(),
-            self._rungs(max(8, min(BAR_WIDTH, width - 62))),
+            *self._rungs(width, rungs),
             Text(),
-            self._values(),
+            *self._values(width, whole=whole),
         ]
-        if self._last:
-            parts.append(Text())
-            parts += [_event_line(event) for event in self._last]
+        if events:
+            lines.append(Text())
+            lines += [line for event in list(self._last)[-events:] for line in _event_lines(event, width)]
         if self._trouble is not None:
-            parts.append(Text(f"\nTrying to connect again. {self._trouble}", style="yellow"))
-        parts.append(Text(f"\n{self._leaving}", style="dim"))
-        return Group(*parts)
+            trouble = Text(f"Trying to connect again. {self._trouble}", style="yellow")
+            lines += [Text(), *_folded(trouble, width)]
+        return [*lines, Text(), *_folded(Text(self._leaving, style="dim"), width)]
 
     def eta_s(self, now: datetime) -> float | None:
         """An estimate of the seconds left; None while it would be a guess."""
@@ -104,62 +119,76 @@ class Picture:
             (f", about {wording.duration(eta)} left" if eta is not None else "", "dim"),
         )
 
-    def _counts(self) -> Text:
+    def _counts(self, width: int) -> list[Text]:
         counts = self.study.counts
-        line = Text()
-        for word, count in (
-            ("running", counts.running + counts.resumed),
-            ("pending", counts.pending),
-            ("paused", counts.paused),
-            ("completed", counts.completed),
-            ("stopped_early", counts.stopped_early),
-            ("failed", counts.failed),
-            ("cancelled", counts.cancelled),
-        ):
-            if count or word in ("running", "completed"):
-                line.append(
-                    f"{wording.SYMBOLS[word]} {count} {word.replace('_', ' ')}   ", wording.STYLES[word]
-                )
-        return line
+        words = [
+            Text(f"{wording.SYMBOLS[word]} {count} {word.replace('_', ' ')}", wording.STYLES[word])
+            for word, count in (
+                ("running", counts.running + counts.resumed),
+                ("pending", counts.pending),
+                ("paused", counts.paused),
+                ("completed", counts.completed),
+                ("stopped_early", counts.stopped_early),
+                ("failed", counts.failed),
+                ("cancelled", counts.cancelled),
+            )
+            if count or word in ("running", "completed")
+        ]
+        return _packed(words, width, gap=3)
 
-    def _rungs(self, width: int) -> RenderableType:
+    def _rungs(self, width: int, most: int) -> list[Text]:
         study = self.study
         full = max([study.spec.max_trials, *(r.recorded for r in study.rungs)])
-        grid = Table.grid(padding=(0, 2))
-        for rung in study.rungs:
-            grid.add_row(
-                Text(f"step {rung.milestone}", style="dim"),
-                rung_bar(rung, full, width),
+        every = -(-len(study.rungs) // most)
+        shown = [rung for place, rung in enumerate(study.rungs[::-1]) if place % every == 0][::-1]
+        rows = [
+            (
+                f"step {rung.milestone}",
                 f"{rung.recorded} recorded",
                 f"{rung.promoted} promoted" if rung.milestone < study.spec.max_steps else "",
-                Text(f"{rung.running} on the way" if rung.running else "", style="cyan"),
+                f"{rung.running} on the way" if rung.running else "",
             )
-        grid.add_row(
-            Text("steps", style="dim"),
-            Text(_bar(study.steps_spent, study.steps_run_all, width), style="blue"),
-            f"{study.steps_spent} of {study.steps_run_all}",
-            Text(wording.percent(study.steps_spent, study.steps_run_all) + " of run-all", style="dim"),
-            Text(f"{self._expected} expected" if self._expected else "", style="dim"),
-        )
-        return grid
+            for rung in shown
+        ]
+        share = wording.percent(study.steps_spent, study.steps_run_all) + " of run-all"
+        expected = f"{self._expected} expected" if self._expected else ""
+        rows.append(("steps", f"{study.steps_spent} of {study.steps_run_all}", share, expected))
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        room = min(BAR_WIDTH, width - sum(widths) - 2 * (sum(w > 0 for w in widths[2:]) + 2))
+        bars = [rung_bar(rung, full, room) for rung in shown]
+        bars.append(Text(_bar(study.steps_spent, study.steps_run_all, room), style="blue"))
+        lines = []
+        for bar, row in zip(bars, rows, strict=True):
+            label, first, *more = (cell.ljust(cells) for cell, cells in zip(row, widths, strict=True))
+            parts = [Text(label, "dim"), Text(first), Text(more[0]), Text(more[1].rstrip(), "cyan")]
+            if room >= LEAST_BAR:
+                bar.pad_right(room - len(bar))
+                parts.insert(1, bar)
+            lines += _packed([part for part in parts if part.plain], width, gap=2)
+            lines[-1].rstrip()
+        return lines
 
-    def _values(self) -> RenderableType:
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="dim")
-        grid.add_column(justify="right", style="bold")
-        grid.add_column()
-        grid.add_column(overflow="fold")
+    def _values(self, width: int, *, whole: bool) -> list[Text]:
+        lines: list[Text] = []
         best = None if self.study.front else self.study.best
         for place, trial in enumerate(self.study.front[:FRONT_ROWS]):
-            label = f"Pareto front ({len(self.study.front)})" if not place else ""
-            values = clean(wording.objectives(trial, self.study.spec.objectives))
-            grid.add_row(label, "", f"trial {trial.number}: {values}", clean(wording.params(trial.params)))
+            if not place:
+                head = f"Pareto front: {wording.plural(len(self.study.front), 'trial')}"
+                more = len(self.study.front) - FRONT_ROWS
+                lines.append(Text(head + (f", {FRONT_ROWS} of them here" if more > 0 else ""), "dim"))
+            values = wording.objectives(trial, self.study.spec.objectives)
+            lines += _with_params(Text(f"trial {trial.number}: {clean(values)}"), trial, width)
         for label, one in (("best", best), ("baseline", self.study.baseline)):
             if one is not None:
                 label = f"{label} (failed)" if one.failed else label
-                where = f"trial {one.number}, step {one.best_step or one.step}"
-                grid.add_row(label, wording.number(_shown(one)), where, clean(wording.params(one.params)))
-        return grid
+                line = Text.assemble(
+                    (f"{label:<8}  ", "dim"),
+                    (wording.number(_shown(one)), "bold"),
+                    f"  trial {one.number}, step {one.best_step or one.step}",
+                )
+                shows = whole or one is best
+                lines += _with_params(line, one, width) if shows else _folded(line, width)
+        return lines
 
 
 def rung_bar(rung: RungStatus, full: int, width: int = BAR_WIDTH) -> Text:
@@ -195,10 +224,40 @@ def event_text(event: Event) -> str:
     return what
 
 
-def _event_line(event: Event) -> Text:
+def _event_lines(event: Event, width: int) -> list[Text]:
     at = event.time.astimezone().strftime("%H:%M:%S") if event.time else "--:--:--"
-    line = Text(no_wrap=True, overflow="ellipsis")
-    return line.append(f"{at}  ", "dim").append_text(clean(event_text(event)))
+    first, *rest = _wrapped(clean(event_text(event)).plain, width - 10) or [""]
+    return [Text.assemble((f"{at}  ", "dim"), first), *(Text(f"{'':10}{line}") for line in rest)]
+
+
+def _with_params(head: Text, trial: TrialInfo, width: int) -> list[Text]:
+    """What is said of a trial with its parameters behind it, or below it where they do not fit."""
+    params = clean(wording.params(trial.params)).plain
+    if len(head) + 2 + len(params) <= width:
+        return [Text.assemble(head, "  ", params)]
+    return [*_folded(head, width), *(Text(f"{'':10}{line}") for line in _wrapped(params, width - 10))]
+
+
+def _packed(parts: Sequence[Text], width: int, *, gap: int) -> list[Text]:
+    """The parts on as few lines as they need, none of them torn."""
+    lines: list[Text] = []
+    for part in parts:
+        if lines and len(lines[-1]) + gap + len(part) <= width:
+            lines[-1] = Text.assemble(lines[-1], " " * gap, part)
+        else:
+            lines.append(part)
+    return lines
+
+
+def _folded(text: Text, width: int) -> list[Text]:
+    """The text on as many lines as it needs."""
+    if len(text) <= width:
+        return [text]
+    return [Text(line, text.style) for line in _wrapped(text.plain, width)]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return wrap(text, max(20, width), break_on_hyphens=False)
 
 
 def _shown(trial: TrialInfo) -> float | None:

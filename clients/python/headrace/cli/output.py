@@ -15,12 +15,13 @@ from datetime import datetime
 from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from headrace.cli import wording
 
 Cell = str | Text
+BELOW_INDENT = 4
 
 
 class Output:
@@ -65,27 +66,48 @@ class Output:
         self._stdout.flush()
 
     def table(
-        self, columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, right: Iterable[str] = ()
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[Cell]],
+        *,
+        right: Iterable[str] = (),
+        below: Iterable[str] = (),
     ) -> None:
-        """A table with a header; `right` names the right-aligned columns."""
+        """A table with a header; `right` names the right-aligned columns.
+
+        On a terminal that is too narrow, columns go on lines of their own under each row, so that none is torn: those
+        that `below` names, then the last ones.
+        """
         body = [[clean(cell) for cell in row] for row in rows]
-        aligned = set(right)
-        if self.is_terminal:
-            table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-            for column in columns:
-                table.add_column(column, justify="right" if column in aligned else "left", overflow="fold")
-            for cells in body:
-                table.add_row(*cells)
-            self.show(table)
-            return
-        plain = [list(columns), *[[cell.plain for cell in cells] for cells in body]]
-        widths = [max(len(row[i]) for row in plain) for i in range(len(columns))]
-        for row in plain:
-            padded = [
-                cell.rjust(width) if column in aligned else cell.ljust(width)
-                for cell, width, column in zip(row, widths, columns, strict=True)
-            ]
-            self._stdout.write("  ".join(padded).rstrip() + "\n")
+        widths = [
+            max([len(column), *(len(row[place]) for row in body)]) for place, column in enumerate(columns)
+        ]
+        kept, low = list(range(len(columns))), []
+        if self._overflows(widths):
+            low = [place for place in kept if columns[place] in set(below)]
+            kept = [place for place in kept if place not in low]
+        while len(kept) > 1 and self._overflows([widths[place] for place in kept]):
+            low.insert(0, kept.pop())
+        heads = [Text(column, "bold" if self.is_terminal else "") for column in columns]
+        for row in [heads, *body]:
+            line = Text("  ").join(
+                _aligned(row[place], widths[place], right=columns[place] in set(right)) for place in kept
+            )
+            line.rstrip()
+            self.console.print(line)
+            for place in low if row is not heads else ():
+                if row[place].plain.strip("- "):
+                    text = Text.assemble((f"{columns[place].lower()}: ", "dim"), row[place])
+                    self.show(Padding(text, (0, 0, 0, BELOW_INDENT)))
+
+    def _overflows(self, widths: Sequence[int]) -> bool:
+        return self.is_terminal and sum(widths) + 2 * (len(widths) - 1) > self.console.width
+
+
+def _aligned(cell: Text, width: int, *, right: bool) -> Text:
+    aligned = cell.copy()
+    aligned.align("right" if right else "left", width)
+    return aligned
 
 
 def clean(text: Cell) -> Text:

@@ -7,12 +7,15 @@ import typer
 from rich.text import Text
 
 from headrace.cli import views, wording
-from headrace.cli.live import rung_bar
+from headrace.cli.live import BAR_WIDTH, rung_bar
 from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.summary import Summary, show_summary
 from headrace.client.model import StudyInfo, TrialInfo
 from headrace.last_words import printed_last
+
+RUNG_COLUMNS = 48
+"""How wide the table of rungs is before its bars."""
 
 
 def show(
@@ -55,6 +58,7 @@ def in_order(trial: TrialInfo, study: StudyInfo) -> TrialInfo:
 def _show_study(study: StudyInfo, output: Output) -> None:
     show_summary(Summary(study=study), output)
     full = max([study.spec.max_trials, *(r.recorded for r in study.rungs)])
+    bar_width = max(0, min(BAR_WIDTH, output.console.width - RUNG_COLUMNS))
     output.line()
     output.table(
         ["RUNG AT STEP", "RECORDED", "PROMOTED", "ON THE WAY", ""],
@@ -64,7 +68,7 @@ def _show_study(study: StudyInfo, output: Output) -> None:
                 str(r.recorded),
                 str(r.promoted),
                 str(r.running),
-                rung_bar(r, full) if output.is_terminal else "",
+                rung_bar(r, full, bar_width) if output.is_terminal else "",
             ]
             for r in study.rungs
         ],

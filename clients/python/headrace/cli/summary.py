@@ -169,7 +169,10 @@ def show_summary(summary: Summary, output: Output) -> None:
     output.line(head)
     if output.is_terminal:
         grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="dim", no_wrap=True)
+        longest, width = max(len(label) for label, _ in summary.lines()) + 2, output.console.width
+        grid.add_column(
+            style="dim", overflow="fold", max_width=longest if longest <= width // 2 else width // 3
+        )
         grid.add_column(overflow="fold")
         for label, text in summary.lines():
             grid.add_row(clean(label), clean(text))
