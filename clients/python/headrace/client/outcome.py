@@ -32,7 +32,7 @@ class Outcome:
 
     @property
     def sound(self) -> bool:
-        """Whether a trial that did not fail has a result: the best one, or those on the front."""
+        """Whether a trial that did not fail has a result: the best one, or those on the Pareto front."""
         found = self.study.front if self.several else (self.study.best,)
         return any(trial is not None and not trial.failed for trial in found)
 
