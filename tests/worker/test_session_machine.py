@@ -1,4 +1,4 @@
-"""The session core and the outbox against a scheduler that loses, doubles and delays messages, by Hypothesis.
+"""The session core and the outbox against a scheduler that loses, doubles, delays and refuses messages, by Hypothesis.
 
 The machine is the network and the scheduler; the core and the SQLite outbox are the real ones. Streams break at any
 point, the daemon is killed and started again, leases are fenced behind its back. What must hold: a stream
@@ -15,7 +15,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.v1 import event_pb2, worker_pb2
-from headrace_worker.effects import Acked, Decide, Effect, Fence, Finish, Forget, Kill, Start, Welcomed
+from headrace_worker.effects import (
+    Acked,
+    Decide,
+    Effect,
+    Fence,
+    Finish,
+    Forget,
+    Kill,
+    PutAside,
+    Start,
+    Welcomed,
+)
 from headrace_worker.outbox import Outbox
 from headrace_worker.session_core import Identity, Phase, SessionCore
 
@@ -48,6 +59,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.live: dict[str, event_pb2.LeaseRef] = {}
         self.committed: dict[int, str] = {}
         self.acknowledged: set[int] = set()
+        self.refused: set[int] = set()
         self.decisions: dict[int, worker_pb2.LeaseDecision] = {}
         # What the scheduler has sent on this stream and the worker has not read yet.
         self.inbox: list[worker_pb2.SessionResponse] = []
@@ -87,6 +99,9 @@ class SessionMachine(RuleBasedStateMachine):
                         "nothing goes before it is acknowledged"
                     )
                     self.outbox.delete(effect.sequences)
+                case PutAside():
+                    assert effect.sequence in self.refused
+                    self.outbox.put_aside(effect.sequence, effect.reason)
                 case Welcomed() | Acked() | Finish():
                     pass
 
@@ -120,8 +135,13 @@ class SessionMachine(RuleBasedStateMachine):
             later = [s for s, lease in self.committed.items() if lease == lease_id and s > sequence]
             assert not later, "a message comes before the ones after it"
             self.committed[sequence] = kind if live else "stale"
-            if live and kind == "exited":
+            if live and sequence % 7 == 0:  # it cannot be taken, ever; its lease ends with it
+                self.committed[sequence] = "refused"
                 del self.live[lease_id]
+            if live and kind == "exited":
+                self.live.pop(lease_id, None)
+        if self.committed[sequence] == "refused":
+            self.say(refused=worker_pb2.Refused(sequence=sequence, reason="never"))
         if sequence % 2:
             self.riding.append(sequence)  # with whatever is said next
         else:
@@ -150,6 +170,8 @@ class SessionMachine(RuleBasedStateMachine):
 
     def read(self, response: worker_pb2.SessionResponse) -> None:
         self.acknowledged.update(response.acknowledged)
+        if response.WhichOneof("message") == "refused":
+            self.refused.add(response.refused.sequence)
         if response.WhichOneof("message") == "ack":
             self.acknowledged.update(response.ack.sequences)
         self.carry_out(self.core.receive(response))
@@ -273,7 +295,9 @@ class SessionMachine(RuleBasedStateMachine):
     def nothing_is_lost(self) -> None:
         if hasattr(self, "outbox"):
             kept = {entry.sequence for entry in self.outbox.after(0, 10_000)}
-            assert set(self.written) - self.acknowledged <= kept
+            aside = {int(path.stem) for path in (self.path.parent / "aside").glob("*.txt")}
+            assert set(self.written) - self.acknowledged <= kept | aside
+            assert aside <= self.refused
 
     def calm_down(self) -> None:
         """The network heals, and every trial ends."""

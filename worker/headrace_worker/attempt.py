@@ -200,12 +200,14 @@ class Attempt:
             stopped = self._ending is not None and self._ending.outcome == worker_pb2.EXIT_OUTCOME_LOST
             await self.reports.stored(_AFTER_TERM_S if stopped else _LAST_REPORT_S)
         await self.reports.close()
-        tail = self._log.tail() if self._log else ""
+        tail = await asyncio.to_thread(self._close_log)
         if self._finished and not shows(tail, self._finished.traceback):
             tail = fit(tail + self._finished.traceback)
         log.info(
             "%s: %s %s", self.lease.trial, worker_pb2.ExitOutcome.Name(verdict.outcome).lower(), verdict.error
         )
+        # At once, and waited for at the end: on a full disk its end could not be written before there is room.
+        clearing = asyncio.create_task(asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True))
         await self._place.courier.post_exit(
             worker_pb2.Exited(
                 lease=self.lease,
@@ -215,7 +217,7 @@ class Attempt:
                 exit_code=verdict.exit_code,
             )
         )
-        await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+        await clearing
 
     async def _live(self) -> Verdict:
         try:
@@ -245,6 +247,22 @@ class Attempt:
             return await self._run_process(launch, self._log)
         except (CannotStartError, ValueError) as error:
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=str(error))
+
+    def shorten_log(self) -> None:
+        """Cuts a log that has grown too large. For any thread."""
+        if (found := self._log) is not None and not found.file.closed:
+            found.shorten()
+
+    def _close_log(self) -> str:
+        """The end of the log; nothing of the trial writes into it any more."""
+        if self._log is None:
+            return ""
+        try:
+            self._log.shorten()
+            return self._log.tail()
+        except OSError as error:  # a disk that fails
+            log.warning("%s: the end of its log cannot be read: %s", self.lease.trial, error)
+            return ""
         finally:
             self._log.close()
 

@@ -6,12 +6,15 @@ the daemon dies, and the stream never waits for the disk.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable
 
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker.effects import Forget
 from headrace_worker.outbox import DurableOutbox, Entry
 from headrace_worker.session_core import SessionCore
+
+log = logging.getLogger(__name__)
 
 
 class Courier:
@@ -24,6 +27,7 @@ class Courier:
         self.wake = asyncio.Event()
         self._posting: set[asyncio.Task[int]] = set()
         self._done: set[int] = set()
+        self._refused: dict[int, str] = {}
         self._to_delete = asyncio.Event()
         self._acknowledged = asyncio.Event()
 
@@ -42,7 +46,8 @@ class Courier:
 
         async def work() -> int:
             sequence = await self.outbox.append(lease.lease_id, request, upload=upload)
-            self.core.appended(sequence, lease, awaits_decision=awaits_decision)
+            size = request.ByteSize()
+            self.core.appended(sequence, lease, awaits_decision=awaits_decision, size_bytes=size)
             self.wake.set()
             return sequence
 
@@ -62,6 +67,12 @@ class Courier:
 
         return await self._carried_through(asyncio.create_task(work()))
 
+    async def room_for(self, lease_id: str, most: int, most_bytes: int) -> None:
+        """Waits until the messages of a lease that are in the outbox are fewer, and have fewer bytes."""
+        while (kept := self.core.kept(lease_id)).messages >= most or kept.size_bytes >= most_bytes:
+            self._acknowledged.clear()
+            await self._acknowledged.wait()
+
     async def unsent(self, limit: int) -> tuple[list[Entry], bool]:
         """Reads what is to be sent next, in order, and says whether there may be more behind it."""
         entries = await self.outbox.after(self.core.sent_through, limit)
@@ -69,7 +80,7 @@ class Courier:
         for entry in entries:
             if self.core.knows(entry.sequence):
                 ready.append(entry)
-            elif entry.sequence not in self._done:
+            elif entry.sequence not in self._done and entry.sequence not in self._refused:
                 return ready, False  # on disk, but its `appended` comes in a moment, and wakes the writer
         if entries and not ready:
             self.core.sent(entries[-1].sequence)  # all of it is acknowledged and only not deleted yet
@@ -78,6 +89,13 @@ class Courier:
     def forget(self, sequences: Iterable[int]) -> None:
         """Deletes these messages, soon."""
         self._done.update(sequences)
+        self._to_delete.set()
+        self._acknowledged.set()
+
+    def put_aside(self, sequence: int, reason: str) -> None:
+        """Takes a refused message out of the outbox, soon, and keeps it with the reason."""
+        log.error("message %d was refused and is put aside: %s", sequence, reason)
+        self._refused[sequence] = reason
         self._to_delete.set()
 
     def acknowledged(self) -> None:
@@ -92,7 +110,11 @@ class Courier:
             await self.delete_now()
 
     async def delete_now(self) -> None:
-        """Deletes what is to be deleted."""
+        """Deletes what is to be deleted, and puts aside what is to be put aside."""
+        for sequence, reason in list(self._refused.items()):
+            await self.outbox.put_aside(sequence, reason)
+            del self._refused[sequence]
+            self.wake.set()
         batch = sorted(self._done)
         if batch:
             await self.outbox.delete(batch)

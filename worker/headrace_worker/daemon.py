@@ -44,6 +44,7 @@ from headrace_worker.effects import (
     Forget,
     Kill,
     Leave,
+    PutAside,
     Start,
     Welcomed,
 )
@@ -62,6 +63,7 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PAGE = 256
 _LAST_ACKS_S = 5.0
 _TROUBLE_CHARACTERS = 500
+_LOG_LOOK_S = 0.5
 
 
 class AlreadyRunningError(Exception):
@@ -80,6 +82,7 @@ class Daemon:
         self._all_gone = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
         self._no_room = ""
+        self._set_aside = ""
         # A thread of its own: a driver that hangs blocks nothing else.
         self._meter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="telemetry")
 
@@ -133,13 +136,14 @@ class Daemon:
             )
             async with self._tasks as tasks:
                 sweeper = tasks.create_task(self._sweep(), name="sweep uploads")
+                cutter = tasks.create_task(self._cut_logs(), name="cut logs")
                 cleaner = tasks.create_task(courier.clean(), name="delete acknowledged messages")
                 serving = tasks.create_task(session.run(), name="session")
                 count = len(devices.devices)
                 print(f"headrace worker: {settings.name} offers {count} slot{'s' * (count != 1)}", flush=True)
                 await self._stopping.wait()
                 await self._wind_down(session)
-                for task in (serving, sweeper, cleaner):
+                for task in (serving, sweeper, cutter, cleaner):
                     task.cancel()
         for number in _STOP_SIGNALS:
             loop.remove_signal_handler(number)
@@ -178,6 +182,9 @@ class Daemon:
                 self._courier.acknowledged()
             case Forget():
                 self._courier.forget(effect.sequences)
+            case PutAside():
+                self._courier.put_aside(effect.sequence, effect.reason)
+                self._courier.acknowledged()  # there is nothing more to wait for
             case Welcomed() | Finish():
                 pass
             case _:
@@ -187,12 +194,17 @@ class Daemon:
         """Measures the devices, and the disk."""
         loop = asyncio.get_running_loop()
         self._no_room = await loop.run_in_executor(self._meter, out_of_room, self._settings.home)
+        self._set_aside = await loop.run_in_executor(self._meter, self._courier.outbox.set_aside)
         return await loop.run_in_executor(self._meter, self._devices.telemetry)
 
     def trouble(self) -> str:
         """Says which disk or store does not take what has to be written."""
         found = [self._courier.outbox.trouble, self._no_room, *(a.trouble for a in self._attempts.values())]
         return "; ".join(dict.fromkeys(text for text in found if text))[:_TROUBLE_CHARACTERS]
+
+    def set_aside(self) -> str:
+        """Says which refused messages are kept, or nothing."""
+        return self._set_aside[:_TROUBLE_CHARACTERS]
 
     def beat(self) -> None:
         """Prunes what the last heartbeats have proven."""
@@ -267,6 +279,12 @@ class Daemon:
             else:
                 await self._courier.outbox.end_upload(uri)
 
+    async def _cut_logs(self) -> None:
+        """Keeps every trial's log within its bound."""
+        while True:
+            await asyncio.sleep(_LOG_LOOK_S)
+            await asyncio.to_thread(_shorten, list(self._attempts.values()))
+
     # The end.
 
     async def _wind_down(self, session: Session) -> None:
@@ -311,6 +329,14 @@ class _only_one:  # noqa: N801 - used as a context manager
     def __exit__(self, *_: object) -> None:
         assert self._file is not None
         self._file.close()
+
+
+def _shorten(attempts: Sequence[Attempt]) -> None:
+    for attempt in attempts:
+        try:
+            attempt.shorten_log()
+        except (OSError, ValueError) as error:  # a full disk; closed by now
+            log.debug("%s: its log is not cut: %s", attempt.lease.trial, error)
 
 
 def _identity(settings: WorkerSettings, devices: Sequence[worker_pb2.Device]) -> Identity:

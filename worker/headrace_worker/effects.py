@@ -73,10 +73,18 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PutAside:
+    """The scheduler can never take this message: keep it, with the reason, where it is not sent again."""
+
+    sequence: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
     """Say nothing more on this stream, read it to its end for at most `grace_s`, and connect elsewhere."""
 
     grace_s: float
 
 
-Effect = Welcomed | Start | Kill | Fence | Leave | Decide | Acked | Forget | Finish
+Effect = Welcomed | Start | Kill | Fence | Leave | Decide | Acked | Forget | PutAside | Finish

@@ -24,7 +24,7 @@ class Gang:
 
     def __init__(self, trial: str, world: int, patience_s: float = PATIENCE_S) -> None:
         self._trial = trial
-        self._world = world
+        self.world = world
         self._patience_s = patience_s
         self._parts: dict[int, dict[int, Path | None]] = {}
         self._changed = asyncio.Condition()
@@ -50,11 +50,11 @@ class Gang:
 
     async def gather(self, sequence: int, folder: Path) -> None:
         """Puts the other ranks' parts of a checkpoint beside rank 0's."""
-        if self._world < 2:
+        if self.world < 2:
             return
         try:
             async with asyncio.timeout(self._patience_s), self._changed:
-                await self._changed.wait_for(lambda: len(self._parts.get(sequence, {})) >= self._world - 1)
+                await self._changed.wait_for(lambda: len(self._parts.get(sequence, {})) >= self.world - 1)
         except TimeoutError:
             log.warning(
                 "%s: only rank 0 reports; call t.report on every rank, so that all of them are saved and told",

@@ -1,10 +1,20 @@
-"""Trial logs: one file per trial, one header line per attempt, and the end of it for the scheduler."""
+"""Trial logs: one file per trial, one header line per attempt, and the end of it for the scheduler.
 
+The trial writes into the file itself; nobody stands between. So its size is looked at now and then (`shorten`), and
+of a log that has grown too large the beginning and the end are kept. That the trial may do with the file what it
+likes (remove it, cut it, put a pipe in its place) costs it its log and nobody anything.
+"""
+
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 _TAIL_BYTES = 8 << 10
+MAX_BYTES = 64 << 20
+_KEPT_BYTES = 4 << 20
+"""Of a log that has grown larger than `MAX_BYTES`, so much of its beginning and of its end is kept."""
 
 
 @dataclass(slots=True)
@@ -19,7 +29,7 @@ class AttemptLog:
     def open(cls, path: Path, header: str) -> "AttemptLog":
         """Opens the log for appending and writes the header line."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("ab", buffering=0)
+        file = open(path, "a+b", buffering=0, opener=_open_regular)  # noqa: SIM115 - closed by `close`
         file.write(f"==== {header} ====\n".encode())
         return cls(path, file, file.tell())
 
@@ -27,16 +37,49 @@ class AttemptLog:
         """Closes the daemon's descriptor; the trial has its own."""
         self.file.close()
 
+    def shorten(self, max_bytes: int = MAX_BYTES) -> None:
+        """Takes the middle out of a log that has grown too large. What is written just then may go with it."""
+        kept = min(_KEPT_BYTES, max_bytes // 4)
+        descriptor = self.file.fileno()
+        size = os.fstat(descriptor).st_size
+        if size <= max_bytes:
+            return
+        end = os.pread(descriptor, kept, size - kept)
+        end = end[end.find(b"\n") + 1 :]
+        os.ftruncate(descriptor, kept)
+        notice = f"\n==== {size - kept - len(end)} bytes left out: a log holds {max_bytes} bytes ====\n"
+        os.write(descriptor, notice.encode() + end)
+        self.offset = min(self.offset, kept)
+
     def tail(self) -> str:
         """Reads the end of this attempt's output: at most 8 KiB in UTF-8, no NUL."""
-        try:
-            with self.path.open("rb") as file:
-                size = file.seek(0, 2)
-                file.seek(max(self.offset, size - _TAIL_BYTES))
-                data = file.read(_TAIL_BYTES)
-        except OSError:  # somebody removed it
-            return ""
+        descriptor = self.file.fileno()
+        size = os.fstat(descriptor).st_size
+        data = os.pread(descriptor, _TAIL_BYTES, max(min(self.offset, size), size - _TAIL_BYTES))
         return fit(data.decode(errors="replace"))
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Opens a log; whatever else lies in its place makes way."""
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError:
+        if not _is_odd(path):
+            raise
+    else:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+    Path(path).unlink()
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def _is_odd(path: str) -> bool:
+    """Whether a link, a pipe or a socket lies there."""
+    try:
+        return not stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def fit(text: str) -> str:

@@ -5,7 +5,7 @@ anything is promised: a report is here before its trial goes on, a lease before 
 before its first byte is stored.
 
 - `messages`: what the scheduler has to know, numbered by a count that never goes back, over restarts too.
-  Deleted when the scheduler has acknowledged them.
+  Deleted when the scheduler has acknowledged them, or put aside when it refused them (`aside`).
 - `leases`: what a daemon that starts again has to bury: the process groups that its predecessor left, each of
   which becomes an `Exited{LOST}`.
 - `uploads`: checkpoints that no message refers to yet. An upload leaves this table in the transaction that writes
@@ -25,7 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from google.protobuf.message import DecodeError
+
 from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker.aside import Aside
 from headrace_worker.backoff import Backoff
 
 log = logging.getLogger(__name__)
@@ -74,6 +77,7 @@ class Outbox:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self.aside = Aside(path.parent / "aside")
         # One thread at a time uses it (see DurableOutbox), but not always the one that opened it.
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
@@ -100,7 +104,21 @@ class Outbox:
             "SELECT sequence, lease_id, body FROM messages WHERE sequence > ? ORDER BY sequence LIMIT ?",
             (sequence, limit),
         )
-        return [_entry(*row) for row in rows]
+        found = []
+        for row in rows.fetchall():
+            try:
+                found.append(_entry(*row))
+            except (DecodeError, ValueError) as error:
+                log.warning("message %d in the outbox cannot be read: %s", row[0], error)
+                self.put_aside(row[0], f"it cannot be read: {error}")
+        return found
+
+    def put_aside(self, sequence: int, reason: str) -> None:
+        """Takes a refused message out, into the folder of those; an unknown one is no error. Raises `OSError`."""
+        row = self._db.execute("SELECT body FROM messages WHERE sequence = ?", (sequence,)).fetchone()
+        if row is not None:
+            self.aside.keep(sequence, row[0], reason)
+            self.delete([sequence])
 
     def delete(self, sequences: Sequence[int]) -> None:
         """Forgets acknowledged messages; unknown ones are no error."""
@@ -216,6 +234,14 @@ class DurableOutbox:
     async def delete(self, sequences: Sequence[int]) -> None:
         """See `Outbox.delete`."""
         await self._durably(lambda: self._outbox.delete(sequences))
+
+    async def put_aside(self, sequence: int, reason: str) -> None:
+        """See `Outbox.put_aside`."""
+        await self._durably(lambda: self._outbox.put_aside(sequence, reason))
+
+    def set_aside(self) -> str:
+        """See `Aside.summary`. For any thread: it touches no database."""
+        return self._outbox.aside.summary()
 
     async def hold(self, lease: event_pb2.LeaseRef) -> None:
         """See `Outbox.hold`."""

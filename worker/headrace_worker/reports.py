@@ -7,6 +7,10 @@ step is tried again.
 A trial that repeats a call gets the outcome of the first one, for its sequence names the report. Before the
 milestone the answer is CONTINUE at once; from it on, whatever the scheduler decides. The milestone moves with each
 CONTINUE.
+
+What a trial can put into the outbox is bounded: reports are taken one after the other, and with `MAX_KEPT` of them not
+settled the next one waits. So a trial that reports without end costs the others nothing but a short queue, and while no
+scheduler answers it trains on for so many reports.
 """
 
 import asyncio
@@ -26,10 +30,19 @@ from headrace_worker.launch import folder_of
 
 log = logging.getLogger(__name__)
 _REMEMBERED = 8
+MAX_KEPT = 4096
+"""Reports of one lease that are in the outbox."""
+MAX_KEPT_BYTES = 32 << 20
+MAX_AT_ONCE = 64
+"""Calls of one lease that wait for their answer. A script reports from one thread; a gang from one a rank."""
 
 
 class ReportInvalidError(ValueError):
     """The trial's report cannot be accepted; the text is for the user."""
+
+
+class TooManyReportsError(Exception):
+    """More calls of the trial wait for an answer than a script can make; the text is for the user."""
 
 
 class LeaseOverError(Exception):
@@ -67,19 +80,39 @@ class Reports:
         self._gang = Gang(assign.lease.trial, ranks)
         self._leave_soon = False
         self._closed = False
+        self._calls = 0
         self.next_milestone = assign.next_milestone
         self.trouble = ""
 
     @property
     def pending(self) -> bool:
         """Says whether the trial waits for an answer now: its silence is not its own."""
-        return any(not answer.done() for answer in self._answers.values())
+        return self._unanswered > 0
+
+    @property
+    def _unanswered(self) -> int:
+        return sum(not answer.done() for answer in self._answers.values())
 
     async def report(self, request: runtime_pb2.ReportRequest) -> event_pb2.Decision:
         """Takes a report and returns the decision. A cancelled call leaves the report on its way.
 
-        Raises `ReportInvalidError`, `CheckpointInvalidError`, or `LeaseOverError`.
+        Raises `ReportInvalidError`, `CheckpointInvalidError`, `TooManyReportsError`, or `LeaseOverError`.
         """
+        if not 0 <= request.rank < self._gang.world:
+            ranks = f"ranks 0 to {self._gang.world - 1}" if self._gang.world > 1 else "rank 0 alone"
+            raise ReportInvalidError(f"rank {request.rank} is not one of this trial's: it has {ranks}")
+        if self._calls >= MAX_AT_ONCE * self._gang.world or self._unanswered >= MAX_AT_ONCE:
+            raise TooManyReportsError(
+                f"{self._lease.trial} has {max(self._calls, self._unanswered)} reports on their way; "
+                "wait for the answer to one before the next"
+            )
+        self._calls += 1
+        try:
+            return await self._answer_to(request)
+        finally:
+            self._calls -= 1
+
+    async def _answer_to(self, request: runtime_pb2.ReportRequest) -> event_pb2.Decision:
         if request.rank:
             return await self._report_of_rank(request)
         answer = self._answers.get(request.sequence)
@@ -161,6 +194,7 @@ class Reports:
                 checkpoint=ref,
                 train_time=request.train_time,
             )
+            await self._courier.room_for(self._lease.lease_id, MAX_KEPT, MAX_KEPT_BYTES)
             sequence = await self._courier.post(
                 self._lease,
                 worker_pb2.SessionRequest(report=report),

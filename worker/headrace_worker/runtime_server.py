@@ -1,7 +1,11 @@
 """TrialRuntimeService: what trials call, over a Unix socket.
 
 Convert, call, convert. A lease that this daemon does not run (any more) is answered with NOT_FOUND: the
-process belongs to nobody and should end.
+process belongs to nobody and should end. What is out of bounds is answered with INVALID_ARGUMENT before anything is
+kept of it; a trial that says more at once than a script can is answered with RESOURCE_EXHAUSTED.
+
+All trials share the socket. A connection that does not speak HTTP/2 is closed after a moment, and no call of one trial
+waits for another's.
 """
 
 import shutil
@@ -17,11 +21,18 @@ from headrace.bounds.edge import BoundsInterceptor
 from headrace.v1 import runtime_pb2, runtime_pb2_grpc
 from headrace_worker.attempt import Attempt
 from headrace_worker.checkpoints import CheckpointInvalidError
-from headrace_worker.reports import LeaseOverError, ReportInvalidError
+from headrace_worker.reports import LeaseOverError, ReportInvalidError, TooManyReportsError
 
 # sockaddr_un holds 107 bytes.
 _LONGEST_PATH = 100
 _PREFIX = "headrace-worker-"
+_OPTIONS = (
+    # Far more than what is within bounds has.
+    ("grpc.max_receive_message_length", 1 << 20),
+    ("grpc.max_metadata_size", 16 << 10),
+    ("grpc.server_handshake_timeout_ms", 5_000),
+    ("grpc.max_concurrent_streams", 64),
+)
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # Any: the same for each call's messages
 
 
@@ -54,6 +65,8 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
             decision = await attempt.report(request)
         except (ReportInvalidError, CheckpointInvalidError) as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except TooManyReportsError as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except LeaseOverError as error:
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
         return runtime_pb2.ReportResponse(decision=decision)
@@ -93,7 +106,7 @@ class RuntimeServer:
             self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
         self._note.write_text(str(self._folder))
         self.address = f"unix:{self._folder / 'rt'}"
-        self._server = grpc.aio.server(interceptors=(BoundsInterceptor(),))
+        self._server = grpc.aio.server(interceptors=(BoundsInterceptor(),), options=_OPTIONS)
         runtime_pb2_grpc.add_TrialRuntimeServiceServicer_to_server(_Servicer(self._attempts), self._server)
         self._server.add_insecure_port(self.address)
         await self._server.start()

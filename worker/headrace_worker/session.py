@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 Call: TypeAlias = "grpc.aio.StreamStreamCall[worker_pb2.SessionRequest, worker_pb2.SessionResponse]"
 
 _BATCH = 64
+MAX_MESSAGE_BYTES = 4 << 20
+"""What a scheduler receives at most in one message."""
 _HELLO_TIMEOUT_S = 10.0
 _STEADY_S = 5.0
 _LONGEST_WAIT_S = 5.0
@@ -64,6 +66,10 @@ class Handler(Protocol):
 
     def trouble(self) -> str:
         """Says what keeps the worker from its work now, or nothing."""
+        ...
+
+    def set_aside(self) -> str:
+        """Says which refused messages the worker keeps, or nothing."""
         ...
 
     def beat(self) -> None:
@@ -232,11 +238,19 @@ class Session:
                 await self._drain(call)
             if self._beat_due:
                 self._beat_due = False
-                beat = self._core.heartbeat(self._telemetry, self._handler.trouble())
+                beat = self._core.heartbeat(
+                    self._telemetry, self._handler.trouble(), self._handler.set_aside()
+                )
                 await call.write(worker_pb2.SessionRequest(heartbeat=beat))
             entries, more = await self._courier.unsent(_BATCH)
             for entry in entries:
-                await call.write(entry.request)
+                if (size := entry.request.ByteSize()) > MAX_MESSAGE_BYTES:
+                    # The stream would end on it, each time anew.
+                    why = f"it has {size} bytes, and a message to the scheduler at most {MAX_MESSAGE_BYTES}"
+                    for effect in self._core.refuse(entry.sequence, why):
+                        await self._handler.handle(effect)
+                else:
+                    await call.write(entry.request)
                 self._core.sent(entry.sequence)
             if not more:
                 await wake.wait()

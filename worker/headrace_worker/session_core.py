@@ -14,6 +14,8 @@ When a message is lost, or comes twice:
 - A durable message is sent again, in order, after every Welcome until it is acknowledged. A report whose trial
   waits for a decision stays in the outbox until the decision is there too, so that a lost decision is asked for again.
 - A second Assign of a lease that is held or has ended changes nothing; nor does a second Cancel or Decision.
+- A message that the scheduler refuses is put aside and never sent again, and the process of its lease is ended: an
+  answer will not come.
 - Where the two sides can only have missed a message (two running leases on one slot, a report that was acknowledged
   but never decided), `tick` asks for a reconnect after a few heartbeats, and Welcome settles it.
 - A scheduler that answers heartbeats and then falls silent is gone, though the connection does not say so (a
@@ -40,9 +42,11 @@ from headrace_worker.effects import (
     Forget,
     Kill,
     Leave,
+    PutAside,
     Start,
     Welcomed,
 )
+from headrace_worker.unsettled import Kept, Message, Unsettled
 
 _REMEMBERED = 4096
 _PATIENCE_TICKS = 3
@@ -85,19 +89,6 @@ class _Held:
     conflict_ticks: int = 0
 
 
-@dataclass(slots=True)
-class _Message:
-    lease_id: str
-    exited: bool
-    awaits_decision: bool
-    acked: bool = False
-    undecided_ticks: int = 0
-
-    @property
-    def done(self) -> bool:
-        return self.acked and not self.awaits_decision
-
-
 class SessionCore:
     """What the worker knows, and what follows from what it hears."""
 
@@ -106,7 +97,7 @@ class SessionCore:
         self.phase = Phase.DISCONNECTED
         self.sent_through = 0
         self._held: dict[str, _Held] = {}
-        self._messages: dict[int, _Message] = {}
+        self._messages = Unsettled()
         # Leases whose Exited waits for its acknowledgement, and the ones that ended lately.
         self._leaving: dict[str, event_pb2.LeaseRef] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
@@ -126,11 +117,12 @@ class SessionCore:
         *,
         exited: bool = False,
         awaits_decision: bool = False,
+        size_bytes: int = 0,
     ) -> list[Effect]:
         """A durable message is in the outbox; an `Exited` ends its lease."""
         # A report that came to the disk after its lease's end is only history.
         awaits_decision = awaits_decision and lease.lease_id in self._held
-        self._messages[sequence] = _Message(lease.lease_id, exited, awaits_decision)
+        self._messages.add(sequence, Message(lease.lease_id, exited, awaits_decision, size_bytes))
         if not exited:
             return []
         self._leaving[lease.lease_id] = lease
@@ -156,7 +148,11 @@ class SessionCore:
     @property
     def unacknowledged(self) -> int:
         """How many durable messages the scheduler has not acknowledged."""
-        return sum(not message.acked for message in self._messages.values())
+        return self._messages.unacknowledged
+
+    def kept(self, lease_id: str) -> Kept:
+        """How many durable messages of a lease are not settled yet."""
+        return self._messages.kept(lease_id)
 
     # The connection.
 
@@ -179,12 +175,16 @@ class SessionCore:
         self.phase = Phase.DISCONNECTED
 
     def heartbeat(
-        self, telemetry: Sequence[worker_pb2.DeviceTelemetry], trouble: str = ""
+        self, telemetry: Sequence[worker_pb2.DeviceTelemetry], trouble: str = "", set_aside: str = ""
     ) -> worker_pb2.Heartbeat:
         """Makes the next heartbeat."""
         self._heartbeats += 1
         return worker_pb2.Heartbeat(
-            sequence=self._heartbeats, telemetry=telemetry, held=self._named(), trouble=trouble
+            sequence=self._heartbeats,
+            telemetry=telemetry,
+            held=self._named(),
+            trouble=trouble,
+            set_aside=set_aside,
         )
 
     def tick(self) -> str:
@@ -208,14 +208,13 @@ class SessionCore:
                     f"lease {lease_id} waits for a slot that another lease holds",
                 )
             running.update(dict.fromkeys(held.slots, held.milli))
-        for sequence, message in self._messages.items():
-            if message.acked and message.awaits_decision:
-                message.undecided_ticks += 1
-                if message.undecided_ticks > worst:
-                    worst, reason = (
-                        message.undecided_ticks,
-                        f"report {sequence} was acknowledged but not decided",
-                    )
+        for sequence, message in self._messages.undecided():
+            message.undecided_ticks += 1
+            if message.undecided_ticks > worst:
+                worst, reason = (
+                    message.undecided_ticks,
+                    f"report {sequence} was acknowledged but not decided",
+                )
         if worst < self._patience_ticks:
             self._patience_ticks = self._patience_ticks if worst else _PATIENCE_TICKS
             return ""
@@ -223,7 +222,7 @@ class SessionCore:
         self._patience_ticks = min(self._patience_ticks * 2, 100)
         for held in self._held.values():
             held.conflict_ticks = 0
-        for message in self._messages.values():
+        for _, message in self._messages.undecided():
             message.undecided_ticks = 0
         return reason
 
@@ -250,6 +249,8 @@ class SessionCore:
                 return self._cancel(response.cancel)
             case "vacate":
                 return self._vacate(response.vacate)
+            case "refused":
+                return self.refuse(response.refused.sequence, response.refused.reason)
             case "drain":
                 self.phase = Phase.DRAINING
                 return [Finish(grace_s=response.drain.grace.ToTimedelta().total_seconds())]
@@ -281,7 +282,7 @@ class SessionCore:
         for lease_id, held in self._held.items():
             if lease_id not in still_ours:
                 # Its decision will not come any more.
-                effects += self._settle(m for m in self._messages.values() if m.lease_id == lease_id)
+                effects += self._settle(self._messages.of_lease(lease_id))
                 effects.append(self._fence(held, "the lease is over"))
         return effects
 
@@ -297,8 +298,7 @@ class SessionCore:
         held = self._held.get(said.lease.lease_id)
         if held is None:
             return []
-        message = self._messages.get(said.report_sequence)
-        forget: list[Effect] = self._settle([message]) if message else []
+        forget = self._settle([said.report_sequence])
         if said.decision.action != event_pb2.DECISION_ACTION_CONTINUE:
             held.releasing = True
         return [
@@ -313,7 +313,7 @@ class SessionCore:
         held = self._held.get(lease_id)
         if held is None:
             return []
-        settled = self._settle(m for m in self._messages.values() if m.lease_id == lease_id)
+        settled = self._settle(self._messages.of_lease(lease_id))
         return [self._fence(held, cancel.reason or "cancelled"), *settled]
 
     def _fence(self, held: _Held, reason: str) -> Effect:
@@ -333,13 +333,26 @@ class SessionCore:
     def _ack(self, sequences: Iterable[int]) -> list[Effect]:
         acked = [s for s in sequences if s in self._messages]
         for sequence in acked:
-            message = self._messages[sequence]
-            message.acked = True
+            message = self._messages.acknowledge(sequence)
             if message.exited:
                 self._leaving.pop(message.lease_id, None)
         if not acked:
             return []
-        return [Acked(sequences=tuple(acked)), *self._forget()]
+        return [Acked(sequences=tuple(acked)), *self._forget(acked)]
+
+    def refuse(self, sequence: int, reason: str) -> list[Effect]:
+        """A durable message will never be taken: it is put aside, and its lease's process is ended."""
+        message = self._messages.drop(sequence)
+        if message is None:
+            return []
+        if message.exited:
+            self._leaving.pop(message.lease_id, None)
+        aside = PutAside(sequence=sequence, reason=reason)
+        held = self._held.get(message.lease_id)
+        if held is None:
+            return [aside]
+        settled = self._settle(self._messages.of_lease(message.lease_id))
+        return [aside, self._fence(held, reason), *settled]
 
     def _end(self, lease_id: str) -> list[Effect]:
         self._held.pop(lease_id, None)
@@ -347,18 +360,14 @@ class SessionCore:
         self._ended.move_to_end(lease_id)
         while len(self._ended) > _REMEMBERED:
             self._ended.popitem(last=False)
-        return self._settle(m for m in self._messages.values() if m.lease_id == lease_id)
+        return self._settle(self._messages.of_lease(lease_id))
 
-    def _settle(self, messages: Iterable[_Message]) -> list[Effect]:
-        """No decision is waited for any more."""
-        for message in messages:
-            message.awaits_decision = False
-        return self._forget()
+    def _settle(self, sequences: Iterable[int]) -> list[Effect]:
+        """No decision on these messages is waited for any more."""
+        return self._forget(self._messages.decide(sequences))
 
-    def _forget(self) -> list[Effect]:
-        done = tuple(s for s, message in self._messages.items() if message.done)
-        for sequence in done:
-            del self._messages[sequence]
+    def _forget(self, sequences: Iterable[int]) -> list[Effect]:
+        done = self._messages.take_settled(sequences)
         return [Forget(sequences=done)] if done else []
 
     def _named(self) -> list[event_pb2.LeaseRef]:

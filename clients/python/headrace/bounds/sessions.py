@@ -31,6 +31,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "telemetry": Items(n.DEVICES),
         "held": Items(n.HELD),
         "trouble": TROUBLE,
+        "set_aside": TROUBLE,
     },
     "DeviceTelemetry": {
         "index": Whole(0, 1_000_000),

@@ -148,6 +148,14 @@ def _service(session: Session) -> Iterator[Finding]:
                 f"waits: {worker.trouble}",
                 "Make room on that disk (or mend the store); the worker goes on by itself.",
             )
+    for worker in workers:
+        if worker.set_aside:
+            yield Finding(
+                Level.WARN,
+                f"worker {worker.name}",
+                f"keeps refused messages: {worker.set_aside}",
+                "Read them, correct what sent them (headrace why STUDY TRIAL), then delete the files.",
+            )
 
 
 def _gpus() -> Finding:

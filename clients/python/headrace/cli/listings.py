@@ -133,6 +133,8 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
     for worker in found:
         if worker.connected and worker.trouble:
             session.output.note(f"{worker.name} waits: {worker.trouble}")
+        if worker.set_aside:
+            session.output.note(f"{worker.name} keeps refused messages: {worker.set_aside}")
 
 
 def _study_row(study: StudyInfo, output: Output) -> list[Cell]:

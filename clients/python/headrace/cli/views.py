@@ -196,6 +196,7 @@ def worker(info: Worker) -> Json:
         "version": info.version,
         "labels": info.labels,
         "trouble": info.trouble,
+        "set_aside": info.set_aside,
         "slots": [
             {
                 "index": s.index,

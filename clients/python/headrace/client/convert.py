@@ -222,6 +222,7 @@ def worker(proto: study_pb2.WorkerStatus) -> model.Worker:
         last_seen=_time(proto, "last_seen", proto.last_seen),
         version=proto.version,
         trouble=proto.trouble,
+        set_aside=proto.set_aside,
         reservation=cluster.reservation(proto),
     )
 

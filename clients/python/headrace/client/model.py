@@ -374,5 +374,7 @@ class Worker:
     version: str
     trouble: str = ""
     """What keeps it from its work now, such as a full disk; empty while nothing does."""
+    set_aside: str = ""
+    """How many refused messages it keeps, in which folder, and why the last one was refused; empty for none."""
     reservation: SlotReservation | None = None
     """For which trial slots of it are kept."""

@@ -25,6 +25,8 @@ from headrace.v1 import event_pb2, runtime_pb2, runtime_pb2_grpc
 # An attach may fetch a checkpoint from far away; a milestone may wait for a scheduler that is being restarted.
 _DEADLINE_S = 600.0
 _UNREACHABLE_FOR_S = 15.0
+# Of an error's text and of a traceback, which may hold whole tensors; the worker keeps less.
+_TOLD_CHARACTERS = 16 << 10
 
 _ACTIONS = {
     event_pb2.DECISION_ACTION_CONTINUE: Action.CONTINUE,
@@ -115,7 +117,10 @@ class ClusterRuntime:
         if self._gone or (self._rank and not error):
             return
         request = runtime_pb2.FinishRequest(
-            lease_id=self._lease_id, error=error, traceback=traceback, rank=self._rank
+            lease_id=self._lease_id,
+            error=error[:_TOLD_CHARACTERS],
+            traceback=traceback[-_TOLD_CHARACTERS:],
+            rank=self._rank,
         )
         self._call(lambda: self._stub.Finish(request, timeout=_DEADLINE_S))
         self._channel.close()

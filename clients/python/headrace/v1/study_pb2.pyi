@@ -1530,6 +1530,7 @@ class WorkerStatus(_message.Message):
     RESERVATION_FIELD_NUMBER: _builtins.int
     CPUS_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
+    SET_ASIDE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`workers/{worker}`."""
     connected: _builtins.bool
@@ -1538,6 +1539,10 @@ class WorkerStatus(_message.Message):
     """The machine's cores."""
     trouble: _builtins.str
     """What keeps the worker from its work now, such as a full disk, in its own words; empty while nothing does."""
+    set_aside: _builtins.str
+    """How many refused messages the worker keeps, in which folder, and why the last one was refused; empty while there
+    are none.
+    """
     @_builtins.property
     def slots(self) -> _containers.RepeatedCompositeFieldContainer[Global___SlotStatus]: ...
     @_builtins.property
@@ -1560,10 +1565,11 @@ class WorkerStatus(_message.Message):
         reservation: Global___SlotReservation | None = ...,
         cpus: _builtins.int = ...,
         trouble: _builtins.str = ...,
+        set_aside: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_seen", b"last_seen", "reservation", b"reservation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "cpus", b"cpus", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "reservation", b"reservation", "slots", b"slots", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "cpus", b"cpus", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "reservation", b"reservation", "set_aside", b"set_aside", "slots", b"slots", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -128,6 +128,7 @@ class SessionResponse(_message.Message):
     DRAIN_FIELD_NUMBER: _builtins.int
     ACK_FIELD_NUMBER: _builtins.int
     VACATE_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
@@ -144,6 +145,8 @@ class SessionResponse(_message.Message):
     @_builtins.property
     def vacate(self) -> Global___Vacate: ...
     @_builtins.property
+    def refused(self) -> Global___Refused: ...
+    @_builtins.property
     def acknowledged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Durable messages that are settled, as an `Ack` behind this message would say. An acknowledgement travels with
         what else there is to say, the decision on the report above all; an `Ack` is sent where there is nothing.
@@ -159,13 +162,14 @@ class SessionResponse(_message.Message):
         drain: Global___Drain | None = ...,
         ack: Global___Ack | None = ...,
         vacate: Global___Vacate | None = ...,
+        refused: Global___Refused | None = ...,
         acknowledged: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "drain", b"drain", "message", b"message", "vacate", b"vacate", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "drain", b"drain", "message", b"message", "refused", b"refused", "vacate", b"vacate", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "acknowledged", b"acknowledged", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "drain", b"drain", "message", b"message", "vacate", b"vacate", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "acknowledged", b"acknowledged", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "drain", b"drain", "message", b"message", "refused", b"refused", "vacate", b"vacate", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "assign", "decision", "cancel", "drain", "ack", "vacate"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "assign", "decision", "cancel", "drain", "ack", "vacate", "refused"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -290,9 +294,14 @@ class Heartbeat(_message.Message):
     TELEMETRY_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
+    SET_ASIDE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     trouble: _builtins.str
     """For people: what keeps the worker from its work now (a full disk), empty while nothing does. It goes on trying."""
+    set_aside: _builtins.str
+    """For people: how many refused messages the worker keeps, in which folder, and why the last one was refused. Empty
+    while the folder is empty.
+    """
     @_builtins.property
     def telemetry(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceTelemetry]: ...
     @_builtins.property
@@ -306,10 +315,11 @@ class Heartbeat(_message.Message):
         telemetry: _abc.Iterable[Global___DeviceTelemetry] | None = ...,
         held: _abc.Iterable[_event_pb2.LeaseRef] | None = ...,
         trouble: _builtins.str = ...,
+        set_aside: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["held", b"held", "sequence", b"sequence", "telemetry", b"telemetry", "trouble", b"trouble"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held", b"held", "sequence", b"sequence", "set_aside", b"set_aside", "telemetry", b"telemetry", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -753,3 +763,31 @@ class Ack(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Ack: _TypeAlias = Ack  # noqa: Y015
+
+@_typing.final
+class Refused(_message.Message):
+    """The durable message of this sequence can never be taken: a field is out of bounds, or the scheduler failed on it. The
+    worker keeps it in a folder of its own, with the reason, and never sends it again. The lease of a refused message
+    ends. The sequence is acknowledged too, for workers that do not know this message.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    reason: _builtins.str
+    """For people: what is wrong, and whose doing it is."""
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Refused: _TypeAlias = Refused  # noqa: Y015

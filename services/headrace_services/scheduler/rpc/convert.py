@@ -225,6 +225,7 @@ def worker(view: WorkerView) -> study_pb2.WorkerStatus:
         last_seen=_time(view.last_seen),
         version=view.version,
         trouble=view.trouble,
+        set_aside=view.set_aside,
         cpus=view.cpus,
         reservation=_kept(view.kept) if view.kept else None,
     )

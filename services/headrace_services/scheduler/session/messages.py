@@ -91,7 +91,7 @@ def report(message: worker_pb2.Report, number: int) -> ReportArrived:
         step=message.step,
         metrics={_text(name): value for name, value in message.metrics.items()},
         checkpoint=checkpoint(message.checkpoint) if message.HasField("checkpoint") else None,
-        train_time_s=message.train_time.ToTimedelta().total_seconds(),
+        train_time_s=seconds(message.train_time),
     )
 
 
@@ -102,7 +102,7 @@ def restored(message: worker_pb2.Restored, number: int) -> RestoredArrived:
         number=number,
         epoch=message.lease.epoch,
         sequence=message.sequence,
-        read_time_s=message.read_time.ToTimedelta().total_seconds(),
+        read_time_s=seconds(message.read_time),
     )
 
 
@@ -130,7 +130,7 @@ def checkpoint(ref: trial_pb2.CheckpointRef) -> Checkpoint:
         step=ref.step,
         size_bytes=ref.size_bytes,
         manifest_sha256=ref.manifest_sha256,
-        write_time_s=ref.write_time.ToTimedelta().total_seconds(),
+        write_time_s=seconds(ref.write_time),
     )
 
 
@@ -203,6 +203,11 @@ def decision(record: Decision) -> event_pb2.Decision:
         reason=record.reason,
         pinned=record.pinned,
     )
+
+
+def seconds(duration: Duration) -> float:
+    """Convert a duration of any size; `ToTimedelta` takes 10^9 days at most."""
+    return duration.seconds + duration.nanos / 1e9
 
 
 def duration(seconds: float) -> Duration:

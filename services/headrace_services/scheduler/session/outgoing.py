@@ -12,7 +12,8 @@ from headrace_services.scheduler.arrivals import Assignment, Cancellation, Order
 from headrace_services.scheduler.session import messages
 from headrace_services.scheduler.session.known_studies import KnownStudies
 
-MAX_OUTGOING = 1024
+MAX_OUTGOING = 8192
+"""Twice as many as a worker may hold leases: all its assignments may be sent at once."""
 
 Write = Callable[[worker_pb2.SessionResponse], object]
 """grpc.aio's write, which is a coroutine function."""

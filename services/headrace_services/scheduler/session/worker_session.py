@@ -25,11 +25,12 @@ from headrace_services.scheduler.arrivals import (
 )
 from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.records import Lease, Trial
-from headrace_services.scheduler.session import messages
+from headrace_services.scheduler.session import messages, refusals
 from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.held import Held
 from headrace_services.scheduler.session.known_studies import KnownStudies
 from headrace_services.scheduler.session.outgoing import Outgoing, Write
+from headrace_services.scheduler.session.refusals import Durable
 from headrace_services.scheduler.step.submissions import Submission
 from headrace_services.scheduler.store import workers
 from headrace_services.scheduler.store.database import transaction
@@ -53,9 +54,6 @@ class Timing:
     """About when a worker is asked to connect anew, so that streams spread over the replicas again."""
     drain_grace_s: float = 10.0
     """How long a worker that is asked to go may still listen for answers."""
-
-
-Durable = worker_pb2.Report | worker_pb2.Restored | worker_pb2.Exited
 
 
 class WorkerSession:
@@ -85,7 +83,7 @@ class WorkerSession:
         self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._look_again = asyncio.Event()
         self._beat = asyncio.Event()
-        self._trouble = ""
+        self._trouble = self._set_aside = ""
         self._welcomed = False
 
     # --- what others tell the session ------------------------------------------------------------------
@@ -163,7 +161,8 @@ class WorkerSession:
         if kind == "heartbeat":
             answer = worker_pb2.Ack(heartbeat=request.heartbeat.sequence)
             self._outgoing.put(worker_pb2.SessionResponse(ack=answer))
-            self._trouble = request.heartbeat.trouble[:MAX_TROUBLE].replace("\x00", "\ufffd")
+            self._trouble = _told(request.heartbeat.trouble)
+            self._set_aside = _told(request.heartbeat.set_aside)
             self._beat.set()
             if wrong := bounds.violations(request):  # the worker lives, whatever else it says
                 log.warning("worker '%s': %s", self._name, wrong[0])
@@ -177,13 +176,16 @@ class WorkerSession:
         named = messages.trial_number(message.lease)
         study_id = await self._studies.id_of(named[0]) if named else None
         if named is None or study_id is None:
-            self._refuse(message)
+            self._is_over(message)
             return
         await self._in_flight.acquire()
         tasks.create_task(self._submit(study_id, *named, message))
 
     async def _submit(self, study_id: int, name: str, number: int, message: Durable) -> None:
-        """Put a durable message into its study's step; answer and acknowledge it when it is committed."""
+        """Put a durable message into its study's step; answer and acknowledge it when it is committed.
+
+        A message that cannot be taken costs its own trial the lease, and nobody else anything.
+        """
         try:
             submission = Submission(arrival=_arrival(message, number))
             try:
@@ -195,21 +197,21 @@ class WorkerSession:
                     raise
                 settled = await self._hub.submit(study_id := found, submission)
         except StudyNotFoundError:
-            self._refuse(message)
+            self._is_over(message)
             return
         except DrainingError:
             return  # the worker sends it again, to another replica
         except DatabaseUnavailableError:
-            raise  # the study could not be looked up again: the worker sends it again, in another session
-        except HeadraceError as error:
+            raise  # it will pass: the worker sends the message again, in another session
+        except Exception as error:
             log.exception("could not take %s of worker '%s'", type(message).__name__, self._name)
-            await self._give_up(study_id, number, message, error)
+            await self._refuse(study_id, number, message, refusals.reason(message, error))
             return
         finally:
             self._in_flight.release()
         match settled.outcome:
             case Stale():
-                self._refuse(message)
+                self._is_over(message)
             case Accepted(decision=decision):
                 if decision is not None:
                     self._decide(message, decision.action != "CONTINUE", messages.decision(decision))
@@ -219,23 +221,32 @@ class WorkerSession:
             case _:
                 raise AssertionError(f"{settled.outcome} is no answer to a worker")
 
-    async def _give_up(self, study_id: int, number: int, message: Durable, error: HeadraceError) -> None:
-        """End a lease whose message the scheduler cannot take: its trial would wait for ever for an answer."""
+    async def _refuse(self, study_id: int, number: int, message: Durable, reason: str) -> None:
+        """Refuse a message for ever, and end its lease first: its trial would wait for an answer that never comes.
+
+        Where the lease cannot be ended either, the study itself is broken. The worker ends the trial all the same.
+        """
         ended = ExitedArrived(
             lease_id=message.lease.lease_id,
             number=number,
             epoch=message.lease.epoch,
             sequence=None,
             outcome="FAILED",
-            error=f"the scheduler could not take a {type(message).__name__.lower()} of it: {error.message}",
+            error=reason,
         )
         try:
             await self._hub.submit(study_id, Submission(arrival=ended))
+        except DrainingError:
+            return
+        except DatabaseUnavailableError:
+            raise
         except HeadraceError:
             log.exception("could not end lease %s either", message.lease.lease_id)
         else:
             self._held.end(message.lease.lease_id)
-            self._refuse(message)
+        refused = worker_pb2.Refused(sequence=message.sequence, reason=reason)
+        self._outgoing.put(worker_pb2.SessionResponse(refused=refused))
+        self._is_over(message, reason)
 
     def _decide(self, message: Durable, ends: bool, decision: event_pb2.Decision) -> None:
         if ends:
@@ -245,10 +256,10 @@ class WorkerSession:
         )
         self._outgoing.put(worker_pb2.SessionResponse(decision=answer))
 
-    def _refuse(self, message: Durable) -> None:
+    def _is_over(self, message: Durable, why: str = "the lease is over") -> None:
         """Answer a message whose lease is over: it is final, and the process has no right to run."""
         if not isinstance(message, worker_pb2.Exited):
-            cancel = worker_pb2.Cancel(lease=message.lease, reason="the lease is over")
+            cancel = worker_pb2.Cancel(lease=message.lease, reason=why)
             self._outgoing.put(worker_pb2.SessionResponse(cancel=cancel))
         self._outgoing.acknowledge(message.sequence)
 
@@ -274,7 +285,12 @@ class WorkerSession:
         while True:
             await self._beat.wait()
             self._beat.clear()
-            beat = Beat(worker_id=self.worker_id, session=self._number, trouble=self._trouble)
+            beat = Beat(
+                worker_id=self.worker_id,
+                session=self._number,
+                trouble=self._trouble,
+                set_aside=self._set_aside,
+            )
             try:
                 noted = await self._heartbeats.note(beat)
             except DatabaseUnavailableError:
@@ -333,6 +349,11 @@ class WorkerSession:
 
 class SupersededError(Exception):
     """A newer session of the same worker took over."""
+
+
+def _told(text: str) -> str:
+    """What a worker says for people, as far as it is kept."""
+    return text[:MAX_TROUBLE].replace("\x00", "\ufffd")
 
 
 def _arrival(message: Durable, number: int) -> ReportArrived | RestoredArrived | ExitedArrived:

@@ -149,7 +149,11 @@ class StudyRunner:
                 for waiting in batch:
                     await self._run_batch([waiting])
                 return
-            failure = InternalError(f"the scheduler failed on this: {type(error).__name__}: {error}")
+            failure: HeadraceError = InternalError(
+                f"the scheduler failed on this: {type(error).__name__}: {error}"
+            )
+            if is_conflict(error):  # bad luck, and nothing wrong with the arrival
+                failure = DatabaseUnavailableError("the database did not take the step")
             _answer(batch[0], Settled(outcome=failure))
             return
         self._committed(self.study_id, result)

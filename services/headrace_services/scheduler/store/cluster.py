@@ -67,6 +67,7 @@ class WorkerView:
     version: str
     last_seen: datetime
     trouble: str
+    set_aside: str
     slots: list[SlotView] = field(default_factory=list)
     cpus: int = 0
     kept: KeptView | None = None
@@ -85,6 +86,7 @@ async def workers_after(conn: AsyncConnection, *, name: str, limit: int) -> list
             version=row.version,
             last_seen=row.last_seen,
             trouble=row.trouble,
+            set_aside=row.set_aside,
             cpus=row.cpus,
             kept=kept.get(row.id),
         )

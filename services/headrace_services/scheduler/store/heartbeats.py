@@ -23,6 +23,8 @@ class Beat:
     """False when the stream has ended; the worker's leases go on until they expire."""
     trouble: str = ""
     """What the worker says of its own trouble; empty where all is well."""
+    set_aside: str = ""
+    """What the worker says of the refused messages that it keeps; empty where there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,13 @@ async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> di
     ids = [beat.worker_id for beat in noted]
     async with pipeline(conn) as sent:
         said = [
-            {"g_worker": b.worker_id, "g_session": b.session, "connected": b.connected, "trouble": b.trouble}
+            {
+                "g_worker": b.worker_id,
+                "g_session": b.session,
+                "connected": b.connected,
+                "trouble": b.trouble,
+                "set_aside": b.set_aside,
+            }
             for b in noted
         ]
         heard = sent.run(_NOTE, said, ttl_s=ttl_s)
@@ -74,6 +82,7 @@ _said = given(
         "g_session": _w.c.session,
         "connected": _w.c.connected,
         "trouble": _w.c.trouble,
+        "set_aside": _w.c.set_aside,
     }
 )
 _until = now + bindparam("ttl_s", type_=Float) * text("interval '1 second'")
@@ -83,6 +92,8 @@ _NOTE = compiled(
     .values(
         connected=_said.c.connected,
         trouble=_said.c.trouble,
+        # The end of a stream says nothing of them: they are there while the worker is away too.
+        set_aside=case((_said.c.connected, _said.c.set_aside), else_=_w.c.set_aside),
         last_seen=case((_said.c.connected, now), else_=_w.c.last_seen),
         expires_at=case((_said.c.connected, _until), else_=_w.c.expires_at),
     )

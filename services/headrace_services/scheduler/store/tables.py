@@ -122,6 +122,8 @@ worker = Table(
     Column("incarnation", Text, nullable=False),
     # What keeps it from its work now, in its own words.
     Column("trouble", Text, nullable=False, server_default=""),
+    # Which refused messages it keeps, in its own words.
+    Column("set_aside", Text, nullable=False, server_default=""),
     # Counts the streams; only the newest one speaks for the worker.
     Column("session", BigInteger, nullable=False, server_default="0"),
     Column("connected", Boolean, nullable=False, server_default="false"),

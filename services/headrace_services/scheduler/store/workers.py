@@ -1,17 +1,31 @@
 """Workers: who is connected, what they hold, and who has not been heard of. Times are the database's own."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from sqlalchemy import and_, delete, exists, func, or_, select, text, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import (
+    BigInteger,
+    Float,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec import StudySpec
 from headrace_services.scheduler.lifecycle import State, StudyState
 from headrace_services.scheduler.records import Lease, Trial
 from headrace_services.scheduler.store import rows, tables
+from headrace_services.scheduler.store.pipeline import given
 
 CHANNEL = "headrace_worker"
 """Notifies the replica that holds a worker's stream that the worker's leases changed elsewhere."""
@@ -85,37 +99,48 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
     )
     worker_id, session = (await conn.execute(query.returning(w.c.id, w.c.session))).one()
     await conn.execute(update(s).where(s.c.worker_id == worker_id).values(present=False))
-    cores = greeting.cpus / len(greeting.devices) if greeting.devices else 0.0
-    for device in greeting.devices:
-        described: dict[str, Any] = {
-            "kind": device.kind,
-            "model": device.model,
-            "memory_bytes": device.memory_bytes,
-            "uuid": device.uuid,
-            "cores": cores,
-            "present": True,
-        }
-        slot = insert(s).values(worker_id=worker_id, index=device.index, **described)
-        await conn.execute(
-            slot.on_conflict_do_update(index_elements=[s.c.worker_id, s.c.index], set_=described)
-        )
+    if greeting.devices:
+        cores = greeting.cpus / len(greeting.devices)
+        described = [asdict(device) for device in greeting.devices]
+        await conn.execute(_OFFER, {"rows": described, "of_worker": worker_id, "cores_each": cores})
     unused = (s.c.lease_id.is_(None), s.c.shared_milli == 0)
     await conn.execute(delete(s).where(s.c.worker_id == worker_id, ~s.c.present, *unused))
     return int(worker_id), int(session)
 
 
+def _offering() -> Insert:
+    """Write down all of a worker's slots at once; one that is known is described anew."""
+    s = tables.slot
+    names = [field.name for field in fields(Device)]
+    new = given({name: s.c[name] for name in names})
+    computed = {
+        "worker_id": bindparam("of_worker", type_=BigInteger),
+        "cores": bindparam("cores_each", type_=Float),
+        "present": literal(True),
+    }
+    query = insert(s).from_select(
+        [*names, *computed], select(*(new.c[name] for name in names), *computed.values())
+    )
+    changed = {name: query.excluded[name] for name in (*names, "cores", "present") if name != "index"}
+    return query.on_conflict_do_update(index_elements=[s.c.worker_id, s.c.index], set_=changed)
+
+
+_OFFER = _offering()
+
+
 async def held_leases(conn: AsyncConnection, worker_id: int) -> list[HeldLease]:
     """The worker's live leases with their trials, in the order of their placement."""
     le, t = tables.lease, tables.trial
-    query = select(le).where(le.c.worker_id == worker_id, le.c.live).order_by(le.c.grant_time, le.c.id)
-    leases = [rows.lease(row) for row in await conn.execute(query)]
-    found = []
-    for lease in leases:
-        trial = (
-            await conn.execute(select(t).where(t.c.study_id == lease.study_id, t.c.number == lease.number))
-        ).one()
-        found.append(HeldLease(lease=lease, trial=rows.trial(trial)))
-    return found
+    mine = (le.c.worker_id == worker_id, le.c.live)
+    order = (le.c.grant_time, le.c.id)
+    leases = [rows.lease(row) for row in await conn.execute(select(le).where(*mine).order_by(*order))]
+    if not leases:
+        return []
+    theirs = select(t).join(le, and_(t.c.study_id == le.c.study_id, t.c.number == le.c.number)).where(*mine)
+    trials = {(row.study_id, row.number): rows.trial(row) for row in await conn.execute(theirs)}
+    # A lease that ended between the two reads is not held any more.
+    held = [(lease, trials.get((lease.study_id, lease.number))) for lease in leases]
+    return [HeldLease(lease=lease, trial=trial) for lease, trial in held if trial is not None]
 
 
 async def study_by_name(conn: AsyncConnection, name: str) -> StudyInfo | None:

@@ -1,0 +1,22 @@
+"""Why a worker's message is refused, in words for the user: what is wrong with it, and whose doing it is. Pure."""
+
+from headrace.errors import HeadraceError, InternalError, InvalidFieldError
+from headrace.v1 import worker_pb2
+
+MAX_REASON = 2000
+
+Durable = worker_pb2.Report | worker_pb2.Restored | worker_pb2.Exited
+
+
+def reason(message: Durable, error: Exception) -> str:
+    """What ended the lease of a message. Only a field out of bounds is its trial's own doing."""
+    match error:
+        case InvalidFieldError():
+            why = "; ".join(map(str, error.violations))
+        case HeadraceError() if not isinstance(error, InternalError):
+            why = str(error)
+        case _:
+            what = error.message if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
+            why = f"this is a defect of Headrace and not of the trial: {what}"
+    text = f"the scheduler could not take a {type(message).__name__.lower()} of it: {why}"
+    return text[:MAX_REASON].replace("\x00", "\ufffd")
