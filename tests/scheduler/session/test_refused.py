@@ -17,7 +17,7 @@ from headrace_services.scheduler.store import cluster
 BAD_REPORTS = {
     "train_time": {"train_time": Duration(seconds=10**17)},
     "step": {"step": 2**63 - 1},
-    "metrics": {"metrics": {f"m{n}": 1.0 for n in range(60_000)}},
+    "metrics": {"metrics": {f"m{n}": 1.0 for n in range(1001)}},
     "checkpoint": {"checkpoint": {"uri": "file:///a\0b", "step": 1}},
 }
 

@@ -9,7 +9,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from headrace import bounds
-from headrace.errors import DatabaseUnavailableError, DrainingError, HeadraceError, StudyNotFoundError
+from headrace.errors import (
+    DatabaseUnavailableError,
+    DrainingError,
+    HeadraceError,
+    InvalidFieldError,
+    StudyNotFoundError,
+)
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_services.scheduler.arrivals import (
     Accepted,
@@ -204,7 +210,11 @@ class WorkerSession:
         except DatabaseUnavailableError:
             raise  # it will pass: the worker sends the message again, in another session
         except Exception as error:
-            log.exception("could not take %s of worker '%s'", type(message).__name__, self._name)
+            kind = type(message).__name__
+            if isinstance(error, InvalidFieldError):
+                log.warning("%s of worker '%s' is out of bounds: %s", kind, self._name, error)
+            else:
+                log.exception("could not take %s of worker '%s'", kind, self._name)
             await self._refuse(study_id, number, message, refusals.reason(message, error))
             return
         finally:
