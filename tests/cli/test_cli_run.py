@@ -212,14 +212,19 @@ def test_a_run_waits_as_long_as_it_was_told(
 
 
 @pytest.mark.parametrize(
-    "options", [["--local", "--detach"], ["--slots", "2"], ["--local", "--address", "127.0.0.1:1"]]
+    ("options", "said"),
+    [
+        (["--local", "--detach"], "error: --local and --detach cannot be combined: the service ends"),
+        (["--slots", "2"], "error: --slots needs --local."),
+        (["--local", "--address", "127.0.0.1:1"], "error: --local and --address cannot be combined: --local"),
+    ],
 )
 def test_options_that_exclude_each_other(
-    fake: FakeStudyService, invoke: Invoke, study_file: Path, options: list[str]
+    fake: FakeStudyService, invoke: Invoke, study_file: Path, options: list[str], said: str
 ) -> None:
     result = invoke("run", str(study_file), *options)
     assert result.code == 2
-    assert result.err.startswith("error: ")
+    assert result.err.startswith(said)
 
 
 def test_a_study_without_a_program_is_not_for_workers(
@@ -251,4 +256,4 @@ def test_the_live_view_says_that_it_tries_again(fake: FakeStudyService, study_fi
         while not fake.requests["WatchStudy"] and time.monotonic() < deadline:  # the picture is there before
             threading.Event().wait(0.05)
         fake.stop()
-        screen.read_until("Trying to connect again")
+        screen.read_until("The connection is lost; trying again")

@@ -96,6 +96,7 @@ def test_no_estimate_without_ground(script: Script) -> None:
 def test_a_broken_connection_is_shown_until_the_next_update(script: Script) -> None:
     picture = picture_of(script, 0, 30)
     picture.lose(UnreachableError("No Headrace scheduler answers at 10.0.0.1:7440."))
-    assert "Trying to connect again. No Headrace scheduler answers at 10.0.0.1:7440." in text_of(picture, 120)
+    lost = "The connection is lost; trying again. No Headrace scheduler answers at 10.0.0.1:7440."
+    assert lost in text_of(picture, 120)
     picture.update(Update(events=(), study=picture.study))
-    assert "Trying" not in text_of(picture, 120)
+    assert "trying again" not in text_of(picture, 120)

@@ -18,7 +18,7 @@ def worker(
         str | None,
         typer.Option(
             metavar="HOST:PORT[,HOST:PORT…]",
-            help="The schedulers, any of which may answer. Default: HEADRACE_ADDRESS, else the one of `headrace up`.",
+            help="The schedulers: any of them will do. Default: HEADRACE_ADDRESS, else the one of `headrace up`.",
         ),
     ] = None,
     name: Annotated[
@@ -52,7 +52,10 @@ def worker(
     ] = 0,
     label: Annotated[
         list[str] | None,
-        typer.Option(metavar=_LABEL, help="A label that a study's resources may ask for; may be repeated."),
+        typer.Option(
+            metavar=_LABEL,
+            help="A label that a study's resources may ask for. Give it again for a further label.",
+        ),
     ] = None,
     tls_ca: Annotated[
         Path | None,
@@ -67,8 +70,8 @@ def worker(
     prestart: Annotated[
         bool,
         typer.Option(
-            help="While a trial of a Python callable runs, import the program once more in a process that stands by "
-            "for the slot's next trial, which then starts at once."
+            help="While a trial of a Python callable runs, import its module in a further process for the slot's next "
+            "trial, which then starts at once."
         ),
     ] = True,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,

@@ -260,7 +260,7 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         None,
         _CODE.DEADLINE_EXCEEDED,
         DeadlineError,
-        "Try again: a repeated request is answered once.",
+        "Try again: a request that arrives twice is carried out once.",
         retryable=True,
     ),
     _entry(None, _CODE.CANCELLED, CallCancelledError, "Call again if the answer is still wanted."),

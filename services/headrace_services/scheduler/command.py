@@ -16,9 +16,12 @@ def scheduler(
         typer.Option(envvar="HEADRACE_DATABASE_URL", help="postgresql://user:password@host:5432/name"),
     ],
     listen: Annotated[
-        str, typer.Option(help="HOST:PORT to serve on; port 0 takes a free one.")
+        str, typer.Option(help="HOST:PORT to listen on. Port 0: any free one.")
     ] = "127.0.0.1:7440",
-    insecure: Annotated[bool, typer.Option("--insecure", help="Serve other machines without TLS.")] = False,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Listen on other than this machine's own addresses without TLS."),
+    ] = False,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate chain.", exists=True)] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM private key.", exists=True)] = None,
     heartbeat_interval: Annotated[
@@ -27,11 +30,14 @@ def scheduler(
     lease_ttl: Annotated[
         float, typer.Option(min=0.1, help="Seconds of silence after which a worker loses its trials.")
     ] = 15.0,
-    drain_grace: Annotated[float, typer.Option(min=0, help="Seconds to finish in when told to stop.")] = 10.0,
+    drain_grace: Annotated[
+        float, typer.Option(min=0, help="Seconds to finish calls in when it is stopped.")
+    ] = 10.0,
     stream_age: Annotated[
         float,
         typer.Option(
-            min=1, help="Seconds after which a worker is asked to connect anew, to spread over the replicas."
+            min=1,
+            help="Seconds after which a worker is asked to reconnect, so that workers spread over the replicas.",
         ),
     ] = 900.0,
     sampler_processes: Annotated[

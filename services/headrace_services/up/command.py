@@ -68,7 +68,7 @@ def up(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Your own Postgres (postgresql://USER@HOST/DATABASE) instead of the one that comes along.",
+            help="Your own Postgres (postgresql://USER@HOST/DATABASE) instead of the built-in one.",
         ),
     ] = None,
     store: Annotated[
@@ -82,7 +82,7 @@ def up(
         bool, typer.Option("--worker/--no-worker", help="Run a worker on this machine.")
     ] = True,
     heartbeat_interval: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="How often workers say that they live.")
+        float | None, typer.Option(metavar="SECONDS", help="How often workers send a heartbeat.")
     ] = None,
     lease_ttl: Annotated[
         float | None,

@@ -37,11 +37,11 @@ class Notices:
 
     def stopping(self, signal_name: str) -> None:
         """Says that a signal came and what happens now."""
-        self._console.print(f"\n{signal_name}: stopping; once more kills.")
+        self._console.print(f"\n{signal_name}: stopping. A second one kills.")
 
     def killing(self) -> None:
         """Says that the second signal came."""
-        self._console.print("Killing what is left.")
+        self._console.print("Killing what still runs.")
 
     def stopped(self, home: Path) -> None:
         """Says that nothing runs any more."""

@@ -87,7 +87,7 @@ class EmbeddedPostgres:
         version = pgwheel.version(self.data_dir)
         if version != pgwheel.VERSION:
             raise HeadraceError(
-                f"the data folder {self.data_dir} is of Postgres {version}, the installed server is of "
+                f"the data folder {self.data_dir} was written by Postgres {version}, the installed server is "
                 f"{pgwheel.VERSION}",
                 remedy="Move it with pg_upgrade, or give another --home.",
             )

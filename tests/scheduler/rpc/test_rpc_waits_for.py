@@ -92,7 +92,7 @@ async def test_a_share_of_a_gpu_is_told(site: RpcSite, engine: AsyncEngine) -> N
 @pytest.mark.parametrize(
     ("changes", "waits_for"),
     [
-        ({"max_parallel": 1}, "another of its study's trials to leave: 1 may run at once (max_parallel)"),
+        ({"max_parallel": 1}, "a running trial of its study to leave: at most 1 run at once (max_parallel)"),
         ({"template": None, "resources": {}}, "the next ask"),
     ],
 )
@@ -115,7 +115,7 @@ async def test_it_waits_for_people(site: RpcSite, engine: AsyncEngine) -> None:
         await study.trial(1).pause()
         await study.pause()
         _, held, waits = await trials(study)
-        assert held.waits_for == "somebody to resume it: it was paused by hand"
+        assert held.waits_for == "a user to resume it"
         assert waits.waits_for == "the study to be resumed"
 
 

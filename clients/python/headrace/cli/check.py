@@ -41,7 +41,11 @@ def check(
     ] = None,
     param: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A parameter's value; may be repeated.", show_default=False),
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="A parameter's value. Give it again for a further parameter.",
+            show_default=False,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -10,7 +10,7 @@ from headrace.client.model import Holder, Slot, SlotReservation, StudyShare, Wor
 
 
 def cluster(context: typer.Context, as_json: AsJson = False) -> None:
-    """Show who holds which slots, what is kept for whom, and each study's share.
+    """Show which trial holds which slots, which slots are kept for a trial, and each study's share of the cluster.
 
     [bold]Examples[/bold]
 
@@ -74,9 +74,11 @@ def _note(holder: Holder) -> str:
 
 
 def _kept(worker: str, kept: SlotReservation) -> str:
-    plural = wording.plural(kept.slots, "slot")
-    ready = "" if kept.ready is None else f", free about {kept.ready.astimezone():%H:%M:%S}"
-    return f"{plural} of {worker} are kept for {kept.trial}{ready}; others run there only what ends before."
+    slots = wording.plural(kept.slots, "slot")
+    ready = "" if kept.ready is None else f", which can start at about {kept.ready.astimezone():%H:%M:%S}"
+    return (
+        f"{worker} keeps {slots} for trial {kept.trial}{ready}. Until then only shorter trials start there."
+    )
 
 
 def _share_row(share: StudyShare) -> list[Cell]:

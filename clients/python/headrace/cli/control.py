@@ -14,7 +14,7 @@ OptionalTrial = Annotated[
     int | None,
     typer.Argument(metavar="[TRIAL]", min=0, help="One trial only, by its number.", show_default=False),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def pause(context: typer.Context, study: StudyArgument, trial: OptionalTrial = None) -> None:
@@ -55,7 +55,7 @@ def stop(
     context: typer.Context,
     study: StudyArgument,
     trial: OptionalTrial = None,
-    reason: Annotated[str, typer.Option(help="For the record.", show_default=False)] = "",
+    reason: Annotated[str, typer.Option(help="Why; it is kept with the study.", show_default=False)] = "",
     yes: Yes = False,
 ) -> None:
     """Stop a study with all its trials, or one trial, for good. Asks first on a terminal.

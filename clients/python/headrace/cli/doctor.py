@@ -162,7 +162,12 @@ def _gpus() -> Finding:
     try:
         import pynvml
     except ImportError:
-        return Finding(Level.WARN, "GPUs", "cannot be looked for", "pip install 'headrace[worker]'")
+        return Finding(
+            Level.WARN,
+            "GPUs",
+            "not checked: the package nvidia-ml-py is missing",
+            "pip install 'headrace[worker]'",
+        )
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:

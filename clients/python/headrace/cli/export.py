@@ -33,13 +33,13 @@ def export(
         typer.Option("-o", "--output", metavar="FILE", help="Where. Default: stdout.", show_default=False),
     ] = None,
     reports: Annotated[
-        bool, typer.Option("--reports", help="One row a report instead of one a trial.")
+        bool, typer.Option("--reports", help="One row per report instead of one per trial.")
     ] = False,
 ) -> None:
     """Write a study's trials (or every report) as CSV or JSON.
 
-    A trial's row has its state, values, times and one column `param.NAME` a parameter; a report's row one column
-    `metric.NAME` a metric. In CSV a value that does not exist is empty; in JSON it is null.
+    A trial's row has its state, values, times and a column `param.NAME` for each parameter. A report's row has a
+    column `metric.NAME` for each metric. A value that does not exist is empty in CSV and null in JSON.
 
     [bold]Examples[/bold]
 

@@ -46,7 +46,7 @@ def follow(
         return _live(study.watch(after, on_break=picture.lose), picture, output)
 
     def tell(error: HeadraceError) -> None:
-        output.note(f"Trying to connect again. {error.message}")
+        output.note(f"The connection is lost; trying again. {error.message}")
 
     updates = study.watch(after, on_break=tell)
     return _json(updates, now, output) if mode is Mode.JSON else _lines(updates, now, output)

@@ -23,8 +23,8 @@ def lineage(
 ) -> None:
     """Show where a trial's state comes from: which trial trained it over which steps, and with which parameters.
 
-    In population-based training that is the schedule which was discovered; elsewhere every trial has trained all of
-    its steps itself.
+    In population-based training this is the schedule that was found. With any other policy a trial trains all of its
+    steps itself.
 
     [bold]Examples[/bold]
 
@@ -37,7 +37,10 @@ def lineage(
         handle = client.study(study)
         best = handle.best() if trial is None else handle.trial(trial).info()
         if best is None:
-            raise HeadraceError(f"no trial of study '{study}' has a value yet", remedy="Try again later.")
+            raise HeadraceError(
+                f"no trial of study '{study}' has a value yet",
+                remedy="Wait for the first report, then try again.",
+            )
         stretches = schedule({info.number: info for info in handle.trials()}, best.number)
         space = list(handle.status().spec.space)
     if as_json:

@@ -50,10 +50,15 @@ def trials(
     study: StudyArgument,
     state: Annotated[
         list[Shown] | None,
-        typer.Option(help="Only trials in this state; may be repeated.", show_default=False),
+        typer.Option(
+            help="Only trials in this state. Give it again for a further state.", show_default=False
+        ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="Only the best so many.", show_default=False)
+        int | None,
+        typer.Option(
+            "--limit", "-n", min=1, help="How many to list, the best first. Default: all.", show_default=False
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -88,7 +88,7 @@ class Picture:
             lines.append(Text())
             lines += [line for event in list(self._last)[-events:] for line in _event_lines(event, width)]
         if self._trouble is not None:
-            trouble = Text(f"Trying to connect again. {self._trouble}", style="yellow")
+            trouble = Text(f"The connection is lost; trying again. {self._trouble}", style="yellow")
             lines += [Text(), *_folded(trouble, width)]
         return [*lines, Text(), *_folded(Text(self._leaving, style="dim"), width)]
 

@@ -89,7 +89,7 @@ def _wait_ready(child: "subprocess.Popen[bytes]", home: Path, log_path: Path, be
             return address
         code = child.poll()
         if code is not None:
-            raise CommandError(_why_not(log_path, code), remedy=f"The whole story is in {log_path}.")
+            raise CommandError(_why_not(log_path, code), remedy=f"The full log is {log_path}.")
         time.sleep(_POLL_S)
     raise CommandError(
         f"The service was not ready after {READY_TIMEOUT_S:g} s.", remedy=f"Its log is {log_path}."

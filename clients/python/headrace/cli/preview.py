@@ -29,7 +29,7 @@ def preview(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a study's rungs, trial counts and steps against running every trial to the end.
+    """Show how many trials and steps a study takes at each rung, beside running every trial to the end.
 
     [bold]Examples[/bold]
 
@@ -50,7 +50,10 @@ def preview(
     _show_rungs(plan, output)
     output.line()
     saved = wording.percent(plan.steps_run_all - plan.steps, plan.steps_run_all)
-    output.line(f"Steps: about {plan.steps} of the {plan.steps_run_all} of run-all ({saved} saved).")
+    output.line(
+        f"Steps: about {plan.steps} of the {plan.steps_run_all} that running every trial to the end takes "
+        f"({saved} saved)."
+    )
     if plan.wall_time_s is not None:
         output.line(
             f"Time: about {wording.duration(plan.wall_time_s)} on {wording.plural(plan.slots, 'slot')}"

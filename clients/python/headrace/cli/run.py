@@ -49,11 +49,14 @@ def run(
     file: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The study file.", show_default=False)],
     name: Annotated[
         str | None,
-        typer.Option(help="Name the study this instead of what the file says.", show_default=False),
+        typer.Option(help="The study's name, instead of the one in the file.", show_default=False),
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start the study and return.")] = False,
     local: Annotated[
-        bool, typer.Option("--local", help="Start a service of its own, and stop it at the end.")
+        bool,
+        typer.Option(
+            "--local", help="Start a scheduler and a worker for this run, and stop them at its end."
+        ),
     ] = False,
     slots: Annotated[
         int | None,
@@ -67,7 +70,10 @@ def run(
     ] = None,
     report: ReportOption = None,
     no_preflight: Annotated[
-        bool, typer.Option("--no-preflight", help="Do not import the callable first.")
+        bool,
+        typer.Option(
+            "--no-preflight", help="Do not check first whether the training function can be imported."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -147,20 +153,20 @@ def _check_options(
 ) -> None:
     if local and detach:
         raise CommandError(
-            "--local and --detach exclude each other: the service ends with this command.",
+            "--local and --detach cannot be combined: the service ends with this command.",
             remedy="Start `headrace up` in another window and leave --local out.",
             code=USAGE,
         )
     if local and session.address:
         raise CommandError(
-            "--local and --address exclude each other: --local starts a scheduler of its own.",
+            "--local and --address cannot be combined: --local starts a scheduler of its own.",
             remedy="Leave one of them out.",
             code=USAGE,
         )
     if not local and (slots is not None or home is not None):
         option = "--slots" if slots is not None else "--home"
         raise CommandError(
-            f"{option} has no meaning without --local.",
+            f"{option} needs --local.",
             remedy="Add --local, or give the option to `headrace up`.",
             code=USAGE,
         )

@@ -75,7 +75,7 @@ def render(data: StudyData) -> str:
     sections = [
         _section(
             "Learning curves",
-            "One line a trial; dotted vertical lines are the rungs. Point at a line to see the trial and why it ended.",
+            "One line per trial. Dotted vertical lines are rungs. Point at a line to see the trial and why it ended.",
             _figure(learning_curves(data), "curves"),
         ),
         *_fronts(data),
@@ -89,8 +89,8 @@ def render(data: StudyData) -> str:
         ),
         _section(
             "Trials on slots",
-            "One row a slot, one bar a stay of a trial (by number); a black tick is a pause, after which the slot "
-            "went on to another trial.",
+            "One row per slot. A bar is a trial (by number) while it holds the slot. A black tick is a pause, after "
+            "which the slot goes to another trial.",
             _figure(schedule, "gantt") if schedule else "<p>No trial was placed on a worker.</p>",
         ),
         _section(
@@ -115,9 +115,11 @@ def _fronts(data: StudyData) -> list[str]:
     ]
     if not figures:
         return []
-    what = "One point a trial, by its last report. No other trial beats those on the Pareto front in every objective."
+    what = "One point per trial, by its last report. No other trial beats those on the Pareto front in every objective."
     if len(figures) > 1:
-        what += " Each pair of objectives has a figure; what looks beaten in one is not in another."
+        what += (
+            " Each pair of objectives has a figure: a trial that is beaten in one may be ahead in another."
+        )
     return [_section("Pareto front", what, "".join(figures))]
 
 
@@ -127,9 +129,7 @@ def _about_parallel(data: StudyData) -> str:
         if data.outcome.several
         else "its best value so far; trials that were stopped early had fewer steps"
     )
-    return (
-        f"One line a trial, darker for a better {data.metric} ({value}). Drag along an axis to select trials."
-    )
+    return f"One line per trial, darker for a better {data.metric} ({value}). Drag along an axis to select trials."
 
 
 def _lineage(data: StudyData) -> list[str]:
@@ -137,8 +137,8 @@ def _lineage(data: StudyData) -> list[str]:
     if figure is None:
         return []
     what = (
-        "Who copied whom, and what it was changed to. The thick line is the schedule that the best trial's state was "
-        "trained with, from the first step to the last, by whichever trials it came from."
+        "Which trial copied which, and the parameters that it went on with. The thick line is the best schedule: the "
+        "parameters that the best trial's state was trained with, in whichever trial, from the first step to the last."
     )
     return [_section("Lineage", what, _figure(figure, "lineage", zoom=False))]
 

@@ -18,7 +18,7 @@ async def waits_for(conn: AsyncConnection, study: Study, trials: Iterable[Trial]
     which results it waits for.
     """
     off = [trial for trial in trials if trial.state in (State.PENDING, State.PAUSED)]
-    found = {trial.number: "somebody to resume it: it was paused by hand" for trial in off if trial.held}
+    found = {trial.number: "a user to resume it" for trial in off if trial.held}
     rest = [trial for trial in off if trial.runnable]
     if rest and (reason := await _of_the_study(conn, study)):
         return found | {trial.number: reason for trial in rest}
@@ -39,5 +39,5 @@ async def _of_the_study(conn: AsyncConnection, study: Study) -> str:
     if study.spec.template is None:
         return "the next ask"
     if 0 < study.spec.max_parallel <= await step_reads.live_count(conn, study.id):
-        return f"another of its study's trials to leave: {study.spec.max_parallel} may run at once (max_parallel)"
+        return f"a running trial of its study to leave: at most {study.spec.max_parallel} run at once (max_parallel)"
     return ""

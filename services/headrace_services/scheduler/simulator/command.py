@@ -29,7 +29,7 @@ def simulate(
         str | None,
         typer.Option(
             metavar="NAME:WORKERS[xSLOTS][@SPEED],…",
-            help="Machines of several types instead, as in h100:2x8@2.5,a100:4x8; speed 1 is the curves' own.",
+            help="Machines of several types, as in h100:2x8@2.5,a100:4x8. Speed 1 is that of the curves.",
             rich_help_panel=CLUSTER,
             show_default=False,
         ),
@@ -99,7 +99,7 @@ def simulate(
         str | None,
         typer.Option(
             metavar="SETTING=VALUE,…",
-            help="The policy (the one of --compare, else the study's) with other values of a setting: eta=2,3,4,8.",
+            help="One policy (of --compare, else the study's) with several values of a setting: eta=2,3,4,8.",
             rich_help_panel=SEVERAL,
             show_default=False,
         ),
@@ -143,15 +143,15 @@ def simulate(
         Path | None,
         typer.Option(
             metavar="FILE.svg|FILE.html",
-            help="Draw it: Gantt and rungs of one simulation, or cost against risk of several.",
+            help="Draw one simulation (slots over time, rungs), or cost against risk over several seeds.",
             show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a study on a virtual cluster with the scheduler's own code: compute, time, winner and regret against run-all.
+    """Run a study on a virtual cluster, and compare it with running every trial to its end.
 
-    Policy, placement, pauses and explanations are those of the service; only time, machines and training are simulated.
+    Policy, placement, pauses and explanations are the scheduler's own code. Time, machines and training are simulated.
     Values come from a synthetic model, or from runs that you recorded (see docs/reference/curve-file.md).
 
     [bold]Examples[/bold]

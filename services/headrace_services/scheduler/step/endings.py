@@ -56,7 +56,7 @@ def exited(state: StepState, arrival: ExitedArrived) -> Outcome:
         case "FAILED":
             _failed(state, state.trials[number], lease, arrival.error or "its program failed")
         case "RELEASED":  # let go of by its holder: nothing points to its program
-            _interrupt(state, state.trials[number], arrival.error or "its holder let go of it")
+            _interrupt(state, state.trials[number], arrival.error or "its client or worker gave it back")
         case _:
             _lost(state, state.trials[number], arrival.error or "its process was lost")
     return Accepted()

@@ -197,8 +197,8 @@ def _launch(state: StepState, trial: Trial, placement: Placement | None) -> None
 
 def _told(placement: Placement) -> str:
     if placement.rule == "spare":
-        return f"{len(placement.slots)} slots, for nothing else waits"
-    return "on slots that are kept for another trial, for it will be done before that one can start"
+        return f"on {len(placement.slots)} slots, as no other trial waits"
+    return "on slots that are kept for another trial: it ends before that one can start"
 
 
 def is_complete(state: StepState) -> bool:

@@ -216,7 +216,7 @@ def _judge(state: StepState, entry: RungEntry, lease: Lease) -> Decision:
 def _leave(state: StepState, number: int, why: str, *, milestone: int | None) -> Decision:
     """Take a trial off its worker, to be continued up to `milestone`, or when it is promoted."""
     if state.trials[number].checkpoint is None:
-        why = f"{why}; it saved no checkpoint, so it will start from nothing when it is continued"
+        why = f"{why}; it saved no checkpoint, so it starts again from step 0 when it goes on"
         state.move(number, Action.VACATE, detail=why, milestone=milestone)
     else:
         state.move(number, Action.PAUSE, detail=why, milestone=milestone)
