@@ -14,7 +14,7 @@ from headrace import AsyncClient, Client
 from headrace.client import Action, connection
 from headrace.client.asking import Asking
 from headrace.client.model import Lease, TrialRef
-from headrace.errors import HeadraceError, LeaseStaleError
+from headrace.errors import HeadraceError, InvalidFieldError, LeaseStaleError
 from headrace.v1 import event_pb2, study_pb2, trial_pb2
 
 NOTHING = study_pb2.SuggestTrialResponse()
@@ -85,6 +85,31 @@ def test_a_metric_that_is_no_number_is_refused_here(
     assert trial is not None
     with pytest.raises(HeadraceError, match="val_loss"):
         trial.report(3, val_loss="low")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("step", "metrics", "field", "message"),
+    [
+        (3, {"val_loss": "low"}, "metrics.val_loss", "is 'low' of type str"),
+        (3, {"val_loss": {"mean": 1.0}}, "metrics.val_loss", "is a dict"),
+        (3, 0.5, "metrics", "report() got 0.5 without a name"),
+        (1.5, {"val_loss": 1.0}, "step", "is not a number of steps"),
+        (-1, {"val_loss": 1.0}, "step", "is not a number of steps"),
+        (1 << 63, {"val_loss": 1.0}, "step", "is not a number of steps"),
+    ],
+)
+def test_a_report_that_makes_no_sense_is_refused_here(
+    client: Client, fake: FakeStudyService, script: Script, step: Any, metrics: Any, field: str, message: str
+) -> None:
+    fake.add(script)
+    fake.suggestions.append(suggestion(script, 5))
+    trial = client.study("digits").ask()
+    assert trial is not None
+    with pytest.raises(InvalidFieldError) as refused:
+        trial.report(step, metrics)
+    (violation,) = refused.value.violations
+    assert (violation.field, violation.message) == (field, message)
+    assert not fake.requests["ReportTrial"]
 
 
 def test_a_loop_over_all_trials_asks_with_the_end_of_the_last_one(

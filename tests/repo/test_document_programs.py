@@ -44,6 +44,12 @@ def test_the_training_function_of_the_how_to_resumes_exactly(tmp_path: Path) -> 
     run("-m", "headrace.cli", "check", "train.py", folder=tmp_path)
 
 
-def test_a_script_that_is_no_function_runs(tmp_path: Path) -> None:
+def test_a_script_that_counts_optimizer_steps_runs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(programs("how-to/write-a-trial.md")[1])
+    said = run("train.py", folder=tmp_path)
+    assert re.findall(r"^ +(\d+) ", said, re.MULTILINE) == [str(step) for step in range(100, 901, 100)]
+
+
+def test_a_script_that_is_no_function_runs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(programs("how-to/write-a-trial.md")[2])
     run("train.py", folder=tmp_path)

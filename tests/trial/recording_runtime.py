@@ -15,6 +15,7 @@ class RecordingRuntime:
     rungs: tuple[int, ...] = (2, 4)
     decisions: dict[int, Action] = field(default_factory=dict)
     metric: str = ""
+    constraint_metrics: tuple[str, ...] = ()
     reports: list[Report] = field(default_factory=list)
     restores: int = 0
     finished: list[str] = field(default_factory=list)
@@ -24,9 +25,11 @@ class RecordingRuntime:
             trial="studies/s/trials/5",
             params={"lr": 0.1, "act": "relu"},
             max_steps=self.rungs[-1],
+            rungs=self.rungs,
             next_milestone=self.rungs[0],
             seed=3,
             metric=self.metric,
+            constraint_metrics=self.constraint_metrics,
             checkpoint_dir=self.checkpoint_dir,
         )
         saved = [report for report in self.reports if report.checkpoint_dir is not None]

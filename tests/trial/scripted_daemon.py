@@ -94,6 +94,7 @@ class Daemon(runtime_pb2_grpc.TrialRuntimeServiceServicer):
             resume_step=self.checkpoint_step,
             next_milestone=self._milestone_after(self.checkpoint_step),
             max_steps=self.rungs[-1],
+            rungs=self.rungs,
             seed=self.seed,
             metric=self.metric,
             checkpoint_dir=str(self.folder / "checkpoints"),

@@ -55,6 +55,19 @@ def test_a_wrong_command_line_is_told(
     assert message in capsys.readouterr().err
 
 
+def test_a_step_past_the_budget_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    def count(t: trial.Trial) -> None:
+        for epoch in t.steps():
+            t.report(loss=1.0, step=100 * epoch)
+
+    remedy = r"leave step= out to count turns. To count 100 steps a turn instead, give the run steps=300\."
+    with pytest.raises(ValueError, match=rf"step 100 is past the full budget of 3 steps.*{remedy}"):
+        trial.main(count, steps=3, argv=[])
+    assert table(capsys) == []
+    trial.main(count, steps=300, argv=[])
+    assert [row[0] for row in table(capsys)] == ["step", "100", "200", "300"]
+
+
 def test_a_parameter_cannot_take_an_options_name() -> None:
     with pytest.raises(ValueError, match="parameter 'steps' has the name of an option of its own"):
         trial.main(fit, defaults={"steps": 3}, argv=[])

@@ -3,6 +3,7 @@
 import errno
 import logging
 import random
+import re
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -92,6 +93,78 @@ def test_a_loop_of_another_kind_counts_reports_or_says_its_step(recording: Recor
     t.report(loss=1)
     assert [report.step for report in recording.reports] == [1, 10, 11]
     assert t.step == 11
+
+
+@pytest.mark.parametrize(
+    ("rungs", "steps", "says"),
+    [
+        ((1, 3, 9), [100], "step 100 is past the full budget of 9 steps. "),
+        ((1, 3, 9), [2], "step 2 jumps over the rung at 1. "),
+        ((1, 3, 9), [1, 2, 4], "step 4 jumps over the rung at 3. "),
+        ((1, 3, 9), [-1], "step -1 is negative. "),
+    ],
+)
+def test_a_step_past_the_budget_or_over_a_rung_is_refused_before_anything_is_stored(
+    recording: RecordingRuntime, rungs: tuple[int, ...], steps: list[int], says: str
+) -> None:
+    recording.rungs = rungs
+    t = recording.trial()
+    t.state["a"] = 1
+    for step in steps[:-1]:
+        t.report(loss=1, step=step)
+    before = sorted(recording.checkpoint_dir.glob("*")) if recording.checkpoint_dir else []
+    with pytest.raises(ValueError, match=re.escape(f"t.report(...): {says}")):
+        t.report(loss=1, step=steps[-1])
+    assert [report.step for report in recording.reports] == steps[:-1]
+    assert recording.checkpoint_dir is not None
+    assert sorted(recording.checkpoint_dir.glob("*")) == before
+    t.report(loss=1, step=1)
+    assert recording.reports[-1].step == 1, "a script that goes on may still report rightly"
+
+
+def test_a_loop_that_counts_something_else_is_told_how(recording: RecordingRuntime) -> None:
+    recording.rungs = (1, 3)
+    t = recording.trial()
+    turns = t.steps()
+    turn = next(turns)
+    with pytest.raises(ValueError, match=r"give the study `steps: 300` and `rungs: \[100, 300\]`"):
+        t.report(loss=1, step=100 * turn)
+    recording.rungs = (100, 300)
+    t = recording.trial()
+    for turn in t.steps():
+        t.report(loss=1, step=100 * turn)
+        if turn == 3:
+            break
+    t = recording.trial()
+    for step in t.steps():  # the remedy of the other kind: a turn is an optimizer step
+        if step % 100 == 0:
+            t.report(loss=1)
+    assert [report.step for report in recording.reports] == [100, 200, 300, 100, 200, 300]
+
+
+def test_a_trial_that_resumes_between_two_rungs_goes_on_to_the_next(recording: RecordingRuntime) -> None:
+    recording.rungs = (2, 8)
+    t = recording.trial()
+    t.state["a"] = 1
+    t.report(loss=1, step=2)
+    t.report(loss=1, step=5, save=True)
+    recording.trial().report(loss=1, step=8)
+    with pytest.raises(ValueError, match="step 9 is past the full budget of 8 steps"):
+        recording.trial().report(loss=1, step=9)
+
+
+@pytest.mark.parametrize(
+    ("step", "taken"), [(np.int64(2), 2), (torch.tensor(2), 2), (2.0, None), ("2", None)]
+)
+def test_a_step_is_a_whole_number(recording: RecordingRuntime, step: Any, taken: int | None) -> None:
+    t = recording.trial()
+    if taken is None:
+        with pytest.raises(TypeError, match=re.escape(f"step={step!r} is not a whole number")):
+            t.report(loss=1, step=step)
+    else:
+        t.report(loss=1, step=step)
+        assert type(recording.reports[0].step) is int
+    assert len(recording.reports) == (taken is not None)
 
 
 def test_generators_are_restored_after_the_scripts_own_seeding(recording: RecordingRuntime) -> None:
@@ -200,6 +273,91 @@ def test_other_metrics_are_refused_by_name(recording: RecordingRuntime, value: A
     with pytest.raises(TypeError, match=message):
         recording.trial().report(loss=value)
     assert recording.reports == []
+
+
+def test_metrics_come_as_a_dictionary_too(recording: RecordingRuntime) -> None:
+    t = recording.trial()
+    t.report({"val/loss": torch.tensor(0.25), "step": 3, "absent": None}, accuracy=np.float32(0.5))
+    assert recording.reports[0].metrics == {"val/loss": 0.25, "step": 3.0, "accuracy": 0.5}
+    assert recording.reports[0].step == 1
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        (0.3, "report() got 0.3 without a name; name it, as in report(loss=...)"),
+        ({1: 0.3}, "1 is no name of a metric; name each metric with a text"),
+        ({"": 0.3}, "'' is no name of a metric"),
+        ({"loss": 0.3}, "metric 'loss' stands twice, in the dictionary and by name"),
+        ({"val": {"loss": 0.3}}, "metric 'val' is a dict; give each of its values a name, such as 'val/...'"),
+    ],
+)
+def test_a_dictionary_that_holds_something_else_is_refused(
+    recording: RecordingRuntime, metrics: Any, message: str
+) -> None:
+    with pytest.raises(TypeError, match=re.escape(message)):
+        recording.trial().report(metrics, loss=1)
+    assert recording.reports == []
+
+
+def test_what_is_tracked_without_a_name_is_called_by_its_type(recording: RecordingRuntime) -> None:
+    def build() -> tuple[torch.nn.Linear, torch.optim.SGD, Any]:
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return model, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
+
+    model, optimizer, schedule = build()
+    t = recording.trial()
+    t.track(model, optimizer, schedule, count=Counter())
+    assert list(t.tracked_objects()) == ["linear", "sgd", "cosine_annealing_lr", "count"]
+    t.report(loss=1, save=True)
+    again, other, counter = build()[0], torch.nn.Sequential(), Counter()
+    t = recording.trial()
+    t.track(again, *build()[1:], count=counter)
+    assert torch.equal(again.weight, model.weight)
+    with pytest.raises(ValueError, match=re.escape("t.track(sequential=...): the checkpoint holds")):
+        t.track(other)
+
+
+@pytest.mark.parametrize(
+    ("objects", "named", "message"),
+    [
+        (
+            (Counter(), Counter()),
+            {},
+            (
+                "t.track(...) got more than one object of the type Counter, or called 'counter'; "
+                "give each a name of its own, as in t.track(counter_1=..., counter_2=...)"
+            ),
+        ),
+        ((Counter(),), {"counter": Counter()}, "or called 'counter'"),
+        (
+            ({"a": Counter()},),
+            {},
+            "t.track(...) got a dict; give each object a name, as in t.track(**objects)",
+        ),
+        (([],), {}, "t.track(list=...) got a list, which has no state_dict()"),
+    ],
+)
+def test_objects_that_cannot_be_called_by_their_type(
+    recording: RecordingRuntime, objects: Any, named: Any, message: str
+) -> None:
+    t = recording.trial()
+    with pytest.raises((ValueError, TypeError), match=re.escape(message)):
+        t.track(*objects, **named)
+    assert t.tracked_objects() == {}
+
+
+def test_the_first_report_says_which_metrics_it_lacks(
+    recording: RecordingRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    recording.metric, recording.constraint_metrics = "val/loss", ("size", "time")
+    t = recording.trial()
+    with caplog.at_level(logging.WARNING):
+        t.report(loss=1, time=2)
+        t.report(loss=1, time=2)
+    assert caplog.text.count("THIS REPORT HAS NO") == 1
+    assert "NO 'val/loss' (the study's objective), 'size' (a constraint); it has loss, time." in caplog.text
 
 
 def test_what_cannot_be_saved_is_refused_before_the_first_step(recording: RecordingRuntime) -> None:

@@ -292,6 +292,37 @@ async def test_on_a_full_disk_the_trial_waits_and_nothing_is_lost(
     assert "disk is full" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        ([28], "step 28 is past the full budget of 27 steps"),
+        ([4, 6], "step 6 jumps over the rung at 5"),
+        ([-1], "step -1 is negative"),
+    ],
+)
+async def test_a_program_without_the_library_is_refused_a_wrong_step_too(
+    site: Site, scheduler: ScriptedScheduler, steps: list[int], says: str
+) -> None:
+    """Nothing of it goes to the scheduler, which could not refuse it any more."""
+    site.start()
+    stream = await scheduler.stream()
+    command = site.program(
+        f"""
+        for sequence, step in enumerate({steps}, start=1):
+            request = runtime_pb2.ReportRequest(lease_id=lease, sequence=sequence, step=step)
+            for _ in range(2):
+                try:
+                    stub.Report(request, timeout=20)
+                except grpc.RpcError as error:
+                    print(error.code().name, error.details())
+        """
+    )
+    stream.send(assign=site.assign(command, rungs=[3, 5, 27][steps[0] > 3 :]))
+    exited = await stream.get("exited")
+    assert exited.log_tail.count(f"INVALID_ARGUMENT {says}") == 2
+    assert [report.step for report in stream.all("report")] == steps[:-1]
+
+
 @pytest.mark.parametrize("where", ["/etc", "..", ""])
 async def test_a_checkpoint_outside_its_folder_is_refused(
     site: Site, scheduler: ScriptedScheduler, where: str

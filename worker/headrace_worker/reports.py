@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
+from headrace.steps import refusal
 from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, trial_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
 from headrace_worker.checkpoints import CheckpointInvalidError, CheckpointMeta, CheckpointStore
@@ -81,6 +82,7 @@ class Reports:
         self._leave_soon = False
         self._closed = False
         self._calls = 0
+        self._reported_step = assign.resume_step
         self.next_milestone = assign.next_milestone
         self.trouble = ""
 
@@ -177,6 +179,7 @@ class Reports:
         async with self._in_order:
             if self._told_to_leave is not None:
                 return self._told_to_leave
+            self._check_step(request.step)
             name = checkpoint_name(
                 epoch=self._lease.epoch,
                 report=request.sequence,
@@ -224,11 +227,14 @@ class Reports:
             action=event_pb2.DECISION_ACTION_CONTINUE, next_milestone=self.next_milestone
         )
 
+    def _check_step(self, step: int) -> None:
+        assign = self._assign
+        refused = refusal(step, since=self._reported_step, rungs=assign.rungs, max_steps=assign.max_steps)
+        if refused is not None:
+            raise ReportInvalidError(str(refused))
+        self._reported_step = max(self._reported_step, step)
+
     def _folder(self, request: runtime_pb2.ReportRequest) -> Path | None:
-        if request.step < 0:
-            raise ReportInvalidError(
-                f"step {request.step} is negative; report the number of steps done so far"
-            )
         if not request.checkpoint_dir:
             return None
         folder = Path(request.checkpoint_dir)

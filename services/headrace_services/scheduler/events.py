@@ -105,6 +105,20 @@ def report_recorded(lease: Lease, sequence: int, arrival: ReportArrived) -> Even
     )
 
 
+def metrics_missing(number: int, missing: list[str], reported: list[str]) -> Event:
+    """The study's first report lacks metrics that the study reads."""
+    quoted = ", ".join(f"'{name}'" for name in missing)
+    return Event(
+        number=number,
+        kind="metrics_missing",
+        message=(
+            f"trial {number}'s first report has no {quoted}, which the study reads; "
+            f"it has {', '.join(reported) or 'nothing'}"
+        ),
+        detail={"missing": missing, "reported": reported},
+    )
+
+
 def rung_recorded(entry: RungEntry) -> Event:
     """A trial was recorded at a rung."""
     value = "no value" if entry.value is None else _short(entry.value)

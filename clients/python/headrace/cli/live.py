@@ -18,6 +18,7 @@ from headrace.cli.output import clean
 from headrace.client.events import (
     DecisionMade,
     Event,
+    MetricsMissing,
     ProposalFailed,
     StudyMoved,
     TrialExploited,
@@ -205,7 +206,7 @@ def rung_bar(rung: RungStatus, full: int, width: int = BAR_WIDTH) -> Text:
 def noteworthy(event: Event) -> bool:
     """True for what a person wants to see go by: decisions, failures, the study's own moves."""
     match event.detail:
-        case DecisionMade() | TrialExploited() | ProposalFailed() | StudyMoved():
+        case DecisionMade() | TrialExploited() | ProposalFailed() | MetricsMissing() | StudyMoved():
             return True
         case TrialMoved(to_state=to_state, action=action, reason=reason):
             # Stopped early: its decision was told before, or the study's end says it of all that waited.

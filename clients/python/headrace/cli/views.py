@@ -237,6 +237,8 @@ def _detail(detail: ev.EventDetail | None) -> tuple[str, Json | None]:
                 "metrics": detail.metrics,
                 "checkpoint": detail.checkpoint.uri if detail.checkpoint else None,
             }
+        case ev.MetricsMissing():
+            return "metrics_missing", asdict(detail)
         case ev.RungRecorded():
             return "rung_recorded", {"bracket": detail.bracket, **rung_result(detail.result)}
         case ev.DecisionMade():

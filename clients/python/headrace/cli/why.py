@@ -13,6 +13,7 @@ from headrace.client.events import (
     DecisionMade,
     Event,
     Explanation,
+    MetricsMissing,
     ReportRecorded,
     RungRecorded,
     StudyMoved,
@@ -119,7 +120,7 @@ def _event_lines(event: Event, metric: str, told: str) -> list[Text]:
         case TrialExploited():
             text.append("exploit    ", style="bold")
             text.append_text(clean(event.message))
-        case StudyMoved() | None:
+        case MetricsMissing() | StudyMoved() | None:
             text.append_text(Text.assemble((" " * 11, ""), clean(event.message)))
     return [text]
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, SupportsFloat
 
 from headrace.client import convert, methods
 from headrace.client.asking import Asking
@@ -11,6 +11,8 @@ from headrace.client.flow import Flow, Sleep, rpc
 from headrace.client.flows import StudyHandle, request_id
 from headrace.client.model import Lease, Suggestion, TrialInfo
 from headrace.errors import HeadraceError, InvalidFieldError, Violation, show_value
+from headrace.metrics import MetricError, to_floats
+from headrace.steps import whole
 from headrace.v1 import event_pb2
 from headrace.v1 import study_pb2 as pb
 
@@ -72,11 +74,11 @@ def next_asked(study: StudyHandle, asking: Asking, timeout_s: float | None = Non
 def report(
     handle: LeaseHandle,
     step: int,
-    metrics: Mapping[str, float] | None = None,
+    metrics: Mapping[str, SupportsFloat | None] | None = None,
     /,
     *,
     checkpoint_uri: str = "",
-    **named: float,
+    **named: SupportsFloat | None,
 ) -> Flow[Decision]:
     """Tells a result, as `report(3, loss=0.2)` or `report(3, {"val/loss": 0.2})`, and returns what to do next.
 
@@ -85,8 +87,8 @@ def report(
     request = pb.ReportTrialRequest(
         request_id=request_id(),
         lease=convert.lease_to_proto(handle.lease),
-        step=step,
-        metrics={name: _number(name, value) for name, value in {**(metrics or {}), **named}.items()},
+        step=_step(step),
+        metrics=_floats(metrics, named),
         checkpoint_uri=checkpoint_uri,
     )
     response = yield from rpc(methods.REPORT_TRIAL, request)
@@ -135,14 +137,26 @@ def _releasing(lease: event_pb2.LeaseRef) -> pb.ReleaseTrialRequest:
     return pb.ReleaseTrialRequest(request_id=request_id(), lease=lease)
 
 
-def _number(name: str, value: object) -> float:
+def _step(step: object) -> int:
     try:
-        return float(value)  # type: ignore[arg-type] # NumPy's and torch's scalars are numbers too
-    except (TypeError, ValueError):
+        found = whole(step)
+    except TypeError:
+        found = -1
+    if 0 <= found < 1 << 63:
+        return found
+    remedy = "Report the number of steps done so far."
+    raise InvalidFieldError(
+        [Violation(field="step", value=show_value(step), message="is not a number of steps", remedy=remedy)]
+    )
+
+
+def _floats(metrics: object, named: Mapping[str, object]) -> dict[str, float]:
+    try:
+        return to_floats(metrics, named)
+    except MetricError as error:
+        field = f"metrics.{error.name}" if error.name else "metrics"
+        remedy = f"{error.remedy[0].upper()}{error.remedy[1:]}."
         violation = Violation(
-            field=f"metrics.{name}",
-            message="is not a number",
-            value=show_value(value),
-            remedy="Report a float.",
+            field=field, value=show_value(error.value), message=error.problem, remedy=remedy
         )
         raise InvalidFieldError([violation]) from None

@@ -344,6 +344,9 @@ def _detail(proto: event_pb2.Event, order: Iterable[str]) -> ev.EventDetail | No
                 metrics=dict(sorted(stored.metrics.items())),
                 checkpoint=checkpoint(stored.checkpoint) if stored.HasField("checkpoint") else None,
             )
+        case "metrics_missing":
+            lacks = proto.metrics_missing
+            return ev.MetricsMissing(missing=tuple(lacks.missing), reported=tuple(lacks.reported))
         case "rung_recorded":
             rung = proto.rung_recorded
             return ev.RungRecorded(bracket=rung.bracket, result=rung_result(rung.result))

@@ -146,6 +146,15 @@ class ReportRecorded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsMissing:
+    """The study's first report lacks metrics that the study reads. They may follow in a later report."""
+
+    missing: tuple[str, ...]
+    reported: tuple[str, ...]
+    """What was reported instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RungRecorded:
     """A trial was recorded at a rung."""
 
@@ -188,6 +197,7 @@ EventDetail = (
     TrialCreated
     | TrialMoved
     | ReportRecorded
+    | MetricsMissing
     | RungRecorded
     | DecisionMade
     | TrialExploited

@@ -40,7 +40,7 @@ from headrace.spec.pbt import PbtPolicy, mutable_problems, population_problems
 from headrace.spec.policy import POLICIES, Policy, RunAllPolicy, ladder_problems
 from headrace.spec.problems import Loc, Problem, joined, path_of, problems_of
 from headrace.spec.resources import Elastic, ElasticGrant, Priority, Resources, Weight, elastic_problems
-from headrace.spec.rungs import GeometricPolicy
+from headrace.spec.rungs import EvenPolicy, GeometricPolicy
 from headrace.spec.sampler import SAMPLERS, RandomSampler, Sampler, grid_problems, sampler_problems
 from headrace.spec.scalars import Count, CountOrZero, Seed, Steps, Text, Value
 from headrace.spec.template import CommandLine, TrialTemplate, placeholder_problems
@@ -121,9 +121,24 @@ class StudySpec(SpecModel):
         """The rung levels of bracket 0 in steps; the last one is max_steps."""
         return self.policy.ladder(self.max_steps)
 
+    def due_rungs(self, bracket: int) -> tuple[int, ...]:
+        """The rungs that a trial of a bracket must report at, in steps: no report may jump over one.
+
+        Looks at an interval that nobody chose are left out: such a trial is looked at whenever it reports.
+        """
+        if isinstance(self.policy, EvenPolicy) and not (self.policy.rungs or self.policy.interval):
+            return (self.max_steps,)
+        return self.rungs()[bracket:]
+
     def maximizes(self) -> bool:
         """Whether a greater value of the metric is better."""
         return self.objective.goal is Goal.MAXIMIZE
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """All metrics that the study reads of a report: those of the objectives and of the constraints."""
+        objectives = [objective.metric for objective in self.objectives]
+        return tuple(dict.fromkeys([*objectives, *(constraint.metric for constraint in self.constraints)]))
 
     @property
     def objectives(self) -> tuple[Objective, ...]:

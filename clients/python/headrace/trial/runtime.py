@@ -33,8 +33,13 @@ class Assignment:
     # The step up to which the trial runs without asking.
     next_milestone: int
     seed: int
+    # The rungs that the trial must report at, the last of which is `max_steps`; none where nobody compares.
+    rungs: tuple[int, ...] = ()
     # The objective's name; empty where nobody compares.
     metric: str = ""
+    # The other metrics that the study reads: those of further objectives, and those of constraints.
+    further_metrics: tuple[str, ...] = ()
+    constraint_metrics: tuple[str, ...] = ()
     # The checkpoint to load; None for a start from nothing.
     restore_dir: Path | None = None
     resume_step: int = 0

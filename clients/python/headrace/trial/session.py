@@ -8,15 +8,16 @@ can continue from it.
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+from headrace.metrics import MetricError, to_floats
+from headrace.steps import refusal, whole
 from headrace.trial import checkpoint, memory, rng
-from headrace.trial.metrics import to_floats
 from headrace.trial.restore import Restore
 from headrace.trial.runtime import Action, Assignment, Ended, Report, Runtime
-from headrace.trial.tracking import Tracked, tracked
+from headrace.trial.tracking import Tracked, named_by_type, tracked
 
 logger = logging.getLogger("headrace.trial")
 _FULL_DISK_WAITS_S = (1.0, 30.0)
@@ -61,6 +62,7 @@ class Trial:
         self._restore = None if folder is None else Restore(folder, assignment.rank)
         self._step = self._restore.loop_step if self._restore else 0
         self._reported_step = self._saved_step = self._restore.step if self._restore else 0
+        self._furthest_step = self._reported_step
         if self._restore is not None:
             self._restore.put_back_values(self.state)
         self._next_milestone = assignment.next_milestone
@@ -126,21 +128,20 @@ class Trial:
         """Whether the trial was told to leave; what follows the loop can be kept for the trials that were not."""
         return self._end is not None
 
-    def track(self, **objects: Any) -> None:
+    def track(self, *objects: Any, **named: Any) -> None:
         """Registers what the next step reads, by name, and loads it from the checkpoint when resuming.
 
-        Takes anything with `state_dict` and `load_state_dict` (modules, optimizers, schedulers, scalers,
-        `ResumableBatches`) and random generators (`torch.Generator`, `numpy.random.Generator`,
-        `random.Random`). Call it once everything is built and placed on its device. Raises `TypeError` for
-        what cannot be saved and `ValueError` where the checkpoint was taken of other objects.
+        An object without a name is called by its type: a `Linear` is `linear`. Takes anything with `state_dict` and
+        `load_state_dict` (modules, optimizers, schedulers, scalers, `ResumableBatches`) and random generators
+        (`torch.Generator`, `numpy.random.Generator`, `random.Random`). Call it once everything is built and placed on
+        its device. Raises `TypeError` for what cannot be saved, and `ValueError` for a name that stands twice and where
+        the checkpoint was taken of other objects.
         """
         if self._begun:
             raise ValueError(
                 "t.track(...) comes before the loop: what is tracked later would miss the first checkpoints"
             )
-        for name, target in objects.items():
-            if name in self._tracked:
-                raise ValueError(f"t.track({name}=...) was called before; each object has a name of its own")
+        for name, target in named_by_type(objects, named, known=self._tracked).items():
             entry = tracked(name, target)
             checkpoint.try_encode(entry.take(), name)
             self._tracked[name] = entry
@@ -173,21 +174,34 @@ class Trial:
         finally:
             self._looping = False
 
-    def report(self, *, step: int | None = None, save: bool = False, **metrics: Any) -> None:
-        """Reports metrics of a step; at the milestone saves first, and waits for the decision.
+    def report(
+        self,
+        metrics: Mapping[str, Any] | None = None,
+        /,
+        *,
+        step: int | None = None,
+        save: bool = False,
+        **named: Any,
+    ) -> None:
+        """Reports metrics of a step, as `report(loss=0.2)` or `report({"val/loss": 0.2})`.
+
+        At the milestone it saves first, and waits for the decision.
 
         Put it last in the loop's body: what changes after it is not in the checkpoint. `step` defaults to
         the step of `t.steps()`, or, in a loop of another kind, to one more than the last. `save=True` saves
-        before a milestone too. Raises `TypeError` for a metric that is not a number. When the trial is told
-        to leave, `t.steps()` ends; in a loop of another kind, `Ended` is raised here.
+        before a milestone too. Raises `TypeError` for a metric that is not a number, and `ValueError` for a step past
+        the full budget or one that jumps over a rung. When the trial is told to leave, `t.steps()` ends; in a loop of
+        another kind, `Ended` is raised here.
         """
         if self._end is not None:
             raise self._end
-        values = to_floats(metrics)
+        try:
+            values = to_floats(metrics, named)
+        except MetricError as error:
+            raise TypeError(str(error)) from None
+        step = self._checked_step(step)
         self._begin()
         train_time_s = time.monotonic() - self._train_started
-        if step is None:
-            step = self._step if self._looping else self._step + 1
         if not self._looping:
             self._step = step
         self._warn_about(step, values)
@@ -207,6 +221,7 @@ class Trial:
             )
         )
         self._reported_step = step
+        self._furthest_step = max(self._furthest_step, step)
         self._train_started = time.monotonic()
         if decision.action is Action.CONTINUE:
             self._next_milestone = decision.next_milestone or self._next_milestone
@@ -234,6 +249,21 @@ class Trial:
             self._runtime.restored(read_time_s=self._restore.read_time_s)
             self._restore.put_back(self.state)
         self._train_started = time.monotonic()
+
+    def _checked_step(self, given: int | None) -> int:
+        """The step that a report is of. Raises `ValueError` for one that must not be reported."""
+        implied = self._step if self._looping else self._step + 1
+        step = implied if given is None else whole(given)
+        refused = refusal(
+            step,
+            since=self._furthest_step,
+            rungs=self._assignment.rungs,
+            max_steps=self.max_steps if given is not None else max(self.max_steps, step),
+            turn=self._step if self._looping and given is not None else None,
+        )
+        if refused is not None:
+            raise ValueError(f"t.report(...): {refused}")
+        return step
 
     def _wants_save(self, step: int, *, asked: bool) -> bool:
         interval = self._checkpoint_every
@@ -275,12 +305,17 @@ class Trial:
                 wait_s = min(2 * wait_s, longest_s)
 
     def _warn_about(self, step: int, values: dict[str, float]) -> None:
-        metric = self._assignment.metric
-        if metric and metric not in values:
-            names = ", ".join(sorted(values)) or "nothing"
+        read = {
+            self._assignment.metric: "the study's objective",
+            **dict.fromkeys(self._assignment.further_metrics, "a further objective"),
+            **dict.fromkeys(self._assignment.constraint_metrics, "a constraint"),
+        }
+        missing = [f"{name!r} ({role})" for name, role in read.items() if name and name not in values]
+        if missing:
             self._warn_once(
                 "metric",
-                f"THE OBJECTIVE {metric!r} IS NOT REPORTED (reported: {names}); this trial will rank last",
+                f"THIS REPORT HAS NO {', '.join(missing)}; it has {_names(values)}. Report it under that name, "
+                "or correct the study file: a trial that never reports it is never the best",
             )
         if self._sequence and step == self._reported_step:
             logger.warning("headrace: step %d is reported twice; the first report counts at a rung", step)
@@ -295,3 +330,7 @@ class Trial:
         if topic not in self._warned:
             self._warned.add(topic)
             logger.warning("headrace: %s", message)
+
+
+def _names(values: Iterable[str]) -> str:
+    return ", ".join(sorted(values)) or "nothing"

@@ -3,7 +3,8 @@
 Four protocols are in use in the wild; an object is tracked by the first that it has.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,32 @@ class Tracked:
     target: Any
     take: Callable[[], Any]
     give: Callable[[Any], Any]
+
+
+def named_by_type(
+    objects: Sequence[Any], named: Mapping[str, Any], *, known: Collection[str]
+) -> dict[str, Any]:
+    """All objects by name, those without one by their type: `CosineAnnealingLR` is `cosine_annealing_lr`.
+
+    Raises `ValueError` for a name that is `known` already, or stands twice: which object is which must not depend on
+    their order. Raises `TypeError` for a dictionary.
+    """
+    for name in named:
+        if name in known:
+            raise ValueError(f"t.track({name}=...) was called before; each object has a name of its own")
+    found: dict[str, Any] = {}
+    for target in objects:
+        kind = type(target).__name__
+        if isinstance(target, Mapping):
+            raise TypeError(f"t.track(...) got a {kind}; give each object a name, as in t.track(**objects)")
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", kind).lower()
+        if name in known or name in named or name in found:
+            raise ValueError(
+                f"t.track(...) got more than one object of the type {kind}, or called {name!r}; "
+                f"give each a name of its own, as in t.track({name}_1=..., {name}_2=...)"
+            )
+        found[name] = target
+    return {**found, **named}
 
 
 def tracked(name: str, target: Any) -> Tracked:

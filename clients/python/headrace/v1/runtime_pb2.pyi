@@ -61,6 +61,9 @@ class AttachResponse(_message.Message):
     TEMPLATE_FIELD_NUMBER: _builtins.int
     SLOT_MILLI_FIELD_NUMBER: _builtins.int
     GPU_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
+    FURTHER_METRICS_FIELD_NUMBER: _builtins.int
+    CONSTRAINT_METRICS_FIELD_NUMBER: _builtins.int
     trial: _builtins.str
     """`studies/{study}/trials/{number}`."""
     restore_dir: _builtins.str
@@ -85,6 +88,14 @@ class AttachResponse(_message.Message):
 
     @_builtins.property
     def template(self) -> _spec_pb2.TrialTemplate: ...
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """As in Assign."""
+
+    @_builtins.property
+    def further_metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def constraint_metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -101,10 +112,13 @@ class AttachResponse(_message.Message):
         template: _spec_pb2.TrialTemplate | None = ...,
         slot_milli: _builtins.int = ...,
         gpu_memory_bytes: _builtins.int = ...,
+        rungs: _abc.Iterable[_builtins.int] | None = ...,
+        further_metrics: _abc.Iterable[_builtins.str] | None = ...,
+        constraint_metrics: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "gpu_memory_bytes", b"gpu_memory_bytes", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "restore_dir", b"restore_dir", "resume_step", b"resume_step", "seed", b"seed", "slot_milli", b"slot_milli", "slots", b"slots", "template", b"template", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "gpu_memory_bytes", b"gpu_memory_bytes", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "restore_dir", b"restore_dir", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "slot_milli", b"slot_milli", "slots", b"slots", "template", b"template", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -544,6 +544,9 @@ class Assign(_message.Message):
     METRIC_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_KEPT_FIELD_NUMBER: _builtins.int
     RESUME_STEP_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
+    FURTHER_METRICS_FIELD_NUMBER: _builtins.int
+    CONSTRAINT_METRICS_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_SHARED_FIELD_NUMBER: _builtins.int
     STUDY_UID_FIELD_NUMBER: _builtins.int
     next_milestone: _builtins.int
@@ -573,6 +576,16 @@ class Assign(_message.Message):
 
     @_builtins.property
     def grant(self) -> Global___Grant: ...
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The rungs that the trial must report at, in steps, up to `max_steps`: a report that jumps over one is refused."""
+
+    @_builtins.property
+    def further_metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The other metrics that the study reads: those of further objectives, and those of constraints."""
+
+    @_builtins.property
+    def constraint_metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -587,12 +600,15 @@ class Assign(_message.Message):
         metric: _builtins.str = ...,
         checkpoints_kept: _builtins.int = ...,
         resume_step: _builtins.int = ...,
+        rungs: _abc.Iterable[_builtins.int] | None = ...,
+        further_metrics: _abc.Iterable[_builtins.str] | None = ...,
+        constraint_metrics: _abc.Iterable[_builtins.str] | None = ...,
         checkpoints_shared: _builtins.bool = ...,
         study_uid: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "grant", b"grant", "lease", b"lease", "parameters", b"parameters", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "grant", b"grant", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "seed", b"seed", "study_uid", b"study_uid", "template", b"template"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "grant", b"grant", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "study_uid", b"study_uid", "template", b"template"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -162,6 +162,7 @@ def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
         grant=worker_pb2.Grant(slots=lease.slots, milli=lease.milli, memory_bytes=lease.memory_bytes),
         seed=trial_seed(study.spec.seed, trial.number),
         resume_step=lease.resume.step if lease.resume else 0,
+        rungs=study.spec.due_rungs(trial.bracket),
     )
     message.MergeFrom(_same_for_all(study))
     return message
@@ -176,6 +177,8 @@ def _same_for_all(study: StudyInfo) -> worker_pb2.Assign:
         max_steps=spec.max_steps,
         grant=worker_pb2.Grant(processes=resources_to_proto(spec.resources).processes),
         metric=spec.objective.metric,
+        further_metrics=[objective.metric for objective in spec.further_objectives],
+        constraint_metrics=[constraint.metric for constraint in spec.constraints],
         checkpoints_kept=spec.checkpoints_kept,
         checkpoints_shared=spec.shares_checkpoints,
         study_uid=study.uid,

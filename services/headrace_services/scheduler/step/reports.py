@@ -9,8 +9,10 @@ from math import isfinite
 
 from msgspec.structs import replace
 
+from headrace.errors import InvalidFieldError, Violation, show_value
 from headrace.spec import Goal
 from headrace.spec.objective import is_feasible
+from headrace.steps import refusal
 from headrace_services.scheduler import events
 from headrace_services.scheduler.arrivals import Accepted, Outcome, ReportArrived, Stale
 from headrace_services.scheduler.lifecycle import Action, Reason, State, StudyState
@@ -22,7 +24,11 @@ from headrace_services.scheduler.step.state import StepState
 
 
 def report(state: StepState, arrival: ReportArrived) -> Outcome:
-    """Take a report in."""
+    """Take a report in.
+
+    Raises InvalidFieldError where an ask/tell client reports a step that its trial must not report. A worker's report
+    was checked by the worker, and is taken as it is: a worker sends what it has until it is taken.
+    """
     lease = state.lease(arrival)
     if lease is None:
         return Stale()
@@ -32,6 +38,8 @@ def report(state: StepState, arrival: ReportArrived) -> Outcome:
         return Accepted(decision=_pinning(state, lease.number, known)) if known else Stale()
     if not lease.live:
         return Stale()
+    if arrival.sequence is None:
+        _require_step(state, state.trials[lease.number], lease, arrival.step)
     if state.trials[lease.number].state is State.RESUMED:
         state.move(lease.number, Action.RESTORED)
     progress = max(0, arrival.step - lease.step)
@@ -41,6 +49,8 @@ def report(state: StepState, arrival: ReportArrived) -> Outcome:
         state.learn_speed(lease, progress, arrival.train_time_s)
         trial = state.trials[lease.number]
     state.emit(events.report_recorded(lease, sequence, arrival))
+    if state.study.reports == 1:
+        _look_for_metrics(state, arrival)
     if not progress or trial.milestone is None or arrival.step < trial.milestone:
         decision = _before_milestone(state, trial, lease, arrival)
     elif state.study.metric_seen:
@@ -61,6 +71,20 @@ def report(state: StepState, arrival: ReportArrived) -> Outcome:
         )
     )
     return Accepted(decision=_pinning(state, lease.number, decision))
+
+
+def _require_step(state: StepState, trial: Trial, lease: Lease, step: int) -> None:
+    """A rung where the trial was recorded before is behind it, wherever this lease began."""
+    spec = state.study.spec
+    ahead = [
+        rung for rung in spec.due_rungs(trial.bracket) if trial.milestone is None or rung >= trial.milestone
+    ]
+    refused = refusal(step, since=lease.step, rungs=ahead, max_steps=spec.max_steps)
+    if refused is not None:
+        violation = Violation(
+            field="step", value=show_value(step), message=refused.message, remedy=refused.remedy
+        )
+        raise InvalidFieldError([violation])
 
 
 def _pinning(state: StepState, number: int, decision: Decision) -> Decision:
@@ -104,6 +128,14 @@ def _note_metrics(state: StepState, arrival: ReportArrived, progress: int) -> Tr
         changes = {"step": arrival.step, "value": value, "metrics": arrival.metrics, "losses_in_row": 0}
         trial = state.update(trial.number, **changes)
     return trial
+
+
+def _look_for_metrics(state: StepState, arrival: ReportArrived) -> None:
+    """At the study's first report: say at once what it lacks, not at the first rung."""
+    spec = state.study.spec
+    missing = [name for name in spec.metrics if name not in arrival.metrics]
+    if missing:
+        state.emit(events.metrics_missing(arrival.number, missing, sorted(arrival.metrics)))
 
 
 def _better(value: float, than: float | None, goal: Goal) -> bool:

@@ -1,0 +1,66 @@
+"""Metrics as users have them, turned into plain floats by name."""
+
+from collections.abc import Mapping
+from decimal import Decimal
+from numbers import Real
+from typing import Any
+
+
+class MetricError(TypeError):
+    """A metric that cannot be reported: `problem` says why, `remedy` what to report instead."""
+
+    def __init__(self, name: str, value: object, problem: str, remedy: str) -> None:
+        super().__init__(f"metric {name!r} {problem}; {remedy}" if name else f"{problem}; {remedy}")
+        self.name = name
+        self.value = value
+        self.problem = problem
+        self.remedy = remedy
+
+
+def to_floats(metrics: object, named: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of a dictionary (or None) and those given by name, each as a float.
+
+    A metric that is None is left out; 0-d tensors and NumPy scalars are taken. Raises `MetricError`, a `TypeError` that
+    names the metric, for anything that is not one number, and for a name that is no text or stands twice.
+    """
+    if metrics is None:
+        metrics = {}
+    if not isinstance(metrics, Mapping):
+        remedy = 'name it, as in report(loss=...) or report({"val/loss": ...})'
+        raise MetricError("", metrics, f"report() got {_short(metrics)} without a name", remedy)
+    for name in metrics:
+        if not isinstance(name, str) or not name:
+            raise MetricError(
+                "",
+                name,
+                f"{name!r} is no name of a metric",
+                "name each metric with a text, such as 'val/loss'",
+            )
+        if name in named:
+            raise MetricError(
+                name, metrics[name], "stands twice, in the dictionary and by name", "report it once"
+            )
+    return {name: _to_float(name, value) for name, value in {**metrics, **named}.items() if value is not None}
+
+
+def _to_float(name: str, value: Any) -> float:
+    shape = getattr(value, "shape", None)
+    if shape is not None and tuple(shape) == () and hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, Real | Decimal):
+        try:
+            return float(value)
+        except OverflowError:
+            raise MetricError(name, value, "is too large for a float", "report its logarithm") from None
+    if isinstance(value, Mapping):
+        remedy = f"give each of its values a name, such as '{name}/...'"
+        raise MetricError(name, value, f"is a {type(value).__name__}", remedy)
+    if shape is not None and not isinstance(value, complex):
+        problem = f"is a {type(value).__name__} of shape {tuple(shape)}"
+        raise MetricError(name, value, problem, "report one number, such as its .mean() or .item()")
+    raise MetricError(name, value, f"is {_short(value)} of type {type(value).__name__}", "report a number")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,112 @@
+"""Which steps a trial may report.
+
+A step is the unit of a study's budget. Its rungs are steps too: there trials are compared. So a trial reports at every
+rung that it comes by, and never past the full budget. Between two rungs it reports as often as it likes. A report that
+breaks this rule would be compared with reports of less training, or would end the trial far too early.
+
+The rule is applied before anything is stored: in the trial's process, where the user sees it; in the worker, for
+programs without this library; and in the scheduler, for trials that are asked and told.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import index
+
+_SHOWN = 8
+_ETA = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a step cannot be reported, and what to do about it."""
+
+    step: int
+    message: str
+    """What is wrong with the step."""
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"step {self.step} {self.message}. {self.remedy}"
+
+
+def whole(step: object) -> int:
+    """The step as a whole number, also a NumPy or torch one. Raises `TypeError` for anything else."""
+    try:
+        return index(step)  # type: ignore[arg-type]  # it says what it cannot take
+    except TypeError:
+        raise TypeError(
+            f"step={step!r} is not a whole number; report the number of steps done so far"
+        ) from None
+
+
+def refusal(
+    step: int, *, since: int, rungs: Sequence[int], max_steps: int, turn: int | None = None
+) -> Refusal | None:
+    """Why `step` cannot be reported after the step `since`; None where it can be.
+
+    `rungs` are the trial's rungs, the last of which is `max_steps`; none for a run by hand, which nobody compares.
+    `turn` is the turn of `t.steps()` in which the script gave the step, where it did.
+    """
+    crossed = [rung for rung in rungs if since < rung < step]
+    if step < 0:
+        return Refusal(step=step, message="is negative", remedy="Report the number of steps done so far.")
+    if step > max_steps:
+        message = f"is past the full budget of {max_steps} {'step' if max_steps == 1 else 'steps'}"
+    elif crossed:
+        message = f"jumps over the rung{'s' * (len(crossed) > 1)} at {_listed(crossed)}"
+    else:
+        return None
+    scale = step // turn if turn and turn < step and step % turn == 0 else None
+    own = (
+        f"A step is one turn of t.steps(), and this is turn {turn}: leave step= out to count turns"
+        if scale
+        else ""
+    )
+    told = (
+        _past(step, rungs, max_steps, own, scale) if step > max_steps else _meeting(step - since, rungs, own)
+    )
+    return Refusal(step=step, message=message, remedy=told)
+
+
+def _past(step: int, rungs: Sequence[int], max_steps: int, own: str, scale: int | None) -> str:
+    if scale:  # the script counts something smaller than its turns, always as much of it
+        budget = f"the study `steps: {scale * max_steps}`" if rungs else f"the run steps={scale * max_steps}"
+        also = f" and {_written([scale * rung for rung in rungs])}" if len(rungs) > 1 else ""
+        return f"{own}. To count {scale} steps a turn instead, give {budget}{also}."
+    if rungs:
+        return "Count in the unit of the study's `steps`, or give the study `steps` and rungs in your unit."
+    return f"Give the run its budget in the unit that you report, such as steps={step}."
+
+
+def _meeting(gap: int, rungs: Sequence[int], own: str) -> str:
+    last = rungs[-1]
+    found = range(gap, last, gap) if _even(rungs) else _powers(gap, last)
+    either = own or "Report at every rung"
+    return f"{either}, or give the study rungs at steps that you report, such as {_written([*found, last])}."
+
+
+def _powers(first: int, last: int) -> list[int]:
+    levels = []
+    while first < last:
+        levels.append(first)
+        first *= _ETA
+    return levels
+
+
+def _written(rungs: Sequence[int]) -> str:
+    """Rungs as a study file has them."""
+    if _even(rungs):
+        return f"`interval: {rungs[0]}`"
+    return f"`rungs: [{_listed(rungs)}]`"
+
+
+def _even(rungs: Sequence[int]) -> bool:
+    """Whether the rungs come from an interval; the last one is the full budget."""
+    return len(rungs) > 3 and all(rung == rungs[0] * place for place, rung in enumerate(rungs[:-1], start=1))
+
+
+def _listed(rungs: Sequence[int]) -> str:
+    shown = [str(rung) for rung in rungs]
+    if len(shown) > _SHOWN:
+        shown[_SHOWN - 2 : -1] = ["…"]
+    return ", ".join(shown)

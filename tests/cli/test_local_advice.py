@@ -1,0 +1,111 @@
+"""What a user writes who has read little, for real: a script and a study file for `headrace run --local`."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(180)
+
+STUDY = """
+name: mine
+objective: {metric: METRIC, goal: minimize}
+trial: {callable: train:train}
+space: {lr: {type: float, low: 0.01, high: 0.1}}
+policy: {kind: asha, RUNGS}
+trials: 4
+seed: 3
+"""
+OPTIMIZER_STEPS = """
+def train(t):
+    done = t.state.get("done", 0)
+    for _epoch in t.steps():
+        for _batch in range(100):
+            done += 1
+        t.state["done"] = done
+        t.report(step=done, loss=1 / done + t.params["lr"])
+"""
+MODERN = """
+import torch
+
+def train(t):
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=t.params["lr"])
+    t.track(model, optimizer)
+    for _ in t.steps():
+        optimizer.zero_grad()
+        loss = model(torch.ones(1)).square().sum()
+        loss.backward()
+        optimizer.step()
+        t.report({"val/loss": loss, "train/loss": loss.detach().numpy()[()]})
+"""
+Run = Callable[[str, str, str], tuple[subprocess.CompletedProcess[str], list[dict[str, object]]]]
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    """Runs a study in a folder of its own; returns how the command ended and the lines of its JSON."""
+    folder = Path(tempfile.mkdtemp(prefix="hr-"))
+
+    def start(
+        program: str, metric: str, rungs: str
+    ) -> tuple[subprocess.CompletedProcess[str], list[dict[str, object]]]:
+        (folder / "train.py").write_text(program)
+        (folder / "study.yaml").write_text(STUDY.replace("METRIC", metric).replace("RUNGS", rungs))
+        shutil.rmtree(folder / "home", ignore_errors=True)
+        options = ["--local", "--slots", "2", "--home", str(folder / "home"), "--no-preflight", "--json"]
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace.cli", "run", str(folder / "study.yaml"), *options],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={key: value for key, value in os.environ.items() if key != "HEADRACE_ADDRESS"},
+        )
+        return done, [json.loads(line) for line in done.stdout.splitlines()]
+
+    yield start
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_steps_of_another_unit_end_in_the_remedy_and_the_remedy_works(run: Run) -> None:
+    done, lines = run(OPTIMIZER_STEPS, "loss", "rungs: [1, 3, 9]")
+    assert done.returncode == 1
+    assert lines[-1]["steps_spent"] == 0
+    told = [str(line["message"]) for line in lines[:-1]]
+    remedy = "To count 100 steps a turn instead, give the study `steps: 900` and `rungs: [100, 300, 900]`."
+    assert any(
+        "step 100 is past the full budget of 9 steps" in message and remedy in message for message in told
+    )
+    done, lines = run(OPTIMIZER_STEPS, "loss", "rungs: [100, 300, 900]")
+    assert done.returncode == 0, done.stderr
+    reported = [line["report_recorded"]["step"] for line in lines[:-1] if line["kind"] == "report_recorded"]  # type: ignore[index]
+    assert set(reported) <= set(range(100, 901, 100))
+    assert max(reported) == 900
+
+
+def test_a_dictionary_of_metrics_objects_without_names_and_a_metric_with_a_slash(run: Run) -> None:
+    done, lines = run(MODERN, "val/loss", "rungs: [1, 2, 4]")
+    assert done.returncode == 0, done.stderr
+    summary = lines[-1]
+    assert summary["state"] == "completed"
+    assert summary["failed"] == 0
+    assert any("pause" in str(line["message"]) for line in lines[:-1]), (
+        "a trial was resumed from what was tracked"
+    )
+    assert not any("saved no checkpoint" in str(line["message"]) for line in lines[:-1])
+
+
+def test_a_metric_that_is_never_reported_is_told_at_the_first_report(run: Run) -> None:
+    done, lines = run(MODERN, "val_loss", "rungs: [2, 4]")
+    assert done.returncode == 1
+    told = [str(line["message"]) for line in lines[:-1]]
+    (said,) = [place for place, message in enumerate(told) if "first report has no 'val_loss'" in message]
+    assert told[said].endswith("which the study reads; it has train/loss, val/loss")
+    assert "at step 1" in told[said - 1]

@@ -1,0 +1,123 @@
+"""Steps that an asked trial must not report: refused with field and value, before anything is stored."""
+
+from typing import Any
+
+import pytest
+from rpc_site import RpcSite
+
+from headrace.errors import InvalidFieldError
+from headrace.v1 import event_pb2
+from headrace.v1 import study_pb2 as pb
+
+CONTINUE = event_pb2.DECISION_ACTION_CONTINUE
+RUNGS: dict[str, Any] = {"policy": {"kind": "rung_median", "rungs": [1, 3, 9]}}  # one trial alone goes on
+EVEN: dict[str, Any] = {"max_steps": 100, "policy": {"kind": "median", "interval": 10}}
+PBT: dict[str, Any] = {"max_steps": 100, "policy": {"kind": "pbt", "interval": 10}}
+
+
+def tell(lease: event_pb2.LeaseRef, step: int, **fields: Any) -> pb.ReportTrialRequest:
+    return pb.ReportTrialRequest(lease=lease, step=step, metrics={"loss": 0.5}, **fields)
+
+
+async def stored(site: RpcSite) -> list[int]:
+    found = await site.call("ListReports", pb.ListReportsRequest(parent="studies/s"))
+    return [report.step for report in found.reports]
+
+
+@pytest.mark.parametrize(
+    ("changes", "before", "step", "message"),
+    [
+        ({}, (), 100, "is past the full budget of 9 steps"),
+        ({}, (), 2, "jumps over the rung at 1"),
+        (RUNGS, (1, 2), 4, "jumps over the rung at 3"),
+        ({"policy": {"kind": "run_all"}}, (), 10, "is past the full budget of 9 steps"),
+        (EVEN, (10,), 25, "jumps over the rung at 20"),
+        (PBT, (5,), 25, "jumps over the rungs at 10, 20"),
+    ],
+)
+async def test_a_step_past_the_budget_or_over_a_rung_is_refused(
+    site: RpcSite, changes: dict[str, Any], before: tuple[int, ...], step: int, message: str
+) -> None:
+    await site.create(**changes)
+    lease = (await site.suggest()).lease
+    for taken in before:
+        assert (await site.report(lease, taken, 0.5)).action == CONTINUE
+    refused = await site.refusal("ReportTrial", tell(lease, step))
+    assert isinstance(refused, InvalidFieldError)
+    (violation,) = refused.violations
+    assert (violation.field, violation.value, violation.message) == ("step", str(step), message)
+    assert violation.remedy
+    assert await stored(site) == list(before)
+    await site.report(lease, 1, 0.5)  # the trial is still the client's
+    assert await stored(site) == [*before, 1]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"kind": "run_all"},
+        {"kind": "median"},  # nobody chose the steps at which it looks
+        {"kind": "rung_median", "rungs": [40, 100]},
+    ],
+)
+async def test_between_rungs_a_trial_reports_as_it_likes(site: RpcSite, policy: dict[str, Any]) -> None:
+    await site.create(max_steps=100, policy=policy)
+    lease = (await site.suggest()).lease
+    for step in (25, 40, 65):
+        assert (await site.report(lease, step, 0.5)).action == CONTINUE
+    assert await stored(site) == [25, 40, 65]
+
+
+async def test_a_repeat_at_a_rung_is_answered_as_the_first_one(site: RpcSite) -> None:
+    await site.create(**RUNGS)
+    lease = (await site.suggest()).lease
+    request = tell(lease, 1, request_id="once", checkpoint_uri="mem:/1")
+    first = await site.call("ReportTrial", request)
+    assert (await site.report(lease, 2, 0.5)).action == CONTINUE
+    assert await site.call("ReportTrial", request) == first
+    assert (await site.report(lease, 1, 0.5)).action == CONTINUE, "an earlier step, told anew"
+    assert await stored(site) == [1, 2, 1]
+
+
+async def test_a_trial_that_begins_anew_need_not_meet_the_rungs_behind_it(site: RpcSite) -> None:
+    await site.create(**RUNGS)
+    first = await site.suggest()
+    for step in (1, 2, 3):
+        await site.report(first.lease, step, 0.5, checkpoint_uri="")
+    await site.call("ReleaseTrial", pb.ReleaseTrialRequest(lease=first.lease))
+    again = await site.suggest()
+    assert again.trial.name == first.trial.name
+    assert (await site.report(again.lease, 5, 0.5)).action == CONTINUE
+    refused = await site.refusal("ReportTrial", tell(again.lease, 10))
+    assert isinstance(refused, InvalidFieldError)
+
+
+async def test_on_a_line_the_call_says_what_is_wrong(site: RpcSite) -> None:
+    await site.create(**RUNGS)
+    lease = (await site.suggest()).lease
+    line = site.replicas[0].stub.TellTrials()
+    await line.write(pb.TellTrialsRequest(report=tell(lease, 100)))
+    assert (await line.read()).WhichOneof("response") is None
+    await line.write(pb.TellTrialsRequest(report=tell(lease, 1)))
+    assert (await line.read()).report.decision.action == CONTINUE
+    await line.done_writing()
+    assert await stored(site) == [1]
+
+
+async def test_the_first_report_says_what_it_lacks(site: RpcSite) -> None:
+    await site.create(
+        policy={"kind": "run_all"},
+        further_objectives=[{"metric": "latency", "goal": "minimize"}],
+        constraints=[{"metric": "size", "at_most": 1.0}],
+    )
+    lease = (await site.suggest()).lease
+    for step in (1, 2):
+        request = pb.ReportTrialRequest(lease=lease, step=step, metrics={"accuracy": 0.5, "latency": 1.0})
+        await site.call("ReportTrial", request)
+    story = await site.call("ExplainTrial", pb.ExplainTrialRequest(name=lease.trial))
+    (event,) = [event for event in story.events if event.WhichOneof("detail") == "metrics_missing"]
+    assert event.message == (
+        "trial 0's first report has no 'loss', 'size', which the study reads; it has accuracy, latency"
+    )
+    assert list(event.metrics_missing.missing) == ["loss", "size"]
+    assert list(event.metrics_missing.reported) == ["accuracy", "latency"]
