@@ -10,6 +10,7 @@ from commands_run import Invoke
 from fake_study_service import FakeStudyService
 from scripted_study import Script, race
 
+from headrace.cli.output import Output
 from headrace.v1 import study_pb2
 
 TRIAL_KEYS = {
@@ -172,6 +173,11 @@ def test_plain_text_has_no_escapes_and_is_not_shortened(
     if command == ["why", "digits", "13"]:
         assert "ValueError: loss is nan <b>[bold]" in result.out
         assert r"\x1b[31mnan" in result.out
+
+
+def test_wide_characters_are_whole_and_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().table(["NAME", "AT"], [["学習率=0.1", "1"], ["lr=0.1", "22"]], right=["AT"])
+    assert capsys.readouterr().out.splitlines() == ["NAME        AT", "学習率=0.1   1", "lr=0.1      22"]
 
 
 def test_a_trial_in_full(fake: FakeStudyService, invoke: Invoke) -> None:

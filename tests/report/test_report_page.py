@@ -128,7 +128,7 @@ def test_the_names_of_the_axes_do_not_overlap(data: StudyData, names: int, lette
     width = (figure.layout.width or 1150) - margin.l - margin.r - scale_px
     apart = width / (axes - 1)
     longest = max(len(dimension.label) for dimension in trace.dimensions) * 7.0
-    slant = math.radians(-trace.labelangle)
+    slant = math.radians(-(trace.labelangle or 0))
     if slant:
         assert apart * math.sin(slant) > 16
         above_axis = 43  # where Plotly puts the middle of a name

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -80,7 +81,8 @@ class Output:
         """
         body = [[clean(cell) for cell in row] for row in rows]
         widths = [
-            max([len(column), *(len(row[place]) for row in body)]) for place, column in enumerate(columns)
+            max([cell_len(column), *(row[place].cell_len for row in body)])
+            for place, column in enumerate(columns)
         ]
         kept, low = list(range(len(columns))), []
         if self._overflows(widths):
