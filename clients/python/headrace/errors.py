@@ -123,6 +123,14 @@ class NotAskTellError(HeadraceError):
     """The study's trials are run by workers, so no user's loop may ask for them."""
 
 
+class StudyDefectError(HeadraceError):
+    """The scheduler cannot read the study's rows, or go on with them; other studies do not notice."""
+
+
+class TooLargeError(HeadraceError):
+    """What was asked would take more time or memory than one caller may have."""
+
+
 class InternalError(HeadraceError):
     """The server failed in a way that it does not know; its log says more."""
 
@@ -242,6 +250,18 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         _CODE.FAILED_PRECONDITION,
         NotAskTellError,
         "Create the study without a trial template to run its trials in your own loop.",
+    ),
+    _entry(
+        error_pb2.ERROR_REASON_STUDY_DEFECT,
+        _CODE.DATA_LOSS,
+        StudyDefectError,
+        "Stop it with `headrace stop` and delete it with `headrace delete`; the scheduler's log says more.",
+    ),
+    _entry(
+        error_pb2.ERROR_REASON_TOO_LARGE,
+        _CODE.RESOURCE_EXHAUSTED,
+        TooLargeError,
+        "Ask for less.",
     ),
     _entry(
         error_pb2.ERROR_REASON_INTERNAL,

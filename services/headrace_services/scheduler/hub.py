@@ -100,6 +100,12 @@ class Hub:
         if not self.closing:
             self._entry(study_id).runner.kick()
 
+    def set_aside(self, study_id: int, why: str) -> None:
+        """End a study of which something cannot be read, soon."""
+        if not self.closing:
+            log.error("study %s is set aside: %s", study_id, why)
+            self._entry(study_id).runner.set_aside(why)
+
     def spread(self) -> None:
         """Offer free slots to all active studies, soon."""
         self._spread.set()

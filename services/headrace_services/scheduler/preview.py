@@ -98,10 +98,11 @@ def _simulate(spec: StudySpec, trials: int, slots: int, seed: int) -> _Run:
     small = spec.model_copy(
         update={"max_trials": trials, "enqueued": (), "sampler": RandomSampler(), "seed": spec.seed + seed}
     )
-    curves = SeedModel.of(small, seed=seed, trials=trials + (spec.baseline is not None))
+    at_once = trials + (spec.baseline is not None)
+    curves = SeedModel.of(small, seed=seed, trials=at_once)
     study = StudySimulation.of(small, curves)
-    if trials or spec.baseline is not None:
-        Simulation(machines_for(small, slots), [study]).run()
+    if at_once:
+        Simulation(machines_for(small, min(slots, at_once)), [study]).run()  # more would stay idle
     recorded = Counter((bracket, rung) for _, bracket, rung, _ in study.record.occupancy)
     return _Run(recorded=recorded, end_s=study.record.end_s)
 

@@ -25,6 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InvalidFieldError, Violation
 from headrace.v1 import study_pb2, study_pb2_grpc, worker_pb2, worker_pb2_grpc
 from headrace_services.scheduler import collector
+from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.loop_watch import LoopWatch
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
@@ -148,11 +149,12 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         registry = Registry(engine)
         heartbeats = Heartbeats(engine, settings.timing.lease_ttl_s)
         hub.deliver_with(registry.deliver)
+        desk = Desk()
         pool = Pool(settings.sampler_processes, limit_s=settings.proposal_limit_s)
         suggester = Suggester(hub, pool, tasks)
         hub.propose_with(suggester.want)
         health = health_aio.HealthServicer()
-        _add_services(server, settings, hub, heartbeats, registry, health)
+        _add_services(server, settings, hub, desk, heartbeats, registry, health)
         await server.start()
         watch = LoopWatch()
         background = [
@@ -176,6 +178,7 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         for task in background:
             task.cancel()
         suggester.close()
+        await desk.close()
 
 
 async def _drain(
@@ -216,11 +219,12 @@ def _add_services(
     server: grpc.aio.Server,
     settings: Settings,
     hub: Hub,
+    desk: Desk,
     heartbeats: Heartbeats,
     registry: Registry,
     health: health_aio.HealthServicer,
 ) -> None:
-    study_pb2_grpc.add_StudyServiceServicer_to_server(StudyServicer(hub), server)
+    study_pb2_grpc.add_StudyServiceServicer_to_server(StudyServicer(hub, desk), server)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(
         WorkerServicer(hub, heartbeats, registry, settings.timing), server
     )

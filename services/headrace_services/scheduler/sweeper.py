@@ -63,7 +63,7 @@ class Sweeper:
                 self._heard_since = now
             self._swept = now
             ripe = now - self._heard_since >= self._ttl_s
-            expired = await workers.expired_leases(conn) if ripe else []
+            expired, unreadable = await workers.expired_leases(conn) if ripe else ([], [])
             await workers.forget_asked_of_ended(conn)
             if now - self._forgot > FORGET_REQUESTS_EVERY_S:
                 await requests.sweep(conn)
@@ -72,6 +72,8 @@ class Sweeper:
             if lease.id not in self._expiring:
                 self._expiring.add(lease.id)
                 tasks.create_task(self._expire(lease, why))
+        for broken in unreadable:
+            self._hub.set_aside(broken.study_id, f"lease {broken.id} cannot be read: {broken.reason}")
         self._hub.spread()
         self._hub.drop_idle()
 

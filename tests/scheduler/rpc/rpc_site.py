@@ -16,6 +16,7 @@ from headrace.v1 import event_pb2, trial_pb2
 from headrace.v1 import study_pb2 as pb
 from headrace.v1.study_pb2_grpc import StudyServiceStub
 from headrace.v1.study_pb2_grpc import add_StudyServiceServicer_to_server as add_study_service
+from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 from headrace_services.scheduler.rpc.study_service import StudyServicer
@@ -187,12 +188,14 @@ async def serving(engine: AsyncEngine) -> AsyncIterator[Replica]:
 
     running = asyncio.create_task(run_hub())
     hub = await ready
-    add_study_service(StudyServicer(hub), server)
+    desk = Desk()
+    add_study_service(StudyServicer(hub, desk), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     address = f"127.0.0.1:{port}"
     async with grpc.aio.insecure_channel(address) as channel:
         yield Replica(hub=hub, stub=StudyServiceStub(channel), address=address)
     await server.stop(0)
+    await desk.close()
     over.set()
     await running

@@ -28,7 +28,7 @@ async def expire(site: RpcSite, number: int) -> None:
         await conn.execute(
             update(tables.lease).where(tables.lease.c.number == number).values(expires_at="2000-01-01")
         )
-        expired = await workers.expired_leases(conn)
+        expired, _ = await workers.expired_leases(conn)
         info = await workers.study_by_name(conn, study.name.removeprefix("studies/"))
     assert info is not None
     for lease, why in expired:

@@ -133,9 +133,17 @@ def test_a_page_ends_before_it_outgrows_a_message() -> None:
     values = {"x": spec_pb2.ParameterValue(string_value="v" * 1_000_000)}
     trial = trial_pb2.Trial(parameters=spec_pb2.ParameterAssignment(values=values))
     window = pages.window(pb.ListTrialsRequest(study="studies/s", page_size=9), (int,))
-    messages, token = window.fill(range(5), lambda _: trial, lambda number: (number,))
-    assert len(messages) == 3
-    after = pages.window(pb.ListTrialsRequest(study="studies/s", page_token=token), (int,)).after
+    page = window.fill(range(5), range(5), lambda _: trial, lambda number: (number,), str)
+    assert len(page.messages) == 3
+    after = pages.window(pb.ListTrialsRequest(study="studies/s", page_token=page.token), (int,)).after
     assert after == (2,)
-    huge = trial_pb2.Trial(detail="x" * 4_000_000)
-    assert len(window.fill([7], lambda _: huge, lambda number: (number,))[0]) == 1
+
+
+def test_an_element_that_no_message_holds_is_left_out_and_named() -> None:
+    trial, huge = trial_pb2.Trial(number=1), trial_pb2.Trial(detail="x" * 4_000_000)
+    window = pages.window(pb.ListTrialsRequest(study="studies/s", page_size=9), (int,))
+    page = window.fill(range(3), [trial, huge, trial], lambda found: found, lambda number: (number,), str)
+    assert page.messages == [trial, trial]
+    assert [item.name for item in page.unshown] == ["1"]
+    assert "3.8 MiB" in page.unshown[0].reason
+    assert not page.token

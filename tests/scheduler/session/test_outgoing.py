@@ -22,7 +22,7 @@ class NoStudies:
 
 
 def outgoing(patience_s: float = 60.0) -> Outgoing:
-    return Outgoing("w", cast("KnownStudies", NoStudies()), patience_s=patience_s)
+    return Outgoing("w", cast("KnownStudies", NoStudies()), patience_s=patience_s, defective=lambda *_: None)
 
 
 async def written(messages: Outgoing) -> list[worker_pb2.SessionResponse]:

@@ -37,6 +37,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_DRAINING: _ErrorReason.ValueType  # 12
     ERROR_REASON_NOT_ASK_TELL: _ErrorReason.ValueType  # 13
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 14
+    ERROR_REASON_STUDY_DEFECT: _ErrorReason.ValueType  # 20
+    ERROR_REASON_TOO_LARGE: _ErrorReason.ValueType  # 21
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Machine-readable reasons, without the prefix in ErrorInfo. The catalogue in
@@ -58,4 +60,6 @@ ERROR_REASON_DATABASE_UNAVAILABLE: ErrorReason.ValueType  # 11
 ERROR_REASON_DRAINING: ErrorReason.ValueType  # 12
 ERROR_REASON_NOT_ASK_TELL: ErrorReason.ValueType  # 13
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 14
+ERROR_REASON_STUDY_DEFECT: ErrorReason.ValueType  # 20
+ERROR_REASON_TOO_LARGE: ErrorReason.ValueType  # 21
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -38,7 +38,9 @@ class _StudyStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StudyState
     STUDY_STATE_STOPPED: _StudyState.ValueType  # 4
     """A user stopped it."""
     STUDY_STATE_FAILED: _StudyState.ValueType  # 5
-    """It cannot succeed (no trial reports the metric, the first trials all fail), or it ended without a usable result."""
+    """It cannot succeed (no trial reports the metric, the first trials all fail), it ended without a usable result, or the
+    scheduler cannot go on with it.
+    """
 
 class StudyState(_StudyState, metaclass=_StudyStateEnumTypeWrapper):
     """Where a study is in its life."""
@@ -51,7 +53,9 @@ STUDY_STATE_COMPLETED: StudyState.ValueType  # 3
 STUDY_STATE_STOPPED: StudyState.ValueType  # 4
 """A user stopped it."""
 STUDY_STATE_FAILED: StudyState.ValueType  # 5
-"""It cannot succeed (no trial reports the metric, the first trials all fail), or it ended without a usable result."""
+"""It cannot succeed (no trial reports the metric, the first trials all fail), it ended without a usable result, or the
+scheduler cannot go on with it.
+"""
 Global___StudyState: _TypeAlias = StudyState  # noqa: Y015
 
 @_typing.final
@@ -68,6 +72,7 @@ class Study(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
     UID_FIELD_NUMBER: _builtins.int
+    UNSHOWN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`studies/{study}`."""
     state: Global___StudyState.ValueType
@@ -77,6 +82,8 @@ class Study(_message.Message):
     """Random and never given twice: tells a study from an earlier one of the same name. Its files lie in folders called
     `{study}-{uid}`.
     """
+    unshown: _builtins.str
+    """What is left out of this message, and why: a defect of its rows, or its size. Empty where nothing is."""
     @_builtins.property
     def spec(self) -> _spec_pb2.StudySpec: ...
     @_builtins.property
@@ -96,14 +103,41 @@ class Study(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
         uid: _builtins.str = ...,
+        unshown: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "spec", b"spec", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "name", b"name", "spec", b"spec", "state", b"state", "status", b"status", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "name", b"name", "spec", b"spec", "state", b"state", "status", b"status", "uid", b"uid", "unshown", b"unshown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Study: _TypeAlias = Study  # noqa: Y015
+
+@_typing.final
+class Unshown(_message.Message):
+    """Something that a list leaves out because it cannot be shown. Everything else is there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its resource name."""
+    reason: _builtins.str
+    """For people: what is wrong with it."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Unshown: _TypeAlias = Unshown  # noqa: Y015
 
 @_typing.final
 class StudyStatus(_message.Message):
@@ -376,19 +410,25 @@ class ListStudiesResponse(_message.Message):
 
     STUDIES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    UNSHOWN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Empty on the last page."""
     @_builtins.property
     def studies(self) -> _containers.RepeatedCompositeFieldContainer[Global___Study]: ...
+    @_builtins.property
+    def unshown(self) -> _containers.RepeatedCompositeFieldContainer[Global___Unshown]:
+        """The studies of this page that cannot be shown."""
+
     def __init__(
         self,
         *,
         studies: _abc.Iterable[Global___Study] | None = ...,
         next_page_token: _builtins.str = ...,
+        unshown: _abc.Iterable[Global___Unshown] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "studies", b"studies"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "studies", b"studies", "unshown", b"unshown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -683,18 +723,24 @@ class ListTrialsResponse(_message.Message):
 
     TRIALS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    UNSHOWN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     @_builtins.property
     def trials(self) -> _containers.RepeatedCompositeFieldContainer[_trial_pb2.Trial]: ...
+    @_builtins.property
+    def unshown(self) -> _containers.RepeatedCompositeFieldContainer[Global___Unshown]:
+        """The trials of this page that cannot be shown."""
+
     def __init__(
         self,
         *,
         trials: _abc.Iterable[_trial_pb2.Trial] | None = ...,
         next_page_token: _builtins.str = ...,
+        unshown: _abc.Iterable[Global___Unshown] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "trials", b"trials"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "trials", b"trials", "unshown", b"unshown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1369,18 +1415,24 @@ class ListReportsResponse(_message.Message):
 
     REPORTS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    UNSHOWN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     @_builtins.property
     def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialReport]: ...
+    @_builtins.property
+    def unshown(self) -> _containers.RepeatedCompositeFieldContainer[Global___Unshown]:
+        """The reports of this page that cannot be shown, by their trials' names."""
+
     def __init__(
         self,
         *,
         reports: _abc.Iterable[Global___TrialReport] | None = ...,
         next_page_token: _builtins.str = ...,
+        unshown: _abc.Iterable[Global___Unshown] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "reports", b"reports"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "reports", b"reports", "unshown", b"unshown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1473,6 +1525,7 @@ class ListWorkersResponse(_message.Message):
     WORKERS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     SHARES_FIELD_NUMBER: _builtins.int
+    UNSHOWN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]: ...
@@ -1480,16 +1533,21 @@ class ListWorkersResponse(_message.Message):
     def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___StudyShare]:
         """Every active study, the greatest claim first; on the first page only."""
 
+    @_builtins.property
+    def unshown(self) -> _containers.RepeatedCompositeFieldContainer[Global___Unshown]:
+        """The workers of this page, and the studies among the shares, that cannot be shown."""
+
     def __init__(
         self,
         *,
         workers: _abc.Iterable[Global___WorkerStatus] | None = ...,
         next_page_token: _builtins.str = ...,
         shares: _abc.Iterable[Global___StudyShare] | None = ...,
+        unshown: _abc.Iterable[Global___Unshown] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "shares", b"shares", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "shares", b"shares", "unshown", b"unshown", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

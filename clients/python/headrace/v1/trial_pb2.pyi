@@ -166,6 +166,7 @@ class Trial(_message.Message):
     FEASIBLE_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     LAST_WORKER_FIELD_NUMBER: _builtins.int
+    UNSHOWN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`studies/{study}/trials/{number}`."""
     number: _builtins.int
@@ -211,6 +212,8 @@ class Trial(_message.Message):
     """The generation that an evolutionary sampler proposed the trial for; absent for others."""
     last_worker: _builtins.str
     """`workers/{worker}` that runs the trial, or ran it last; empty before, and in a user's own loop."""
+    unshown: _builtins.str
+    """What is left out of this message because it would be too large; empty where nothing is."""
     @_builtins.property
     def parameters(self) -> _spec_pb2.ParameterAssignment: ...
     @_builtins.property
@@ -278,10 +281,11 @@ class Trial(_message.Message):
         feasible: _builtins.bool | None = ...,
         generation: _builtins.int | None = ...,
         last_worker: _builtins.str = ...,
+        unshown: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_value", b"_value", "best_value", b"best_value", "checkpoint", b"checkpoint", "create_time", b"create_time", "end_time", b"end_time", "feasible", b"feasible", "generation", b"generation", "milestone", b"milestone", "parameters", b"parameters", "start_time", b"start_time", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_value", b"_value", "baseline", b"baseline", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "checkpoint", b"checkpoint", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "epoch", b"epoch", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "parameters", b"parameters", "rung_results", b"rung_results", "slot_milli", b"slot_milli", "slots", b"slots", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_value", b"_value", "baseline", b"baseline", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "checkpoint", b"checkpoint", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "epoch", b"epoch", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "parameters", b"parameters", "rung_results", b"rung_results", "slot_milli", b"slot_milli", "slots", b"slots", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "unshown", b"unshown", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_value: _TypeAlias = _typing.Literal["best_value"]  # noqa: Y015
     _WhichOneofArgType__best_value: _TypeAlias = _typing.Literal["_best_value", b"_best_value"]  # noqa: Y015

@@ -12,8 +12,9 @@ from grpc_status import rpc_status
 from headrace.errors import HeadraceError, InternalError, to_status
 from headrace.v1 import planner_pb2 as pb
 from headrace.v1 import planner_pb2_grpc
+from headrace_services.apart import Answer
 from headrace_services.planner.service.pool import Pool
-from headrace_services.planner.service.work import Answer, Task
+from headrace_services.planner.service.work import Task
 
 log = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -46,11 +47,9 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
         return pb.ExplainResponse.FromString(await self._result(Task.EXPLAIN, request, context))
 
     async def _result(self, task: Task, request: Message, context: Context) -> bytes:
-        async with _translating(context), aclosing(self._pool.ask(task, request.SerializeToString())) as told:
-            async for kind, payload in told:
-                if kind is Answer.RESULT:
-                    return payload
-        raise InternalError("the planner gave no answer")
+        async with _translating(context):
+            return await self._pool.result(task, request.SerializeToString())
+        raise AssertionError("aborting raises")
 
 
 @asynccontextmanager

@@ -1,18 +1,15 @@
-"""What a worker process does: one question at a time, from bytes to bytes. It imports no gRPC server and no asyncio."""
+"""What a worker process does: one question at a time, from bytes to bytes."""
 
 import json
-import pickle
-import signal
-from collections.abc import Callable
 from enum import StrEnum
-from multiprocessing.connection import Connection
 
-from headrace.errors import HeadraceError, InternalError, InvalidFieldError, Violation
+from headrace.errors import InvalidFieldError, Violation
 from headrace.v1 import planner_pb2 as pb
+from headrace_services.apart import Tell
 from headrace_services.planner import asking
 from headrace_services.planner.explain import explain, nothing_fits, shortage
 from headrace_services.planner.modes import FULL
-from headrace_services.planner.search import Progress, Search
+from headrace_services.planner.search import Search
 from headrace_services.planner.service import convert
 from headrace_services.planner.timeline import chrome_trace
 
@@ -25,44 +22,9 @@ class Task(StrEnum):
     EXPLAIN = "explain"
 
 
-class Answer(StrEnum):
-    """What a worker sends: any number of PROGRESS, then one of the others."""
-
-    PROGRESS = "progress"
-    RESULT = "result"
-    ERROR = "error"
-
-
-Tell = Callable[[Progress], None]
-
-
-def work(pipe: Connection) -> None:
-    """The worker's loop. Ends when the other end of the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while True:
-        try:
-            task, request = pickle.loads(pipe.recv_bytes())  # noqa: S301  (our own parent wrote it)
-        except EOFError:
-            return
-
-        def tell(progress: Progress) -> None:
-            pipe.send_bytes(
-                pickle.dumps((Answer.PROGRESS, convert.progress_to(progress).SerializeToString()))
-            )
-
-        try:
-            answer = (Answer.RESULT, run(Task(task), request, tell))
-        except HeadraceError as error:
-            answer = (Answer.ERROR, pickle.dumps(error))
-        except Exception as error:  # noqa: BLE001  (a defect ends this call, not the worker)
-            failed = InternalError(f"the planner failed on this call: {type(error).__name__}: {error}")
-            answer = (Answer.ERROR, pickle.dumps(failed))
-        pipe.send_bytes(pickle.dumps(answer))
-
-
-def run(task: Task, request: bytes, tell: Tell) -> bytes:
+def run(task: str, request: bytes, tell: Tell) -> bytes:
     """One call. Raises HeadraceError."""
-    match task:
+    match Task(task):
         case Task.PLAN:
             return _plan(pb.PlanRequest.FromString(request), tell).SerializeToString()
         case Task.SIMULATE:
@@ -75,7 +37,11 @@ def _plan(request: pb.PlanRequest, tell: Tell) -> pb.TrainingPlan:
     question = request.question
     asked = convert.request_from(question)
     mode = asking.mode(question.mode or FULL.name)
-    search = asking.search(asked, asking.method(question.method or "exact"), tell)
+    search = asking.search(
+        asked,
+        asking.method(question.method or "exact"),
+        lambda progress: tell(convert.progress_to(progress).SerializeToString()),
+    )
     plan = search.run(mode).plan
     if plan is None:
         raise nothing_fits(search, mode)

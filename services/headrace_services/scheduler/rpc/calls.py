@@ -4,9 +4,11 @@
 transaction of its own. In both the answer is made inside the transaction and stored under the request's id.
 """
 
+import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import grpc
 import psycopg
@@ -14,26 +16,34 @@ from google.protobuf.message import Message
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from headrace.errors import HeadraceError, StudyNotFoundError, TrialNotFoundError
+from headrace.errors import HeadraceError, StudyNotFoundError, TooLargeError, TrialNotFoundError
 from headrace.v1 import study_pb2 as pb
 from headrace.v1 import trial_pb2
 from headrace_services.scheduler.arrivals import Command, ExitedArrived, Outcome, ReportArrived
+from headrace_services.scheduler.desk import SMALL_FRONT, Desk
 from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.records import Study
-from headrace_services.scheduler.rpc import convert
+from headrace_services.scheduler.rpc import convert, pages
 from headrace_services.scheduler.rpc.waiting import waits_for
 from headrace_services.scheduler.rpc.watching import Snapshots
+from headrace_services.scheduler.samplers.front import front
 from headrace_services.scheduler.step.submissions import Shown, Submission
-from headrace_services.scheduler.store import requests, studies, trials
+from headrace_services.scheduler.store import aside, requests, studies, trials
+from headrace_services.scheduler.store.aside import Brief
 from headrace_services.scheduler.store.database import is_conflict, transaction
+from headrace_services.scheduler.store.defects import Defect, is_transient, reason_of
 from headrace_services.scheduler.store.requests import Request
 from headrace_services.scheduler.store.trials import TrialView
+
+log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 """How often a transaction that lost against another one is tried again."""
 
 MOST_KNOWN = 1024
 
+Found = TypeVar("Found", Study, Brief)
+_Found = tuple[Study, studies.Figures]
 Answer = Callable[[Study, Outcome, Shown], Awaitable[Message]]
 Context = grpc.aio.ServicerContext[Any, Any]
 Change = Command | ReportArrived | ExitedArrived
@@ -42,9 +52,10 @@ Change = Command | ReportArrived | ExitedArrived
 class Calls:
     """What every group of calls works with."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, desk: Desk) -> None:
         self.hub = hub
-        self.snapshots = Snapshots(hub.engine)
+        self.desk = desk
+        self.snapshots = Snapshots(partial(whole_study, hub.engine, desk))
         self._known: dict[str, Study] = {}
         """Studies by name, for what of them never changes."""
 
@@ -70,25 +81,61 @@ class Calls:
         from the first call on, and at those trials.
         """
         assert lasting or shows is not None, "an answer that shows the study as it is now shows rows"
-        once_only = request or Request(id=f"call-{secrets.token_hex(16)}", method="", digest=b"")
+        once_only = request or _request_of_this_call()
         study = self.known(study_id) if lasting else None
         if study is not None:
             try:
                 return await self._submit(study, once_only, arrival, answer, shows, lasting=True)
             except StudyNotFoundError:  # deleted; perhaps there is another one of this name
                 self._known.pop(study_id, None)
+        found = await self._find(request, partial(find_study, study_id=study_id))
+        if isinstance(found, bytes):
+            return found
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        self._known[study_id] = found
+        return await self._submit(found, once_only, arrival, answer, shows, lasting=lasting)
+
+    async def order(
+        self,
+        request: Request | None,
+        study_id: str,
+        command: Command,
+        answer: Callable[[AsyncConnection, int], Awaitable[Message]],
+    ) -> bytes:
+        """Put a command about the study itself into its next step. Returns as `change` does.
+
+        It works for a study whose row cannot be read, too: nothing of it is read but its id.
+        """
+        found = await self._find(request, partial(find_brief, study_id=study_id))
+        if isinstance(found, bytes):
+            return found
+
+        async def respond(outcome: Outcome, shown: Shown) -> bytes:  # noqa: ARG001  # a Respond
+            return (await answer(shown.conn, found.id)).SerializeToString()
+
+        submission = Submission(
+            arrival=command,
+            request=request or _request_of_this_call(),
+            respond=respond,
+            shows=lambda _: (),
+        )
+        settled = await self.hub.submit(found.id, submission)
+        assert settled.response is not None, "submit raises what was refused"
+        return settled.response
+
+    async def _find(
+        self, request: Request | None, find: Callable[[AsyncConnection], Awaitable[Found]]
+    ) -> Found | bytes:
+        """The study, or what the request was answered with while there was one. Raises StudyNotFoundError."""
         try:
             async with transaction(self.hub.engine) as conn:
-                study = await find_study(conn, study_id)
+                return await find(conn)
         except StudyNotFoundError:
             first = await _answered(self.hub.engine, request)
             if first is not None:
                 return first
             raise
-        if len(self._known) >= MOST_KNOWN:
-            self._known.clear()
-        self._known[study_id] = study
-        return await self._submit(study, once_only, arrival, answer, shows, lasting=lasting)
 
     async def _submit(
         self,
@@ -114,6 +161,10 @@ class Calls:
         settled = await self.hub.submit(study.id, submission)
         assert settled.response is not None, "submit raises what was refused"
         return settled.response
+
+
+def _request_of_this_call() -> Request:
+    return Request(id=f"call-{secrets.token_hex(16)}", method="", digest=b"")
 
 
 def identify(message: Message, request_id: str) -> Request | None:
@@ -164,17 +215,89 @@ async def _answered(engine: AsyncEngine, request: Request | None) -> bytes | Non
     return requests.check_repeat(request, first) if first else None
 
 
-async def find_study(conn: AsyncConnection, study_id: str, *, lock: bool = False) -> Study:
-    """The study of a name; raises StudyNotFoundError."""
-    study = await studies.find(conn, study_id, lock=lock)
+async def find_study(conn: AsyncConnection, study_id: str) -> Study:
+    """The study of a name; raises StudyNotFoundError, and StudyDefectError where its row cannot be read."""
+    study = await studies.find(conn, study_id)
     if study is None:
         raise StudyNotFoundError(f"there is no study '{study_id}'")
     return study
 
 
-async def study_message(conn: AsyncConnection, study: Study) -> pb.Study:
-    """A study with its status."""
-    return convert.study(study, (await studies.figures(conn, [study]))[study.id])
+async def find_brief(conn: AsyncConnection, study_id: str, *, lock: bool = False) -> Brief:
+    """What can be said of every study; raises StudyNotFoundError."""
+    study = await aside.brief(conn, name=study_id, lock=lock)
+    if study is None:
+        raise StudyNotFoundError(f"there is no study '{study_id}'")
+    return study
+
+
+async def study_message(conn: AsyncConnection, study_id: int) -> pb.Study:
+    """A study with its status, in the transaction of a change; a large front is left out of it.
+
+    Of a study that cannot be shown, or is too large to be, what can be said of every study. Raises StudyNotFoundError.
+    """
+    found = await _read(conn, study_id)
+    if not isinstance(found, Defect) and (measured := found[1].measured):
+        if len(measured) <= SMALL_FRONT:
+            places = front([vector for _, vector in measured], _signs(found[0]))
+            await _add_front(conn, found, places)
+        else:
+            found[1].unshown = "the front is left out: GetStudy has it"
+    return await _render(conn, study_id, found)
+
+
+async def whole_study(engine: AsyncEngine, desk: Desk, study_id: int) -> pb.Study:
+    """A study with its status. No transaction is open while its front is found. Raises as `study_message`."""
+    async with transaction(engine) as conn:
+        found = await _read(conn, study_id)
+        if isinstance(found, Defect) or not found[1].measured:
+            return await _render(conn, study_id, found)
+    try:
+        places = await desk.front([vector for _, vector in found[1].measured], _signs(found[0]))
+    except TooLargeError as error:
+        places, found[1].unshown = [], f"the front is left out: {error.message}"
+    async with transaction(engine) as conn:
+        await _add_front(conn, found, places)
+        return await _render(conn, study_id, found)
+
+
+def _signs(study: Study) -> list[float]:
+    return [objective.sign for objective in study.spec.objectives]
+
+
+async def _read(conn: AsyncConnection, study_id: int) -> "_Found | Defect":
+    try:
+        async with conn.begin_nested():
+            study = await studies.get(conn, study_id)
+            if study is not None:
+                return study, (await studies.figures(conn, [study], whole=True))[study.id]
+    except Exception as error:
+        if is_transient(error):
+            raise
+        log.warning("study %s cannot be shown", study_id, exc_info=True)
+        return Defect(reason_of(error))
+    return Defect("it was deleted")
+
+
+async def _add_front(conn: AsyncConnection, found: "_Found", places: Sequence[int]) -> None:
+    try:
+        async with conn.begin_nested():
+            await studies.add_front(conn, *found, places)
+    except Exception as error:
+        if is_transient(error):
+            raise
+        log.warning("the front of study '%s' cannot be shown", found[0].name, exc_info=True)
+        found[1].unshown = f"the front is left out: {reason_of(error)}"
+
+
+async def _render(conn: AsyncConnection, study_id: int, found: "_Found | Defect") -> pb.Study:
+    message = pages.shown(found, lambda whole: convert.study(*whole))
+    if not isinstance(message, Defect):
+        return message
+    brief = await aside.brief(conn, study_id=study_id)
+    if brief is None:
+        raise StudyNotFoundError("the study was deleted")
+    return convert.bare_study(brief, message.reason)
 
 
 async def require_trial(conn: AsyncConnection, study: Study, number: int) -> TrialView:

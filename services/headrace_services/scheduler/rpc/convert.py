@@ -1,8 +1,9 @@
 """Records to messages. The one place of the service that knows both; the spec has its own in `headrace.spec`."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 from google.protobuf import json_format
 from google.protobuf.duration_pb2 import Duration
@@ -10,16 +11,27 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from headrace.spec import StudySpec, params_to_proto, to_proto
 from headrace.spec.objective import is_feasible
+from headrace.spec.scalars import INT64_MAX
 from headrace.v1 import event_pb2, study_pb2, trial_pb2
 from headrace_services.scheduler.lifecycle import Reason, State
 from headrace_services.scheduler.preview import Preview
 from headrace_services.scheduler.records import Checkpoint, Decision, Exploit, Lease, Study
 from headrace_services.scheduler.rpc import names
 from headrace_services.scheduler.simulator.scenario import expected_trials
+from headrace_services.scheduler.store.aside import Brief
 from headrace_services.scheduler.store.cluster import KeptView, ShareView, SlotView, WorkerView
 from headrace_services.scheduler.store.history import StoredEvent, StoredReport
 from headrace_services.scheduler.store.studies import Figures, Occupancy
 from headrace_services.scheduler.store.trials import RungView, TrialView
+
+DURATION_MAX_S = 315_576_000_000
+"""Ten thousand years: what a protobuf Duration holds."""
+TRIAL_BYTES = 2 * 1024 * 1024
+"""What a trial may take in an answer; of a larger one the least important parts are left out."""
+NAMED_TRIAL_BYTES = 256 * 1024
+"""The same for the best trial and the baseline of a study."""
+FRONT_TRIAL_BYTES = 8 * 1024
+"""The same for each trial on a front."""
 
 _EVENT_DETAILS = frozenset(field.name for field in event_pb2.Event.DESCRIPTOR.oneofs_by_name["detail"].fields)
 
@@ -31,10 +43,22 @@ def study(record: Study, figures: Figures) -> study_pb2.Study:
         spec=to_proto(record.spec),
         state=study_pb2.StudyState.Value(f"STUDY_STATE_{record.state}"),
         detail=record.detail,
+        unshown=figures.unshown,
         status=_status(record, figures),
         create_time=_time(record.create_time),
         end_time=_time(record.end_time),
         uid=record.uid,
+    )
+
+
+def bare_study(record: Brief, why: str) -> study_pb2.Study:
+    """What can be said of a study that cannot be shown, or is too large to be."""
+    return study_pb2.Study(
+        name=names.study_name(record.name),
+        state=study_pb2.StudyState.Value(f"STUDY_STATE_{record.state}"),
+        detail=record.detail,
+        status=study_pb2.StudyStatus(cursor=record.cursor),
+        unshown=f"its spec and its status cannot be shown: {why}",
     )
 
 
@@ -50,15 +74,18 @@ def _status(record: Study, figures: Figures) -> study_pb2.StudyStatus:
         failed=figures.reasons.get(Reason.FAILED, 0),
         cancelled=figures.reasons.get(Reason.CANCELLED, 0),
         rungs=_rungs(record, figures),
-        steps_spent=figures.steps_spent,
-        steps_run_all=_trials_to_run(record) * record.spec.max_steps,
+        steps_spent=saturated(figures.steps_spent),
+        steps_run_all=saturated(_trials_to_run(record) * record.spec.max_steps),
         cursor=record.cursor,
     )
     if figures.best:
-        status.best.CopyFrom(trial(record.name, figures.best, record.spec))
+        status.best.CopyFrom(trial(record.name, figures.best, record.spec, most_bytes=NAMED_TRIAL_BYTES))
     if figures.baseline:
-        status.baseline.CopyFrom(trial(record.name, figures.baseline, record.spec))
-    status.front.extend(trial(record.name, view, record.spec) for view in figures.front)
+        baseline = trial(record.name, figures.baseline, record.spec, most_bytes=NAMED_TRIAL_BYTES)
+        status.baseline.CopyFrom(baseline)
+    status.front.extend(
+        trial(record.name, view, record.spec, most_bytes=FRONT_TRIAL_BYTES) for view in figures.front
+    )
     status.failures.extend(
         study_pb2.TrialFailure(
             trial_number=failure.number,
@@ -92,7 +119,9 @@ def _trials_to_run(record: Study) -> int:
     return expected_trials(record.spec) + baseline + max(0, created - record.sampled)
 
 
-def trial(study_id: str, view: TrialView, spec: StudySpec, *, waits_for: str = "") -> trial_pb2.Trial:
+def trial(
+    study_id: str, view: TrialView, spec: StudySpec, *, waits_for: str = "", most_bytes: int = TRIAL_BYTES
+) -> trial_pb2.Trial:
     """A trial of a study with this spec, and what it waits for where that was asked."""
     record = view.trial
     message = trial_pb2.Trial(
@@ -135,7 +164,34 @@ def trial(study_id: str, view: TrialView, spec: StudySpec, *, waits_for: str = "
         message.feasible = is_feasible(spec.constraints, record.metrics)
     if record.reason:
         message.termination_reason = trial_pb2.TerminationReason.Value(f"TERMINATION_REASON_{record.reason}")
+    if message.ByteSize() > most_bytes:
+        _abridge(message, spec, most_bytes)
     return message
+
+
+def _abridge(message: trial_pb2.Trial, spec: StudySpec, most_bytes: int) -> None:
+    """Leave out what a large trial can do without here, and say so."""
+    size = message.ByteSize()
+    kept = {one.metric for one in spec.objectives} | {one.metric for one in spec.constraints}
+    metrics = {name: value for name, value in message.metrics.items() if name in kept}
+    message.ClearField("metrics")
+    message.metrics.update(metrics)
+    left_out = ["the metrics beside objectives and constraints"]
+    further: tuple[tuple[Literal["log_tail", "lineage", "parameters"], str], ...] = (
+        ("log_tail", "the log"),
+        ("lineage", "the lineage"),
+        ("parameters", "the parameters"),
+    )
+    for field, what in further:
+        if message.ByteSize() > most_bytes:
+            message.ClearField(field)
+            left_out.append(what)
+    message.unshown = f"left out, for the trial takes {size / 2**20:.1f} MiB: {', '.join(left_out)}"
+
+
+def saturated(number: int) -> int:
+    """A sum as far as a message holds it."""
+    return min(number, INT64_MAX)
 
 
 def _exploit(study_id: str, record: Exploit) -> trial_pb2.Exploit:
@@ -174,7 +230,7 @@ def checkpoint(record: Checkpoint) -> trial_pb2.CheckpointRef:
 
 
 def event(stored: StoredEvent) -> event_pb2.Event:
-    """An event. A kind that this version does not know keeps its sentence and loses its detail."""
+    """An event. One whose kind is unknown here, or whose detail is not as it should be, keeps its sentence alone."""
     message = event_pb2.Event(
         cursor=stored.cursor,
         time=_time(stored.time),
@@ -183,7 +239,10 @@ def event(stored: StoredEvent) -> event_pb2.Event:
     )
     if stored.event.kind in _EVENT_DETAILS:
         detail: dict[str, Any] = {stored.event.kind: stored.event.detail}
-        json_format.ParseDict(detail, message, ignore_unknown_fields=True)
+        whole = event_pb2.Event()
+        whole.CopyFrom(message)
+        with suppress(json_format.ParseError):
+            return json_format.ParseDict(detail, whole, ignore_unknown_fields=True)
     return message
 
 
@@ -284,12 +343,12 @@ def preview(record: Preview) -> study_pb2.PreviewStudyResponse:
                 rung=rung.rung,
                 milestone=rung.milestone,
                 trials=rung.trials,
-                steps=rung.steps,
+                steps=saturated(rung.steps),
             )
             for rung in record.rungs
         ],
-        steps=record.steps,
-        steps_run_all=record.steps_run_all,
+        steps=saturated(record.steps),
+        steps_run_all=saturated(record.steps_run_all),
         slots=record.slots,
         wall_time=None if record.wall_time_s is None else _duration(record.wall_time_s),
         slot_time=None if record.slot_time_s is None else _duration(record.slot_time_s),
@@ -313,5 +372,5 @@ def _time(value: datetime | None) -> Timestamp | None:
 
 def _duration(seconds: float) -> Duration:
     message = Duration()
-    message.FromTimedelta(timedelta(seconds=seconds))
+    message.FromNanoseconds(round(max(-DURATION_MAX_S, min(seconds, DURATION_MAX_S)) * 1_000_000) * 1000)
     return message

@@ -5,22 +5,27 @@ come or go in between neither repeat nor hide others. It also holds a checksum o
 its filters: a token of another list, or of the same list under another filter, is refused. It is a checksum and
 no secret, so every replica makes the same one: a token grants nothing that the list itself does not show.
 
-A page ends early where it would outgrow a gRPC message; the token says where to go on.
+A page ends early where it would outgrow a gRPC message; the token says where to go on. An element that cannot be shown
+is left out of its page, which names it with the reason.
 """
 
 import base64
 import binascii
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
 
 from headrace.bounds.numbers import INT64
 from headrace.errors import BadPageTokenError
 from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.store.defects import Defect, reason_of
+
+log = logging.getLogger(__name__)
 
 DEFAULT_SIZE = 100
 MAX_SIZE = 1000
@@ -31,6 +36,7 @@ _CHECKSUM_BYTES = 8
 ListRequest = pb.ListStudiesRequest | pb.ListTrialsRequest | pb.ListReportsRequest | pb.ListWorkersRequest
 Key = tuple[int | str, ...]
 Shape = tuple[type[int] | type[str], ...]
+K = TypeVar("K")
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
@@ -49,13 +55,54 @@ class Window:
         return self.size + 1
 
     def fill(
-        self, found: Sequence[T], convert: Callable[[T], M], key: Callable[[T], Key]
-    ) -> tuple[list[M], str]:
-        """The messages of the page, and the token of the next one (empty on the last)."""
-        messages = fitting(convert(item) for item in found[: self.size])
-        if len(messages) == len(found):
-            return messages, ""
-        return messages, _token(key(found[len(messages) - 1]), self.binding)
+        self,
+        keys: Sequence[K],
+        found: Sequence[T | Defect],
+        convert: Callable[[T], M],
+        place: Callable[[K], Key],
+        name: Callable[[K], str],
+    ) -> "Page[M]":
+        """The page, of what was found of the first keys, `limit` at most; what cannot be shown is left out of it."""
+        messages: list[M] = []
+        unshown: list[pb.Unshown] = []
+        size = taken = 0
+        for key, item in zip(keys[: self.size], found, strict=False):
+            message = shown(item, convert)
+            if isinstance(message, Defect):
+                unshown.append(pb.Unshown(name=name(key), reason=message.reason))
+            else:
+                size += message.ByteSize()
+                if messages and size > MAX_BYTES:
+                    break
+                messages.append(message)
+            taken += 1
+        token = _token(place(keys[taken - 1]), self.binding) if taken < len(keys) else ""
+        return Page(messages=messages, token=token, unshown=unshown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[M]):
+    """One page of a list."""
+
+    messages: list[M]
+    token: str
+    """Of the next one; empty on the last."""
+    unshown: list[pb.Unshown]
+
+
+def shown(item: T | Defect, convert: Callable[[T], M]) -> M | Defect:
+    """The message of an element that was found, or why there is none."""
+    if isinstance(item, Defect):
+        return item
+    try:
+        message = convert(item)
+    except Exception as error:
+        log.warning("an element of a list cannot be shown", exc_info=True)
+        return Defect(reason_of(error))
+    size = message.ByteSize()
+    if size > MAX_BYTES:
+        return Defect(f"it is too large for an answer: {size / 2**20:.1f} MiB")
+    return message
 
 
 def window(request: ListRequest, shape: Shape) -> Window:
@@ -71,10 +118,10 @@ def window(request: ListRequest, shape: Shape) -> Window:
     )
 
 
-def fitting(messages: Iterable[M]) -> list[M]:
-    """The first messages that fit into one response; at least one."""
+def fitting(messages: Iterable[M], *, beside: int = 0) -> list[M]:
+    """The first messages that fit into one response, which holds so many bytes `beside` them; at least one."""
     fit: list[M] = []
-    size = 0
+    size = beside
     for message in messages:
         size += message.ByteSize()
         if fit and size > MAX_BYTES:

@@ -1,10 +1,10 @@
 """Calls on studies: create, read, pause, resume, stop, delete, preview, watch."""
 # ruff: noqa: ARG002  (every method takes the call's context)
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from functools import partial
 from importlib.util import find_spec
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -18,24 +18,26 @@ from headrace.errors import (
 from headrace.spec import GpSampler, StudySpec, check_study_id, from_proto
 from headrace.v1 import study_pb2 as pb
 from headrace.v1.spec_pb2 import StudySpec as SpecMessage
-from headrace_services.scheduler.arrivals import Command, Outcome, PauseStudy, ResumeStudy, StopStudy
+from headrace_services.scheduler.arrivals import Command, PauseStudy, ResumeStudy, StopStudy
 from headrace_services.scheduler.lifecycle import StudyState
-from headrace_services.scheduler.preview import preview
 from headrace_services.scheduler.records import Event, Study
 from headrace_services.scheduler.rpc import convert, names, pages
 from headrace_services.scheduler.rpc.calls import (
     Calls,
     Context,
+    find_brief,
     find_study,
     identify,
     once,
     study_message,
+    whole_study,
 )
 from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.rpc.watching import watch
-from headrace_services.scheduler.step.submissions import Shown
-from headrace_services.scheduler.store import cluster, step_reads, studies
+from headrace_services.scheduler.samplers import make_sampler
+from headrace_services.scheduler.store import aside, cluster, step_reads, studies
 from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.defects import each, within
 from headrace_services.scheduler.store.requests import Request
 
 StudyResponse = pb.PauseStudyResponse | pb.ResumeStudyResponse | pb.StopStudyResponse
@@ -51,14 +53,14 @@ class StudyCalls(Calls):
 
         async def create(conn: AsyncConnection) -> pb.CreateStudyResponse:
             created.clear()
-            if await studies.find(conn, request.study_id) is not None:
+            if await aside.brief(conn, name=request.study_id) is not None:
                 raise StudyExistsError(f"a study '{request.study_id}' exists already")
             await _check_warm_start(conn, spec)
             study = await studies.create(
                 conn, name=request.study_id, uid=secrets.token_hex(6), spec=spec, event=_created()
             )
             created.append(study)
-            return pb.CreateStudyResponse(study=await study_message(conn, study))
+            return pb.CreateStudyResponse(study=await study_message(conn, study.id))
 
         response = await once(self.hub.engine, identify(request, request.request_id), create)
         if created:
@@ -69,22 +71,27 @@ class StudyCalls(Calls):
         """One study with its status."""
         study_id = names.parse_study(request.name)
         async with transaction(self.hub.engine) as conn:
-            study = await find_study(conn, study_id)
-            return pb.GetStudyResponse(study=await study_message(conn, study))
+            study = await find_brief(conn, study_id)
+        return pb.GetStudyResponse(study=await whole_study(self.hub.engine, self.desk, study.id))
 
     async def ListStudies(self, request: pb.ListStudiesRequest, context: Context) -> pb.ListStudiesResponse:
         """All studies, newest first, a page at a time."""
         window = pages.window(request, (int,))
         before = window.after[0] if window.after else None
         async with transaction(self.hub.engine) as conn:
-            found = await studies.newest(
+            keys = await studies.newest(
                 conn, before_id=None if before is None else int(before), limit=window.limit
             )
-            figures = await studies.figures(conn, found[: window.size], whole=False)
-        messages, token = window.fill(
-            found, lambda study: convert.study(study, figures[study.id]), lambda study: (study.id,)
+            first = keys[: min(window.size, within([key.size for key in keys]))]
+            found = await each(conn, first, partial(studies.with_figures, conn))
+        page = window.fill(
+            keys,
+            found,
+            lambda item: convert.study(*item),
+            lambda key: (key.id,),
+            lambda key: names.study_name(key.name),
         )
-        return pb.ListStudiesResponse(studies=messages, next_page_token=token)
+        return pb.ListStudiesResponse(studies=page.messages, next_page_token=page.token, unshown=page.unshown)
 
     async def PauseStudy(self, request: pb.PauseStudyRequest, context: Context) -> pb.PauseStudyResponse:
         """Let running trials go on to their next rung, where they pause; start none."""
@@ -121,19 +128,17 @@ class StudyCalls(Calls):
         command: Command,
         response: Callable[[pb.Study], pb.PauseStudyResponse | pb.ResumeStudyResponse | pb.StopStudyResponse],
     ) -> bytes:
-        async def answer(study: Study, outcome: Outcome, shown: Shown) -> StudyResponse:  # noqa: ARG001  # an Answer
-            return response(await study_message(shown.conn, study))
+        async def answer(conn: AsyncConnection, study_id: int) -> StudyResponse:
+            return response(await study_message(conn, study_id))
 
-        return await self.change(
-            request, names.parse_study(name), lambda _: command, answer, shows=lambda _: ()
-        )
+        return await self.order(request, names.parse_study(name), command, answer)
 
     async def DeleteStudy(self, request: pb.DeleteStudyRequest, context: Context) -> pb.DeleteStudyResponse:
         """Remove an ended study with its trials and events."""
         study_id = names.parse_study(request.name)
 
         async def delete(conn: AsyncConnection) -> pb.DeleteStudyResponse:
-            study = await find_study(conn, study_id, lock=True)
+            study = await find_brief(conn, study_id, lock=True)
             if not study.state.ended:
                 raise StudyNotEndedError(f"study '{study_id}' has not ended ({study.state.lower()})")
             if await step_reads.live_count(conn, study.id):
@@ -164,13 +169,12 @@ class StudyCalls(Calls):
         if not slots:
             async with transaction(self.hub.engine) as conn:
                 slots = max(1, await cluster.connected_slots(conn))
-        found = await asyncio.to_thread(preview, spec, slots, request.seconds_per_step or None)
-        return convert.preview(found)
+        return convert.preview(await self.desk.preview(spec, slots, request.seconds_per_step or None))
 
 
 async def _check_warm_start(conn: AsyncConnection, spec: StudySpec) -> None:
     """Raises InvalidFieldError where there is no study to begin from."""
-    if spec.warm_start is not None and await studies.find(conn, spec.warm_start.study) is None:
+    if spec.warm_start is not None and await aside.brief(conn, name=spec.warm_start.study) is None:
         violation = Violation(
             field="warm_start.study",
             value=spec.warm_start.study,
@@ -192,6 +196,8 @@ def _valid_study(study_id: str, message: SpecMessage) -> StudySpec:
             "needs PyTorch, which this scheduler lacks",
             "Install headrace[torch] beside the scheduler, or choose tpe.",
         )
+    if spec is not None:
+        checks.take(partial(make_sampler, spec))  # a grid says whether it can be counted
     checks.done()
     assert spec is not None
     return spec

@@ -1,29 +1,41 @@
 """StudyService: every call that users make, by subject."""
 # ruff: noqa: ARG002  (every method takes the call's context)
 
+from functools import partial
+
 from headrace.v1 import study_pb2 as pb
 from headrace.v1.study_pb2_grpc import StudyServiceServicer
-from headrace_services.scheduler.rpc import convert, pages
+from headrace_services.scheduler.rpc import convert, names, pages
 from headrace_services.scheduler.rpc.ask_tell_calls import AskTellCalls
 from headrace_services.scheduler.rpc.calls import Context
 from headrace_services.scheduler.rpc.study_calls import StudyCalls
 from headrace_services.scheduler.rpc.trial_calls import TrialCalls
 from headrace_services.scheduler.store import cluster
 from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.defects import each
 
 
 # grpc.aio also takes a coroutine that writes to the context (TellTrials), which the stubs do not know.
 class StudyServicer(StudyCalls, TrialCalls, AskTellCalls, StudyServiceServicer):  # type: ignore[misc]
-    """What users call. Construct with the replica's hub."""
+    """What users call. Construct with the replica's hub, and its desk for what is large."""
 
     async def ListWorkers(self, request: pb.ListWorkersRequest, context: Context) -> pb.ListWorkersResponse:
         """The workers that are or were connected, by name."""
         window = pages.window(request, (str,))
         after = str(window.after[0]) if window.after else ""
         async with transaction(self.hub.engine) as conn:
-            found = await cluster.workers_after(conn, name=after, limit=window.limit)
-            shares = [] if after else await cluster.shares(conn)
-        messages, token = window.fill(found, convert.worker, lambda worker: (worker.name,))
+            keys = await cluster.workers_after(conn, name=after, limit=window.limit)
+            found = await each(conn, keys[: window.size], partial(cluster.workers, conn))
+            shares, unreadable = ([], ()) if after else await cluster.shares(conn)
+        page = window.fill(keys, found, convert.worker, lambda name: (name,), names.worker_name)
+        unshown = [
+            pb.Unshown(name=names.study_name(study), reason="its standing cannot be read")
+            for study in unreadable
+        ]
+        size = sum(message.ByteSize() for message in page.messages)
         return pb.ListWorkersResponse(
-            workers=messages, next_page_token=token, shares=map(convert.share, shares)
+            workers=page.messages,
+            next_page_token=page.token,
+            shares=pages.fitting(map(convert.share, shares), beside=size),
+            unshown=[*page.unshown, *unshown],
         )

@@ -2,6 +2,7 @@
 # ruff: noqa: ARG002  (every method takes the call's context)
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from headrace.spec import StudySpec, check_assignment, params_from_proto
 from headrace.v1 import event_pb2, spec_pb2, trial_pb2
@@ -32,6 +33,7 @@ from headrace_services.scheduler.rpc.waiting import waits_for
 from headrace_services.scheduler.step.submissions import Shown
 from headrace_services.scheduler.store import history, trials
 from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.defects import Defect, each, within
 from headrace_services.scheduler.store.requests import Request
 
 TrialResponse = pb.PauseTrialResponse | pb.ResumeTrialResponse | pb.StopTrialResponse
@@ -76,16 +78,21 @@ class TrialCalls(Calls):
         after = int(window.after[0]) if window.after else -1
         async with transaction(self.hub.engine) as conn:
             study = await find_study(conn, study_id)
-            found = await trials.page(conn, study.id, after=after, limit=window.limit, states=states)
-            waiting = await waits_for(conn, study, [view.trial for view in found])
-        messages, token = window.fill(
+            keys = await trials.page(conn, study.id, after=after, limit=window.limit, states=states)
+            first = keys[: min(window.size, within([key.size for key in keys]))]
+            found = await each(conn, first, partial(trials.of_page, conn, study.id))
+            views = [item for item in found if not isinstance(item, Defect)]
+            waiting = await waits_for(conn, study, [view.trial for view in views])
+        page = window.fill(
+            keys,
             found,
             lambda view: convert.trial(
                 study_id, view, study.spec, waits_for=waiting.get(view.trial.number, "")
             ),
-            lambda view: (view.trial.number,),
+            lambda key: (key.number,),
+            lambda key: names.trial_name(study_id, key.number),
         )
-        return pb.ListTrialsResponse(trials=messages, next_page_token=token)
+        return pb.ListTrialsResponse(trials=page.messages, next_page_token=page.token, unshown=page.unshown)
 
     async def PauseTrial(self, request: pb.PauseTrialRequest, context: Context) -> pb.PauseTrialResponse:
         """Pause one trial at its next rung; it stays paused until it is resumed."""
@@ -144,7 +151,8 @@ class TrialCalls(Calls):
             trial = await trial_message(conn, study, name.number)
             stored = await history.events_of_trial(conn, study.id, name.number)
         return pb.ExplainTrialResponse(
-            trial=trial, events=_abridged([convert.event(event) for event in stored])
+            trial=trial,
+            events=_abridged([convert.event(event) for event in stored], pages.MAX_BYTES - trial.ByteSize()),
         )
 
     async def ListReports(self, request: pb.ListReportsRequest, context: Context) -> pb.ListReportsResponse:
@@ -156,11 +164,17 @@ class TrialCalls(Calls):
             study = await find_study(conn, study_id)
             if number is not None:
                 await require_trial(conn, study, number)
-            found = await history.reports_after(
-                conn, study.id, number=number, after=after, limit=window.limit
-            )
-        messages, token = window.fill(found, convert.report, lambda report: report.key)
-        return pb.ListReportsResponse(reports=messages, next_page_token=token)
+            keys = await history.reports_after(conn, study.id, number=number, after=after, limit=window.limit)
+            first = keys[: min(window.size, within([key.size for key in keys]))]
+            found = await each(conn, first, partial(history.reports, conn, study.id))
+        page = window.fill(
+            keys,
+            found,
+            convert.report,
+            lambda key: key.place,
+            lambda key: names.trial_name(study_id, key.number),
+        )
+        return pb.ListReportsResponse(reports=page.messages, next_page_token=page.token, unshown=page.unshown)
 
 
 def _added(outcome: Outcome) -> tuple[int, ...]:
@@ -196,18 +210,19 @@ def _valid_states(values: Sequence[trial_pb2.TrialState.ValueType]) -> list[Stat
     return [state for state in found if state is not None]
 
 
-def _abridged(events: list[event_pb2.Event]) -> list[event_pb2.Event]:
-    """The events as far as they fit into one response: of too many reports the oldest are left out, and it says so."""
+def _abridged(events: list[event_pb2.Event], most_bytes: int) -> list[event_pb2.Event]:
+    """The events as far as they fit into one response, which says what is left out: the oldest reports first."""
     size = sum(event.ByteSize() for event in events)
-    kept: list[event_pb2.Event] = []
-    left_out = 0
-    for event in events:
-        if size > pages.MAX_BYTES and event.WhichOneof("detail") == "report_recorded":
-            size -= event.ByteSize()
-            left_out += 1
-        else:
-            kept.append(event)
-    if left_out:
+    kept = events
+    for reports_only in (True, False):
+        rest: list[event_pb2.Event] = []
+        for event in kept:
+            if size > most_bytes and (event.WhichOneof("detail") == "report_recorded" or not reports_only):
+                size -= event.ByteSize()
+            else:
+                rest.append(event)
+        kept = rest
+    if left_out := len(events) - len(kept):
         what = f"the {left_out} oldest reports are left out here: the list of reports has them"
         kept.insert(0, event_pb2.Event(message=what, time=events[0].time))
     return kept

@@ -13,7 +13,7 @@ elsewhere; a replica that shuts down ends its watches so that clients do that.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from math import inf
 
@@ -34,12 +34,16 @@ MAX_EVENTS = 200
 """In a message: about 10 ms of the event loop."""
 
 
+Take = Callable[[int], Awaitable[pb.Study]]
+"""Makes the message of a study. Raises StudyNotFoundError."""
+
+
 class Snapshot:
     """The newest known message of one study, shared by its watchers."""
 
-    def __init__(self, engine: AsyncEngine, study_id: int) -> None:
+    def __init__(self, study_id: int, take: Take) -> None:
         self.watchers = 0
-        self._engine = engine
+        self._take = take
         self._study_id = study_id
         self._lock = asyncio.Lock()
         self._study: pb.Study | None = None
@@ -52,28 +56,21 @@ class Snapshot:
                 loop = asyncio.get_running_loop()
                 await asyncio.sleep(max(0.0, self._taken_at + SNAPSHOT_EVERY_S - loop.time()))
                 self._taken_at = loop.time()
-                self._study = await self._take()
+                self._study = await self._take(self._study_id)
             return self._study
-
-    async def _take(self) -> pb.Study:
-        async with transaction(self._engine) as conn:
-            study = await studies.get(conn, self._study_id)
-            if study is None:
-                raise _deleted()
-            return convert.study(study, (await studies.figures(conn, [study]))[study.id])
 
 
 class Snapshots:
     """The snapshots of the studies that are watched on this replica."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
+    def __init__(self, take: Take) -> None:
+        self._take = take
         self._of: dict[int, Snapshot] = {}
 
     @asynccontextmanager
     async def of(self, study_id: int) -> AsyncIterator[Snapshot]:
         """The snapshot of a study, kept while somebody watches it."""
-        snapshot = self._of.setdefault(study_id, Snapshot(self._engine, study_id))
+        snapshot = self._of.setdefault(study_id, Snapshot(study_id, self._take))
         snapshot.watchers += 1
         try:
             yield snapshot
@@ -114,7 +111,7 @@ async def _next(engine: AsyncEngine, snapshot: Snapshot, study_id: int, cursor: 
     async with transaction(engine) as conn:
         stored = await history.events_after(conn, study_id, cursor, MAX_EVENTS)
     covered = (convert.event(event) for event in stored if event.cursor <= message.status.cursor)
-    return pb.WatchStudyResponse(events=fitting(covered), study=message)
+    return pb.WatchStudyResponse(events=fitting(covered, beside=message.ByteSize()), study=message)
 
 
 def _check_cursor(study: Study, after: int) -> None:

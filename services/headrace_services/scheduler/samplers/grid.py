@@ -8,13 +8,19 @@ division per parameter, and for one that conditions refer to, a step for each va
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import assert_never
 
+from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import CategoricalDomain, Domain, FloatDomain, GridSampler, IntDomain, StudySpec
 from headrace.spec.space import needed_parents
 from headrace_services.scheduler.samplers.protocol import Params
+
+MOST_ROUNDED = 8192
+"""Of a logarithmic range of integers so many points are rounded, to see which differ: a few milliseconds."""
 
 Scalar = bool | int | float | str
 # The chosen values that conditions further on refer to, by parameter; the type keeps 1 and True apart.
@@ -31,12 +37,22 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Values:
+    """An axis's values in their order, computed when they are asked for: there may be more than any list holds."""
+
+    count: int
+    at: Callable[[int], Scalar]
+    place_of: Callable[[float], int] = lambda _: 0
+    """Of numbers: about where a value stands, to within one place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Axis:
     """One parameter's values in their order."""
 
     name: str
     domain: Domain
-    value_at: Callable[[int], Scalar]
+    values: _Values
     runs: tuple[_Run, ...]
 
     def exists(self, context: _Context) -> bool:
@@ -72,7 +88,7 @@ class Grid:
                 if run is None or index <= run.last - run.first:
                     if run is not None:
                         axis = self._axes[place]
-                        chosen[axis.name] = axis.value_at(run.first + index)
+                        chosen[axis.name] = axis.values.at(run.first + index)
                         number = rest
                     context = further
                     break
@@ -105,14 +121,15 @@ class Grid:
             return
         for run in axis.runs:
             if run.named and axis.name in needed:
-                value = axis.value_at(run.first)
+                value = axis.values.at(run.first)
                 yield run, kept | {(axis.name, type(value), value)}
             else:
                 yield run, kept
 
 
 def _axis(name: str, domain: Domain, points: int | None, space: Mapping[str, Domain]) -> _Axis:
-    count, value_at = _values(domain, points)
+    values = _values(name, domain, points)
+    count = values.count
     named = [
         value
         for other in space.values()
@@ -120,7 +137,7 @@ def _axis(name: str, domain: Domain, points: int | None, space: Mapping[str, Dom
         if condition.parameter == name
         for value in condition.values
     ]
-    marks = sorted({place for value in named for place in _places(domain, value, count, value_at, points)})
+    marks = sorted({place for value in named for place in _places(domain, value, values)})
     runs: list[_Run] = []
     start = 0
     for mark in marks:
@@ -130,63 +147,102 @@ def _axis(name: str, domain: Domain, points: int | None, space: Mapping[str, Dom
         start = mark + 1
     if start < count:
         runs.append(_Run(first=start, last=count - 1, named=False))
-    return _Axis(name=name, domain=domain, value_at=value_at, runs=tuple(runs))
+    return _Axis(name=name, domain=domain, values=values, runs=tuple(runs))
 
 
-def _places(
-    domain: Domain, value: Scalar, count: int, value_at: Callable[[int], Scalar], points: int | None
-) -> list[int]:
+def _places(domain: Domain, value: Scalar, axis: "_Values") -> list[int]:
     """Where a value named by a condition stands on the axis, if it does."""
     admitted = domain.admit(value)
-    if isinstance(domain, IntDomain) and points is None and isinstance(admitted, int):
-        return [(admitted - domain.low) // domain.step]
+    if admitted is None:
+        return []
+    if isinstance(domain, CategoricalDomain) or isinstance(admitted, bool | str):
+        places = range(axis.count)  # a message listed them
+    else:
+        near = axis.place_of(admitted)
+        places = range(max(0, near - 1), min(near + 2, axis.count))
     return [
-        place
-        for place in range(count)
-        if value_at(place) == admitted and type(value_at(place)) is type(admitted)
+        place for place in places if axis.at(place) == admitted and type(axis.at(place)) is type(admitted)
     ]
 
 
-def _values(domain: Domain, points: int | None) -> tuple[int, Callable[[int], Scalar]]:
+def _values(name: str, domain: Domain, points: int | None) -> _Values:
     match domain:
         case CategoricalDomain():
-            return domain.count, domain.value_at
+            return _Values(count=domain.count, at=domain.value_at)
         case IntDomain():
             if points is None or points >= domain.count:
-                return domain.count, domain.value_at
-            wholes = _spread_ints(domain, points)
-            return len(wholes), wholes.__getitem__
+                low, step = domain.low, domain.step
+                return _Values(
+                    count=domain.count, at=domain.value_at, place_of=lambda value: (int(value) - low) // step
+                )
+            return _int_points(name, domain, points)
         case FloatDomain():
             if domain.count is not None:
-                return domain.count, domain.value_at
-            reals = _spread(domain.low, domain.high, points or 1, log=domain.log)
-            return len(reals), reals.__getitem__
+                start, gap = domain.low, domain.step or 1.0
+                return _Values(
+                    count=domain.count,
+                    at=domain.value_at,
+                    place_of=lambda value: round((value - start) / gap),
+                )
+            spread = _Spread(domain, points or 1)
+            return _Values(count=spread.points, at=spread.real, place_of=spread.place_of)
         case _:
             assert_never(domain)
 
 
-def _spread(low: float, high: float, points: int, *, log: bool) -> tuple[float, ...]:
+@dataclass(frozen=True, slots=True)
+class _Spread:
     """Evenly spaced points with both ends, in the logarithm where asked; a single one lies in the middle."""
-    shares = [place / (points - 1) for place in range(points)] if points > 1 else [0.5]
-    if log:
-        start, end = math.log(low), math.log(high)
-        inner = [math.exp((1.0 - share) * start + share * end) for share in shares]
-    else:
-        inner = [(1.0 - share) * low + share * high for share in shares]
-    exact = {0.0: low, 1.0: high}
-    return tuple(
-        exact.get(share, min(max(real, low), high)) for share, real in zip(shares, inner, strict=True)
-    )
+
+    domain: FloatDomain | IntDomain
+    points: int
+
+    def real(self, place: int) -> float:
+        low, high = float(self.domain.low), float(self.domain.high)
+        share = place / (self.points - 1) if self.points > 1 else 0.5
+        if share in (0.0, 1.0):
+            return high if share else low
+        if self.domain.log:
+            real = math.exp((1.0 - share) * math.log(low) + share * math.log(high))
+        else:
+            real = (1.0 - share) * low + share * high
+        return min(max(real, low), high)
+
+    def place_of(self, value: float) -> int:
+        return bisect_left(range(self.points), value, key=self.real)
 
 
-def _spread_ints(domain: IntDomain, points: int) -> tuple[int, ...]:
+def _int_points(name: str, domain: IntDomain, points: int) -> _Values:
     """At most `points` different values; fewer where rounding makes neighbours equal."""
     if domain.log:
-        reals = _spread(float(domain.low), float(domain.high), points, log=True)
-        return tuple(dict.fromkeys(min(max(round(real), domain.low), domain.high) for real in reals))
+        if points > MOST_ROUNDED:
+            violation = Violation(
+                field=f"sampler.points.{name}",
+                value=str(points),
+                message=f"asks for more than {MOST_ROUNDED} points of a logarithmic range of integers",
+                remedy=f"Choose at most {MOST_ROUNDED}, or leave it out to try every value.",
+            )
+            raise InvalidFieldError([violation])
+        rounded = _rounded(domain.low, domain.high, points)
+        return _Values(
+            count=len(rounded), at=rounded.__getitem__, place_of=lambda value: bisect_left(rounded, value)
+        )
     last = domain.count - 1
     if points == 1:
-        return (domain.value_at(last // 2),)
-    # Rounded in integers, half up, so that no range is too large for it.
-    places = ((2 * last * place + points - 1) // (2 * (points - 1)) for place in range(points))
-    return tuple(dict.fromkeys(domain.value_at(place) for place in places))
+        return _Values(count=1, at=lambda _: domain.value_at(last // 2))
+    # Rounded in integers, half up, so that no range is too large for it. With fewer points than values, neighbours are
+    # at least one value apart before they are rounded, so they differ after it.
+    gaps = 2 * (points - 1)
+
+    def at(place: int) -> int:
+        return domain.value_at((2 * last * place + points - 1) // gaps)
+
+    return _Values(count=points, at=at, place_of=lambda value: bisect_left(range(points), int(value), key=at))
+
+
+@lru_cache(maxsize=64)
+def _rounded(low: int, high: int, points: int) -> tuple[int, ...]:
+    """The different integers nearest to evenly spaced points in the logarithm."""
+    spread = _Spread(IntDomain(low=low, high=high, log=True), points)
+    reals = map(spread.real, range(points))
+    return tuple(dict.fromkeys(min(max(round(real), low), high) for real in reals))

@@ -1,6 +1,7 @@
 """What a session says to its worker: one bounded queue, one writer, and no patience with whoever does not read."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,10 +12,16 @@ from headrace.v1 import worker_pb2
 from headrace_services.scheduler.arrivals import Assignment, Cancellation, Order, Vacation
 from headrace_services.scheduler.session import messages
 from headrace_services.scheduler.session.known_studies import KnownStudies
+from headrace_services.scheduler.store.defects import reason_of
+from headrace_services.scheduler.store.workers import StudyInfo
+
+log = logging.getLogger(__name__)
 
 MAX_OUTGOING = 8192
 """Twice as many as a worker may hold leases: all its assignments may be sent at once."""
 
+Defective = Callable[[int, str], None]
+"""Called with the id of a study whose trials cannot be told of, and why."""
 Write = Callable[[worker_pb2.SessionResponse], object]
 """grpc.aio's write, which is a coroutine function."""
 
@@ -30,9 +37,12 @@ class SlowWorkerError(Exception):
 class Outgoing:
     """The messages to one worker, in the order in which they were put."""
 
-    def __init__(self, worker: str, studies: KnownStudies, *, patience_s: float) -> None:
+    def __init__(
+        self, worker: str, studies: KnownStudies, *, patience_s: float, defective: Defective
+    ) -> None:
         self._worker = worker
         self._studies = studies
+        self._defective = defective
         self._patience_s = patience_s
         self._queue: asyncio.Queue[worker_pb2.SessionResponse | Order] = asyncio.Queue(MAX_OUTGOING)
         self._overflow = asyncio.Event()
@@ -105,7 +115,7 @@ class Outgoing:
             return None
         match message:
             case Assignment():
-                return worker_pb2.SessionResponse(assign=messages.assign(study, message.trial, message.lease))
+                return self._assignment(study, message)
             case Cancellation():
                 lease = messages.lease_ref(message.lease, study.name)
                 return worker_pb2.SessionResponse(
@@ -116,6 +126,16 @@ class Outgoing:
                 return worker_pb2.SessionResponse(
                     vacate=worker_pb2.Vacate(lease=lease, reason=message.reason)
                 )
+
+    def _assignment(self, study: StudyInfo, message: Assignment) -> worker_pb2.SessionResponse | None:
+        try:
+            assign = messages.assign(study, message.trial, message.lease)
+        except Exception as error:
+            log.exception("trial %s of study '%s' cannot be assigned", message.trial.number, study.name)
+            why = f"trial {message.trial.number} cannot be given to a worker: {reason_of(error)}"
+            self._defective(study.id, why)
+            return None
+        return worker_pb2.SessionResponse(assign=assign)
 
 
 def _parted(

@@ -85,7 +85,9 @@ class WorkerSession:
         self._held = Held()
         self._told_to_leave: set[str] = set()
         self._studies = studies
-        self._outgoing = Outgoing(greeting.name, studies, patience_s=timing.lease_ttl_s)
+        self._outgoing = Outgoing(
+            greeting.name, studies, patience_s=timing.lease_ttl_s, defective=hub.set_aside
+        )
         self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._look_again = asyncio.Event()
         self._beat = asyncio.Event()
@@ -146,8 +148,7 @@ class WorkerSession:
     async def _welcome(self, hello: worker_pb2.Hello) -> None:
         """Say which of the worker's leases are still its own, and send those it does not know of."""
         said = self._held.said = {ref.lease_id for ref in hello.held}
-        async with transaction(self._hub.engine) as conn:
-            held = await workers.held_leases(conn, self.worker_id)
+        held = await self._held_by_rows()
         live = {h.lease.id: h for h in held}
         self._welcomed = True
         self._outgoing.put(
@@ -324,11 +325,18 @@ class WorkerSession:
             self._look_again.clear()
             said = self._held.said
             try:
-                async with transaction(self._hub.engine) as conn:
-                    held = await workers.held_leases(conn, self.worker_id)
+                held = await self._held_by_rows()
             except DatabaseUnavailableError:
                 continue  # the difference shows in the next heartbeats again
             await self._settle(held, said)
+
+    async def _held_by_rows(self) -> list[workers.HeldLease]:
+        """The worker's live leases; a study of which one cannot be read is set aside, which ends them."""
+        async with transaction(self._hub.engine) as conn:
+            held, unreadable = await workers.held_leases(conn, self.worker_id)
+        for lease in unreadable:
+            self._hub.set_aside(lease.study_id, f"lease {lease.id} cannot be read: {lease.reason}")
+        return held
 
     async def _settle(self, held: list[workers.HeldLease], said: set[str]) -> None:
         """Repeat what the worker missed: assignments it does not run, cancellations of what it still runs."""

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from headrace.errors import InvalidFieldError, Violation, show_value
 from headrace.spec import Goal
 from headrace.spec.objective import is_feasible
+from headrace.spec.scalars import INT64_MAX
 from headrace.steps import refusal
 from headrace_services.scheduler import events
 from headrace_services.scheduler.arrivals import Accepted, Outcome, ReportArrived, Stale
@@ -113,7 +114,7 @@ def _note_metrics(state: StepState, arrival: ReportArrived, progress: int) -> Tr
     )
     trial = state.update(
         trial.number,
-        steps_spent=trial.steps_spent + progress,
+        steps_spent=min(trial.steps_spent + progress, INT64_MAX),
         checkpoint=arrival.checkpoint or trial.checkpoint,
     )
     if (

@@ -1,5 +1,6 @@
 """The workers and their slots as users see them. Whether a worker is there is judged by the database's clock."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -9,8 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace_services.scheduler.lifecycle import StudyState
 from headrace_services.scheduler.records import Usage
 from headrace_services.scheduler.step.placement.shares import Share, claim, virtual_time_s
-from headrace_services.scheduler.store import placement, rows, tables
+from headrace_services.scheduler.store import placement, tables
 from headrace_services.scheduler.store.pipeline import pipeline
+from headrace_services.scheduler.store.placement import readable_standing
 
 _HEARD_OF = and_(tables.worker.c.connected, tables.worker.c.expires_at > func.clock_timestamp())
 
@@ -73,10 +75,17 @@ class WorkerView:
     kept: KeptView | None = None
 
 
-async def workers_after(conn: AsyncConnection, *, name: str, limit: int) -> list[WorkerView]:
-    """Workers by name, after the one of `name`, with their slots."""
+async def workers_after(conn: AsyncConnection, *, name: str, limit: int) -> list[str]:
+    """The names of workers, in order, after `name`."""
+    w = tables.worker
+    query = select(w.c.name).where(w.c.name > name).order_by(w.c.name).limit(limit)
+    return [row.name for row in await conn.execute(query)]
+
+
+async def workers(conn: AsyncConnection, names: Sequence[str]) -> list[WorkerView]:
+    """Workers with their slots, in the order of their names."""
     w, s, le, st = tables.worker, tables.slot, tables.lease, tables.study
-    query = select(w, _HEARD_OF.label("heard_of")).where(w.c.name > name).order_by(w.c.name).limit(limit)
+    query = select(w, _HEARD_OF.label("heard_of")).where(w.c.name.in_(names)).order_by(w.c.name)
     kept = await _kept(conn)
     found = {
         row.id: WorkerView(
@@ -136,7 +145,8 @@ async def _kept(conn: AsyncConnection) -> dict[int, KeptView]:
     query = select(st.c.name, st.c.standing).where(st.c.state == StudyState.ACTIVE.value)
     found = {}
     for row in await conn.execute(query):
-        reserved = rows.standing(row.standing).reserved
+        standing = readable_standing(row)
+        reserved = standing.reserved if standing else None
         if reserved is not None:
             found[reserved.worker_id] = KeptView(
                 study=row.name,
@@ -148,17 +158,18 @@ async def _kept(conn: AsyncConnection) -> dict[int, KeptView]:
     return found
 
 
-async def shares(conn: AsyncConnection) -> list[ShareView]:
-    """What each active study has of the cluster, the one that goes first first."""
+async def shares(conn: AsyncConnection) -> tuple[list[ShareView], tuple[str, ...]]:
+    """What each active study has of the cluster, the one that goes first first; and the studies whose standing cannot
+    be read."""
     async with pipeline(conn) as sent:
         asked = placement.ask_active(sent)
     found = asked.others()
     if not found.shares:
-        return []
+        return [], found.unreadable
     totals = await placement.totals(conn)
     now_s = float((await conn.execute(select(func.extract("epoch", func.clock_timestamp())))).scalar_one())
     ordered = sorted(found.shares, key=lambda share: claim(share, totals, now_s))
-    return [
+    views = [
         ShareView(
             study=found.names[share.study_id],
             share=share,
@@ -167,3 +178,4 @@ async def shares(conn: AsyncConnection) -> list[ShareView]:
         )
         for share in ordered
     ]
+    return views, found.unreadable

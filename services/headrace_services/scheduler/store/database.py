@@ -33,6 +33,9 @@ _RETRYABLE_STATES = {
     "55P03",  # lock not available
 }
 
+_TOO_LARGE = "54"
+"""Psycopg counts a value that no row or index can hold among the operational errors; it never passes."""
+
 # A step runs its statements by psycopg itself, all others by SQLAlchemy, which wraps psycopg's errors.
 _AWAY = (
     *(OperationalError, InterfaceError, PoolTimeoutError),
@@ -93,6 +96,9 @@ def is_away(error: BaseException) -> bool:
     """Whether an error says that the database cannot be reached now, and not that a statement is wrong."""
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(cause, psycopg.Error) and (cause.sqlstate or "").startswith(_TOO_LARGE):
+        return False
     return isinstance(error, _AWAY)
 
 

@@ -1,6 +1,7 @@
 """The heartbeats of many workers, written down together: one commit, whatever their number."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sqlalchemy import ARRAY, BigInteger, Float, and_, any_, bindparam, case, func, select, text, update
@@ -63,7 +64,8 @@ async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> di
         leases.setdefault(row.worker_id, set()).add(row.id)
     leaving: dict[int, list[tuple[Lease, str]]] = {}
     for row in asked.rows:
-        leaving.setdefault(row.worker_id, []).append((rows.lease(row), row.why))
+        with suppress(Exception):  # the worker's own session finds out what cannot be read of a lease
+            leaving.setdefault(row.worker_id, []).append((rows.lease(row), row.why))
     return {
         beat: Noted(
             mine=(beat.worker_id, beat.session) in current,

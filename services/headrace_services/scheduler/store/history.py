@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, select, tuple_
+from sqlalchemy import Row, Select, case, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.records import Event
@@ -32,37 +32,70 @@ class StoredReport:
     metrics: dict[str, float]
     time: datetime
 
-    @property
-    def key(self) -> tuple[int, int, int]:
-        """Its place in the order of reports."""
-        return self.number, self.epoch, self.sequence
+
+MOST_DETAIL_BYTES = 64 * 1024
+"""Of an event's detail, as it is stored: what is larger keeps its sentence alone."""
+
+
+def _events() -> Select[Any]:
+    e = tables.event
+    small = func.pg_column_size(e.c.detail) <= MOST_DETAIL_BYTES
+    return select(
+        e.c.cursor, e.c.time, e.c.number, e.c.kind, e.c.message, case((small, e.c.detail)).label("detail")
+    )
 
 
 async def events_after(conn: AsyncConnection, study_id: int, cursor: int, limit: int) -> list[StoredEvent]:
     """The next events of a study, in order. The cursor is given out under the study's lock: no gap ever fills."""
     e = tables.event
-    query = select(e).where(e.c.study_id == study_id, e.c.cursor > cursor).order_by(e.c.cursor).limit(limit)
+    query = _events().where(e.c.study_id == study_id, e.c.cursor > cursor).order_by(e.c.cursor).limit(limit)
     return [_event(row) for row in await conn.execute(query)]
 
 
 async def events_of_trial(conn: AsyncConnection, study_id: int, number: int) -> list[StoredEvent]:
     """Everything that happened to a trial, in order."""
     e = tables.event
-    query = select(e).where(e.c.study_id == study_id, e.c.number == number).order_by(e.c.cursor)
+    query = _events().where(e.c.study_id == study_id, e.c.number == number).order_by(e.c.cursor)
     return [_event(row) for row in await conn.execute(query)]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportKey:
+    """A report in a list."""
+
+    number: int
+    epoch: int
+    sequence: int
+    size: int
+    """Of its metrics, as they are stored."""
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Its place in the order of reports."""
+        return self.number, self.epoch, self.sequence
 
 
 async def reports_after(
     conn: AsyncConnection, study_id: int, *, number: int | None, after: Sequence[int] | None, limit: int
-) -> list[StoredReport]:
+) -> list[ReportKey]:
     """Reports by trial, attempt and sequence, after the one of the key `after`; of one trial where it is named."""
     r = tables.report
     key = (r.c.number, r.c.epoch, r.c.sequence)
-    query = select(r).where(r.c.study_id == study_id).order_by(*key).limit(limit)
+    size = func.pg_column_size(r.c.metrics).label("size")
+    query = select(*key, size).where(r.c.study_id == study_id).order_by(*key).limit(limit)
     if number is not None:
         query = query.where(r.c.number == number)
     if after is not None:
         query = query.where(tuple_(*key) > tuple_(*after))
+    found = await conn.execute(query)
+    return [ReportKey(row.number, row.epoch, row.sequence, row.size) for row in found]
+
+
+async def reports(conn: AsyncConnection, study_id: int, keys: Sequence[ReportKey]) -> list[StoredReport]:
+    """Reports, in the order of their keys."""
+    r = tables.report
+    key = tuple_(r.c.number, r.c.epoch, r.c.sequence)
+    query = select(r).where(r.c.study_id == study_id, key.in_([key.place for key in keys]))
     return [
         StoredReport(
             number=row.number,
@@ -72,10 +105,11 @@ async def reports_after(
             metrics=row.metrics,
             time=row.time,
         )
-        for row in await conn.execute(query)
+        for row in await conn.execute(query.order_by(r.c.number, r.c.epoch, r.c.sequence))
     ]
 
 
 def _event(row: Row[Any]) -> StoredEvent:
-    event = Event(number=row.number, kind=row.kind, message=row.message, detail=row.detail)
+    kind = row.kind if row.detail is not None else ""
+    event = Event(number=row.number, kind=kind, message=row.message, detail=row.detail or {})
     return StoredEvent(cursor=row.cursor, time=row.time, event=event)

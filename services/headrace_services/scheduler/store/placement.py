@@ -6,6 +6,7 @@ are right over time, not at every instant (decision 0022), while what a device c
 """
 
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from typing import Any
@@ -35,12 +36,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace.spec import Resources
 from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.lifecycle import State
-from headrace_services.scheduler.records import Lease, Slot
+from headrace_services.scheduler.records import Lease, Slot, Standing
 from headrace_services.scheduler.step.placement import Request, Running
 from headrace_services.scheduler.step.placement.shares import Share, Totals
 from headrace_services.scheduler.step.placement.speeds import grant_kind, step_s
 from headrace_services.scheduler.store import rows, tables
 from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement, compiled, pipeline
+
+log = logging.getLogger(__name__)
 
 now = func.clock_timestamp()
 MOST_DEVICES = 4096
@@ -186,7 +189,7 @@ async def running_on(conn: AsyncConnection, worker_ids: Iterable[int]) -> tuple[
                 le.c.model,
                 le.c.step,
             ),
-            *(t.c.milestone, t.c.speeds, st.c.priority, st.c.standing),
+            *(t.c.milestone, t.c.speeds, st.c.name, st.c.priority, st.c.standing),
             lv.c.lease_id.is_not(None).label("asked"),
         )
         .join_from(le, t, and_(t.c.study_id == le.c.study_id, t.c.number == le.c.number))
@@ -196,9 +199,10 @@ async def running_on(conn: AsyncConnection, worker_ids: Iterable[int]) -> tuple[
     )
     found = []
     for row in await conn.execute(query):
-        kind = grant_kind(row.model, len(row.slots), row.milli)
-        per_step = step_s(kind, rows.standing(row.standing).speeds, rows.speeds(row.speeds))
-        left = None if per_step is None or row.milestone is None else (row.milestone - row.step) * per_step
+        left = None
+        standing = readable_standing(row)
+        if standing is not None and (per_step := _per_step_s(row, standing)) and row.milestone is not None:
+            left = (row.milestone - row.step) * per_step
         running = Running(
             key=(row.study_id, row.number),
             lease_id=row.id,
@@ -213,11 +217,21 @@ async def running_on(conn: AsyncConnection, worker_ids: Iterable[int]) -> tuple[
     return tuple(found)
 
 
+def _per_step_s(row: Any, standing: Standing) -> float | None:
+    try:
+        speeds = rows.speeds(row.speeds)
+    except Exception:  # noqa: BLE001  (whatever the column holds: its own study's steps find it out)
+        return None
+    return step_s(grant_kind(row.model, len(row.slots), row.milli), standing.speeds, speeds)
+
+
 class Others(Struct, frozen=True, kw_only=True):
     """Active studies."""
 
     shares: tuple[Share, ...] = ()
     names: dict[int, str]
+    unreadable: tuple[str, ...] = ()
+    """The names of those whose rows cannot be read: they are left out, and their own steps find it out."""
 
 
 class AskedOthers(Struct, frozen=True):
@@ -226,10 +240,13 @@ class AskedOthers(Struct, frozen=True):
     found: Reply
 
     def others(self) -> Others:
-        """The standing of each."""
-        shares = []
+        """The standing of each that can be read."""
+        shares, unreadable = [], []
         for row in self.found.rows:
-            standing = rows.standing(row.standing)
+            standing = readable_standing(row)
+            if standing is None:
+                unreadable.append(row.name)
+                continue
             wants = _request(row.resources, standing.wants_slots) if standing.wants_slots else None
             share = Share(
                 study_id=row.id,
@@ -243,7 +260,17 @@ class AskedOthers(Struct, frozen=True):
                 looked_s=standing.looked_s,
             )
             shares.append(share)
-        return Others(shares=tuple(shares), names={row.id: row.name for row in self.found.rows})
+        names = {row.id: row.name for row in self.found.rows}
+        return Others(shares=tuple(shares), names=names, unreadable=tuple(unreadable))
+
+
+def readable_standing(row: Any) -> Standing | None:
+    """The standing in a row with the columns `name` and `standing`; None where it is none, which is logged."""
+    try:
+        return rows.standing(row.standing)
+    except Exception:  # noqa: BLE001  (whatever its columns hold)
+        log.warning("the standing of study '%s' cannot be read", row.name)
+        return None
 
 
 def ask_others(sent: Pipeline, study_id: int) -> AskedOthers:

@@ -151,13 +151,15 @@ async def studies_to_propose_for(conn: AsyncConnection) -> list[int]:
     s, t = tables.study, tables.trial
     waiting = exists().where(t.c.study_id == s.c.id, *_runnable(t))
     kind = s.c.spec["sampler"]["kind"].as_string()
-    left = s.c.sampled < s.c.spec["max_trials"].as_integer()
+    most = s.c.spec["max_trials"].as_string().label("most")
     query = (
-        select(s.c.id)
-        .where(s.c.state == StudyState.ACTIVE.value, kind.not_in(["random", "grid"]), left, ~waiting)
+        select(s.c.id, s.c.sampled, most)
+        .where(s.c.state == StudyState.ACTIVE.value, kind.not_in(["random", "grid"]), ~waiting)
         .order_by(s.c.id)
     )
-    return [int(row.id) for row in await conn.execute(query)]
+    # Compared here: one spec whose number is none would fail the statement for all studies.
+    found = await conn.execute(query)
+    return [row.id for row in found if (row.most or "").isdecimal() and row.sampled < int(row.most[:30])]
 
 
 def _runnable(t: Any) -> tuple[Any, ...]:

@@ -5,20 +5,31 @@ a second for a watched study and cost a few milliseconds at 10,000 trials. A stu
 figures, so the figures are as new as the row's cursor or newer.
 """
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Select, and_, case, delete, func, insert, select, tuple_, union_all
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    and_,
+    case,
+    delete,
+    func,
+    insert,
+    select,
+    tuple_,
+    union_all,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace.errors import StudyDefectError
 from headrace.spec import StudySpec
 from headrace.spec.objective import is_feasible, objective_vector
 from headrace_services.scheduler.lifecycle import LEASED, Reason, State, StudyState
 from headrace_services.scheduler.records import Event, Study
-from headrace_services.scheduler.samplers.front import front
 from headrace_services.scheduler.store import rows, tables, trials
+from headrace_services.scheduler.store.defects import is_transient, reason_of
 from headrace_services.scheduler.store.trials import TrialView
 
 FRONT_AT_MOST = 200
@@ -65,25 +76,36 @@ class Figures:
     steps_spent: int = 0
     best: TrialView | None = None
     """A trial that failed only where no other one has a value."""
+    measured: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    """With several objectives: each feasible trial's number and its objectives."""
     front: tuple[TrialView, ...] = ()
     """With several objectives: the feasible trials that no other one dominates, by the first objective. Trials that
     failed only where no other ones have values."""
     baseline: TrialView | None = None
     failures: tuple[Failure, ...] = ()
     """The first trials that failed."""
+    unshown: str = ""
+    """What could not be counted, and why; empty where all is there."""
 
 
-async def find(conn: AsyncConnection, name: str, *, lock: bool = False) -> Study | None:
-    """The study of this name; with `lock`, its row is locked until the transaction ends."""
-    query = select(tables.study).where(tables.study.c.name == name)
-    row = (await conn.execute(query.with_for_update() if lock else query)).one_or_none()
-    return rows.study(row) if row else None
+async def find(conn: AsyncConnection, name: str) -> Study | None:
+    """The study of this name. Raises StudyDefectError where its row cannot be read."""
+    return await _one(conn, tables.study.c.name == name, f"study '{name}'")
 
 
 async def get(conn: AsyncConnection, study_id: int) -> Study | None:
-    """The study of this id."""
-    row = (await conn.execute(select(tables.study).where(tables.study.c.id == study_id))).one_or_none()
-    return rows.study(row) if row else None
+    """The study of this id. Raises StudyDefectError where its row cannot be read."""
+    return await _one(conn, tables.study.c.id == study_id, "the study")
+
+
+async def _one(conn: AsyncConnection, which: ColumnElement[bool], called: str) -> Study | None:
+    try:
+        row = (await conn.execute(select(tables.study).where(which))).one_or_none()
+        return rows.study(row) if row else None
+    except Exception as error:
+        if is_transient(error):
+            raise
+        raise StudyDefectError(f"{called} cannot be read: {reason_of(error)}") from error
 
 
 async def head(conn: AsyncConnection, study_id: int) -> Head | None:
@@ -93,13 +115,34 @@ async def head(conn: AsyncConnection, study_id: int) -> Head | None:
     return Head(cursor=row.cursor, state=StudyState(row.state)) if row else None
 
 
-async def newest(conn: AsyncConnection, *, before_id: int | None, limit: int) -> list[Study]:
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A study in a list."""
+
+    id: int
+    name: str
+    size: int
+    """Of its spec, as it is stored."""
+
+
+async def newest(conn: AsyncConnection, *, before_id: int | None, limit: int) -> list[Key]:
     """Studies in the reverse order of their creation, after the one of `before_id`."""
     s = tables.study
-    query = select(s).order_by(s.c.id.desc()).limit(limit)
+    size = func.pg_column_size(s.c.spec).label("size")
+    query = select(s.c.id, s.c.name, size).order_by(s.c.id.desc()).limit(limit)
     if before_id is not None:
         query = query.where(s.c.id < before_id)
-    return [rows.study(row) for row in await conn.execute(query)]
+    return [Key(id=row.id, name=row.name, size=row.size) for row in await conn.execute(query)]
+
+
+async def with_figures(conn: AsyncConnection, keys: Sequence[Key]) -> list[tuple[Study, Figures]]:
+    """Studies with their figures, but for their fronts, in the order of the keys."""
+    s = tables.study
+    query = select(s).where(s.c.id.in_([key.id for key in keys]))
+    found = {row.id: rows.study(row) for row in await conn.execute(query)}
+    studies = [found[key.id] for key in keys if key.id in found]
+    counted = await figures(conn, studies)
+    return [(study, counted[study.id]) for study in studies]
 
 
 async def create(conn: AsyncConnection, *, name: str, uid: str, spec: StudySpec, event: Event) -> Study:
@@ -133,10 +176,10 @@ async def remove(conn: AsyncConnection, study_id: int) -> None:
 
 
 async def figures(
-    conn: AsyncConnection, studies: Sequence[Study], *, whole: bool = True
+    conn: AsyncConnection, studies: Sequence[Study], *, whole: bool = False
 ) -> dict[int, Figures]:
-    """The figures of each study, by its id; those that are not `whole` lack the front, the failures and the rungs of
-    trials."""
+    """The figures of each study, by its id; those that are not `whole` lack the failures, the rungs of trials and what
+    a front is made of. The front itself is the caller's to find (`add_front`): it may take long."""
     found = {study.id: Figures() for study in studies}
     if not found:
         return found
@@ -149,19 +192,28 @@ async def figures(
             found[view.trial.study_id].best = view
     for study in studies if whole else ():
         if study.spec.further_objectives:
-            found[study.id].front = await _front(conn, study)
+            found[study.id].measured = await _measured(conn, study)
         await _add_rungs(conn, study.id, found[study.id])
         if Reason.FAILED in found[study.id].reasons:
             found[study.id].failures = await _failures(conn, study.id)
     return found
 
 
+async def add_front(conn: AsyncConnection, study: Study, figures: Figures, places: Sequence[int]) -> None:
+    """Add the trials at these places of `figures.measured`, at most `FRONT_AT_MOST` of them, evenly spread."""
+    if len(places) > FRONT_AT_MOST:
+        places = [places[share * (len(places) - 1) // (FRONT_AT_MOST - 1)] for share in range(FRONT_AT_MOST)]
+    numbers = [figures.measured[place][0] for place in places]
+    t = tables.trial
+    found = await trials.views(conn, and_(t.c.study_id == study.id, t.c.number.in_(numbers)))
+    by_number = {view.trial.number: view for view in await trials.with_rungs(conn, study.id, found)}
+    figures.front = tuple(by_number[number] for number in numbers if number in by_number)
+
+
 async def _add_rungs(conn: AsyncConnection, study_id: int, figures: Figures) -> None:
-    """Gives the trials that the figures name their rungs."""
+    """Gives the best trial and the baseline their rungs."""
     named = [view for view in (figures.best, figures.baseline) if view is not None]
-    complete = await trials.with_rungs(conn, study_id, [*named, *figures.front])
-    figures.front = tuple(complete[len(named) :])
-    for view in complete[: len(named)]:
+    for view in await trials.with_rungs(conn, study_id, named):
         if view.trial.baseline:
             figures.baseline = view
         else:
@@ -184,14 +236,17 @@ async def _failures(conn: AsyncConnection, study_id: int) -> tuple[Failure, ...]
     )
 
 
-async def _front(conn: AsyncConnection, study: Study) -> tuple[TrialView, ...]:
-    """The front of a study by its trials' last reports, at most `FRONT_AT_MOST` trials evenly spread over it.
+async def _measured(conn: AsyncConnection, study: Study) -> tuple[tuple[int, tuple[float, ...]], ...]:
+    """The feasible trials of a study with several objectives, by their last reports.
 
-    Reads the metrics of all trials: some 50 ms at 10,000 of them, and only for studies with several objectives.
+    Reads the objectives of all trials: some 50 ms at 10,000 of them.
     """
     t, spec = tables.trial, study.spec
+    names = {one.metric for one in spec.objectives} | {one.metric for one in spec.constraints}
+    parts = [part for name in sorted(names) for part in (name, t.c.metrics[name])]
+    wanted = func.jsonb_strip_nulls(func.jsonb_build_object(*parts))
     query = (
-        select(t.c.number, t.c.metrics, t.c.reason)
+        select(t.c.number, t.c.reason, wanted.cast(tables.Metrics).label("metrics"))
         .where(t.c.study_id == study.id, ~t.c.baseline, t.c.step > 0)
         .order_by(t.c.number)
     )
@@ -201,15 +256,7 @@ async def _front(conn: AsyncConnection, study: Study) -> tuple[TrialView, ...]:
         vector = objective_vector(spec.objectives, row.metrics)
         if vector is not None and is_feasible(spec.constraints, row.metrics):
             (failed if row.reason == Reason.FAILED else sound).append((row.number, vector))
-    measured = sound or failed
-    signs = [objective.sign for objective in spec.objectives]
-    places = await asyncio.to_thread(front, [vector for _, vector in measured], signs)
-    if len(places) > FRONT_AT_MOST:
-        places = [places[share * (len(places) - 1) // (FRONT_AT_MOST - 1)] for share in range(FRONT_AT_MOST)]
-    numbers = [measured[place][0] for place in places]
-    found = await trials.views(conn, and_(t.c.study_id == study.id, t.c.number.in_(numbers)))
-    by_number = {view.trial.number: view for view in found}
-    return tuple(by_number[number] for number in numbers)
+    return tuple(sound or failed)
 
 
 async def _count_trials(conn: AsyncConnection, found: dict[int, Figures]) -> None:

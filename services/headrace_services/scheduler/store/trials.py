@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Select, and_, select
+from sqlalchemy import ColumnElement, Select, and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.lifecycle import State
@@ -99,15 +99,33 @@ def ask_views(sent: Pipeline, study_id: int, numbers: Collection[int]) -> AskedV
     return AskedViews(trials=trials, histories=ask_histories(sent, study_id, numbers))
 
 
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A trial in a list."""
+
+    number: int
+    size: int
+    """Of its metrics, as they are stored."""
+
+
 async def page(
     conn: AsyncConnection, study_id: int, *, after: int, limit: int, states: Sequence[State] = ()
-) -> list[TrialView]:
-    """Trials with a greater number than `after`, in order, with their rungs; with `states`, only those in one."""
+) -> list[Key]:
+    """Trials with a greater number than `after`, in order; with `states`, only those in one."""
     t = tables.trial
     which = and_(t.c.study_id == study_id, t.c.number > after)
     if states:
         which = and_(which, t.c.state.in_([state.value for state in states]))
-    return await with_rungs(conn, study_id, await views(conn, which, limit=limit))
+    query = select(t.c.number, func.pg_column_size(t.c.metrics).label("size")).where(which)
+    found = await conn.execute(query.order_by(t.c.number).limit(limit))
+    return [Key(number=row.number, size=row.size) for row in found]
+
+
+async def of_page(conn: AsyncConnection, study_id: int, keys: Sequence[Key]) -> list[TrialView]:
+    """Trials with their rungs, in the order of the keys."""
+    t = tables.trial
+    which = and_(t.c.study_id == study_id, t.c.number.in_([key.number for key in keys]))
+    return await with_rungs(conn, study_id, await views(conn, which))
 
 
 async def views(

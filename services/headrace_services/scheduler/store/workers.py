@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -25,7 +26,10 @@ from headrace.spec import StudySpec
 from headrace_services.scheduler.lifecycle import State, StudyState
 from headrace_services.scheduler.records import Lease, Trial
 from headrace_services.scheduler.store import rows, tables
+from headrace_services.scheduler.store.defects import Defect, each
 from headrace_services.scheduler.store.pipeline import given
+
+T = TypeVar("T")
 
 CHANNEL = "headrace_worker"
 """Notifies the replica that holds a worker's stream that the worker's leases changed elsewhere."""
@@ -57,14 +61,19 @@ class Greeting:
     cpus: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StudyInfo:
     """What of a study never changes."""
 
-    id: int
-    uid: str
-    name: str
-    spec: StudySpec
+    def __init__(self, study_id: int, uid: str, name: str, columns: dict[str, Any]) -> None:
+        self.id = study_id
+        self.uid = uid
+        self.name = name
+        self._columns = columns
+
+    @cached_property
+    def spec(self) -> StudySpec:
+        """The spec. Raises ValidationError where its columns are none: only the study's own assignments need it."""
+        return StudySpec.model_validate(self._columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,19 +137,44 @@ def _offering() -> Insert:
 _OFFER = _offering()
 
 
-async def held_leases(conn: AsyncConnection, worker_id: int) -> list[HeldLease]:
-    """The worker's live leases with their trials, in the order of their placement."""
-    le, t = tables.lease, tables.trial
-    mine = (le.c.worker_id == worker_id, le.c.live)
-    order = (le.c.grant_time, le.c.id)
-    leases = [rows.lease(row) for row in await conn.execute(select(le).where(*mine).order_by(*order))]
-    if not leases:
-        return []
-    theirs = select(t).join(le, and_(t.c.study_id == le.c.study_id, t.c.number == le.c.number)).where(*mine)
-    trials = {(row.study_id, row.number): rows.trial(row) for row in await conn.execute(theirs)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableLease:
+    """A live lease that cannot be read, or whose trial cannot."""
+
+    id: str
+    study_id: int
+    reason: str
+
+
+async def held_leases(conn: AsyncConnection, worker_id: int) -> tuple[list[HeldLease], list[UnreadableLease]]:
+    """The worker's live leases with their trials, in the order of their placement; and those that cannot be read."""
+    le = tables.lease
+    query = select(le.c.id, le.c.study_id).where(le.c.worker_id == worker_id, le.c.live)
+    keys = [(row.id, row.study_id) for row in await conn.execute(query.order_by(le.c.grant_time, le.c.id))]
+    held, unreadable = _parted(keys, await each(conn, keys, partial(_held, conn)))
     # A lease that ended between the two reads is not held any more.
-    held = [(lease, trials.get((lease.study_id, lease.number))) for lease in leases]
-    return [HeldLease(lease=lease, trial=trial) for lease, trial in held if trial is not None]
+    return [one for one in held if one.lease.live], unreadable
+
+
+async def _held(conn: AsyncConnection, keys: Sequence[tuple[str, int]]) -> list[HeldLease]:
+    le, t = tables.lease, tables.trial
+    mine = le.c.id.in_([lease_id for lease_id, _ in keys])
+    leases = {row.id: rows.lease(row) for row in await conn.execute(select(le).where(mine))}
+    theirs = select(t).join(le, and_(t.c.study_id == le.c.study_id, t.c.number == le.c.number)).where(mine)
+    trials = {(row.study_id, row.number): rows.trial(row) for row in await conn.execute(theirs)}
+    held = [leases[lease_id] for lease_id, _ in keys]
+    return [HeldLease(lease=lease, trial=trials[lease.study_id, lease.number]) for lease in held]
+
+
+def _parted(
+    keys: Sequence[tuple[str, int]], found: Sequence[T | Defect]
+) -> tuple[list[T], list[UnreadableLease]]:
+    unreadable = [
+        UnreadableLease(id=lease_id, study_id=study_id, reason=item.reason)
+        for (lease_id, study_id), item in zip(keys, found, strict=True)
+        if isinstance(item, Defect)
+    ]
+    return [item for item in found if not isinstance(item, Defect)], unreadable
 
 
 async def study_by_name(conn: AsyncConnection, name: str) -> StudyInfo | None:
@@ -156,26 +190,38 @@ async def study_by_id(conn: AsyncConnection, study_id: int) -> StudyInfo | None:
 async def _study(conn: AsyncConnection, which: Any) -> StudyInfo | None:
     s = tables.study
     row = (await conn.execute(select(s.c.id, s.c.uid, s.c.name, s.c.spec).where(which))).one_or_none()
-    if row is None:
-        return None
-    return StudyInfo(id=row.id, uid=row.uid, name=row.name, spec=StudySpec.model_validate(row.spec))
+    return StudyInfo(row.id, row.uid, row.name, row.spec) if row else None
 
 
-async def expired_leases(conn: AsyncConnection) -> list[tuple[Lease, str]]:
-    """Live leases whose holder was not heard of in time, with the reason in words."""
+async def expired_leases(
+    conn: AsyncConnection,
+) -> tuple[list[tuple[Lease, str]], list[UnreadableLease]]:
+    """Live leases whose holder was not heard of in time, with the reason in words; and those that cannot be read."""
+    le, w = tables.lease, tables.worker
+    query = (
+        select(le.c.id, le.c.study_id)
+        .join_from(le, w, le.c.worker_id == w.c.id, isouter=True)
+        .where(le.c.live, or_(w.c.expires_at < now, le.c.expires_at < now))
+    )
+    keys = [(row.id, row.study_id) for row in await conn.execute(query)]
+    found = await each(conn, keys, partial(_expired, conn))
+    await conn.execute(update(w).where(w.c.connected, w.c.expires_at < now).values(connected=False))
+    return _parted(keys, found)
+
+
+async def _expired(conn: AsyncConnection, keys: Sequence[tuple[str, int]]) -> list[tuple[Lease, str]]:
     le, w = tables.lease, tables.worker
     query = (
         select(le, w.c.name.label("worker_name"))
         .join_from(le, w, le.c.worker_id == w.c.id, isouter=True)
-        .where(le.c.live, or_(w.c.expires_at < now, le.c.expires_at < now))
+        .where(le.c.id.in_([lease_id for lease_id, _ in keys]))
     )
-    found = []
+    found = {}
     for row in await conn.execute(query):
         lease = rows.lease(row)
         who = f"worker '{row.worker_name}'" if row.worker_name else f"client '{lease.client_id}'"
-        found.append((lease, f"nothing was heard of {who} for longer than its lease lasts"))
-    await conn.execute(update(w).where(w.c.connected, w.c.expires_at < now).values(connected=False))
-    return found
+        found[lease.id] = (lease, f"nothing was heard of {who} for longer than its lease lasts")
+    return [found[lease_id] for lease_id, _ in keys if lease_id in found]
 
 
 async def forget_asked_of_ended(conn: AsyncConnection) -> None:

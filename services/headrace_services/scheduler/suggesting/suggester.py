@@ -17,6 +17,7 @@ from headrace_services.scheduler.samplers.random import RandomSampler
 from headrace_services.scheduler.step.submissions import Submission
 from headrace_services.scheduler.store import proposals
 from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.defects import is_transient, reason_of
 from headrace_services.scheduler.suggesting.pool import AttemptFailedError, Pool
 from headrace_services.scheduler.suggesting.reading import Levels, Reading, read
 
@@ -39,6 +40,8 @@ class _Study:
     levels: Levels = field(default_factory=lambda: Levels(counts=Counter()))
     broken: bool = False
     """The last proposal failed for good, so the next one is tried once."""
+    defects: int = 0
+    """How often proposing failed, neither by the sampler nor by the database, since it succeeded last."""
     task: asyncio.Task[None] | None = None
     last_used: float = 0.0
 
@@ -102,13 +105,17 @@ class Suggester:
                 try:
                     if not await self._propose(study_id, study):
                         study.wanted = 0
+                    study.defects = 0
                 except DatabaseUnavailableError:
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, 5.0)
         except (DrainingError, StudyNotFoundError):
             self._studies.pop(study_id, None)
-        except Exception:
-            log.exception("proposing for study %s failed; the next step or sweep asks again", study_id)
+        except Exception as error:
+            log.exception("proposing for study %s failed", study_id)
+            study.defects += not (isinstance(error, MemoryError) or is_transient(error))
+            if study.defects >= ATTEMPTS:
+                self._hub.set_aside(study_id, f"no trial can be proposed for it: {reason_of(error)}")
         finally:
             study.task = None
 

@@ -1,0 +1,133 @@
+"""Setting a study aside: ending it without reading anything of it that may be defective.
+
+A step ends a study by loading its trials and moving each by the table of transitions. A study whose rows cannot be
+read, or whose policy cannot take them, cannot be ended in this way. Here Postgres ends it: all live trials are
+cancelled, their leases end, their slots are free, and the study is FAILED with the reason. It is one transaction
+under the study's lock, guarded by the states of the rows, so it may come twice and beside a step of another replica.
+"""
+
+from dataclasses import dataclass
+
+from sqlalchemy import BigInteger, Text, bindparam, func, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace_services.scheduler.lifecycle import StudyState
+from headrace_services.scheduler.records import Lease
+from headrace_services.scheduler.store import tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brief:
+    """What can be said of every study: columns that any value fits."""
+
+    id: int
+    name: str
+    state: StudyState
+    detail: str
+    cursor: int
+
+
+async def brief(
+    conn: AsyncConnection, *, study_id: int | None = None, name: str | None = None, lock: bool = False
+) -> Brief | None:
+    """A study by id or by name; None where there is none. With `lock` its row is locked until the transaction ends."""
+    s = tables.study
+    query = select(s.c.id, s.c.name, s.c.state, s.c.detail, s.c.cursor)
+    query = query.where(s.c.id == study_id if name is None else s.c.name == name)
+    row = (await conn.execute(query.with_for_update() if lock else query)).one_or_none()
+    if row is None:
+        return None
+    state = StudyState(row.state)
+    return Brief(id=row.id, name=row.name, state=state, detail=row.detail, cursor=row.cursor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """What ended with the study."""
+
+    study: Brief
+    leases: tuple[Lease, ...]
+
+
+async def set_aside(conn: AsyncConnection, study_id: int, why: str) -> SetAside | None:
+    """End a study and all that is live of it; one that has ended keeps its state. None where it was deleted."""
+    study = await brief(conn, study_id=study_id, lock=True)
+    if study is None:
+        return None
+    leases = tuple(
+        Lease(
+            id=row.id,
+            study_id=study_id,
+            number=row.number,
+            epoch=row.epoch,
+            worker_id=row.worker_id,
+            incarnation="",
+            client_id="",
+            ttl_s=None,
+            slots=tuple(row.slots),
+            live=False,
+        )
+        for row in await conn.execute(_END_LEASES, {"study": study_id})
+    )
+    ended = [lease.id for lease in leases]
+    if ended:
+        await conn.execute(_FREE_WHOLE_SLOTS, {"leases": ended})
+        await conn.execute(_FREE_SHARED_SLOTS, {"leases": ended})
+    await conn.execute(_FORGET_ASKS, {"study": study_id})
+    values = {"study": study_id, "why": why}
+    trials = await conn.execute(_END_TRIALS, values)
+    if study.state.ended and not trials.rowcount:
+        return SetAside(study=study, leases=leases)
+    await conn.execute(_NOTE, {**values, "before": study.state.value})
+    after = await conn.execute(_END_STUDY, values)
+    row = after.one()
+    ended_study = Brief(
+        id=study.id, name=study.name, state=StudyState(row.state), detail=row.detail, cursor=row.cursor
+    )
+    return SetAside(study=ended_study, leases=leases)
+
+
+async def holds(conn: AsyncConnection, study_id: int, lease_id: str, number: int, epoch: int) -> bool:
+    """Whether this is a live lease of this study."""
+    le = tables.lease
+    query = select(func.count()).where(
+        le.c.id == lease_id, le.c.study_id == study_id, le.c.number == number, le.c.epoch == epoch, le.c.live
+    )
+    return bool((await conn.execute(query)).scalar_one())
+
+
+_study = bindparam("study", type_=BigInteger)
+_why = bindparam("why", type_=Text)
+_END_LEASES = text(
+    "UPDATE lease SET live = false, end_time = clock_timestamp() WHERE study_id = :study AND live"
+    " RETURNING id, number, epoch, worker_id, slots"
+).bindparams(_study)
+_FREE_WHOLE_SLOTS = text("UPDATE slot SET lease_id = NULL WHERE lease_id = ANY(:leases)")
+_FREE_SHARED_SLOTS = text(
+    "UPDATE slot SET shared_milli = greatest(0, shared_milli - part.milli),"
+    " shared_memory_bytes = greatest(0, shared_memory_bytes - part.memory_bytes)"
+    " FROM (SELECT worker_id, unnest(slots) AS index, sum(milli) AS milli, sum(memory_bytes) AS memory_bytes"
+    "       FROM lease WHERE id = ANY(:leases) AND milli < 1000 GROUP BY 1, 2) AS part"
+    " WHERE slot.worker_id = part.worker_id AND slot.index = part.index"
+)
+_FORGET_ASKS = text("DELETE FROM leave WHERE study_id = :study OR for_study_id = :study").bindparams(_study)
+_END_TRIALS = text(
+    "UPDATE trial SET state = 'TERMINATED', reason = 'CANCELLED', detail = :why, milestone = NULL, held = false,"
+    " lease_id = NULL, end_time = clock_timestamp(),"
+    " end_cursor = (SELECT cursor + 1 FROM study WHERE id = :study)"
+    " WHERE study_id = :study AND state <> 'TERMINATED'"
+).bindparams(_study, _why)
+_NOTE = text(
+    "INSERT INTO event (study_id, cursor, kind, message, detail)"
+    " SELECT id, cursor + 1, 'study_moved', 'study set aside: ' || :why,"
+    " jsonb_build_object('from_state', CAST(:before AS text), 'to_state',"
+    " CASE WHEN end_time IS NULL THEN 'FAILED' ELSE state END, 'detail', :why)"
+    " FROM study WHERE id = :study"
+).bindparams(_study, _why)
+_END_STUDY = text(
+    "UPDATE study SET cursor = cursor + 1, standing = '{}',"
+    " state = CASE WHEN end_time IS NULL THEN 'FAILED' ELSE state END,"
+    " detail = CASE WHEN end_time IS NULL THEN :why ELSE detail END,"
+    " end_time = coalesce(end_time, clock_timestamp())"
+    " WHERE id = :study RETURNING state, detail, cursor"
+).bindparams(_study, _why)
