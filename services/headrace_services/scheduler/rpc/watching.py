@@ -34,16 +34,16 @@ MAX_EVENTS = 200
 """In a message: about 10 ms of the event loop."""
 
 
-Take = Callable[[int], Awaitable[pb.Study]]
+Make = Callable[[int], Awaitable[pb.Study]]
 """Makes the message of a study. Raises StudyNotFoundError."""
 
 
 class Snapshot:
     """The newest known message of one study, shared by its watchers."""
 
-    def __init__(self, study_id: int, take: Take) -> None:
+    def __init__(self, study_id: int, make: Make) -> None:
         self.watchers = 0
-        self._take = take
+        self._make = make
         self._study_id = study_id
         self._lock = asyncio.Lock()
         self._study: pb.Study | None = None
@@ -56,21 +56,24 @@ class Snapshot:
                 loop = asyncio.get_running_loop()
                 await asyncio.sleep(max(0.0, self._taken_at + SNAPSHOT_EVERY_S - loop.time()))
                 self._taken_at = loop.time()
-                self._study = await self._take(self._study_id)
+                self._study = await self._take()
             return self._study
+
+    async def _take(self) -> pb.Study:
+        return await self._make(self._study_id)
 
 
 class Snapshots:
     """The snapshots of the studies that are watched on this replica."""
 
-    def __init__(self, take: Take) -> None:
-        self._take = take
+    def __init__(self, make: Make) -> None:
+        self._make = make
         self._of: dict[int, Snapshot] = {}
 
     @asynccontextmanager
     async def of(self, study_id: int) -> AsyncIterator[Snapshot]:
         """The snapshot of a study, kept while somebody watches it."""
-        snapshot = self._of.setdefault(study_id, Snapshot(study_id, self._take))
+        snapshot = self._of.setdefault(study_id, Snapshot(study_id, self._make))
         snapshot.watchers += 1
         try:
             yield snapshot

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import assert_never
 
+from headrace.bounds.numbers import GRID_POINTS
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import CategoricalDomain, Domain, FloatDomain, GridSampler, IntDomain, StudySpec
 from headrace.spec.space import needed_parents
 from headrace_services.scheduler.samplers.protocol import Params
 
-MOST_ROUNDED = 8192
+MOST_ROUNDED = GRID_POINTS
 """Of a logarithmic range of integers so many points are rounded, to see which differ: a few milliseconds."""
 
 Scalar = bool | int | float | str
