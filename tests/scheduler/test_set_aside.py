@@ -161,12 +161,12 @@ async def test_faults_of_the_database_set_nothing_aside(
     bad, _, leases = await two_studies(engine)
     honest = runner.run_step
     faults: list[Exception] = [
+        MemoryError(),
         psycopg.OperationalError("the connection is lost"),
         psycopg.errors.QueryCanceled("the statement took too long"),
         psycopg.errors.DiskFull("no space left"),
-        *(psycopg.errors.DeadlockDetected("a deadlock") for _ in range(25)),
+        *(psycopg.errors.DeadlockDetected("a deadlock") for _ in range(15)),
         ConnectionResetError("the connection is lost"),
-        MemoryError(),
     ]
 
     async def faulty(*arguments: Any) -> Any:
