@@ -117,7 +117,7 @@ async def test_what_a_worker_put_aside_is_shown(engine: AsyncEngine, replica: Re
         async def shown() -> str:
             async with engine.connect() as conn:
                 names = await cluster.workers_after(conn, name="", limit=10)
-            return (await cluster.workers(conn, names))[0].set_aside
+                return (await cluster.workers(conn, names))[0].set_aside
 
         async with asyncio.timeout(20):
             while not (text := await shown()):
