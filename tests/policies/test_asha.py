@@ -167,8 +167,7 @@ class TestSentences:
             driver.record(trial, 0.9 - trial / 100, rung=1)
         explanation = driver.policy.verdict(4, 0, 1).explanation
         assert explanation.sentence == (
-            "rank 5 of 14 at rung 1 (3 steps); the best 4 are kept; "
-            "value 0.86 is worse than the cutoff 0.87: it waits for more results"
+            "value 0.86 is worse than the cutoff 0.87; rank 5 of 14 at rung 1 (3 steps), where the best 4 go on"
         )
         assert (explanation.rule, explanation.rank, explanation.results) == ("asha_promotion", 5, 14)
         assert (explanation.kept, explanation.cutoff_value, explanation.milestone) == (4, 0.87, 3)
@@ -178,16 +177,15 @@ class TestSentences:
         for trial in range(3):
             driver.record(trial, float(trial))
         assert driver.policy.next_promotion().explanation.sentence == (
-            "rank 1 of 3 at rung 0 (1 step); the best one is kept; "
-            "it is the best one not promoted yet and goes on to 3 steps"
+            "it is the best one not promoted yet and goes on to 3 steps; "
+            "rank 1 of 3 at rung 0 (1 step), where the best one goes on"
         )
 
     def test_too_few_results(self):
         driver = Driver(study())
         driver.record(0, 0.612)
         assert driver.policy.verdict(0, 0, 0).explanation.sentence == (
-            "rank 1 of 1 at rung 0 (1 step); none is kept yet; "
-            "value 0.612 has no cutoff to meet yet: it waits for more results"
+            "too few results at this rung to promote anyone yet; rank 1 of 1 at rung 0 (1 step)"
         )
 
     def test_a_tie_that_came_late(self):
@@ -201,7 +199,7 @@ class TestSentences:
         driver.record(0, 0.1)
         driver.record(1, 0.2)
         assert driver.policy.verdict(1, 0, 0).explanation.sentence == (
-            "rank 2 of 2 at rung 0 (1 step); the best one is kept; value 0.2 is worse than the cutoff 0.1: it stops"
+            "value 0.2 is worse than the cutoff 0.1; rank 2 of 2 at rung 0 (1 step), where the best one goes on"
         )
 
     def test_values_that_differ_late_are_shown_apart(self):

@@ -63,7 +63,9 @@ class TestBarrier:
             driver.record(trial, float(trial))
             assert driver.policy.verdict(trial, 0, 0).action is Action.PAUSE
             assert driver.policy.next_promotion() is None
-        assert "it waits for 1 more of its cohort" in driver.policy.verdict(0, 0, 0).explanation.sentence
+        assert (
+            "it waits for 1 more trial of its cohort" in driver.policy.verdict(0, 0, 0).explanation.sentence
+        )
         driver.record(8, 0.5)
         assert driver.policy.verdict(8, 0, 0).action is Action.CONTINUE
         assert driver.promote_all() == [0, 8, 1]
@@ -168,6 +170,6 @@ def test_the_sentence_of_a_loser():
     for trial in range(9):
         driver.record(trial, float(trial))
     assert driver.policy.verdict(5, 0, 0).explanation.sentence == (
-        "rank 6 of 9 at rung 0 (1 step) of cohort 0; the best 3 of 9 go on; "
-        "value 5 is worse than the cutoff 2: it waits, should one of the better ones drop out"
+        "value 5 is worse than the cutoff 2: it waits in case a better one drops out; "
+        "rank 6 of 9 at rung 0 (1 step) of cohort 0, where the best 3 of 9 go on"
     )

@@ -79,7 +79,7 @@ def written(x: float) -> Iterator[object]:
     for event in (
         events.report_recorded(lease, 1, arrival),
         events.rung_recorded(entry),
-        events.decision_made(0, "CONTINUE", explanation),
+        events.decision_made(0, "CONTINUE", explanation, "s"),
         events.trial_exploited("s", exploit),
     ):
         yield rows.event_columns(1, 1, event)

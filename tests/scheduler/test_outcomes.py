@@ -6,7 +6,7 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
-from headrace_services.scheduler.arrivals import StopStudy
+from headrace_services.scheduler.arrivals import PauseStudy, ResumeStudy, StopStudy
 from headrace_services.scheduler.records import Lease
 from headrace_services.scheduler.store import studies, tables
 from headrace_services.scheduler.store.database import transaction
@@ -62,6 +62,9 @@ async def test_the_best_trial_is_none_that_failed(engine: AsyncEngine, goal: str
     await reports(site, leases[2], 2, loss=sign * 4.0)
     study = await site.study()
     assert (study.state, study.detail) == ("COMPLETED", "all trials have finished")
+    messages = [event.message for event in await site.log()]
+    assert messages[-1] == "study completed: all trials have finished"
+    assert f"trial 0 failed on {site.name}-w: ValueError: no data" in messages
 
 
 async def test_where_all_with_a_value_failed_the_study_fails_and_shows_the_best_of_them(
@@ -82,7 +85,9 @@ async def test_where_all_with_a_value_failed_the_study_fails_and_shows_the_best_
     best = (await figures(site)).best
     assert best is not None
     assert (best.trial.number, best.trial.reason) == (1, "FAILED")
-    assert (await site.log())[-1].message.startswith("study active → failed")
+    assert (await site.log())[-1].message.startswith(
+        "study failed: every trial that reported a result failed"
+    )
 
 
 async def test_the_front_has_no_failed_trial_where_others_have_values(engine: AsyncEngine) -> None:
@@ -187,3 +192,37 @@ async def test_the_only_machine_is_not_blamed(engine: AsyncEngine) -> None:
     for lease in leases:
         await fails(site, lease)
     assert f"(all on worker '{site.name}-w'); the last one" in (await site.study()).detail
+
+
+async def test_decisions_and_moves_are_told_plainly(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec()).create()
+    await site.connect(slots=1)
+    (lease,) = await site.kick()
+    decision = await site.tell(lease, 1, 0.3195)
+    why = "too few results at this rung to promote anyone yet; rank 1 of 1 at rung 0 (1 step)"
+    assert decision.reason == why
+    await site.step(PauseStudy())
+    await site.step(ResumeStudy())
+    await site.step(StopStudy(reason=""))
+    messages = [event.message for event in await site.log()]
+    assert f"trial 0 paused: {why}; its slot goes to trial 1" in messages
+    assert [message for message in messages if message.startswith("study ")] == [
+        "study paused by a user",
+        "study resumed by a user",
+        "study stopped by a user",
+    ]
+    assert "trial 0 cancelled: stopped by a user" in messages
+
+
+async def test_a_trial_that_a_user_pauses_is_told_so_and_what_it_would_have_done(engine: AsyncEngine) -> None:
+    policy = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9], "variant": "stopping"}
+    site = await StudySite(engine, make_spec(policy=policy)).create()
+    await site.connect(slots=1)
+    (lease,) = await site.kick()
+    await site.step(PauseStudy())
+    assert (await site.tell(lease, 1, 0.5)).reason == (
+        "paused by a user, else it goes on: value 0.5 equals the cutoff; "
+        "rank 1 of 1 at rung 0 (1 step), where the best one goes on"
+    )
+    (made,) = await site.events("decision_made")
+    assert made.message.startswith("trial 0 paused by a user, else it goes on: value 0.5")

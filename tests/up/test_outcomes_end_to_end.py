@@ -119,6 +119,8 @@ def test_a_failed_trial_is_not_the_best_of_a_study(service: Service) -> None:
     failures = service.json("show", "half")["failures"]
     assert [(one["trial"], one["worker"]) for one in failures] == [(0, "local"), (1, "local")]
     assert service.cli("attach", "half").code == 0
+    assert "study completed: all trials have finished" in done.out
+    assert "Study half completed: all trials have finished" in done.out
 
 
 def test_where_only_failed_trials_have_values_it_says_so(service: Service) -> None:

@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
+from headrace.errors import lease_gone
 from headrace.steps import refusal
 from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, trial_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
@@ -132,7 +133,7 @@ class Reports:
             request, self._answers, self._folder(request), over=lambda: self._closed
         )
         if answer is None:
-            raise LeaseOverError(f"the lease of {self._lease.trial} is over")
+            raise LeaseOverError(lease_gone(self._lease.trial))
         return await self._outcome(answer)
 
     async def _outcome(self, answer: "asyncio.Task[event_pb2.Decision]") -> event_pb2.Decision:
@@ -140,7 +141,7 @@ class Reports:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
             if answer.cancelled():
-                raise LeaseOverError(f"the lease of {self._lease.trial} is over") from None
+                raise LeaseOverError(lease_gone(self._lease.trial)) from None
             raise  # only the call was cancelled
 
     def decide(self, sequence: int, decision: event_pb2.Decision) -> None:

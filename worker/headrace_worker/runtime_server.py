@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from headrace.bounds.edge import BoundsInterceptor
+from headrace.errors import LEASE_GONE
 from headrace.v1 import runtime_pb2, runtime_pb2_grpc
 from headrace_worker.attempt import Attempt
 from headrace_worker.checkpoints import CheckpointInvalidError
@@ -82,7 +83,7 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
     async def _attempt(self, lease_id: str, context: _Context) -> Attempt:
         attempt = self._attempts.get(lease_id)
         if attempt is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"this worker does not run the lease {lease_id!r}")
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"You no longer hold this trial ({LEASE_GONE})")
         return attempt
 
 

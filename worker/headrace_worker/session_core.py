@@ -31,6 +31,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from headrace.errors import LEASE_GONE
 from headrace.spec.resources import WHOLE
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker.effects import (
@@ -283,7 +284,7 @@ class SessionCore:
             if lease_id not in still_ours:
                 # Its decision will not come any more.
                 effects += self._settle(self._messages.of_lease(lease_id))
-                effects.append(self._fence(held, "the lease is over"))
+                effects.append(self._fence(held, f"this worker no longer holds it ({LEASE_GONE})"))
         return effects
 
     def _assign(self, assign: worker_pb2.Assign) -> list[Effect]:

@@ -108,7 +108,16 @@ class RequestIdReusedError(HeadraceError):
 
 
 class LeaseStaleError(HeadraceError):
-    """The lease was given to somebody else since; nothing was changed."""
+    """The lease is not the caller's any more; nothing was changed."""
+
+
+LEASE_GONE = "it was paused, ended or reassigned"
+"""Why a trial can be somebody's no longer."""
+
+
+def lease_gone(trial: str) -> str:
+    """What somebody is told who speaks for a trial (a resource name) that is not theirs any more."""
+    return f"You no longer hold trial {trial.rpartition('/')[2]} ({LEASE_GONE})"
 
 
 class DatabaseUnavailableError(HeadraceError):

@@ -72,10 +72,13 @@ def trial_moved(before: Trial, after: Trial, action: Action, slots: tuple[Slot, 
     }
     if after.reason:
         detail["termination_reason"] = f"TERMINATION_REASON_{after.reason}"
+    moved = f"{before.state.lower()} → {after.state.lower()} ({action})"
+    if after.reason:
+        moved = after.reason.lower().replace("_", " ")
     return Event(
         number=after.number,
         kind="trial_moved",
-        message=f"trial {after.number} {before.state.lower()} → {after.state.lower()} ({action}){where}{why}",
+        message=f"trial {after.number} {moved}{where}{why}",
         detail=detail,
     )
 
@@ -150,8 +153,8 @@ def proposals_ended(proposals: int) -> Event:
     )
 
 
-def decision_made(number: int, action: str, explanation: Explanation) -> Event:
-    """The policy decided on a trial."""
+def decision_made(number: int, action: str, explanation: Explanation, said: str) -> Event:
+    """The policy decided on a trial; `said` is why, in words."""
     detail: Json = {
         "rule": explanation.rule,
         "bracket": explanation.bracket,
@@ -172,10 +175,12 @@ def decision_made(number: int, action: str, explanation: Explanation) -> Event:
             detail[name] = json_number(figure)
     if explanation.pause_price is not None:
         detail["pause_price"] = _price_json(explanation.pause_price)
+    outcome = {"PAUSE": "paused", "STOP": "stopped"}.get(action, "goes on")
+    told = said if said.startswith(outcome) else f"{outcome}: {said}"
     return Event(
         number=number,
         kind="decision_made",
-        message=f"trial {number}: {action.lower()}: {explanation.sentence}",
+        message=f"trial {number} {told}",
         detail={"action": f"DECISION_ACTION_{action}", "explanation": detail},
     )
 
@@ -261,10 +266,12 @@ def trial_placed(number: int, slots: tuple[Slot, ...], milli: int, rule: str, se
 
 def study_moved(before: StudyState, after: StudyState, detail: str) -> Event:
     """A study went from one state to another."""
+    word = "resumed" if after is StudyState.ACTIVE else after.lower()
+    said = detail if detail.startswith(word) else f"{word}: {detail}"
     return Event(
         number=None,
         kind="study_moved",
-        message=f"study {before.lower()} → {after.lower()}: {detail}",
+        message=f"study {said}",
         detail={"from_state": before.value, "to_state": after.value, "detail": detail},
     )
 

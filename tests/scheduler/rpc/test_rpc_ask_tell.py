@@ -74,7 +74,8 @@ async def test_a_trial_pauses_and_another_caller_continues_it_from_its_checkpoin
     assert (await site.report(again.lease, 2, 0.1)).action == CONTINUE
     running = (await site.call("GetTrial", pb.GetTrialRequest(name=again.trial.name))).trial
     assert running.state == trial_pb2.TRIAL_STATE_RUNNING
-    with pytest.raises(LeaseStaleError):
+    gone = r"You no longer hold trial 0 \(it was paused, ended or reassigned\)"
+    with pytest.raises(LeaseStaleError, match=gone):
         await site.report(asked[0].lease, 2, 0.1)
     with pytest.raises(LeaseStaleError):
         await complete(site, asked[0].lease)

@@ -73,7 +73,7 @@ def stop(
             before = handle.status()
             if before.state.ended:
                 session.output.line(
-                    f"Study {study} {wording.ended_word(before.state)} before; nothing was done."
+                    f"Study {study} {wording.ended(before.state, '')} before; nothing was done."
                 )
                 return
             live = before.counts.total - before.counts.terminated

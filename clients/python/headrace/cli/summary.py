@@ -162,9 +162,8 @@ def exact(value: Value) -> str:
 def show_summary(summary: Summary, output: Output) -> None:
     """Prints the summary for people."""
     study = summary.study
-    head = Text.assemble(("Study ", ""), (study.name, "bold"), " ", wording.ended_word(study.state))
-    if study.detail:
-        head.append(f": {study.detail}")
+    said = wording.ended(study.state, study.detail)
+    head = Text.assemble(("Study ", ""), (study.name, "bold"), " ", said)
     output.line()
     output.line(head)
     if output.is_terminal:

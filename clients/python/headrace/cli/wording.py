@@ -25,7 +25,7 @@ __all__ = [
     "SYMBOLS",
     "ago",
     "duration",
-    "ended_word",
+    "ended",
     "failures",
     "number",
     "objectives",
@@ -68,10 +68,8 @@ def state(word: str) -> Text:
     return Text(f"{SYMBOLS.get(word, '?')} {word}", style=STYLES.get(word, ""))
 
 
-def ended_word(study_state: StudyState) -> str:
-    """How a study's end is told."""
-    return {
-        StudyState.COMPLETED: "completed",
-        StudyState.STOPPED: "was stopped",
-        StudyState.FAILED: "failed",
-    }.get(study_state, study_state.value)
+def ended(study_state: StudyState, detail: str) -> str:
+    """How a study's end, or where it is now, is told: `was stopped by a user`, `failed: no trial reported 'loss'`."""
+    word = study_state.value
+    said = detail if detail.startswith(word) else f"{word}: {detail}" if detail else word
+    return f"was {said}" if study_state is StudyState.STOPPED else said

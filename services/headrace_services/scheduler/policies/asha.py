@@ -165,15 +165,15 @@ class AshaPromotion(_Asha):
         kept = place.results // self._eta
         head = standing(result, place.rank, place.results, kept)
         if self._waits_at.get(trial) != (bracket, rung):
-            sentence = f"{head}; the trial is past this rung already"
+            sentence = f"the trial is past this rung already; {head}"
             action = Action.CONTINUE
         elif not result.finite:
-            sentence = f"{head}; {no_value_sentence(result)}, so it waits and is never promoted"
+            sentence = f"{no_value_sentence(result)}, so it is never promoted; {head}"
             action = Action.PAUSE
         else:
-            cutoff = ranking.value_at(kept)
-            outcome = "it may go on" if place.rank <= kept else "it waits for more results"
-            sentence = f"{head}; {compare_sentence(result.value, cutoff, place.rank, kept)}: {outcome}"
+            compared = compare_sentence(result.value, ranking.value_at(kept), place.rank, kept)
+            turn = ", so it goes on when its turn comes" if place.rank <= kept else ""
+            sentence = f"{compared}{turn}; {head}"
             action = Action.PAUSE
         return Verdict(action=action, explanation=self._explain(result, place, place.rank, kept, sentence))
 
@@ -204,7 +204,7 @@ class AshaPromotion(_Asha):
         ranking = self._rungs[bracket, rung]
         result, place = ranking.result(trial), ranking.place(trial)
         to_milestone = self._ladders[bracket][rung + 1]
-        sentence = f"{standing(result, place.rank, place.results, kept)}; {why} to {to_milestone} steps"
+        sentence = f"{why} to {to_milestone} steps; {standing(result, place.rank, place.results, kept)}"
         return Promotion(
             trial=trial,
             bracket=bracket,
@@ -228,12 +228,11 @@ class AshaStopping(_Asha):
         head = standing(result, place.level, place.results, kept)
         if not result.finite:
             action = Action.STOP
-            sentence = f"{head}; {no_value_sentence(result)}, so it stops"
+            sentence = f"{no_value_sentence(result)}, so it stops; {head}"
         else:
             action = Action.CONTINUE if place.level <= kept else Action.STOP
-            outcome = "it goes on" if action is Action.CONTINUE else "it stops"
             compared = compare_sentence(result.value, ranking.value_at(kept), place.level, kept)
-            sentence = f"{head}; {compared}: {outcome}"
+            sentence = f"{compared}; {head}"
         return Verdict(action=action, explanation=self._explain(result, place, place.level, kept, sentence))
 
     def next_promotion(self, *, more: bool = True) -> Promotion | None:

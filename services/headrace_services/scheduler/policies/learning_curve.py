@@ -91,10 +91,11 @@ class LearningCurve(StoppingRule):
         stops = probability < self._threshold
         which = "any trial has shown" if self._best_completed is None else "of a completed trial"
         place, goal = figures(expected, self._sign * best)
+        judged = "below" if stops else "not below"
         said = (
-            f"expected {place} ± {figure(spread)} at {self._ladder[-1]} steps; it beats {goal}, the best value {which},"
-            f" with a probability of {percent(probability)}, {'below' if stops else 'not below'}"
-            f" {percent(self._threshold)}: {'it stops' if stops else 'it goes on'}"
+            f"its curve leads to {place} ± {figure(spread)} at {self._ladder[-1]} steps, which beats {goal}, the best"
+            f" value {which}, with a probability of {percent(probability)}, {judged} {percent(self._threshold)}:"
+            f" {'it stops' if stops else 'it goes on'}"
         )
         return self._verdict(
             result,

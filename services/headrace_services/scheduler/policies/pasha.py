@@ -16,6 +16,7 @@ from headrace.spec import PashaPolicy, StudySpec
 from headrace_services.scheduler.policies.asha import AshaPromotion
 from headrace_services.scheduler.policies.protocol import RungResult, Verdict
 from headrace_services.scheduler.policies.rung_pair import RungPair
+from headrace_services.scheduler.policies.sentences import place_sentence
 
 FIRST_TOP = 1
 
@@ -52,13 +53,14 @@ class Pasha(AshaPromotion):
 
     def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
         verdict = super().verdict(trial, bracket, rung, more=more)
-        if self._pair is None or rung != self._ceiling:
+        result = self._rungs[bracket, rung].result(trial)
+        if self._pair is None or rung != self._ceiling or not result.finite:
             return verdict
         explanation = verdict.explanation
         settled = (
             f"nobody goes on while rungs {rung - 1} and {rung} rank alike (ε = {self._pair.epsilon:.4g})"
         )
-        sentence = f"{explanation.sentence}; {settled}"
+        sentence = f"{settled}; {place_sentence(result, explanation.rank, explanation.results)}"
         return replace(verdict, explanation=replace(explanation, sentence=sentence))
 
     def _finished(self) -> bool:

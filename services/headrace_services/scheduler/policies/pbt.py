@@ -28,7 +28,7 @@ from headrace_services.scheduler.policies.protocol import (
     Verdict,
 )
 from headrace_services.scheduler.policies.ranking import Ranking
-from headrace_services.scheduler.policies.sentences import no_value_sentence, standing
+from headrace_services.scheduler.policies.sentences import no_value_sentence, place_sentence
 from headrace_services.scheduler.records import Checkpoint, Exploit, Params
 
 
@@ -136,7 +136,7 @@ class Pbt(Policy):
             bracket=result.bracket,
             rung=rung,
             to_milestone=to_milestone,
-            explanation=self._explain(result, f"{sentence}, on to {to_milestone} steps"),
+            explanation=self._explain(result, f"{sentence}, and goes on to {to_milestone} steps"),
             exploit=exploit,
         )
 
@@ -224,5 +224,5 @@ class Pbt(Policy):
             results=place.results,
             kept=kept,
             cutoff_value=ranking.value_at(kept),
-            sentence=f"{standing(result, place.rank, place.results, kept)}; {sentence}",
+            sentence=f"{sentence}; {place_sentence(result, place.rank, place.results)}",
         )

@@ -45,10 +45,10 @@ class RunAll(Policy):
             raise ValueError(f"there is no rung {rung} in bracket {bracket}")
         result = self._ranking.result(trial)
         place = self._ranking.place(trial)
-        said = "" if result.finite else f"; {no_value_sentence(result)}"
+        said = "" if result.finite else f"{no_value_sentence(result)}; "
         sentence = (
-            f"rank {place.rank} of {place.results} at the full budget of {self._max_steps} steps; "
-            f"every trial is kept{said}"
+            f"{said}every trial runs to the end; "
+            f"rank {place.rank} of {place.results} at the full budget of {self._max_steps} steps"
         )
         explanation = Explanation(
             rule=self.rule,

@@ -1,8 +1,13 @@
-"""How decisions are said: one sentence with the figures, the same wording in all policies."""
+"""How decisions are said: what was compared first, then where the trial stands. The same wording in all policies.
+
+What becomes of the trial (it is paused, stopped, or goes on) is said by the decision that a sentence belongs to.
+"""
 
 import math
 
 from headrace_services.scheduler.policies.protocol import RungResult
+
+TOO_FEW = "too few results at this rung to promote anyone yet"
 
 
 def place_sentence(result: RungResult, rank: int, results: int) -> str:
@@ -12,22 +17,24 @@ def place_sentence(result: RungResult, rank: int, results: int) -> str:
 
 
 def standing(result: RungResult, rank: int, results: int, kept: int) -> str:
-    """Rank, rung and how many are kept: `rank 5 of 14 at rung 1 (3 steps); the best 4 are kept`."""
+    """Rank, rung and how many go on: `rank 5 of 14 at rung 1 (3 steps), where the best 4 go on`."""
+    place = place_sentence(result, rank, results)
     match kept:
         case 0:
-            keeps = "none is kept yet"
+            return place
         case 1:
-            keeps = "the best one is kept"
+            return f"{place}, where the best one goes on"
         case _:
-            keeps = f"the best {kept} are kept"
-    return f"{place_sentence(result, rank, results)}; {keeps}"
+            return f"{place}, where the best {kept} go on"
 
 
 def compare_sentence(value: float | None, cutoff: float | None, rank: int, kept: int) -> str:
-    """The value against the last one kept."""
+    """The value against the last one that goes on."""
+    if not kept:
+        return TOO_FEW
     if value is None or cutoff is None:
         shown = "no value" if value is None else f"value {figure(value)}"
-        return f"{shown} has no cutoff to meet yet"
+        return f"{shown}, and fewer results than may go on have a finite value"
     first, second = figures(value, cutoff)
     if value == cutoff:
         late = "" if rank <= kept else ", but arrived later"

@@ -112,7 +112,7 @@ class StoppingRule(Policy):
             expected_value=expected,
             expected_spread=spread,
             probability=probability,
-            sentence=f"{place_sentence(result, place.rank, place.results)}; {said}",
+            sentence=f"{said}; {place_sentence(result, place.rank, place.results)}",
         )
         return Verdict(action=action, explanation=explanation)
 

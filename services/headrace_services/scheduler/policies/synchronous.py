@@ -162,10 +162,10 @@ class Synchronous(Policy):
                 "the trial is past this rung already" if trial in place.past else "it has had the full budget"
             )
         elif not result.finite:
-            said = f"{no_value_sentence(result)}, so it waits and is never promoted"
+            said = f"{no_value_sentence(result)}, so it is never promoted"
         elif not cohort.decided(rung, more=more):
             missing = cohort.expected(rung, more=more) - place.settled
-            said = f"it waits for {missing} more of its cohort"
+            said = f"it waits for {missing} more {'trial' if missing == 1 else 'trials'} of its cohort"
         else:
             kept = cohort.places(len(place.members))
             rank = place.ranking.place(trial).rank
@@ -175,7 +175,7 @@ class Synchronous(Policy):
                 action = Action.CONTINUE
                 said = f"{said}: it goes on to {self._ladders[bracket][rung + 1]} steps"
             else:
-                said = f"{said}: it waits, should one of the better ones drop out"
+                said = f"{said}: it waits in case a better one drops out"
         return Verdict(action=action, explanation=self._explain(cohort, result, said, more=more))
 
     def next_promotion(self, *, more: bool = True) -> Promotion | None:
@@ -230,7 +230,7 @@ class Synchronous(Policy):
         kept = expected if top else cohort.places(expected)
         head = place_sentence(result, place.rank, place.results)
         keeps = "the best one goes on" if kept == 1 else f"the best {kept} of {expected} go on"
-        goal = "" if top else f"; {keeps}"
+        goal = "" if top else f", where {keeps}"
         return Explanation(
             rule=self.rule,
             bracket=result.bracket,
@@ -241,5 +241,5 @@ class Synchronous(Policy):
             results=place.results,
             kept=kept,
             cutoff_value=ranking.value_at(kept),
-            sentence=f"{head} of cohort {cohort.index}{goal}; {said}",
+            sentence=f"{said}; {head} of cohort {cohort.index}{goal}",
         )

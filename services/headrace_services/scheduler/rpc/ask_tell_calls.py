@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace import bounds
 from headrace.bounds.calls import ERROR
-from headrace.errors import LeaseStaleError, NotAskTellError
+from headrace.errors import LeaseStaleError, NotAskTellError, lease_gone
 from headrace.v1 import event_pb2
 from headrace.v1 import study_pb2 as pb
 from headrace_services.scheduler.arrivals import (
@@ -255,7 +255,7 @@ async def _is_over(conn: AsyncConnection, study: Study, ref: event_pb2.LeaseRef)
 def _fresh(response: bytes, ref: event_pb2.LeaseRef) -> bytes:
     """The response; raises LeaseStaleError for the empty one, which is the answer to a stale lease."""
     if not response:
-        raise LeaseStaleError(f"the lease of {ref.trial} (epoch {ref.epoch}) is over")
+        raise LeaseStaleError(lease_gone(ref.trial))
     return response
 
 

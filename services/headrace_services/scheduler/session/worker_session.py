@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from headrace import bounds
 from headrace.errors import (
+    LEASE_GONE,
     DatabaseUnavailableError,
     DrainingError,
     HeadraceError,
@@ -48,6 +49,7 @@ REPLICA = f"{socket.gethostname()}:{os.getpid()}"
 """How this replica is named in its workers' logs."""
 MAX_IN_FLIGHT = 64
 MAX_TROUBLE = 500
+_LEASE_GONE = f"this worker no longer holds it ({LEASE_GONE})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +269,7 @@ class WorkerSession:
         )
         self._outgoing.put(worker_pb2.SessionResponse(decision=answer))
 
-    def _is_over(self, message: Durable, why: str = "the lease is over") -> None:
+    def _is_over(self, message: Durable, why: str = _LEASE_GONE) -> None:
         """Answer a message whose lease is over: it is final, and the process has no right to run."""
         if not isinstance(message, worker_pb2.Exited):
             cancel = worker_pb2.Cancel(lease=message.lease, reason=why)
@@ -346,7 +348,7 @@ class WorkerSession:
             await self._repeat(live[lease_id].lease, live[lease_id].trial)
         for lease_id in sorted(surplus):
             ref = event_pb2.LeaseRef(lease_id=lease_id)
-            cancel = worker_pb2.Cancel(lease=ref, reason="the lease is over")
+            cancel = worker_pb2.Cancel(lease=ref, reason=_LEASE_GONE)
             self._outgoing.put(worker_pb2.SessionResponse(cancel=cancel))
 
     async def _repeat(self, lease: Lease, trial: Trial) -> None:

@@ -77,7 +77,9 @@ def finish(state: StepState, numbers: Iterable[int]) -> None:
     """Terminate what is left of a study that has just ended: these trials, which are loaded, with their live leases."""
     complete = state.study.state is StudyState.COMPLETED
     reason = Reason.STOPPED_EARLY if complete else Reason.CANCELLED
-    detail = "not promoted before the study was complete" if complete else state.study.detail
+    failed = state.study.state is StudyState.FAILED
+    detail = "the study failed" if failed else state.study.detail
+    detail = "not promoted before the study was complete" if complete else detail
     for number in sorted(numbers):
         trial = state.trials[number]
         if trial.state is not State.TERMINATED:

@@ -230,8 +230,8 @@ def _judge(state: StepState, entry: RungEntry, lease: Lease) -> Decision:
         state.exploit(exploit)
         return _leave(state, entry.number, explanation.sentence, milestone=target)
     if state.trials[entry.number].held or not state.active:
-        state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease)
-        why = f"{explanation.sentence}; paused by a user"
+        why = f"paused by a user, else it goes on: {explanation.sentence}"
+        state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease, said=why)
         return _leave(state, entry.number, why, milestone=target)
     leaves = sharing.leaves_at_rung(state, lease, state.trials[entry.number], target)
     if leaves is not None:

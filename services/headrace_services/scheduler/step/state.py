@@ -304,10 +304,17 @@ class StepState:
         return self.study.cursor
 
     def explain(
-        self, number: int, action: Ruling, explanation: Explanation, frees: Lease | None = None
+        self,
+        number: int,
+        action: Ruling,
+        explanation: Explanation,
+        frees: Lease | None = None,
+        *,
+        said: str = "",
     ) -> None:
-        """Append a decision; the slots of `frees` become vacant with it, and it will say who got them."""
-        self.emit(events.decision_made(number, action.name, explanation))
+        """Append a decision, told as `said` where that is not the policy's sentence. The slots of `frees` become vacant
+        with it, and it will say who got them."""
+        self.emit(events.decision_made(number, action.name, explanation, said or explanation.sentence))
         if frees is not None and frees.worker_id is not None:
             for index in frees.slots:
                 self._vacancies[frees.worker_id, index] = len(self.changes.events) - 1
