@@ -168,6 +168,7 @@ class ManyStudies:
         if state.room.blocked is not None:
             assert placing.place(state) is None
         state.held = sum(trial.held for trial in state.trials.values())
+        state.results = state.own_results()
         placing.settle(state)
         sharing.settle_standing(state)
         withheld = {(s.worker_id, s.index) for p in state.room.withheld for s in p.slots}

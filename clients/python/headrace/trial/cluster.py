@@ -150,8 +150,6 @@ class ClusterRuntime:
             print(f"headrace: {gone}", file=sys.stderr)
             self._gone = True
             return gone
-        if _code(error) is grpc.StatusCode.NOT_FOUND:  # the daemon says whose trial it is now
-            return TrialRuntimeError(details or "")
         return TrialRuntimeError(f"the worker at {self._address} refuses the trial's call: {details}")
 
 
