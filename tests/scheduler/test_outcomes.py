@@ -8,6 +8,7 @@ from study_site import StudySite, gone, make_spec
 
 from headrace_services.scheduler.arrivals import PauseStudy, ResumeStudy, StopStudy
 from headrace_services.scheduler.records import Lease
+from headrace_services.scheduler.samplers.front import front
 from headrace_services.scheduler.store import studies, tables
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.studies import Figures
@@ -38,7 +39,10 @@ async def figures(site: StudySite) -> Figures:
     async with transaction(site.engine) as conn:
         study = await studies.get(conn, site.study_id)
         assert study is not None
-        return (await studies.figures(conn, [study]))[study.id]
+        found = (await studies.figures(conn, [study], whole=True))[study.id]
+        signs = [objective.sign for objective in study.spec.objectives]
+        await studies.add_front(conn, study, found, front([vector for _, vector in found.measured], signs))
+        return found
 
 
 @pytest.mark.parametrize("goal", ["minimize", "maximize"])
