@@ -8,6 +8,7 @@ unanswered connection, whose error names the address and the remedy.
 
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 DEFAULT_ADDRESS = "127.0.0.1:7440"
 """Where a scheduler listens unless it is told otherwise."""
@@ -32,6 +33,19 @@ def address(explicit: str | None = None) -> str:
     """The scheduler to talk to: `explicit`, else `HEADRACE_ADDRESS`, else the file that `headrace up` left, else
     127.0.0.1:7440."""
     return explicit or os.environ.get("HEADRACE_ADDRESS") or address_in(home_dir()) or DEFAULT_ADDRESS
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder, and those above it that are missing, for this user alone. What exists keeps its mode."""
+    if not folder.is_dir():
+        make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def append_private(file: Path) -> BinaryIO:
+    """Opens a file for appending; makes it, and its folder, for this user alone."""
+    make_private(file.parent)
+    return os.fdopen(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
 
 
 def is_on_this_machine(where: str) -> bool:

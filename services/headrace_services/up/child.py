@@ -9,13 +9,13 @@ import datetime
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.errors import HeadraceError
+from headrace.home import append_private
 from headrace_services.up import launch
 
 PROBE_INTERVAL_S = 0.1
@@ -42,6 +42,8 @@ class ChildSpec:
     """Added to this process's environment."""
     user: str | None = None
     """The system user to run as; needs root."""
+    folder: Path | None = None
+    """Where the process stands. It is entered before the user changes, so the user need not get there by himself."""
     prepare: Callable[[], None] = _nothing_to_prepare
     """Runs in a thread before every start."""
     ready: Callable[[], Awaitable[str | None]] = _ready_at_once
@@ -162,19 +164,15 @@ def log_tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
 
 
 async def _spawn(spec: ChildSpec) -> asyncio.subprocess.Process:
-    spec.log_path.parent.mkdir(parents=True, exist_ok=True)
-    launcher = [sys.executable, "-I", "-S", launch.__file__, "--parent", str(os.getpid())]
-    launcher += ["--death-signal", str(int(spec.death_signal))]
-    if spec.user is not None:
-        launcher += ["--user", spec.user]
-    with spec.log_path.open("ab") as log:
+    command = launch.command(
+        spec.command, death_signal=spec.death_signal, user=spec.user, folder=spec.folder
+    )
+    with append_private(spec.log_path) as log:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         log.write(f"--- {now} headrace up {STARTS_MARK}\n".encode())
         log.flush()
         return await asyncio.create_subprocess_exec(
-            *launcher,
-            "--",
-            *spec.command,
+            *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,

