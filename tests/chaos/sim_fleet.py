@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from headrace.target import Target
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
 from headrace_worker.courier import Courier
 from headrace_worker.effects import Acked, Decide, Effect, Finish, Forget, Kill, Start, Welcomed
 from headrace_worker.outbox import DurableOutbox, Outbox
-from headrace_worker.session import Dial, Session
+from headrace_worker.session import Session
 from headrace_worker.session_core import Identity, SessionCore
 
 
@@ -95,8 +96,8 @@ class SimWorker:
         self.core = SessionCore(identity)
         self._outbox = DurableOutbox(Outbox(Path(":memory:")))
         self._courier = Courier(self._outbox, self.core)
-        dial = Dial(addresses=tuple(addresses), tls_ca=None)
-        self._session = Session(dial, self._courier, handler=self, backoff=backoff)
+        target = Target(replicas=tuple(addresses))
+        self._session = Session(target, self._courier, handler=self, backoff=backoff)
 
     async def run(self) -> None:
         """Serve until cancelled."""

@@ -12,7 +12,6 @@ from scripted_study import RUNGS, Script, params_of, race, spec
 
 from headrace import Client
 from headrace.client import StudyState, TerminationReason, TrialRef, TrialState
-from headrace.client.connection import Target
 from headrace.client.flows import PAGE_SIZE
 from headrace.errors import (
     DatabaseUnavailableError,
@@ -26,6 +25,7 @@ from headrace.errors import (
     TrialNotFoundError,
     UnreachableError,
 )
+from headrace.target import Target
 from headrace.v1 import study_pb2
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -238,13 +238,34 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("HEADRACE_ADDRESS", raising=False)
     assert Target.of(None).address == "127.0.0.1:7440"
     (tmp_path / "address").write_text("127.0.0.1:7001,127.0.0.1:7002\n")
-    assert Target.of(None).uri == "ipv4:127.0.0.1:7001,127.0.0.1:7002"
+    assert Target.of(None).replicas == ("127.0.0.1:7001", "127.0.0.1:7002")
     monkeypatch.setenv("HEADRACE_ADDRESS", "tls://scheduler:443")
-    assert Target.of(None) == Target(address="scheduler:443", tls=True)
-    assert Target.of("10.0.0.1:1").uri == "10.0.0.1:1"
-    assert Target.of("unix:/run/x.sock").uri == "unix:/run/x.sock"
-    with pytest.raises(InvalidFieldError, match="is not an address"):
-        Target.of("not an address")
+    assert Target.of(None) == Target(replicas=("scheduler:443",), tls=True)
+    assert Target.of("tls://a:1, tls://b:2") == Target(replicas=("a:1", "b:2"), tls=True)
+    assert Target.of("[::1]:7440,localhost:7441").replicas == ("[::1]:7440", "localhost:7441")
+    for alone in ("10.0.0.1:1", "unix:/run/x.sock", "ipv4:10.0.0.1:1,10.0.0.2:2", "dns:///scheduler:1"):
+        assert Target.of(alone).replicas == (alone,)
+
+
+@pytest.mark.parametrize(
+    ("address", "remedy"),
+    [
+        ("not an address", "HOST:PORT"),
+        ("scheduler", "HOST:PORT"),
+        ("scheduler:", "HOST:PORT"),
+        ("scheduler:99999", "HOST:PORT"),
+        ("scheduler:0", "HOST:PORT"),
+        (",", "HOST:PORT"),
+        ("a:1,b", "HOST:PORT"),
+        ("a:1,tls://b:2", "before the first"),
+        ("::1:7440", r"\[::1\]:7440"),
+        ("http://a:1", "HOST:PORT"),
+        ("\x00:1", "HOST:PORT"),
+    ],
+)
+def test_what_is_no_address_is_refused(address: str, remedy: str) -> None:
+    with pytest.raises(InvalidFieldError, match=f"is not an address.*{remedy}"):
+        Target.of(address)
 
 
 def test_of_several_schedulers_the_next_one_answers(fake: FakeStudyService, script: Script) -> None:

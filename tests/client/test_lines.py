@@ -127,7 +127,7 @@ async def test_what_cannot_be_sent_is_left_in_time(fake: FakeStudyService) -> No
     """The other side reads nothing, so gRPC's thread that sends is stuck."""
     async with proxied(fake.address) as proxy:
         channel = grpc.insecure_channel(proxy.address)
-        store = lines.BlockingLines(channel)
+        store = lines.BlockingLines(lambda: channel)
         short, long = (
             study_pb2.TellTrialsRequest(report=study_pb2.ReportTrialRequest(checkpoint_uri=uri))
             for uri in ("here", "x" * 8_000_000)

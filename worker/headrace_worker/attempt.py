@@ -59,6 +59,8 @@ class Place:
     log_dir: Path
     scratch_dir: Path
     environ: Mapping[str, str]
+    pass_env: tuple[str, ...]
+    trial_umask: int | None
     store: CheckpointStore
     courier: Courier
     standbys: Standbys
@@ -235,9 +237,11 @@ class Attempt:
                 runtime=self._place.runtime,
                 log_dir=self._place.log_dir,
                 environ=self._place.environ,
+                pass_env=self._place.pass_env,
+                umask=self._place.trial_umask,
             )
             self._log = await self._unless_ended(
-                self._with_room(lambda: AttemptLog.open(launch.log_path, self._header()))
+                self._with_room(lambda: AttemptLog.open(launch.log_path, self._header(launch)))
             )
         except _ToldToEndError:
             assert self._ending is not None
@@ -318,6 +322,7 @@ class Attempt:
             ending=self._ending,
             finished=self._finished,
             last_line=last_line(attempt_log.tail()),
+            withheld=launch.withheld,
         )
 
     async def _supervise(self, process: TrialProcess) -> int:
@@ -388,11 +393,13 @@ class Attempt:
         template = self.assign.template
         return template.grace.ToTimedelta().total_seconds() if template.HasField("grace") else DEFAULT_GRACE_S
 
-    def _header(self) -> str:
+    def _header(self, launch: Launch) -> str:
         start = f"from step {self.assign.resume_step}" if self._restore_dir else "from the start"
         slots = ",".join(str(index) for index in self.assign.grant.slots)
         when = datetime.now(UTC).isoformat(timespec="seconds")
-        return f"{when} {self.lease.trial} attempt {self.lease.epoch} on slot {slots} {start}"
+        count = len(launch.withheld)
+        kept = f", {count} variables of the worker not passed (--pass-env)" if count else ""
+        return f"{when} {self.lease.trial} attempt {self.lease.epoch} on slot {slots} {start}{kept}"
 
     async def _unless_ended(
         self, work: Coroutine[Any, Any, _Result]

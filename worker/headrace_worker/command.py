@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import socket
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +19,8 @@ def worker(
         str | None,
         typer.Option(
             metavar="HOST:PORT[,HOST:PORT…]",
-            help="The schedulers: any of them will do. Default: HEADRACE_ADDRESS, else the one of `headrace up`.",
+            help="The schedulers: any of them will do; tls:// before the first for TLS. "
+            "Default: HEADRACE_ADDRESS, else the one of `headrace up`.",
         ),
     ] = None,
     name: Annotated[
@@ -60,7 +62,16 @@ def worker(
     tls_ca: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Connect with TLS and trust this certificate authority (PEM).", exists=True
+            metavar="FILE",
+            help="Connect with TLS and trust this certificate authority (PEM). Default: HEADRACE_TLS_CA.",
+        ),
+    ] = None,
+    pass_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[,PREFIX*…]",
+            envvar="HEADRACE_PASS_ENV",
+            help="Variables of this worker's environment that trials get beside the usual ones.",
         ),
     ] = None,
     stop_grace: Annotated[
@@ -90,7 +101,9 @@ def worker(
     headrace worker --scheduler 10.0.0.5:7440
     headrace worker --scheduler a:7440,b:7440 --store s3://bucket/checkpoints --label zone=eu
     """
-    from headrace.home import address, home_dir
+    from headrace.environment import names_to_pass
+    from headrace.home import home_dir
+    from headrace.target import Target
     from headrace_worker.daemon import AlreadyRunningError, Daemon
     from headrace_worker.settings import WorkerSettings
 
@@ -99,16 +112,23 @@ def worker(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     ours = _checked(names.WORKER, name or socket.gethostname(), "--name")
+    target = Target.of(scheduler, field="--scheduler", tls_ca=tls_ca)
+    target.credentials()  # which says now what is wrong with them
+    pass_names = names_to_pass(pass_env)
+    users_umask = os.umask(0o077)  # what a worker keeps is its user's alone
     settings = WorkerSettings(
         name=ours,
         home=(home or home_dir() / "workers" / ours).expanduser().absolute(),
-        schedulers=_addresses(address(scheduler)),
+        schedulers=target.replicas,
         store_url=store or (home_dir() / "store").as_uri(),
         cpu_slots=cpu_slots,
         fake_gpus=fake_gpus,
         labels=_labels(label or []),
-        tls_ca=tls_ca,
+        tls=target.tls,
+        tls_ca=target.tls_ca,
         stop_grace_s=stop_grace,
+        pass_env=pass_names,
+        trial_umask=users_umask,
         prestart=prestart,
     )
 
@@ -120,17 +140,6 @@ def worker(
     except (AlreadyRunningError, ValueError) as error:
         typer.echo(f"headrace worker: {error}", err=True)
         raise typer.Exit(1) from None
-
-
-def _addresses(text: str) -> tuple[str, ...]:
-    addresses = tuple(part.strip() for part in text.split(",") if part.strip())
-    for item in addresses:
-        host, _, port = item.rpartition(":")
-        if not host or not port.isdecimal():
-            raise typer.BadParameter(f"{item!r} is not HOST:PORT", param_hint="--scheduler")
-    if not addresses:
-        raise typer.BadParameter("names no scheduler; give HOST:PORT", param_hint="--scheduler")
-    return addresses
 
 
 def _labels(items: list[str]) -> dict[str, str]:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, assert_never
 
 from headrace.spec.resources import WHOLE
+from headrace.target import Target
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
 from headrace_worker.attempt import Attempt, Place
 from headrace_worker.checkpoints import CheckpointError, CheckpointStore, store_from_url
@@ -52,7 +53,7 @@ from headrace_worker.launch import folder_of
 from headrace_worker.outbox import DurableOutbox, Entry, Outbox
 from headrace_worker.process import bury, end_group, end_strays
 from headrace_worker.runtime_server import RuntimeServer
-from headrace_worker.session import Dial, Session
+from headrace_worker.session import Session
 from headrace_worker.session_core import Identity, SessionCore
 from headrace_worker.settings import WorkerSettings
 from headrace_worker.slots import Slots
@@ -116,7 +117,8 @@ class Daemon:
         courier = Courier(outbox, core)
         self._slots = Slots(len(devices.devices))
         self._devices, self._store, self._courier = devices, store, courier
-        session = Session(Dial(addresses=settings.schedulers, tls_ca=settings.tls_ca), courier, handler=self)
+        target = Target(replicas=settings.schedulers, tls=settings.tls, tls_ca=settings.tls_ca)
+        session = Session(target, courier, handler=self)
         loop = asyncio.get_running_loop()
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self.stop)
@@ -128,6 +130,8 @@ class Daemon:
                 log_dir=settings.log_dir.absolute(),
                 scratch_dir=settings.scratch_dir.absolute(),
                 environ=dict(os.environ),
+                pass_env=settings.pass_env,
+                trial_umask=settings.trial_umask,
                 store=store,
                 courier=courier,
                 standbys=self._standbys,

@@ -1,8 +1,10 @@
 """How a trial's process ended, and who is to blame. Pure."""
 
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace.environment import hint
 from headrace.v1 import worker_pb2
 from headrace_worker.disk import says_full
 
@@ -38,12 +40,19 @@ class Verdict:
     exit_code: int = 0
 
 
-def classify(exit_code: int, *, ending: Ending | None, finished: Finished | None, last_line: str) -> Verdict:
+def classify(
+    exit_code: int,
+    *,
+    ending: Ending | None,
+    finished: Finished | None,
+    last_line: str,
+    withheld: Sequence[str] = (),
+) -> Verdict:
     """Decides an outcome from the exit code (negative: a signal) and from what was said before.
 
     In order: the daemon's own reason, except that a program which said that it had succeeded has, when it was merely
     in the way of a stopping daemon; then the program's word, except that a full disk is the machine's failure; then
-    the exit code.
+    the exit code. An error that names a variable which the trial was not given (`withheld`) says so.
     """
     succeeded = finished is not None and not finished.error
     if ending is not None and not (ending.outcome == worker_pb2.EXIT_OUTCOME_LOST and succeeded):
@@ -52,7 +61,7 @@ def classify(exit_code: int, *, ending: Ending | None, finished: Finished | None
         full = says_full(finished.error)
         return Verdict(
             outcome=worker_pb2.EXIT_OUTCOME_LOST if full else worker_pb2.EXIT_OUTCOME_FAILED,
-            error=clean(finished.error, _ERROR_CHARACTERS),
+            error=clean(finished.error + hint(finished.error, withheld), _ERROR_CHARACTERS),
             exit_code=exit_code,
         )
     if exit_code == 0 or succeeded:
@@ -68,7 +77,7 @@ def classify(exit_code: int, *, ending: Ending | None, finished: Finished | None
     if exit_code == _DAEMON_GONE:
         error = f"it could not reach its worker (exit status {exit_code})"
         return Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error, exit_code=exit_code)
-    error = f"exit status {exit_code}" + (f": {last_line}" if last_line else "")
+    error = f"exit status {exit_code}" + (f": {last_line}{hint(last_line, withheld)}" if last_line else "")
     return Verdict(
         outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=clean(error, _ERROR_CHARACTERS), exit_code=exit_code
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.environment import select
 from headrace.grants import GPU_MEMORY_BYTES, GPU_SHARE, WORLD_SIZE
 from headrace.home import study_folder
 from headrace.spec.convert import params_from_proto
@@ -28,6 +29,10 @@ class Launch:
     env: Mapping[str, str]
     working_dir: str
     log_path: Path
+    # The mode bits that its files do not get; None: those that the daemon's do not.
+    umask: int | None = None
+    # The variables of the daemon that it does not get.
+    withheld: tuple[str, ...] = ()
     # The `module:function` that a process may import before its trial is known; empty where none may.
     target: str = ""
 
@@ -69,15 +74,18 @@ def launch_of(
     runtime: str,
     log_dir: Path,
     environ: Mapping[str, str],
+    pass_env: Sequence[str] = (),
+    umask: int | None = None,
 ) -> Launch:
-    """Works out how to start an assigned trial.
+    """Works out how to start an assigned trial. Of the daemon's `environ` it gets what `headrace.environment` says.
 
     Raises `ValueError`, in words for the user, where the template names no program.
     """
     template = assign.template
     granted = [device for device in devices if device.index in set(assign.grant.slots)]
     gpus = [device.uuid for device in granted if device.kind == worker_pb2.DEVICE_KIND_GPU]
-    env = {name: value for name, value in environ.items() if not name.startswith("HEADRACE_")}
+    selection = select(environ, pass_env)
+    env = dict(selection.passed)
     env.setdefault("PYTHONUNBUFFERED", "1")  # a log that is followed must not lag
     env.update(template.env)
     env[LEASE_VARIABLE] = assign.lease.lease_id
@@ -92,6 +100,8 @@ def launch_of(
         env=env,
         working_dir=template.working_dir,
         log_path=log_path(log_dir, assign),
+        umask=umask,
+        withheld=tuple(name for name in selection.withheld if name not in template.env),
         target=_target(assign),
     )
 

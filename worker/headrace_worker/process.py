@@ -55,7 +55,7 @@ class TrialProcess:
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", str(_SHIM)),
-                *(str(os.getpid()), str(write_end), launch.working_dir, *launch.args),
+                *(str(os.getpid()), str(write_end), _umask(launch), launch.working_dir, *launch.args),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -96,6 +96,10 @@ class TrialProcess:
         """Kills what the leader left behind and waits until nothing of it runs."""
         await end_group(self.pid)
         await end_strays(*self.marks)
+
+
+def _umask(launch: Launch) -> str:
+    return "" if launch.umask is None else f"{launch.umask:o}"
 
 
 def send(group: int, number: signal.Signals) -> None:

@@ -15,12 +15,12 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, TypeAlias
 
 import grpc
 
+from headrace.errors import InvalidFieldError
+from headrace.target import Target
 from headrace.v1 import worker_pb2, worker_pb2_grpc
 from headrace_worker.backoff import Backoff
 from headrace_worker.courier import Courier
@@ -77,22 +77,6 @@ class Handler(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dial:
-    """How to reach a scheduler."""
-
-    addresses: tuple[str, ...]
-    # The certificate authority's certificate, in PEM; none for a plain connection.
-    tls_ca: Path | None = None
-
-    def channel(self, address: str) -> grpc.aio.Channel:
-        """Makes a channel; the connection comes with the first call."""
-        if self.tls_ca is None:
-            return grpc.aio.insecure_channel(address, options=_OPTIONS)
-        credentials = grpc.ssl_channel_credentials(self.tls_ca.read_bytes())
-        return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
-
-
 class _StreamOverError(Exception):
     """The stream is to be given up; the text says why."""
 
@@ -111,12 +95,12 @@ class Session:
 
     def __init__(
         self,
-        dial: Dial,
+        target: Target,
         courier: Courier,
         handler: Handler,
         backoff: Callable[[], Backoff] = lambda: Backoff(cap_s=_LONGEST_WAIT_S),
     ) -> None:
-        self._dial = dial
+        self._target = target
         self._courier = courier
         self._core = courier.core
         self._handler = handler
@@ -135,7 +119,7 @@ class Session:
         backoff = self._backoff()
         loop = asyncio.get_running_loop()
         last = ""
-        turns = turns_after(self._dial.addresses)
+        turns = turns_after(self._target.replicas)
         while True:
             address = turns.pop(0)
             turns.append(address)
@@ -144,7 +128,7 @@ class Session:
             if self._welcomed.is_set():
                 log.info("session with %s ended: %s", address, why)
                 last = ""
-                turns = turns_after(self._dial.addresses, lost=address)
+                turns = turns_after(self._target.replicas, lost=address)
                 if loop.time() - began >= _STEADY_S or self._drain_grace_s is not None:
                     backoff.succeeded()
                 if self._give_up:
@@ -153,7 +137,7 @@ class Session:
                 log.warning("scheduler %s: %s; trials go on, trying again until it answers", address, why)
                 last = why
             if self._lease_ttl_s is not None:
-                each_s = self._lease_ttl_s / 4 / len(self._dial.addresses)
+                each_s = self._lease_ttl_s / 4 / len(self._target.replicas)
                 backoff.cap_s = min(backoff.cap_s, max(_LEAST_S, each_s))
             await backoff.wait()
 
@@ -168,7 +152,11 @@ class Session:
         self._welcomed.clear()
         self._give_up = ""
         self._drain_grace_s = None
-        async with self._dial.channel(address) as channel:
+        try:
+            credentials = self._target.credentials()
+        except InvalidFieldError as error:
+            return str(error)
+        async with _channel(address, credentials) as channel:
             call: Call = worker_pb2_grpc.WorkerServiceStub(channel).Session()
             try:
                 return await self._converse(call)
@@ -278,6 +266,13 @@ class Session:
         while True:
             self._telemetry = await self._handler.telemetry()
             await asyncio.sleep(self._interval_s)
+
+
+def _channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+    """Makes a channel; the connection comes with the first call."""
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+    return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
 
 
 def _why(error: Exception) -> str:

@@ -16,9 +16,14 @@ class WorkerSettings:
     cpu_slots: int | None = None
     fake_gpus: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
+    tls: bool = False
     tls_ca: Path | None = None
     # How long trials have to leave when the daemon is stopped, and the scheduler to take the news.
     stop_grace_s: float = 10.0
+    # Variables of the daemon's environment that trials get beside the listed ones (`headrace.environment`).
+    pass_env: tuple[str, ...] = ()
+    # The mode bits that trials' files do not get; None: those that the daemon's do not.
+    trial_umask: int | None = None
     # Whether a process stands by for the next trial of each busy slot.
     prestart: bool = True
 

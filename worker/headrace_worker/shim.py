@@ -1,11 +1,12 @@
 """Becomes a trial's program: runs between the daemon's spawn and the program's exec.
 
-    python -I -S shim.py PARENT_PID STATUS_FD WORKING_DIR PROGRAM [ARGUMENT ...]
+    python -I -S shim.py PARENT_PID STATUS_FD UMASK WORKING_DIR PROGRAM [ARGUMENT ...]
 
 It exists because some things have to be done in the child, and the daemon may not run Python code in a forked
 child once gRPC has threads. It asks the kernel to kill this process when the daemon dies, lets the OOM killer
-prefer the trial to the daemon, undoes the signal settings of its own interpreter, goes to the working directory and
-execs the program. If it cannot, it writes why to STATUS_FD, which is closed by a successful exec, and exits with 127.
+prefer the trial to the daemon, undoes the signal settings of its own interpreter, sets the umask (octal; empty: leaves
+it), goes to the working directory and execs the program. If it cannot, it writes why to STATUS_FD, which is closed by
+a successful exec, and exits with 127.
 
 It imports nothing but the standard library, and of it only what starts quickly.
 """
@@ -21,7 +22,7 @@ CANNOT_START = 127
 
 def main(arguments: list[str]) -> None:
     """Execs, or exits with 127."""
-    parent, status_fd, working_dir, *program = arguments
+    parent, status_fd, umask, working_dir, *program = arguments
     status = int(status_fd)
     os.set_inheritable(status, False)
     try:
@@ -31,6 +32,8 @@ def main(arguments: list[str]) -> None:
         _prefer_for_oom_killer()
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
+        if umask:
+            os.umask(int(umask, 8))
         if working_dir:
             try:
                 os.chdir(working_dir)

@@ -19,7 +19,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -68,10 +68,17 @@ class _Found:
     source: Path | None
 
 
-def preflight(spec: StudySpec, *, workers_here: bool = False, timeout_s: float = TIMEOUT_S) -> None:
+def preflight(
+    spec: StudySpec,
+    *,
+    workers_here: bool = False,
+    environ: Mapping[str, str] = os.environ,
+    timeout_s: float = TIMEOUT_S,
+) -> None:
     """Raises `InvalidFieldError` for a program that cannot import or that never reports the objective's metric.
 
-    With `workers_here` the workers are on this machine, so a folder that is not here is nowhere."""
+    With `workers_here` the workers are on this machine, so a folder that is not here is nowhere. `environ` is the
+    environment that trials get, as far as it is known."""
     template = spec.template
     if template is None:
         return
@@ -88,7 +95,7 @@ def preflight(spec: StudySpec, *, workers_here: bool = False, timeout_s: float =
     if template.command is not None:
         _check_program(template, folder)
     elif template.callable is not None:
-        found = _check_import(template, template.callable, folder, timeout_s)
+        found = _check_import(template, template.callable, folder, environ, timeout_s)
         if found.source is not None:
             _check_metric(found.source, spec.objective.metric)
 
@@ -120,14 +127,16 @@ def _report_calls(tree: ast.Module) -> Iterator[ast.Call]:
             yield node
 
 
-def _check_import(template: TrialTemplate, target: str, folder: Path, timeout_s: float) -> _Found:
+def _check_import(
+    template: TrialTemplate, target: str, folder: Path, environ: Mapping[str, str], timeout_s: float
+) -> _Found:
     python = template.python or sys.executable
     read, write = os.pipe()
     try:
         done = subprocess.run(
             [python, "-c", _PROBE, target, str(write)],
             cwd=folder,
-            env={**os.environ, **template.env, "CUDA_VISIBLE_DEVICES": ""},
+            env={**environ, **template.env, "CUDA_VISIBLE_DEVICES": ""},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             pass_fds=(write,),

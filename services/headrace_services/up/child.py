@@ -164,9 +164,7 @@ def log_tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
 
 
 async def _spawn(spec: ChildSpec) -> asyncio.subprocess.Process:
-    command = launch.command(
-        spec.command, death_signal=spec.death_signal, user=spec.user, folder=spec.folder
-    )
+    command = launch.command(spec.command, death_signal=spec.death_signal, user=spec.user, folder=spec.folder)
     with append_private(spec.log_path) as log:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         log.write(f"--- {now} headrace up {STARTS_MARK}\n".encode())

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.environment import NAMED_IN, names_to_pass
 from headrace.errors import HeadraceError
 from headrace.home import home_dir
 from headrace_services.up import home as up_home
@@ -34,6 +35,7 @@ class Options:
     database_url: str | None = None
     store: str | None = None
     slots: int | None = None
+    pass_env: str | None = None
     worker: bool = True
     heartbeat_interval_s: float | None = None
     lease_ttl_s: float | None = None
@@ -78,6 +80,14 @@ def up(
             help="Where checkpoints go: a folder, or s3://BUCKET/PREFIX. Default: `store` in the home.",
         ),
     ] = None,
+    pass_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[,PREFIX*…]",
+            envvar=NAMED_IN,
+            help="Variables of this environment that trials get beside the usual ones.",
+        ),
+    ] = None,
     worker: Annotated[
         bool, typer.Option("--worker/--no-worker", help="Run a worker on this machine.")
     ] = True,
@@ -112,6 +122,7 @@ def up(
             database_url=database_url,
             store=store,
             slots=slots,
+            pass_env=",".join(names_to_pass(pass_env)) or None,
             worker=worker,
             heartbeat_interval_s=heartbeat_interval,
             lease_ttl_s=lease_ttl,
@@ -180,6 +191,7 @@ def children(options: Options) -> list[ChildSpec]:
                     *where,
                     *_option("--store", _store_url(options.store)),
                     *_option("--cpu-slots", options.slots),
+                    *_option("--pass-env", options.pass_env),
                 ),
                 env=env,
                 log_path=logs / "worker.log",

@@ -28,8 +28,8 @@ class HomeInUseError(HeadraceError):
 
 @contextmanager
 def hold(home: Path) -> Iterator[None]:
-    """Holds the home for this process, making it if need be, for its user alone. Raises HomeInUseError, and HeadraceError where no folder
-    can be there."""
+    """Holds the home for this process, making it if need be, for its user alone. Raises HomeInUseError, and
+    HeadraceError where no folder can be there."""
     try:
         make_private(home)
         (home / LOCK_FILE).touch(mode=0o600)

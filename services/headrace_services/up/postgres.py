@@ -176,5 +176,5 @@ def _make_socket_dir(path: Path, *, owner: os.stat_result) -> None:
     if owner.st_uid != os.geteuid() and not pgwheel.passable(path):
         raise HeadraceError(
             f"the database's user may not enter {path.parent}, where its socket goes",
-            remedy="Set TMPDIR to a folder that every user may enter, such as /tmp, or give a --home with a shorter path.",
+            remedy="Set TMPDIR to a folder that every user may enter, or give a --home with a shorter path.",
         )

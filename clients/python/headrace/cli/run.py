@@ -27,6 +27,7 @@ from headrace.cli.summary import Summary, show_summary, succeeded
 from headrace.client import Client
 from headrace.client.missing import require
 from headrace.client.model import Worker
+from headrace.environment import NAMED_IN, names_to_pass, select
 from headrace.errors import HeadraceError
 from headrace.home import address, is_on_this_machine, study_folder
 from headrace.preflight import preflight
@@ -106,7 +107,9 @@ def run(
             code=USAGE,
         )
     if not no_preflight:
-        preflight(loaded.spec, workers_here=local or is_on_this_machine(address(session.address)))
+        here = local or is_on_this_machine(address(session.address))
+        environ = select(os.environ, names_to_pass(os.environ.get(NAMED_IN))).passed if local else os.environ
+        preflight(loaded.spec, workers_here=here, environ=environ)
     mode = Mode.choose(session.output, as_json=as_json)
     with ExitStack() as stack:
         where = session.address

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 from headrace.client import ask_tell, flows
 from headrace.client.asking import Asking
-from headrace.client.connection import Patience, Target
+from headrace.client.connection import Patience
 from headrace.client.events import Update
 from headrace.client.flow import awaiting
 from headrace.client.handles import AskedTrialBase, StudyBase, TrialBase
@@ -27,6 +27,7 @@ from headrace.client.records import dataframe
 from headrace.client.transport import AsyncTransport
 from headrace.client.watch import OnBreak
 from headrace.spec import StudySpec
+from headrace.target import Target
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,26 +1,18 @@
-"""How both transports reach the scheduler: the target, the channel's options and the patience.
-
-An address is `HOST:PORT`, `tls://HOST:PORT`, several replicas as `10.0.0.1:7440,10.0.0.2:7440` (the first that
-answers is used, the next one when it goes), or any other gRPC target, such as `unix:/run/headrace.sock`.
-`HEADRACE_TLS_CA` names the certificate authority's file for `tls://`; without it the system's own authorities
-count.
+"""How both transports reach the scheduler: the channels' options and the patience.
 
 Retries: a call that ends with UNAVAILABLE or with its own deadline is made again with the same request, so with
 the same request id, until the overall deadline. A client that never had an answer gives up sooner
-(`connect_timeout_s`), because then a wrong address is likelier than a scheduler that restarts.
+(`connect_timeout_s`), because then a wrong address is likelier than a scheduler that restarts. Of several replicas
+(`headrace.target`) the next one is called at once (`route`).
 """
 
-import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
-import grpc
 from tenacity import RetryCallState, retry_if_exception, wait_random_exponential
 
-from headrace.errors import DeadlineError, HeadraceError, InvalidFieldError, UnreachableError, Violation
-from headrace.home import address as default_address
+from headrace.errors import DeadlineError, HeadraceError, UnreachableError
+from headrace.target import Target
 
 ATTEMPT_TIMEOUT_S = 15.0
 """The deadline of one attempt. A scheduler that hangs is left for another try within the overall deadline."""
@@ -44,59 +36,6 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """What a channel is opened to."""
-
-    address: str
-    tls: bool
-
-    @classmethod
-    def of(cls, address: str | None) -> "Target":
-        """The target of an explicit address or of the environment (see `headrace.home.address`)."""
-        text = default_address(address).strip()
-        bare = text.removeprefix("tls://")
-        if not bare or any(c.isspace() for c in bare):
-            raise InvalidFieldError(
-                [
-                    Violation(
-                        field="address",
-                        value=repr(text),
-                        message="is not an address",
-                        remedy="Use HOST:PORT.",
-                    )
-                ]
-            )
-        return cls(address=bare, tls=bare != text)
-
-    @property
-    def uri(self) -> str:
-        """The address as gRPC spells it: replicas are a list under one scheme."""
-        replicas = self.address.split(",")
-        if len(replicas) == 1 or ":" not in self.address or self.address.startswith(("ipv4:", "ipv6:")):
-            return self.address
-        return f"{'ipv6' if replicas[0].startswith('[') else 'ipv4'}:{self.address.replace('localhost:', '127.0.0.1:')}"
-
-    def credentials(self) -> grpc.ChannelCredentials | None:
-        """TLS credentials, or None for plain text."""
-        if not self.tls:
-            return None
-        ca_file = os.environ.get("HEADRACE_TLS_CA")
-        try:
-            return grpc.ssl_channel_credentials(Path(ca_file).read_bytes() if ca_file else None)
-        except OSError as error:
-            raise InvalidFieldError(
-                [
-                    Violation(
-                        field="HEADRACE_TLS_CA",
-                        value=repr(ca_file),
-                        message=f"cannot be read ({error.strerror})",
-                        remedy="Name the certificate authority's file in PEM.",
-                    )
-                ]
-            ) from None
-
-
 class Patience:
     """How long one client waits for answers, and whether it ever had one."""
 
@@ -110,9 +49,13 @@ class Patience:
         """For one operation, all attempts together."""
         return self.timeout_s if self.answered else self.connect_timeout_s
 
-    def attempt_timeout_s(self, elapsed_s: float) -> float:
-        """The deadline of an attempt that begins now."""
-        return max(0.05, min(ATTEMPT_TIMEOUT_S, self.timeout_s - elapsed_s))
+    def attempt_timeout_s(self, elapsed_s: float, replicas: int = 1) -> float:
+        """The deadline of an attempt that begins now. Until one of several replicas answers, it leaves time for the
+        others."""
+        longest_s = ATTEMPT_TIMEOUT_S
+        if replicas > 1 and not self.answered:
+            longest_s = self.connect_timeout_s / replicas
+        return max(0.05, min(longest_s, self.timeout_s - elapsed_s))
 
     @property
     def line_limit_s(self) -> float:

@@ -15,6 +15,7 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from typing import Any, Final, Generic, TypeVar
@@ -128,7 +129,8 @@ class _BlockingLine(_Line):
 class BlockingLines(_Lines[_BlockingLine]):
     """Those of a blocking client; threads may share them. Reading knows no time limit, so a thread sweeps."""
 
-    def __init__(self, channel: grpc.Channel) -> None:
+    def __init__(self, channel: Callable[[], grpc.Channel]) -> None:
+        """`channel` says which one a new line uses."""
         super().__init__()
         self._channel = channel
         self._lock = threading.Lock()
@@ -160,7 +162,7 @@ class BlockingLines(_Lines[_BlockingLine]):
         self._closed.set()
 
     def _opened(self) -> _BlockingLine:
-        line = _BlockingLine(self._channel)
+        line = _BlockingLine(self._channel())
         with self._lock:
             self._open.add(line)
             if not self._sweeping:
@@ -186,7 +188,8 @@ class _AsyncLine(_Line):
 class AsyncLines(_Lines[_AsyncLine]):
     """Those of a client on an event loop."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: Callable[[], grpc.aio.Channel]) -> None:
+        """`channel` says which one a new line uses."""
         super().__init__()
         self._channel = channel
         self._sweeper: asyncio.TimerHandle | None = None
@@ -218,7 +221,7 @@ class AsyncLines(_Lines[_AsyncLine]):
             self._sweeper.cancel()
 
     def _opened(self) -> _AsyncLine:
-        line = _AsyncLine(self._channel)
+        line = _AsyncLine(self._channel())
         self._open.add(line)
         if self._sweeper is None:
             self._sweep_on()

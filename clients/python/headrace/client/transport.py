@@ -19,15 +19,17 @@ from tenacity import AsyncRetrying, Retrying
 
 from headrace.client import ask_tell, connection, convert, lines
 from headrace.client.asking import Asking
-from headrace.client.connection import Patience, Target
+from headrace.client.connection import Patience
 from headrace.client.events import Update
 from headrace.client.flow import Call, Effect, Flow, Method
 from headrace.client.lines import AsyncLines, BlockingLines
 from headrace.client.methods import GET_STUDY, WATCH_STUDY
 from headrace.client.model import StudyInfo
 from headrace.client.names import study_name
+from headrace.client.route import Route
 from headrace.client.watch import OnBreak, WatchPosition
 from headrace.errors import CallCancelledError, DeadlineError, HeadraceError, UnreachableError, from_rpc_error
+from headrace.target import Target, proxy_options
 from headrace.v1 import study_pb2
 
 T = TypeVar("T")
@@ -47,14 +49,18 @@ class _Transport:
         """The request as it is told on a line. A server that has never answered is called: what it says is clearer."""
         return lines.telling(method, request) if self._patience.answered else None
 
-    def _retrying(self, started: float) -> dict[str, Any]:
+    def _retrying(self, started: float, route: Route[Any]) -> dict[str, Any]:
         """For tenacity, of an operation that began then."""
         return {
             "retry": connection.retry_transient,
             "stop": self._patience.exhausted(started),
-            "wait": connection.wait,
+            "wait": lambda state: 0.0 if route.has_untried else connection.wait(state),
             "reraise": True,
         }
+
+    def _attempt_timeout_s(self, started: float) -> float:
+        """The deadline of an attempt that begins now."""
+        return self._patience.attempt_timeout_s(time.monotonic() - started, len(self.target.replicas))
 
     def _failure(self, error: grpc.RpcError | HeadraceError) -> HeadraceError:
         """The error as the SDK raises it."""
@@ -71,15 +77,11 @@ class BlockingTransport(_Transport):
 
     def __init__(self, target: Target, patience: Patience) -> None:
         super().__init__(target, patience)
-        credentials = target.credentials()
-        self._channel = (
-            grpc.insecure_channel(target.uri, connection.OPTIONS)
-            if credentials is None
-            else grpc.secure_channel(target.uri, credentials, connection.OPTIONS)
-        )
+        self._credentials = target.credentials()
+        self._route = Route(target.replicas, self._open)
         self._closed = threading.Event()
-        self._calls: dict[str, Any] = {}
-        self._lines = BlockingLines(self._channel)
+        self._calls: dict[tuple[grpc.Channel, str], Any] = {}
+        self._lines = BlockingLines(self._route.channel)
 
     def run(self, flow: Flow[T], /) -> T:
         """Performs the flow's effects and returns its result."""
@@ -107,17 +109,19 @@ class BlockingTransport(_Transport):
                 timeout_s = min(timeout_s, deadline - time.monotonic())
                 if timeout_s <= 0:
                     raise TimeoutError(f"Study {study} has not ended in time.")
-            stream = _unary_stream(self._channel, WATCH_STUDY)(position.request(), timeout=timeout_s)
+            channel = self._route.channel()
+            stream = _unary_stream(channel, WATCH_STUDY)(position.request(), timeout=timeout_s)
             try:
                 for response in stream:
                     yield position.accept(response)
-                    self._patience.note(None)
+                    self._note(channel, None)
                 if not position.done and position.missed(self._status(study)):
                     self._sleep(_PAUSE_AFTER_GOOD_END_S)
             except (grpc.RpcError, HeadraceError) as error:
                 if self._closed.is_set():
                     return
                 failure = self._failure(error)
+                self._route.note(channel, failure)
                 delay_s = position.delay_s(failure, time.monotonic())
                 if on_break is not None:
                     on_break(failure)
@@ -144,13 +148,14 @@ class BlockingTransport(_Transport):
                 self.leave(asking, until)
         finally:
             self._closed.set()
-            self._channel.close()
+            for channel in self._route.opened():
+                channel.close()
             self._lines.close()
 
     def _status(self, study: str) -> StudyInfo:
         """One attempt: the watch that asks tries again by itself, and says so."""
         request = study_pb2.GetStudyRequest(name=study_name(study))
-        response = _unary(self._channel, GET_STUDY)(request, timeout=connection.STATUS_TIMEOUT_S)
+        response = _unary(self._route.channel(), GET_STUDY)(request, timeout=connection.STATUS_TIMEOUT_S)
         return convert.study(response.study)
 
     def _perform(self, effect: Effect) -> Any:
@@ -162,7 +167,7 @@ class BlockingTransport(_Transport):
         """Perform a call once, by a time of the monotonic clock."""
         assert isinstance(effect, Call)
         left_s = max(0.05, until - time.monotonic())
-        return _unary(self._channel, effect.method)(effect.request, timeout=left_s)
+        return _unary(self._route.channel(), effect.method)(effect.request, timeout=left_s)
 
     def _sleep(self, seconds: float) -> None:
         self._closed.wait(seconds)  # closing the client ends every wait
@@ -171,22 +176,36 @@ class BlockingTransport(_Transport):
         started = time.monotonic()
         if (response := self._tell(method, request)) is not None:
             return response
-        call = self._calls.get(method.path)
-        if call is None:
-            call = self._calls[method.path] = _unary(self._channel, method)
-        for attempt in Retrying(sleep=self._sleep, **self._retrying(started)):
+        for attempt in Retrying(sleep=self._sleep, **self._retrying(started, self._route)):
             with attempt:
                 if self._closed.is_set():
                     raise _client_closed()
-                timeout_s = self._patience.attempt_timeout_s(time.monotonic() - started)
+                channel = self._route.channel()
+                timeout_s = self._attempt_timeout_s(started)
                 try:
-                    response = call(request, timeout=timeout_s)
+                    response = self._callable(channel, method)(request, timeout=timeout_s)
                 except grpc.RpcError as error:
                     failure = self._failure(error)
-                    self._patience.note(failure)
+                    self._note(channel, failure)
                     raise failure from None
-                self._patience.note(None)
+                self._note(channel, None)
         return response
+
+    def _open(self, replica: str) -> grpc.Channel:
+        options = (*connection.OPTIONS, *proxy_options(replica))
+        if self._credentials is None:
+            return grpc.insecure_channel(replica, options)
+        return grpc.secure_channel(replica, self._credentials, options)
+
+    def _callable(self, channel: grpc.Channel, method: Method[Any, Any]) -> Any:
+        call = self._calls.get((channel, method.path))
+        if call is None:
+            call = self._calls[channel, method.path] = _unary(channel, method)
+        return call
+
+    def _note(self, channel: grpc.Channel, failure: HeadraceError | None) -> None:
+        self._patience.note(failure)
+        self._route.note(channel, failure)
 
     def _tell(self, method: Method[Any, Any], request: Message) -> Any:
         """The response, where the request can be told on a line; None where a call must be made."""
@@ -201,7 +220,7 @@ class AsyncTransport(_Transport):
 
     def __init__(self, target: Target, patience: Patience) -> None:
         super().__init__(target, patience)
-        self._opened: grpc.aio.Channel | None = None
+        self._route = Route(target.replicas, self._open)
         self._closed = False
         self._lines: AsyncLines | None = None
         self._leaving = asyncio.Lock()
@@ -226,13 +245,14 @@ class AsyncTransport(_Transport):
         """Updates until the study has ended."""
         position = WatchPosition(study, after)
         while not (position.done or self._closed):
-            stream = _unary_stream(self._channel, WATCH_STUDY)(
+            channel = self._route.channel()
+            stream = _unary_stream(channel, WATCH_STUDY)(
                 position.request(), timeout=connection.STREAM_TIMEOUT_S
             )
             try:
                 async for response in stream:
                     yield position.accept(response)
-                    self._patience.note(None)
+                    self._note(channel, None)
                 if not position.done and position.missed(await self._status(study)):
                     await asyncio.sleep(_PAUSE_AFTER_GOOD_END_S)
             except asyncio.CancelledError:
@@ -243,6 +263,7 @@ class AsyncTransport(_Transport):
                 if self._closed:
                     return
                 failure = self._failure(error)
+                self._route.note(channel, failure)
                 delay_s = position.delay_s(failure, time.monotonic())
                 if on_break is not None:
                     on_break(failure)
@@ -269,30 +290,32 @@ class AsyncTransport(_Transport):
             self._closed = True
             if self._lines is not None:
                 self._lines.close()
-            if self._opened is not None:
-                await self._opened.close()
+            for channel in self._route.opened():
+                await channel.close()
 
     def _cut_by_close(self) -> bool:
         """Whether a `CancelledError` is gRPC's way to tell of the closed channel, and nobody cancelled this task."""
         task = asyncio.current_task()
         return self._closed and (task is None or not task.cancelling())
 
-    @property
-    def _channel(self) -> grpc.aio.Channel:
-        # Opened late: an aio channel belongs to the loop that runs when it is made.
-        if self._opened is None:
-            credentials = self.target.credentials()
-            self._opened = (
-                grpc.aio.insecure_channel(self.target.uri, connection.OPTIONS)
-                if credentials is None
-                else grpc.aio.secure_channel(self.target.uri, credentials, connection.OPTIONS)
-            )
-        return self._opened
+    def _open(self, replica: str) -> grpc.aio.Channel:
+        """Opened late: an aio channel belongs to the loop that runs when it is made."""
+        options = (*connection.OPTIONS, *proxy_options(replica))
+        credentials = self.target.credentials()
+        if credentials is None:
+            return grpc.aio.insecure_channel(replica, options)
+        return grpc.aio.secure_channel(replica, credentials, options)
+
+    def _note(self, channel: grpc.aio.Channel, failure: HeadraceError | None) -> None:
+        self._patience.note(failure)
+        self._route.note(channel, failure)
 
     async def _status(self, study: str) -> StudyInfo:
         """One attempt: the watch that asks tries again by itself, and says so."""
         request = study_pb2.GetStudyRequest(name=study_name(study))
-        response = await _unary(self._channel, GET_STUDY)(request, timeout=connection.STATUS_TIMEOUT_S)
+        response = await _unary(self._route.channel(), GET_STUDY)(
+            request, timeout=connection.STATUS_TIMEOUT_S
+        )
         return convert.study(response.study)
 
     async def _perform(self, effect: Effect) -> Any:
@@ -307,18 +330,19 @@ class AsyncTransport(_Transport):
         try:
             if (response := await self._tell(method, request)) is not None:
                 return response
-            async for attempt in AsyncRetrying(**self._retrying(started)):
+            async for attempt in AsyncRetrying(**self._retrying(started, self._route)):
                 with attempt:
                     if self._closed:
                         raise _client_closed()
-                    timeout_s = self._patience.attempt_timeout_s(time.monotonic() - started)
+                    channel = self._route.channel()
+                    timeout_s = self._attempt_timeout_s(started)
                     try:
-                        response = await _unary(self._channel, method)(request, timeout=timeout_s)
+                        response = await _unary(channel, method)(request, timeout=timeout_s)
                     except grpc.RpcError as error:
                         failure = self._failure(error)
-                        self._patience.note(failure)
+                        self._note(channel, failure)
                         raise failure from None
-                    self._patience.note(None)
+                    self._note(channel, None)
         except asyncio.CancelledError:
             if self._cut_by_close():
                 raise _client_closed() from None
@@ -331,7 +355,7 @@ class AsyncTransport(_Transport):
         if telling is None:
             return None
         if self._lines is None:
-            self._lines = AsyncLines(self._channel)
+            self._lines = AsyncLines(self._route.channel)
         return lines.told(await self._lines.tell(telling, self._patience.line_limit_s))
 
 

@@ -1,0 +1,102 @@
+"""Where schedulers are: the addresses that a user writes, and the TLS that leads there.
+
+`HOST:PORT`, several replicas as `a:7440,b:7440`, IPv6 as `[::1]:7440`, with `tls://` before the first where they want
+TLS. One address alone may also be any other gRPC target, such as `unix:/run/headrace.sock`.
+
+Each replica has a channel of its own. gRPC then resolves each host name anew when it connects, and TLS checks each
+certificate against the name that the user wrote. (A list of gRPC's own holds literal addresses alone, and has one name
+for all of them.)
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from headrace.errors import InvalidFieldError, Violation
+from headrace.home import address as default_address
+from headrace.home import is_on_this_machine
+
+TLS: Final = "tls://"
+_REPLICA: Final = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):([0-9]{1,5})")
+_SCHEME: Final = re.compile(r"(unix|unix-abstract|dns|ipv4|ipv6|xds):.+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What channels are opened to."""
+
+    replicas: tuple[str, ...]
+    """Each as gRPC takes it, in the order in which they are tried."""
+    tls: bool = False
+    tls_ca: Path | None = None
+    """The certificate authority to trust; None: the system's."""
+
+    @classmethod
+    def of(cls, address: str | None, *, field: str = "address", tls_ca: Path | None = None) -> "Target":
+        """The target of an explicit address or of the environment (see `headrace.home.address`).
+
+        With `tls_ca` it is TLS without `tls://` too. Raises InvalidFieldError."""
+        text = default_address(address).strip()
+        bare = text.removeprefix(TLS)
+        tls = bare != text or tls_ca is not None
+        if _SCHEME.fullmatch(bare) and not any(map(str.isspace, bare)):
+            replicas = [bare]  # a list of gRPC's own, perhaps
+        else:
+            # `tls://` before each replica says no more than before the first.
+            replicas = [part.strip().removeprefix(TLS if tls else "") for part in bare.split(",")]
+            replicas = [replica for replica in replicas if replica]
+            for replica in replicas or [text]:
+                if not _is_replica(replica):
+                    raise _fault(field, text, replica)
+        if tls and tls_ca is None and (named := os.environ.get("HEADRACE_TLS_CA")):
+            tls_ca = Path(named)
+        return cls(replicas=tuple(dict.fromkeys(replicas)), tls=tls, tls_ca=tls_ca)
+
+    @property
+    def address(self) -> str:
+        """For people."""
+        return ",".join(self.replicas)
+
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        """TLS credentials, or None for plain text. Raises InvalidFieldError."""
+        if not self.tls:
+            return None
+        try:
+            return grpc.ssl_channel_credentials(self.tls_ca.read_bytes() if self.tls_ca else None)
+        except OSError as error:
+            raise InvalidFieldError(
+                [
+                    Violation(
+                        field="HEADRACE_TLS_CA",
+                        value=repr(str(self.tls_ca)),
+                        message=f"cannot be read ({error.strerror})",
+                        remedy="Name the certificate authority's file in PEM.",
+                    )
+                ]
+            ) from None
+
+
+def proxy_options(replica: str) -> tuple[tuple[str, int], ...]:
+    """What runs on this machine never lies behind a proxy, whatever the environment says."""
+    return (("grpc.enable_http_proxy", 0),) if is_on_this_machine(replica) else ()
+
+
+def _is_replica(text: str) -> bool:
+    match = _REPLICA.fullmatch(text)
+    return match is not None and 0 < int(match[2]) <= 65535
+
+
+def _fault(field: str, text: str, replica: str) -> InvalidFieldError:
+    host, _, port = replica.rpartition(":")
+    remedy = "Use HOST:PORT, or HOST:PORT,HOST:PORT for several schedulers."
+    if ":" in host and not host.startswith("[") and "/" not in host:
+        remedy = f"Put an IPv6 address in brackets: [{host}]:{port}."
+    elif replica.startswith(TLS):
+        remedy = f"Write {TLS} once, before the first address."
+    shown = repr(text) if replica == text else f"{replica!r} in {text!r}"
+    violation = Violation(field=field, value=shown, message="is not an address", remedy=remedy)
+    return InvalidFieldError([violation])
