@@ -16,6 +16,7 @@ from tables import table
 
 from headrace.bounds.table import LIMITS, SIZES
 from headrace.cli.app import build
+from headrace.environment import PASSED
 from headrace.errors import CATALOGUE
 from headrace.v1 import error_pb2
 from headrace_services.scheduler.lifecycle import TRANSITIONS
@@ -97,10 +98,17 @@ def limits() -> str:
     return "\n\n".join(parts)
 
 
+def environment_table() -> str:
+    """The variables of a worker that its trials get."""
+    rows = ((row.why, " ".join(f"`{name}`" for name in row.names.split())) for row in PASSED)
+    return table(("for", "variables"), rows)
+
+
 GENERATORS: Final[dict[str, Callable[[], str]]] = {
     "lifecycle-diagram": lifecycle_diagram,
     "lifecycle-table": lifecycle_table,
     "errors-table": errors_table,
+    "environment-table": environment_table,
     "commands": commands,
     "limits": limits,
     "sdk": signatures.sdk,

@@ -201,7 +201,7 @@ def test_importing_the_worker_leaves_torch_and_numpy_out() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--scheduler", "nowhere"], "is not HOST:PORT"),
+        (["--scheduler", "nowhere"], "is not an address"),
         (["--label", "zone"], "is not KEY=VALUE"),
         (["--store", "ftp://x"], "is not a checkpoint store"),
         (["--cpu-slots", "0"], "give at least 1"),

@@ -8,13 +8,18 @@ unanswered connection, whose error names the address and the remedy.
 
 import os
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
+
+from headrace.userfile import UserFile, UserFileError
 
 DEFAULT_ADDRESS = "127.0.0.1:7440"
 """Where a scheduler listens unless it is told otherwise."""
 
 ADDRESS_FILE = "address"
 """The file in the home folder that `headrace up` writes when it is ready."""
+
+
+_ADDRESS: Final = UserFile(largest_bytes=10_000, remedy="Remove it.")
 
 
 def home_dir() -> Path:
@@ -57,6 +62,6 @@ def is_on_this_machine(where: str) -> bool:
 def address_in(home: Path) -> str | None:
     """What the `address` file of a home folder says; None while `headrace up` does not serve from there."""
     try:
-        return (home / ADDRESS_FILE).read_text(encoding="utf-8").strip() or None
-    except OSError:
+        return _ADDRESS.text(home / ADDRESS_FILE).strip() or None
+    except UserFileError:
         return None

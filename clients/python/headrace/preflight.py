@@ -26,8 +26,10 @@ from typing import NoReturn
 
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import StudySpec, TrialTemplate
+from headrace.userfile import MIB, UserFile, UserFileError
 
 TIMEOUT_S = 120.0
+_SOURCE = UserFile(largest_bytes=16 * MIB, remedy="")
 _SKIP = "or pass --no-preflight if only the workers can import it."
 
 # Run by a fresh interpreter; prints one JSON object as its last line. The module may print whatever it likes before.
@@ -222,8 +224,8 @@ def _judge(answer: dict[str, object], target: str, folder: Path, python: str) ->
 
 def _check_metric(source: Path, metric: str) -> None:
     try:
-        names = reported_metrics(source.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, SyntaxError):
+        names = reported_metrics(_SOURCE.text(source))
+    except (UserFileError, SyntaxError, RecursionError):
         return
     if names is None or metric in names:
         return

@@ -19,7 +19,9 @@ import grpc
 from headrace.errors import InvalidFieldError, Violation
 from headrace.home import address as default_address
 from headrace.home import is_on_this_machine
+from headrace.userfile import MIB, UserFile
 
+PEM: Final = UserFile(largest_bytes=MIB, remedy="HEADRACE_TLS_CA and --tls-… name files in PEM.")
 TLS: Final = "tls://"
 _REPLICA: Final = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):([0-9]{1,5})")
 _SCHEME: Final = re.compile(r"(unix|unix-abstract|dns|ipv4|ipv6|xds):.+")
@@ -65,19 +67,7 @@ class Target:
         """TLS credentials, or None for plain text. Raises InvalidFieldError."""
         if not self.tls:
             return None
-        try:
-            return grpc.ssl_channel_credentials(self.tls_ca.read_bytes() if self.tls_ca else None)
-        except OSError as error:
-            raise InvalidFieldError(
-                [
-                    Violation(
-                        field="HEADRACE_TLS_CA",
-                        value=repr(str(self.tls_ca)),
-                        message=f"cannot be read ({error.strerror})",
-                        remedy="Name the certificate authority's file in PEM.",
-                    )
-                ]
-            ) from None
+        return grpc.ssl_channel_credentials(PEM.bytes(self.tls_ca) if self.tls_ca else None)
 
 
 def proxy_options(replica: str) -> tuple[tuple[str, int], ...]:

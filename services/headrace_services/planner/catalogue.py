@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from headrace.errors import InvalidFieldError, Violation
+from headrace.userfile import MIB, UserFile
 from headrace_services.planner.blocks import model_from_description
 from headrace_services.planner.checking import nearest
 from headrace_services.planner.cluster import (
@@ -32,7 +33,7 @@ ALIASES: Final[Mapping[str, str]] = MappingProxyType(
         "ascend910b": "ascend910",
     }
 )
-LARGEST_FILE_BYTES: Final = 4 << 20
+DESCRIPTION: Final = UserFile(largest_bytes=4 * MIB, remedy="Name a description in JSON.")
 
 
 def models() -> tuple[str, ...]:
@@ -108,15 +109,7 @@ def _data(file: str) -> dict[str, Any]:
 
 
 def _read(field: str, path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > LARGEST_FILE_BYTES:
-            raise _unknown(field, str(path), "is larger than 4 MiB", "Name a description, not data.")
-        loaded = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        reason = error.strerror or "no such file"
-        raise _unknown(field, str(path), f"cannot be read: {reason}", "Check the path.") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise _unknown(field, str(path), f"is not JSON: {error}", "Correct the file.") from None
+    loaded = DESCRIPTION.json(path)
     if not isinstance(loaded, dict):
         raise _unknown(field, str(path), "must hold one JSON object", "Write {...}.")
     return loaded

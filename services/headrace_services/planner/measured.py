@@ -6,6 +6,7 @@ stage also holds the embedding and a last one the head.
 """
 
 import csv
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import InvalidFieldError, Violation
+from headrace.userfile import MIB, UserFile
 from headrace_services.planner.blocks import dense_block, head
 from headrace_services.planner.cluster import Cluster
 from headrace_services.planner.collectives import Group
@@ -35,6 +37,7 @@ COLUMNS: Final = (
     "pp",
     "iteration_ms",
 )
+ROWS: Final = UserFile(largest_bytes=16 * MIB, remedy="Name a CSV file of measured iterations.")
 Column = NDArray[np.float64]
 
 
@@ -77,16 +80,16 @@ def read_rows(paths: Sequence[Path]) -> Rows:
     found: list[list[float]] = []
     for path in paths:
         try:
-            lines = list(csv.DictReader(path.read_text("utf-8").splitlines()))
-        except OSError as error:
-            raise _fault(str(path), f"cannot be read: {error.strerror}", "Check the path.") from None
+            lines = list(csv.DictReader(ROWS.text(path).splitlines()))
+        except csv.Error as error:
+            raise _fault(str(path), f"is not CSV: {error}", "Correct the file.") from None
         for number, line in enumerate(lines, start=2):
             try:
                 row = [float(line[name]) for name in COLUMNS]
             except (KeyError, TypeError, ValueError):
                 columns = ", ".join(COLUMNS)
                 raise _fault(f"{path}:{number}", "lacks a number", f"Every row has {columns}.") from None
-            if min(row) <= 0:
+            if not all(0 < value < math.inf for value in row):
                 raise _fault(f"{path}:{number}", "has a number that is not positive", "Correct the row.")
             found.append(row)
     if not found:

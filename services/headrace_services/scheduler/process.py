@@ -23,6 +23,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InvalidFieldError, Violation
+from headrace.target import PEM
 from headrace.v1 import study_pb2, study_pb2_grpc, worker_pb2, worker_pb2_grpc
 from headrace_services.scheduler import collector
 from headrace_services.scheduler.desk import Desk
@@ -240,7 +241,7 @@ def _add_services(
 def _bind(server: grpc.aio.Server, settings: Settings) -> int:
     try:
         if settings.tls_cert and settings.tls_key:
-            pair = (settings.tls_key.read_bytes(), settings.tls_cert.read_bytes())
+            pair = (PEM.bytes(settings.tls_key), PEM.bytes(settings.tls_cert))
             port = server.add_secure_port(settings.listen, grpc.ssl_server_credentials([pair]))
         else:
             port = server.add_insecure_port(settings.listen)

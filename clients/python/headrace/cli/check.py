@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
 from headrace.cli.failure import FAILED, USAGE, CommandError
 from headrace.cli.output import Output
@@ -17,6 +16,7 @@ from headrace.cli.session import AsJson, Session
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import Value
 from headrace.spec import StudySpec, load_study_file
+from headrace.spec.yaml import read_yaml
 
 
 def check(
@@ -123,7 +123,7 @@ def _program(spec: StudySpec, file: Path) -> tuple[Path, str]:
 
 def _param(text: str) -> tuple[str, Value]:
     name, equals, written = text.partition("=")
-    value = yaml.safe_load(written) if equals else None
+    value, _ = read_yaml(written, f"--param {name}") if equals else (None, ())
     if isinstance(value, bool | int | float | str):
         return name, value
     raise CommandError(

@@ -5,6 +5,7 @@ Each check is a function that returns one `Finding`; none of them changes anythi
 
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,11 +21,13 @@ from headrace.cli import wording
 from headrace.cli.failure import FAILED
 from headrace.cli.session import AsJson, Session
 from headrace.client import Client
-from headrace.errors import HeadraceError
+from headrace.environment import NAMED_IN, names_to_pass, select
+from headrace.errors import HeadraceError, InvalidFieldError
 from headrace.home import address, home_dir
 
 LOW_DISK_BYTES = 5 * 2**30
 NO_DISK_BYTES = 2**28
+MOST_NAMES = 12
 PACKAGES = {
     "grpcio": None,
     "protobuf": None,
@@ -87,6 +90,7 @@ def _findings(session: Session) -> Iterator[Finding]:
     yield from _packages()
     yield from _service(session)
     yield _gpus()
+    yield _environment()
     yield from _home()
 
 
@@ -189,10 +193,33 @@ def _gpus() -> Finding:
     )
 
 
+def _environment() -> Finding:
+    """What the trials of a worker that is started from here get of this environment."""
+    try:
+        selection = select(os.environ, names_to_pass(os.environ.get(NAMED_IN)))
+    except InvalidFieldError as error:
+        return Finding(Level.FAIL, "environment", f"{NAMED_IN}: {error}", f"Correct {NAMED_IN}.")
+    count = wording.plural(len(selection.withheld), "variable")
+    names = ", ".join(selection.withheld[:MOST_NAMES]) + (
+        ", …" if len(selection.withheld) > MOST_NAMES else ""
+    )
+    text = f"trials of a worker that is started from here do not get {count} of it" + (
+        f": {names}" * bool(names)
+    )
+    return Finding(Level.OK, "environment", text)
+
+
 def _home() -> Iterator[Finding]:
     home = home_dir()
     existing = next(folder for folder in (home, *home.parents) if folder.exists())
     yield _writable(home, existing)
+    if existing == home and (mode := stat.S_IMODE(home.stat().st_mode)) & 0o077:
+        yield Finding(
+            Level.WARN,
+            "home",
+            f"{home} is open to other users (mode {mode:04o})",
+            f"If they need not read it: chmod 700 {home}",
+        )
     free = shutil.disk_usage(existing).free
     text = f"{wording.size(free)} free in {existing}"
     if free < NO_DISK_BYTES:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +16,9 @@ from headrace.cli.failure import CommandError
 from headrace.cli.output import jsonable
 from headrace.cli.session import Session, StudyArgument
 from headrace.client.records import Row, report_rows, trial_rows
+
+_BEGINS_A_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+"""Spreadsheets run a cell of text that begins so."""
 
 
 class Format(StrEnum):
@@ -40,6 +44,9 @@ def export(
 
     A trial's row has its state, values, times and a column `param.NAME` for each parameter. A report's row has a
     column `metric.NAME` for each metric. A value that does not exist is empty in CSV and null in JSON.
+
+    In CSV a text that a spreadsheet would run as a formula (it begins with =, +, - or @) gets an apostrophe before it.
+    Numbers stay numbers. JSON has every value as it is.
 
     [bold]Examples[/bold]
 
@@ -67,11 +74,19 @@ def export(
     session.output.note(f"{wording.plural(len(rows), 'row')} in {out}")
 
 
+class _Lines(io.StringIO):
+    """Ends rows with a line feed alone. The writer is told of `\\r\\n`, since it quotes what its own line ends have."""
+
+    def write(self, row: str, /) -> int:
+        """Takes one row."""
+        return super().write(row.removesuffix("\r\n") + "\n")
+
+
 def _csv(rows: list[Row]) -> str:
     if not rows:
         return ""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    text = _Lines(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\r\n")
     writer.writeheader()
     writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
@@ -83,5 +98,11 @@ def _cell(value: object) -> object:
             return str(value).lower()
         case datetime():
             return value.isoformat()
+        case str() if value.startswith(_BEGINS_A_FORMULA) and not _is_number(value):
+            return f"'{value}"
         case _:
             return value
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)", text, re.ASCII) is not None

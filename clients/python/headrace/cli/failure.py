@@ -14,6 +14,8 @@ from headrace.errors import HeadraceError, InvalidFieldError
 FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
+MOST_LINES = 50
+"""Of one error."""
 
 
 class CommandError(HeadraceError):
@@ -42,6 +44,8 @@ def tell(error: HeadraceError, output: Output) -> None:
         if isinstance(error, InvalidFieldError)
         else [error.message]
     )
+    if len(lines) > MOST_LINES:
+        lines = [*lines[:MOST_LINES], f"and {len(lines) - MOST_LINES} more like these"]
     for line in lines:
         output.errors.print("[bold red]error:[/] ", end="")
         output.errors.print(clean(line), markup=False)

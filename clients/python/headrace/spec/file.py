@@ -12,11 +12,14 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from headrace.errors import InvalidFieldError, Violation
+from headrace.errors import InvalidFieldError
 from headrace.spec.problems import Loc, Problem, did_you_mean
 from headrace.spec.resources import WHOLE
 from headrace.spec.study import StudySpec, check_study_id, known_keys, plain_loc, spec_problems
 from headrace.spec.yaml import read_yaml
+from headrace.userfile import MIB, UserFile
+
+STUDY_FILE: Final = UserFile(largest_bytes=MIB, remedy="Give the path of a study file in YAML.")
 
 _TOP: Final = {
     "trial": "template",
@@ -41,21 +44,15 @@ class StudyFile:
 
 def load_study_file(path: str | Path) -> StudyFile:
     """Read a study file; raises `InvalidFieldError` with every violation that it has."""
-    where = Path(path).resolve()
-    try:
-        text = where.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "is not a UTF-8 text"
-        raise InvalidFieldError(
-            [Violation(field=str(path), message=reason, remedy="Give the path of a study file in YAML.")]
-        ) from None
-    name, spec = parse_study_text(text, folder=where.parent)
+    where = _resolved(path)
+    name, spec = parse_study_text(STUDY_FILE.text(Path(path)), folder=where.parent, file=str(path))
     return StudyFile(path=where, name=name, spec=spec)
 
 
-def parse_study_text(text: str, *, folder: Path) -> tuple[str, StudySpec]:
-    """The name and the spec in a study file's text; relative folders in it start from `folder`."""
-    data, problems = read_yaml(text)
+def parse_study_text(text: str, *, folder: Path, file: str = "") -> tuple[str, StudySpec]:
+    """The name and the spec in a study file's text; relative folders in it start from `folder`. Errors of syntax name
+    `file`."""
+    data, problems = read_yaml(text, file)
     if not isinstance(data, Mapping):
         problem = Problem(
             loc=(), message="the study file is not a mapping", remedy="Write it as `key: value` pairs."
@@ -81,6 +78,17 @@ def parse_study_text(text: str, *, folder: Path) -> tuple[str, StudySpec]:
     if problems or spec is None:
         raise InvalidFieldError(problem.violation() for problem in problems)
     return str(name), spec
+
+
+def _resolved(path: str | Path) -> Path:
+    try:
+        return Path(path).resolve()
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ):  # links that lead in a circle, a NUL: opening the file says so
+        return Path(path).absolute()
 
 
 def _name_problems(name: object, *, missing: bool) -> list[Problem]:

@@ -3,17 +3,24 @@
 PyYAML follows YAML 1.1, where `1e-4` is a text, `on` is a boolean, `1:30` is ninety and `010` is eight. Study files
 follow the core schema of YAML 1.2: those are a number, a text, a text and ten. A key that stands twice is an error
 (PyYAML keeps the last one), and so are tags, dates being plain texts.
+
+A short text may name much: lists in lists in lists, or aliases that stand for aliases. So depth and the number of
+values are bounded. A value counts each time that an alias stands for it.
 """
 
 import re
 from typing import Any, Final
 
 import yaml
+from yaml.reader import ReaderError
 
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec.problems import Loc, Problem
+from headrace.userfile import LONGEST_NUMBER
 
+_COLLECTIONS: Final = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _MAX_NODES: Final = 100_000
+_MAX_DEPTH: Final = 50
 _SCALARS: Final = (
     ("tag:yaml.org,2002:null", re.compile(r"~|null|Null|NULL|"), "~nN"),
     ("tag:yaml.org,2002:bool", re.compile(r"true|True|TRUE|false|False|FALSE"), "tTfF"),
@@ -33,6 +40,33 @@ class _CoreLoader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  (PyYAML's own name)
 
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """As PyYAML's, which recurses as deep as the text does."""
+        self._depth += 1
+        self._nodes += 1
+        if self._depth > _MAX_DEPTH:
+            raise _TooMuchError(self._mark(), f"it is nested deeper than {_MAX_DEPTH} levels")
+        if self._nodes > _MAX_NODES:
+            raise _TooMuchError(self._mark(), f"it has more than {_MAX_NODES} values")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def _mark(self) -> yaml.Mark:
+        mark: yaml.Mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # not in its stubs
+        return mark
+
+
+class _TooMuchError(yaml.MarkedYAMLError):
+    """The text is larger than study files are."""
+
+    def __init__(self, mark: yaml.Mark, said: str) -> None:
+        super().__init__(problem=said, problem_mark=mark)
+
 
 for _tag, _pattern, _first in _SCALARS:
     for _letter in [*_first, *([""] if _tag.endswith("null") else [])]:
@@ -40,19 +74,49 @@ for _tag, _pattern, _first in _SCALARS:
         _CoreLoader.yaml_implicit_resolvers.setdefault(_letter, []).append((_tag, _anchored))
 
 
-def read_yaml(text: str) -> tuple[Any, list[Problem]]:
-    """The data and the problems that do not stop the reading; raises `InvalidFieldError` for bad syntax."""
+def read_yaml(text: str, file: str = "") -> tuple[Any, list[Problem]]:
+    """The data and the problems that do not stop the reading; raises `InvalidFieldError` for bad syntax, with the place
+    in `file`."""
+    try:
+        return _read(text)
+    except _UnreadableError as error:
+        place = f"line {error.line}, column {error.column}"
+        where = f"{file}, {place}" if file else place
+        violation = Violation(
+            field=where, message=f"is not valid YAML: {error.said}", remedy="Correct the file there."
+        )
+        raise InvalidFieldError([violation]) from None
+
+
+def _read(text: str) -> tuple[Any, list[Problem]]:
     try:
         node = yaml.compose(text, Loader=_CoreLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
         said = ", ".join(part for part in (error.context, error.problem) if part)
-        raise _unreadable(where, said) from None
-    except yaml.YAMLError as error:
-        raise _unreadable("somewhere", " ".join(str(error).split())) from None
+        raise _UnreadableError.at(mark, said) from None
+    except ReaderError as error:
+        before = text[: error.position]
+        column = len(before) - before.rfind("\n")
+        said = f"the character U+{ord(str(error.character)):04X} may not stand there"
+        raise _UnreadableError(before.count("\n") + 1, column, said) from None
+    except (ValueError, OverflowError) as error:  # such as an escape of no character
+        raise _UnreadableError(1, 1, str(error)) from None
     reader = _Reader()
     return (reader.read(node, ()) if node is not None else None), reader.problems
+
+
+class _UnreadableError(Exception):
+    """The text is no YAML that study files may have."""
+
+    def __init__(self, line: int, column: int, said: str) -> None:
+        super().__init__(said)
+        self.line, self.column, self.said = line, column, said
+
+    @classmethod
+    def at(cls, mark: yaml.Mark | None, said: str) -> "_UnreadableError":
+        """At a mark of PyYAML's, which counts from 0."""
+        return cls(mark.line + 1, mark.column + 1, said) if mark else cls(1, 1, said)
 
 
 class _Reader:
@@ -65,13 +129,17 @@ class _Reader:
 
     def read(self, node: yaml.Node, loc: Loc) -> Any:
         self._nodes += 1
-        if self._nodes > _MAX_NODES or id(node) in self._open:
-            mark = node.start_mark
-            raise _unreadable(
-                f"line {mark.line + 1}, column {mark.column + 1}", "its aliases repeat themselves without end"
-            )
+        if id(node) in self._open:
+            raise _UnreadableError.at(node.start_mark, "its aliases repeat themselves without end")
+        if self._nodes > _MAX_NODES or len(self._open) > _MAX_DEPTH:
+            said = f"its aliases repeat more than {_MAX_NODES} values"
+            if self._nodes <= _MAX_NODES:
+                said = f"its aliases are nested deeper than {_MAX_DEPTH} levels"
+            raise _UnreadableError.at(node.start_mark, said)
         self._open.add(id(node))
         try:
+            if not isinstance(node, yaml.ScalarNode) and node.tag not in _COLLECTIONS:
+                self._strange_tag(node, loc)
             match node:
                 case yaml.MappingNode():
                     return self._mapping(node, loc)
@@ -125,31 +193,25 @@ class _Reader:
                 return _float(text)
             case "str":
                 return text
-            case tag:
-                self.problems.append(
-                    Problem(
-                        loc=loc,
-                        message=f"has the tag {tag}, which study files do not have",
-                        remedy="Write the plain value.",
-                    )
-                )
+            case _:
+                self._strange_tag(node, loc)
                 return text
+
+    def _strange_tag(self, node: yaml.Node, loc: Loc) -> None:
+        line = node.start_mark.line + 1
+        message = f"has the tag {node.tag[:80]} on line {line}, which study files do not have"
+        self.problems.append(Problem(loc=loc, message=message, remedy="Write the plain value."))
 
 
 def _whole(text: str) -> int:
-    if text[:2] in ("0x", "0o"):
-        return int(text, 0)
     # A number of more digits than Python converts is beyond every bound anyway.
-    return int(text) if len(text) <= 100 else 10**100
+    if len(text) > LONGEST_NUMBER:
+        largest: int = 10**LONGEST_NUMBER
+        return -largest if text.startswith("-") else largest
+    return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
 
 
 def _float(text: str) -> float:
     """The number; .inf and .nan come out as such, for validation to refuse by their paths."""
     special = text.lower().replace(".", "")
     return float(special if special.lstrip("+-") in ("inf", "nan") else text)
-
-
-def _unreadable(where: str, said: str) -> InvalidFieldError:
-    return InvalidFieldError(
-        [Violation(field=where, message=f"is not valid YAML: {said}", remedy="Correct the file there.")]
-    )

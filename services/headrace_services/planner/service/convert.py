@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from headrace.errors import InvalidFieldError, Violation
+from headrace.userfile import parse_json
 from headrace.v1 import planner_pb2 as pb
 from headrace_services.planner import asking, catalogue
 from headrace_services.planner.blocks import model_from_description
@@ -202,8 +203,8 @@ def _by_name(field: str, name: str, find: Callable[[str], T]) -> T:
 
 def _parsed(field: str, text: str) -> dict[str, Any]:
     try:
-        loaded = json.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError also for numbers of thousands of digits
+        loaded = parse_json(text)
+    except ValueError as error:
         raise _fault(field, text[:40], f"is not JSON: {error}", "Correct it.") from None
     if not isinstance(loaded, dict):
         raise _fault(field, text[:40], "must be one JSON object", "Write {...}.")

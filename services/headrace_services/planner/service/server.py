@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection
 
 from headrace.bounds.edge import BoundsInterceptor
 from headrace.errors import HeadraceError, InvalidFieldError, Violation
+from headrace.target import PEM
 from headrace.v1 import planner_pb2, planner_pb2_grpc
 from headrace_services.planner.service.pool import Pool
 from headrace_services.planner.service.servicer import PlannerServicer
@@ -90,7 +91,7 @@ def make_server(pool: Pool, health: health_aio.HealthServicer) -> grpc.aio.Serve
 def _bind(server: grpc.aio.Server, settings: Settings) -> int:
     try:
         if settings.tls_cert and settings.tls_key:
-            pair = (settings.tls_key.read_bytes(), settings.tls_cert.read_bytes())
+            pair = (PEM.bytes(settings.tls_key), PEM.bytes(settings.tls_cert))
             port = server.add_secure_port(settings.listen, grpc.ssl_server_credentials([pair]))
         else:
             port = server.add_insecure_port(settings.listen)

@@ -13,6 +13,8 @@ One row a report, a header line, rows of a curve in the order of its steps. Colu
 
 Further columns are passed over. A study's step is a report of the curve, the n-th report being step n, or the step that
 the file has. A curve that ends before the study's full budget is a program that ends by itself.
+
+A file has at most a million reports and 64 MiB, counted after decompression.
 """
 
 import csv
@@ -20,17 +22,27 @@ import gzip
 import json
 import math
 import random
+import zlib
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, Final, cast
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, show_value
+from headrace.userfile import MIB, UserFile, UserFileError, parse_json
 from headrace_services.scheduler.records import Params
 from headrace_services.scheduler.simulator.curves import Curve
 
 REPORTS, COLUMN = "reports", "column"
 """What a study's step is: the count of a curve's reports, or the file's own column."""
+
+
+FILE: Final = UserFile(largest_bytes=64 * MIB, remedy="Name a CSV file of curves.")
+"""The bound holds for what is compressed, and for what comes out of it."""
+MOST_REPORTS: Final = 1_000_000
+LARGEST_STEP: Final = 2**53
+"""Below it every whole number is one of a float."""
 
 
 class CurveFileError(HeadraceError):
@@ -133,17 +145,14 @@ class RecordedCurves:
 def read_curves(path: Path, *, steps: str = REPORTS) -> CurveFile:
     """The runs of a file. Raises CurveFileError with the line and what is wrong there."""
     try:
-        with _open(path) as text:
-            return _read(path, text, steps)
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+        with FILE.open(path) as file:
+            stream = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
+            return _read(path, FILE.lines(path, stream), steps)
+    except UserFileError as error:
+        raise CurveFileError(path, error.line, f"cannot be read: {error.reason}") from error
+    except (OSError, EOFError, zlib.error, csv.Error) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise CurveFileError(path, None, f"cannot be read: {why}") from error
-
-
-def _open(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")
 
 
 @dataclass(slots=True)
@@ -156,7 +165,7 @@ class _Rows:
     values: list[float | None]
 
 
-def _read(path: Path, text: TextIO, steps: str) -> CurveFile:
+def _read(path: Path, text: Iterable[str], steps: str) -> CurveFile:
     reader = csv.DictReader(text)
     header = list(reader.fieldnames or ())
     column = next((name for name in ("step", "global_step") if name in header), None)
@@ -170,8 +179,10 @@ def _read(path: Path, text: TextIO, steps: str) -> CurveFile:
         )  # fmt: skip
     found: dict[str, _Rows] = {}
     said: dict[str, str | None] = {"metric": None, "goal": None}
-    for row in reader:
+    for count, row in enumerate(reader):
         line = reader.line_num
+        if count == MOST_REPORTS:
+            raise CurveFileError(path, line, f"has more than {MOST_REPORTS} reports")
         rows = found.get(row["curve"])
         if rows is None:
             rows = found[row["curve"]] = _Rows(_params(path, line, row.get("hyperparameters")), [], [], [])
@@ -214,8 +225,8 @@ def _params(path: Path, line: int, text: str | None) -> Params:
     if not text:
         return {}
     try:
-        params = json.loads(text)
-    except json.JSONDecodeError as error:
+        params = parse_json(text)
+    except ValueError as error:
         raise CurveFileError(path, line, f"has hyperparameters that are not JSON: {error}") from None
     if not isinstance(params, dict):
         raise CurveFileError(path, line, "has hyperparameters that are not a JSON object")
@@ -227,8 +238,10 @@ def _params(path: Path, line: int, text: str | None) -> Params:
 
 def _whole(path: Path, line: int, text: str | None) -> int:
     number = _number(path, line, "step", text)
-    if number is None or number != int(number) or number < 1:
-        raise CurveFileError(path, line, f"has the step {text!r}, which is not a whole number above 0")
+    if number is None or not 1 <= number < LARGEST_STEP or number != int(number):
+        raise CurveFileError(
+            path, line, f"has the step {show_value(text)}, which is not a whole number above 0"
+        )
     return int(number)
 
 
