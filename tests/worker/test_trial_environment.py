@@ -110,7 +110,7 @@ def run_local(tmp_path: Path, *, fail: bool = False, extra: str = "", **environ:
         timeout=200,
     )
     seen = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
-    logs = "".join(path.read_text() for path in (tmp_path / "home").rglob("logs/s/*.log"))
+    logs = "".join(path.read_text() for path in (tmp_path / "home").rglob("logs/s*/*.log"))
     return done, seen, logs
 
 

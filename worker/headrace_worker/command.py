@@ -102,6 +102,7 @@ def worker(
     headrace worker --scheduler a:7440,b:7440 --store s3://bucket/checkpoints --label zone=eu
     """
     from headrace.environment import names_to_pass
+    from headrace.errors import InvalidFieldError
     from headrace.home import home_dir
     from headrace.target import Target
     from headrace_worker.daemon import AlreadyRunningError, Daemon
@@ -112,9 +113,12 @@ def worker(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     ours = _checked(names.WORKER, name or socket.gethostname(), "--name")
-    target = Target.of(scheduler, field="--scheduler", tls_ca=tls_ca)
-    target.credentials()  # which says now what is wrong with them
-    pass_names = names_to_pass(pass_env)
+    try:
+        target = Target.of(scheduler, field="--scheduler", tls_ca=tls_ca)
+        target.credentials()  # which says now what is wrong with them
+        pass_names = names_to_pass(pass_env)
+    except InvalidFieldError as error:
+        raise typer.BadParameter(str(error)) from None
     users_umask = os.umask(0o077)  # what a worker keeps is its user's alone
     settings = WorkerSettings(
         name=ours,

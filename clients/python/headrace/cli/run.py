@@ -29,7 +29,7 @@ from headrace.client.missing import require
 from headrace.client.model import Worker
 from headrace.environment import NAMED_IN, names_to_pass, select
 from headrace.errors import HeadraceError
-from headrace.home import address, is_on_this_machine, study_folder
+from headrace.home import address, is_on_this_machine, make_private, study_folder
 from headrace.preflight import preflight
 from headrace.spec import Resources, StudyFile, load_study_file
 
@@ -125,6 +125,7 @@ def run(
         if local and report is None and find_spec("plotly"):
             created = client.study(study).status()
             report = place / "reports" / f"{study_folder(created.name, created.uid)}.html"
+            make_private(report.parent)
         hint = f"headrace up --home {place}" if local else None
         _to_the_end(client, study, session.output, mode, report=report, after=0, revive=hint)
 

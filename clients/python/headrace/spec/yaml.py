@@ -98,7 +98,7 @@ def _read(text: str) -> tuple[Any, list[Problem]]:
     except ReaderError as error:
         before = text[: error.position]
         column = len(before) - before.rfind("\n")
-        said = f"the character U+{ord(str(error.character)):04X} may not stand there"
+        said = f"the character U+{int(error.character):04X} may not stand there"
         raise _UnreadableError(before.count("\n") + 1, column, said) from None
     except (ValueError, OverflowError) as error:  # such as an escape of no character
         raise _UnreadableError(1, 1, str(error)) from None
