@@ -167,7 +167,7 @@ class TestSentences:
             driver.record(trial, 0.9 - trial / 100, rung=1)
         explanation = driver.policy.verdict(4, 0, 1).explanation
         assert explanation.sentence == (
-            "value 0.86 is worse than the cutoff 0.87; rank 5 of 14 at rung 1 (3 steps), where the best 4 go on"
+            "value 0.86 is worse than the cutoff 0.87; rank 5 of 14 at the rung at step 3, where the best 4 go on"
         )
         assert (explanation.rule, explanation.rank, explanation.results) == ("asha_promotion", 5, 14)
         assert (explanation.kept, explanation.cutoff_value, explanation.milestone) == (4, 0.87, 3)
@@ -178,14 +178,14 @@ class TestSentences:
             driver.record(trial, float(trial))
         assert driver.policy.next_promotion().explanation.sentence == (
             "it is the best one not promoted yet and goes on to 3 steps; "
-            "rank 1 of 3 at rung 0 (1 step), where the best one goes on"
+            "rank 1 of 3 at the rung at step 1, where the best one goes on"
         )
 
     def test_too_few_results(self):
         driver = Driver(study())
         driver.record(0, 0.612)
         assert driver.policy.verdict(0, 0, 0).explanation.sentence == (
-            "too few results at this rung to promote anyone yet; rank 1 of 1 at rung 0 (1 step)"
+            "too few results at this rung to promote anyone yet; rank 1 of 1 at the rung at step 1"
         )
 
     def test_a_tie_that_came_late(self):
@@ -199,7 +199,7 @@ class TestSentences:
         driver.record(0, 0.1)
         driver.record(1, 0.2)
         assert driver.policy.verdict(1, 0, 0).explanation.sentence == (
-            "value 0.2 is worse than the cutoff 0.1; rank 2 of 2 at rung 0 (1 step), where the best one goes on"
+            "value 0.2 is worse than the cutoff 0.1; rank 2 of 2 at the rung at step 1, where the best one goes on"
         )
 
     def test_values_that_differ_late_are_shown_apart(self):

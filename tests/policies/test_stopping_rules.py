@@ -31,7 +31,7 @@ class TestMedian:
         assert verdict.action is Action.STOP
         assert verdict.explanation.sentence == (
             "its best value 5.25 is worse than 5, the median of the others' running averages: it stops; "
-            "rank 4 of 6 at rung 1 (2 steps)"
+            "rank 4 of 6 at the rung at step 2"
         )
 
     def test_its_own_average_does_not_count(self):
@@ -91,7 +91,7 @@ class TestRungMedian:
             driver.curve(trial, [1.0, value])
         assert driver.policy.verdict(2, 0, 1).explanation.sentence == (
             "value 0.6 is worse than 0.525, the median 0.5 with a tolerance of 5%: it stops; "
-            "rank 3 of 3 at rung 1 (10 steps)"
+            "rank 3 of 3 at the rung at step 10"
         )
         assert driver.policy.verdict(2, 0, 1).explanation.kept == 2
 
@@ -134,7 +134,7 @@ class TestLearningCurve:
         assert explanation.expected_value == pytest.approx(0.81, abs=0.05)
         assert 0 < explanation.expected_spread < 0.2
         assert "the best value of a completed trial, with a probability of" in explanation.sentence
-        assert explanation.sentence.endswith("below 5%: it stops; rank 2 of 2 at rung 11 (12 steps)")
+        assert explanation.sentence.endswith("below 5%: it stops; rank 2 of 2 at the rung at step 12")
 
     def test_too_few_points(self):
         driver = Driver(study(LearningCurvePolicy(interval=1, grace_steps=1), max_steps=50))

@@ -203,7 +203,7 @@ async def test_decisions_and_moves_are_told_plainly(engine: AsyncEngine) -> None
     await site.connect(slots=1)
     (lease,) = await site.kick()
     decision = await site.tell(lease, 1, 0.3195)
-    why = "too few results at this rung to promote anyone yet; rank 1 of 1 at rung 0 (1 step)"
+    why = "too few results at this rung to promote anyone yet; rank 1 of 1 at the rung at step 1"
     assert decision.reason == why
     await site.step(PauseStudy())
     await site.step(ResumeStudy())
@@ -226,7 +226,7 @@ async def test_a_trial_that_a_user_pauses_is_told_so_and_what_it_would_have_done
     await site.step(PauseStudy())
     assert (await site.tell(lease, 1, 0.5)).reason == (
         "paused by a user, else it goes on: value 0.5 equals the cutoff; "
-        "rank 1 of 1 at rung 0 (1 step), where the best one goes on"
+        "rank 1 of 1 at the rung at step 1, where the best one goes on"
     )
     (made,) = await site.events("decision_made")
     assert made.message.startswith("trial 0 paused by a user, else it goes on: value 0.5")

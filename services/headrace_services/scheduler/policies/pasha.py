@@ -57,8 +57,10 @@ class Pasha(AshaPromotion):
         if self._pair is None or rung != self._ceiling or not result.finite:
             return verdict
         explanation = verdict.explanation
+        below, here = self._ladders[bracket][rung - 1 : rung + 1]
         settled = (
-            f"nobody goes on while rungs {rung - 1} and {rung} rank alike (ε = {self._pair.epsilon:.4g})"
+            f"nobody goes on while the rungs at steps {below} and {here} rank alike "
+            f"(ε = {self._pair.epsilon:.4g})"
         )
         sentence = f"{settled}; {place_sentence(result, explanation.rank, explanation.results)}"
         return replace(verdict, explanation=replace(explanation, sentence=sentence))

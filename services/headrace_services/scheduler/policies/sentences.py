@@ -11,13 +11,12 @@ TOO_FEW = "too few results at this rung to promote anyone yet"
 
 
 def place_sentence(result: RungResult, rank: int, results: int) -> str:
-    """Rank and rung: `rank 5 of 14 at rung 1 (3 steps)`."""
-    steps = "step" if result.milestone == 1 else "steps"
-    return f"rank {rank} of {results} at rung {result.rung} ({result.milestone} {steps})"
+    """Rank and rung: `rank 5 of 14 at the rung at step 3`."""
+    return f"rank {rank} of {results} at the rung at step {result.milestone}"
 
 
 def standing(result: RungResult, rank: int, results: int, kept: int) -> str:
-    """Rank, rung and how many go on: `rank 5 of 14 at rung 1 (3 steps), where the best 4 go on`."""
+    """Rank, rung and how many go on: `rank 5 of 14 at the rung at step 3, where the best 4 go on`."""
     place = place_sentence(result, rank, results)
     match kept:
         case 0:
