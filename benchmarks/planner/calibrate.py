@@ -19,6 +19,7 @@ from typing import Any
 import headrace_services.planner as package
 from headrace_services.planner import catalogue
 from headrace_services.planner.calibration import RANGES, description, fit, rounded
+from headrace_services.planner.cluster import lent
 from headrace_services.planner.measured import predicted_s, read_rows
 from headrace_services.planner.published import Comparison, h100, korthikanti, sc21
 from headrace_services.planner.validation import accuracy, cross_validated_s, groups, leave_one_model_out
@@ -42,8 +43,9 @@ def main() -> None:
     calibrated = fitted_on.with_efficiencies(constants)
     held_out = cross_validated_s(rows, fitted_on)
     several = rows["gpus"] > 8
-    a100 = catalogue.cluster("a100-80g-512").with_efficiencies(constants)
-    hopper = catalogue.cluster("h100-80g-512").with_efficiencies(constants)
+    own_cards = lent(constants, 8, 8)
+    a100 = catalogue.cluster("a100-80g-512").with_efficiencies(own_cards)
+    hopper = catalogue.cluster("h100-80g-512").with_efficiencies(own_cards)
     published = [
         *sc21(DATA / "megatron_sc21.csv", a100),
         *korthikanti(DATA / "korthikanti22.csv", a100),

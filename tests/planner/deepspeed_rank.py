@@ -1,5 +1,6 @@
 """One rank that trains an emitted plan on the CPU. Arguments: the plan's folder, and where to write what happened."""
 
+import functools
 import importlib.util
 import json
 import os
@@ -15,10 +16,43 @@ WIDTH, WORDS, LENGTH, STEPS = 32, 64, 16, 12
 calls: dict[int, int] = {}
 
 
+class Whole(torch.autograd.Function):
+    """What every tensor rank has: its gradients are the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return summed(gradient, ctx.group), None
+
+
+class Parts(torch.autograd.Function):
+    """The sum of what the tensor ranks have."""
+
+    @staticmethod
+    def forward(_, x, group):
+        return summed(x, group)
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient, None
+
+
+def summed(x: torch.Tensor, group: torch.distributed.ProcessGroup) -> torch.Tensor:
+    whole = x.clone()
+    torch.distributed.all_reduce(whole, group=group)
+    return whole
+
+
 class Counted(torch.nn.Module):
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, group: torch.distributed.ProcessGroup | None = None) -> None:
         super().__init__()
         self.index = index
+        self.group = group
+        self.ranks = torch.distributed.get_world_size(group) if group else 1
 
     def count(self) -> None:
         if torch.is_grad_enabled():
@@ -26,8 +60,8 @@ class Counted(torch.nn.Module):
 
 
 class Embedding(Counted):
-    def __init__(self, index: int) -> None:
-        super().__init__(index)
+    def __init__(self, index: int, group: torch.distributed.ProcessGroup | None = None) -> None:
+        super().__init__(index, group)
         self.table = torch.nn.Embedding(WORDS, WIDTH)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -36,20 +70,28 @@ class Embedding(Counted):
 
 
 class Block(Counted):
-    def __init__(self, index: int) -> None:
-        super().__init__(index)
+    def __init__(self, index: int, group: torch.distributed.ProcessGroup | None = None) -> None:
+        super().__init__(index, group)
+        mine = WIDTH // self.ranks
         self.norm = torch.nn.LayerNorm(WIDTH)
-        self.query, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+        self.query = torch.nn.Linear(WIDTH, 3 * mine, bias=False)
+        self.out = torch.nn.Linear(mine, WIDTH, bias=False)
+        for split in (self.query.weight, self.out.weight):
+            split.model_parallel = self.group is not None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.count()
-        q, k, v = self.query(self.norm(x)).chunk(3, dim=-1)
-        return x + self.out(torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True))
+        inner = self.norm(x)
+        if self.group is not None:
+            inner = Whole.apply(inner, self.group)
+        q, k, v = self.query(inner).chunk(3, dim=-1)
+        outer = self.out(torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True))
+        return x + (outer if self.group is None else Parts.apply(outer, self.group))
 
 
 class Head(Counted):
-    def __init__(self, index: int) -> None:
-        super().__init__(index)
+    def __init__(self, index: int, group: torch.distributed.ProcessGroup | None = None) -> None:
+        super().__init__(index, group)
         self.words = torch.nn.Linear(WIDTH, WORDS)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -73,7 +115,7 @@ def main(folder: Path, out: Path) -> None:
     spec.loader.exec_module(emitted)
     count = emitted.BOUNDARIES[-1]
     kinds = [Embedding, *[Block] * (count - 2), Head]
-    layers = [lambda kind=kind, index=index: kind(index) for index, kind in enumerate(kinds)]
+    layers = [functools.partial(kind, index) for index, kind in enumerate(kinds)]
     net = emitted.PlannedPipeline(layers=layers, loss_fn=loss)
     config = json.loads((folder / "deepspeed.json").read_text())
     engine, *_ = deepspeed.initialize(
@@ -87,6 +129,9 @@ def main(folder: Path, out: Path) -> None:
         losses.append(float(engine.train_batch(data_iter=data)))
     held = sorted(module.index for module in net.modules() if isinstance(module, Counted))
     told = {"held": held, "calls": calls, "losses": losses, "micro_batches": engine.micro_batches}
+    told["ranks"] = sorted({module.ranks for module in net.modules() if isinstance(module, Counted)})
+    told["optimizer"] = type(engine.optimizer).__name__
+    told["gradients"] = str(engine.get_data_types()[1])
     (out / f"rank{os.environ['RANK']}.json").write_text(json.dumps(told))
 
 

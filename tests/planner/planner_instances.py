@@ -26,6 +26,10 @@ def random_problem(rng: random.Random) -> Problem:
                 saved_bytes=rng.randint(2, 15),
                 kept_bytes=rng.randint(0, 2),
                 tail_s=rng.uniform(0, 1),
+                reduce_s=rng.uniform(0, 4),
+                reduce_behind_s=rng.choice([0.0, 2 * forward]),
+                gather_s=rng.uniform(0, 2),
+                gather_behind_s=rng.choice([0.0, forward]),
                 recomputable=rng.random() > 0.1,
             )
         )
@@ -65,7 +69,9 @@ def _value(problem: Problem, boundaries: tuple[int, ...]) -> float | None:
             return None
         seconds = min(fitting)
         filling += alpha * seconds - omega * sum(link.weight_s for link in links)
-        tail = problem.tail_s + sum(link.tail_s for link in links)
+        reduced = sum(link.reduce_s - link.reduce_behind_s for link in links)
+        gathered = sum(link.gather_s - link.gather_behind_s for link in links)
+        tail = problem.tail_s + sum(link.tail_s for link in links) + max(reduced, 0) + max(gathered, 0)
         worst.append((problem.micro_batches - alpha) * seconds + tail)
     return filling + max(worst)
 

@@ -11,6 +11,7 @@ from headrace_services.planner.collectives import Group, all_reduce_s, group
 from headrace_services.planner.degrees import Degrees, stages_part
 from headrace_services.planner.layer_cost import AttentionKernel, Shape, layer_times
 from headrace_services.planner.memory import (
+    Gradients,
     ZeroStage,
     bytes_per_parameter,
     checkpoint_bytes,
@@ -57,24 +58,29 @@ def test_a_recomputed_layer_keeps_its_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("zero", "shards", "wanted"),
+    ("zero", "shards", "gradients", "wanted"),
     [
-        (ZeroStage.OPTIMIZER, 1, 16.0),
-        (ZeroStage.OPTIMIZER, 4, 7.0),
-        (ZeroStage.GRADIENTS, 7, 4.0),
-        (ZeroStage.PARAMETERS, 16, 1.0),
+        (ZeroStage.OPTIMIZER, 1, Gradients.BF16, 16.0),
+        (ZeroStage.OPTIMIZER, 4, Gradients.BF16, 7.0),
+        (ZeroStage.GRADIENTS, 7, Gradients.BF16, 4.0),
+        (ZeroStage.PARAMETERS, 16, Gradients.BF16, 1.0),
+        (ZeroStage.OPTIMIZER, 1, Gradients.FP32, 18.0),
+        (ZeroStage.OPTIMIZER, 4, Gradients.FP32, 9.0),
+        (ZeroStage.GRADIENTS, 8, Gradients.FP32, 4.0),
+        (ZeroStage.PARAMETERS, 18, Gradients.FP32, 1.0),
     ],
 )
-def test_zero_bytes(zero: ZeroStage, shards: int, wanted: float) -> None:
-    assert bytes_per_parameter(zero, shards) == wanted
+def test_zero_bytes(zero: ZeroStage, shards: int, gradients: Gradients, wanted: float) -> None:
+    """Megatron-LM's guide to its distributed optimizer: 18 bytes, or 6 + 12/d, with 32-bit gradients."""
+    assert bytes_per_parameter(zero, shards, gradients) == wanted
 
 
 def test_experts_are_sharded_over_their_replicas_only() -> None:
     layer = catalogue.model("mixtral-8x7b").layers[1]
     all_ = Degrees(d=8, m=1, o=8, s=1, mu=1, e=8)
-    one = static_bytes(layer, all_, ZeroStage.OPTIMIZER)
-    dense = (layer.parameters_split + layer.parameters_replicated) * (4 + 12 / 8)
-    assert one == pytest.approx(dense + layer.parameters_expert / 8 * 16)
+    one = static_bytes(layer, all_, ZeroStage.OPTIMIZER, Gradients.FP32)
+    dense = (layer.parameters_split + layer.parameters_replicated) * (6 + 12 / 8)
+    assert one == pytest.approx(dense + layer.parameters_expert / 8 * 18)
 
 
 @pytest.mark.parametrize(

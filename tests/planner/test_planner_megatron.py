@@ -14,39 +14,32 @@ from pathlib import Path
 
 import pytest
 
-from headrace_services.planner import catalogue
-from headrace_services.planner.costing import Request
+from headrace_services.planner import asking
+from headrace_services.planner.asking import Options
 from headrace_services.planner.emit import megatron
-from headrace_services.planner.layer_cost import AttentionKernel
 from headrace_services.planner.modes import FULL
 from headrace_services.planner.plan import Plan
-from headrace_services.planner.schedules import Schedule
 from headrace_services.planner.search import Search
 
-CASES = [
-    ("gpt3-175b", "a100-64", 64, Schedule.ONE_F_ONE_B, 1, AttentionKernel.FLASH),
-    ("gpt3-175b", "a100-64", 64, Schedule.INTERLEAVED, 2, AttentionKernel.SELECTIVE),
-    ("llama3-70b", "h100-64", 128, Schedule.ONE_F_ONE_B, 1, AttentionKernel.FLASH),
-    ("mixtral-8x7b", "h100-32", 64, Schedule.ONE_F_ONE_B, 1, AttentionKernel.FLASH),
-    ("deepseek-141b", "ascend910-128", 512, Schedule.ONE_F_ONE_B, 1, AttentionKernel.FLASH),
-    ("gpt3-13b", "a100-8", 64, Schedule.ZERO_BUBBLE, 1, AttentionKernel.FLASH),
+CASES: list[tuple[str, str, Options]] = [
+    ("gpt3-175b", "a100-64", Options(batch=64)),
+    ("gpt3-175b", "a100-64", Options(batch=64, schedule="interleaved", chunks=2, attention="selective")),
+    ("llama3-70b", "h100-64", Options(batch=128)),
+    ("mixtral-8x7b", "h100-32", Options(batch=64)),
+    ("deepseek-141b", "ascend910-128", Options(batch=512)),
+    ("gpt3-13b", "a100-8", Options(batch=64, schedule="zero-bubble")),
+    ("llama3-70b", "h100-64", Options(batch=64, sequence=8192, overlap="all", gradients="bf16")),
+    ("mixtral-8x22b", "h100-64", Options(batch=64, overlap="gradients,optimizer")),
+    ("deepseek-v2", "h100-128", Options(batch=256)),
+    ("llama3-8b", "a100-8", Options(batch=32, usable_memory=0.6, zero=2)),
 ]
-NAMES = [f"{model}-{schedule.value}" for model, _, _, schedule, _, _ in CASES]
+NAMES = [f"{number}-{model}-{said.schedule}" for number, (model, _, said) in enumerate(CASES)]
 KINDS = {"embedding": 0, "decoder": 1, "loss": 2}
 
 
 @cache
 def planned(number: int) -> Plan:
-    model, cluster, batch, schedule, chunks, attention = CASES[number]
-    request = Request(
-        model=catalogue.model(model),
-        cluster=catalogue.cluster(cluster),
-        batch=batch,
-        schedule=schedule,
-        chunks=chunks,
-        attention=attention,
-    )
-    found = Search(request).run(FULL).plan
+    found = Search(asking.request(*CASES[number])).run(FULL).plan
     assert found is not None
     return megatron.lower(found).plan
 
@@ -91,6 +84,12 @@ def faults(args: Mapping[str, str | None], world: int) -> list[str]:
         "experts under tensor parallelism: no biases": not experts
         or tensor == 1
         or "--disable-bias-linear" in args,
+        "experts are exchanged as they are priced": ranks == 1
+        or args.get("--moe-token-dispatcher-type") == "alltoall",
+        "gathering behind passes wants the distributed optimizer": "--overlap-param-gather" not in args
+        or {"--use-distributed-optimizer", "--overlap-grad-reduce"} <= args.keys(),
+        "tensor-parallel overlap wants sequence parallelism": "--tp-comm-overlap" not in args
+        or "--sequence-parallel" in args,
         "instances want the distributed optimizer": "--num-distributed-optimizer-instances" not in args
         or "--use-distributed-optimizer" in args,
     }
@@ -107,7 +106,7 @@ def test_arguments_keep_megatrons_rules(number: int) -> None:
     [
         (0, {"--pipeline-model-parallel-size": "7"}, "world size"),
         (0, {"--pipeline-model-parallel-layout": "Et|tL"}, "layout"),
-        (0, {"--recompute-granularity": "selective"}, "selective"),
+        (0, {"--recompute-granularity": "selective", "--recompute-method": "block"}, "selective"),
         (1, {"--recompute-granularity": "full"}, "full"),
         (1, {"--global-batch-size": "2"}, "interleaving"),
         (2, {"--num-query-groups": "3"}, "query groups"),

@@ -1,73 +1,106 @@
 """From the words of a command line or a message to the values of a search. Every refusal names field, value, remedy."""
 
 import time
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 from headrace_services.planner import catalogue
 from headrace_services.planner.checking import Checker, nearest
-from headrace_services.planner.cluster import Cluster
-from headrace_services.planner.costing import Request
+from headrace_services.planner.cluster import OVERLAPS, Cluster
+from headrace_services.planner.costing import USABLE_MEMORY, Request
 from headrace_services.planner.layer_cost import AttentionKernel
-from headrace_services.planner.memory import ZeroStage
+from headrace_services.planner.memory import Gradients, ZeroStage
 from headrace_services.planner.model import Model
 from headrace_services.planner.modes import MODES, Mode
 from headrace_services.planner.schedules import Schedule
 from headrace_services.planner.search import Method, Progress, Search, Watch
 
-TARGETS = ("deepspeed", "megatron", "torchtitan")
-BATCH_PER_DEVICE = 16
+TARGETS: Final = ("deepspeed", "megatron")
+GRADIENTS: Final[Mapping[str | None, str]] = MappingProxyType(
+    {None: "fp32", "megatron": "fp32", "deepspeed": "bf16"}
+)
+"""The precision of gradients that each target has with bf16 unless told otherwise; without a target the larger."""
+BATCH_PER_DEVICE: Final = 16
+MOST_SEQUENCES: Final = 10**6
+"""Of a batch. The largest published run has 40,000; the simulator's time grows with the micro-batches."""
 E = TypeVar("E", bound=Enum)
 
 
-def request(
-    model: str,
-    cluster: str,
-    batch: int | None,
-    sequence: int | None,
-    schedule: str,
-    chunks: int,
-    zero: int,
-    attention: str,
-) -> Request:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What may be said of a plan besides its model and cluster, as words and numbers that nobody checked yet."""
+
+    batch: int | None = None
+    sequence: int | None = None
+    schedule: str = "1f1b"
+    chunks: int = 1
+    zero: int = 1
+    attention: str = "flash"
+    gradients: str | None = None
+    """None: what the target does by itself; without a target, what Megatron-LM does."""
+    overlap: str | None = None
+    """None: the cluster's own ratios. Else `all`, `none`, or some of gradients, tensor and optimizer."""
+    sequence_parallel: bool = True
+    usable_memory: float = USABLE_MEMORY
+    target: str | None = None
+
+
+def request(model: str, cluster: str, options: Options) -> Request:
     """The request that these words make. Raises InvalidFieldError."""
-    return assembled(
-        catalogue.model(model), catalogue.cluster(cluster), batch, sequence, schedule, chunks, zero, attention
-    )
+    return assembled(catalogue.model(model, options.sequence), catalogue.cluster(cluster), options)
 
 
-def assembled(
-    model: Model,
-    cluster: Cluster,
-    batch: int | None,
-    sequence: int | None,
-    schedule: str,
-    chunks: int,
-    zero: int,
-    attention: str,
-) -> Request:
+def assembled(model: Model, cluster: Cluster, options: Options) -> Request:
     """The request for a model and a cluster that are known. Raises InvalidFieldError."""
     check = Checker("")
-    size = {"batch": batch, "sequence": sequence, "chunks": chunks, "zero": zero}
-    whole = check.integer(size, "batch", low=1, high=10**9) if batch is not None else 0
-    length = check.integer(size, "sequence", low=1, high=10**8) if sequence is not None else model.sequence
+    size = asdict(options)
+    batch = BATCH_PER_DEVICE * cluster.devices
+    if options.batch is not None:
+        batch = check.integer(size, "batch", low=1, high=MOST_SEQUENCES)
     check.integer(size, "chunks", low=1, high=64)
     check.integer(size, "zero", low=1, high=3)
-    order = _choice(check, "schedule", schedule, Schedule)
-    kernel = _choice(check, "attention", attention, AttentionKernel)
-    if order is Schedule.INTERLEAVED and chunks < 2:
-        check.fail("chunks", chunks, "must be at least 2 for an interleaved schedule", "Say --chunks 2.")
+    usable = check.number(size, "usable_memory", low=0.01, high=1.0)
+    order = _choice(check, "schedule", options.schedule, Schedule)
+    kernel = _choice(check, "attention", options.attention, AttentionKernel)
+    precision = _choice(check, "gradients", options.gradients or GRADIENTS[options.target], Gradients)
+    overlapped = _overlapped(check, options.overlap, cluster)
+    if order is Schedule.INTERLEAVED and options.chunks < 2:
+        check.fail(
+            "chunks", options.chunks, "must be at least 2 for an interleaved schedule", "Say --chunks 2."
+        )
     check.done()
     return Request(
-        model=replace(model, sequence=length),
-        cluster=cluster,
-        batch=whole or BATCH_PER_DEVICE * cluster.devices,
+        model=model,
+        cluster=overlapped,
+        batch=batch,
         schedule=order,
-        chunks=chunks,
-        zero=ZeroStage(zero),
+        chunks=options.chunks,
+        zero=ZeroStage(options.zero),
+        gradients=precision,
         attention=kernel,
+        sequence_parallel=options.sequence_parallel,
+        usable_memory=usable,
     )
+
+
+def _overlapped(check: Checker, named: str | None, cluster: Cluster) -> Cluster:
+    """The cluster with the ratios of what the job overlaps: its own, or 1 where nobody measured one."""
+    if named is None:
+        return cluster
+    patterns = {field.removeprefix("overlap_"): field for field in OVERLAPS}
+    words = {"all": list(patterns), "none": []}.get(named, [word.strip() for word in named.split(",")])
+    for word in words:
+        if word not in patterns:
+            check.fail("overlap", word, "is not a pattern of communication", nearest(word, patterns))
+    constants = cluster.device.efficiencies
+    ratios: dict[str, Any] = {
+        field: (getattr(constants, field) or 1.0) if name in words else 0.0
+        for name, field in patterns.items()
+    }
+    return cluster.with_efficiencies(replace(constants, **ratios))
 
 
 def mode(name: str) -> Mode:

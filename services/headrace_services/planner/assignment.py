@@ -5,11 +5,13 @@ T = ΣF + ΣB + Σ_{R} recompute + its receives, keeps k_j micro-batches in flig
 
     Σ_j (α·T_j − ω·W_j) + max_j [(µ − α)·T_j + tail_j]                                    (`simulator.closed_form_s`)
 
-which for 1F1B is ΣT_j + (µ − 1)·max T_j. For one stage only T depends on R, and both terms grow with T; so the best R
-of an interval is the cheapest that frees enough memory, a knapsack whose whole Pareto front (bytes freed against
-seconds) is kept per multiset of links. Equal links make that front a line: its k-th point recomputes k of them. Then,
-for a bound on the bottleneck, the best A is a dynamic programme over contiguous stages; and the bounds that matter
-are found by bisection, since Σ falls as the bound rises. The answer is a minimum of the objective over all (A, R).
+which for 1F1B is ΣT_j + (µ − 1)·max T_j. A tail is what of a stage's gradient and parameter collectives no pass hides
+(`Problem.stage_tail_s`), and the optimizer's step; it depends on the stage's links alone. For one stage only T depends
+on R, and both terms grow with T; so the best R of an interval is the cheapest that frees enough memory, a knapsack
+whose whole Pareto front (bytes freed against seconds) is kept per multiset of links. Equal links make that front a
+line: its k-th point recomputes k of them. Then, for a bound on the bottleneck, the best A is a dynamic programme over
+contiguous stages; and the bounds that matter are found by bisection, since Σ falls as the bound rises. The answer is a
+minimum of the objective over all (A, R).
 
 Memory is whole bytes. Fronts beyond `fronts.FRONT_LIMIT` points (many different layers) are thinned, which is safe;
 `Solution.exact` then says false.
@@ -129,7 +131,7 @@ def _tables(chain: Chain) -> list[_Table]:
     alpha, omega = problem.fill
     shared: dict[tuple[int, float, float], _Table] = {}
     tables = []
-    weights, tails = (chain.sums([getattr(k, f) for k in chain.kinds]) for f in ("weight_s", "tail_s"))
+    weights, tails = chain.sums([k.weight_s for k in chain.kinds]), _tails(chain)
     for stage in range(problem.stages):
         key = (
             problem.in_flight[stage],
@@ -145,6 +147,19 @@ def _tables(chain: Chain) -> list[_Table]:
             shared[key] = _Table(filling[chain.signature], np.append(worst, np.inf)[chain.signature])
         tables.append(shared[key])
     return tables
+
+
+def _tails(chain: Chain) -> NDArray[np.float64]:
+    """`Problem.stage_tail_s` of every multiset at once, without the problem's own tail."""
+    reduce = chain.sums([k.reduce_s for k in chain.kinds]) - chain.sums(
+        [k.reduce_behind_s for k in chain.kinds]
+    )
+    gather = chain.sums([k.gather_s for k in chain.kinds]) - chain.sums(
+        [k.gather_behind_s for k in chain.kinds]
+    )
+    exposed = np.maximum(reduce, 0.0) + np.maximum(gather, 0.0)
+    tails: NDArray[np.float64] = chain.sums([k.tail_s for k in chain.kinds]) + exposed
+    return tails
 
 
 def _seconds(chain: Chain, stage: int) -> NDArray[np.float64]:
@@ -261,8 +276,7 @@ def _priced(chain: Chain, boundaries: tuple[int, ...]) -> Solution:
                 recomputed.append(link)
         links = problem.links[a:b]
         filling += alpha * seconds - omega * sum(link.weight_s for link in links)
-        tail = problem.tail_s + sum(link.tail_s for link in links)
-        worst = max(worst, (problem.micro_batches - alpha) * seconds + tail)
+        worst = max(worst, (problem.micro_batches - alpha) * seconds + problem.stage_tail_s(links))
         exact = exact and chain.is_exact(counts)
     return Solution(
         boundaries=boundaries, recomputed=tuple(recomputed), objective_s=filling + worst, exact=exact

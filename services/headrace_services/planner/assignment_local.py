@@ -41,19 +41,20 @@ def _score(problem: Problem, boundaries: tuple[int, ...], recomputed: frozenset[
     for stage, (a, b) in enumerate(pairwise(boundaries)):
         seconds = problem.receive_forward_s[stage] + problem.receive_backward_s[stage]
         static = saved = 0
-        weight, tail, any_ = 0.0, problem.tail_s, False
+        weight, any_ = 0.0, False
         for i in range(a, b):
             link, again = problem.links[i], i in recomputed
             seconds += link.forward_s + link.backward_s + (link.recompute_s if again else 0.0)
             static += link.static_bytes
             saved += link.kept_bytes if again else link.saved_bytes
             weight += link.weight_s
-            tail += link.tail_s
             any_ = any_ or again
         used = problem.stage_bytes(stage, static, saved, any_, reserve)
         missing += max(0, used - problem.capacity_bytes)
         filling += alpha * seconds - omega * weight
-        worst = max(worst, (problem.micro_batches - alpha) * seconds + tail)
+        worst = max(
+            worst, (problem.micro_batches - alpha) * seconds + problem.stage_tail_s(problem.links[a:b])
+        )
     return missing, filling + worst
 
 

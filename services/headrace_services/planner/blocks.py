@@ -5,7 +5,7 @@ presets (`data/models.json`) and Hugging Face configurations come through here t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace_services.planner.checking import Checker
@@ -20,6 +20,7 @@ BLOCK_FIELDS = frozenset(
         "gated",
         "experts",
         "shared_experts",
+        "shared_feed_forward",
         "top_k",
         "expert_feed_forward",
         "capacity",
@@ -31,7 +32,7 @@ BLOCK_FIELDS = frozenset(
     ]
 )
 MOST_BLOCKS = 1000
-MODEL_FIELDS = frozenset(["source", "vocabulary", "sequence", "hidden", "blocks", "name"])
+MODEL_FIELDS = frozenset(["source", "vocabulary", "sequence", "hidden", "blocks", "name", "tied"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,8 @@ class Attention:
     """The projections of one attention: their products, parameters and saved bytes per token."""
 
     gemms: tuple[Gemm, ...]
+    kv_heads: float = 0
+    kv_width: float = 0
     score_width: float
     value_width: float
     split: float
@@ -53,6 +56,7 @@ def model_from_description(name: str, description: Mapping[str, Any]) -> Model:
     vocabulary = check.integer(description, "vocabulary", low=1, high=10**7)
     sequence = check.integer(description, "sequence", low=1, high=10**8)
     hidden = check.integer(description, "hidden", low=1, high=10**6)
+    tied = check.flag(description, "tied", default=False)
     runs = description.get("blocks")
     if not isinstance(runs, list) or not runs:
         check.fail(
@@ -79,6 +83,7 @@ def model_from_description(name: str, description: Mapping[str, Any]) -> Model:
         sequence=sequence,
         source=str(description.get("source", "")),
         description=description,
+        tied=tied,
     )
 
 
@@ -136,34 +141,41 @@ def _block(check: Checker, run: Mapping[str, Any], hidden: int) -> Layer:
         if "head_width" not in run and hidden % max(heads, 1):
             check.fail("heads", heads, f"does not divide hidden {hidden}", "Give a divisor, or head_width.")
         width = check.integer(run, "head_width", low=1, high=10**6, default=max(hidden // max(heads, 1), 1))
-        attention = _grouped(hidden, width * heads, width * kv_heads)
+        attention = _grouped(hidden, width * heads, width * kv_heads, kv_heads if kv_heads != heads else 0)
     if not experts:
         feed_forward = check.integer(run, "feed_forward", low=1, high=10**7, default=4 * hidden)
-        return _assemble("block", hidden, heads, attention, feed_forward=feed_forward, gated=gated)
+        made = _assemble("block", hidden, heads, attention, feed_forward=feed_forward, gated=gated)
+        return replace(made, divided=(("attention heads", heads), ("feed_forward", feed_forward)))
+    if "shared_experts" in run and "shared_feed_forward" in run:
+        message = "says the same as shared_experts"
+        check.fail("shared_feed_forward", run["shared_feed_forward"], message, "Give one of them.")
     shared = check.integer(run, "shared_experts", low=0, high=1000, default=0)
     width = check.integer(run, "expert_feed_forward", low=1, high=10**7)
     top_k = check.integer(run, "top_k", low=1, high=max(experts, 1))
-    return _assemble(
+    made = _assemble(
         "mixture",
         hidden,
         heads,
         attention,
-        feed_forward=shared * width,
+        feed_forward=check.integer(run, "shared_feed_forward", low=0, high=10**7, default=shared * width),
         gated=gated,
         experts=experts,
         top_k=top_k,
         expert_width=width,
         capacity=check.number(run, "capacity", low=0.01, high=100.0, default=1.0),
     )
+    return replace(made, divided=(("attention heads", heads), ("expert_feed_forward", width)))
 
 
-def _grouped(hidden: float, query: float, key: float) -> Attention:
+def _grouped(hidden: float, query: float, key: float, kv_heads: int = 0) -> Attention:
     """Multi-head or grouped-query attention: widths of all query heads and of all key heads."""
+    joint = Gemm(inner=hidden, outer=query + 2 * key, split=Split.OUTER)
+    if kv_heads:
+        joint = replace(joint, grouped=2 * key, kv_heads=kv_heads)
     return Attention(
-        gemms=(
-            Gemm(inner=hidden, outer=query + 2 * key, split=Split.OUTER),
-            Gemm(inner=query, outer=hidden, split=Split.INNER),
-        ),
+        gemms=(joint, Gemm(inner=query, outer=hidden, split=Split.INNER)),
+        kv_heads=kv_heads,
+        kv_width=key if kv_heads else 0,
         score_width=query,
         value_width=query,
         split=hidden * (query + 2 * key) + query * hidden,
@@ -248,4 +260,6 @@ def _assemble(
         experts=experts,
         top_k=top_k,
         capacity=capacity,
+        kv_heads=attention.kv_heads,
+        kv_width=attention.kv_width,
     )

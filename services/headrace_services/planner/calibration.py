@@ -60,6 +60,15 @@ RANGES: Final[Mapping[str, Range]] = MappingProxyType(
         "optimizer": Range(0.6, 0.2, 1.0),
     }
 )
+OVERLAP_RANGES: Final[Mapping[str, Range]] = MappingProxyType(
+    {
+        "overlap_gradients": Range(0.8, 0.01, 1.0, hold=0.01),
+        "overlap_tensor": Range(0.3, 0.01, 1.0, hold=0.01),
+        "overlap_optimizer": Range(0.8, 0.01, 1.0, hold=0.01),
+    }
+)
+"""Of rows that overlap. What no row tells stays 0, which is no overlap."""
+FIRST_RATIO: Final = 0.03
 SCALE: Final = 0.05
 """Log-error from which the loss grows linearly."""
 SPREAD: Final = 0.1
@@ -81,11 +90,23 @@ def fit(rows: Rows, cluster: Cluster) -> Efficiencies:
     return replace(constants, shapes=_factors(rows, cluster.with_efficiencies(constants)))
 
 
+def overlaps_told(rows: Rows) -> dict[str, Range]:
+    """The ratios of which these rows tell: of patterns that they have, in jobs that overlap."""
+    overlap = rows.told("overlap") > 0
+    tells = {
+        "overlap_gradients": overlap & (rows["dp"] > 1),
+        "overlap_tensor": overlap & (rows["tp"] > 1),
+        "overlap_optimizer": overlap & (rows["dp"] > 1) & (rows.told("sharded") > 0),
+    }
+    return {name: one for name, one in OVERLAP_RANGES.items() if tells[name].any()}
+
+
 def _constants(rows: Rows, cluster: Cluster) -> Efficiencies:
-    names = list(RANGES)
-    first = np.log([RANGES[name].start for name in names])
-    low, high = (np.log([getattr(RANGES[name], end) for name in names]) for end in ("low", "high"))
-    hold = np.array([RANGES[name].hold for name in names])
+    ranges = {**RANGES, **overlaps_told(rows)}
+    names = list(ranges)
+    first = np.log([ranges[name].start for name in names])
+    low, high = (np.log([getattr(ranges[name], end) for name in names]) for end in ("low", "high"))
+    hold = np.array([ranges[name].hold for name in names])
     weight = weights(rows, cluster)
 
     def named(logs: NDArray[np.float64]) -> Efficiencies:
@@ -96,9 +117,13 @@ def _constants(rows: Rows, cluster: Cluster) -> Efficiencies:
         predicted = predicted_s(rows, cluster.with_efficiencies(named(logs)))
         return np.concatenate([np.log(predicted / rows.seconds) * weight, (logs - first) * hold])
 
+    # A ratio begins low: where all is hidden, a little more or less changes nothing, and the fit would stay there.
+    begin = np.array(
+        [np.log(FIRST_RATIO) if name in OVERLAP_RANGES else np.log(ranges[name].start) for name in names]
+    )
     answer = least_squares(
         residuals,
-        np.clip(first, low, high),
+        np.clip(begin, low, high),
         bounds=(low - 1e-9, high + 1e-9),
         loss="soft_l1",
         f_scale=SCALE,
@@ -187,11 +212,12 @@ def weights(rows: Rows, cluster: Cluster) -> NDArray[np.float64]:
 def rounded(constants: Efficiencies) -> Efficiencies:
     """Four digits: what a data file holds."""
     shapes = tuple(replace(one, factor=float(f"{one.factor:.4g}")) for one in constants.shapes)
-    numbers: dict[str, Any] = {name: float(f"{getattr(constants, name):.4g}") for name in RANGES}
+    names = (*RANGES, *OVERLAP_RANGES)
+    numbers: dict[str, Any] = {name: float(f"{getattr(constants, name):.4g}") for name in names}
     return replace(constants, shapes=shapes, **numbers)
 
 
 def description(constants: Efficiencies) -> dict[str, Any]:
     """Constants as `cluster.efficiencies_from` reads them."""
     shapes = [asdict(one) for one in constants.shapes]
-    return {**{name: getattr(constants, name) for name in RANGES}, "shapes": shapes}
+    return {**{name: getattr(constants, name) for name in (*RANGES, *OVERLAP_RANGES)}, "shapes": shapes}

@@ -12,7 +12,7 @@ from typing import Any, Final
 from headrace.errors import InvalidFieldError, Violation
 from headrace.userfile import MIB, UserFile
 from headrace_services.planner.blocks import model_from_description
-from headrace_services.planner.checking import nearest
+from headrace_services.planner.checking import Checker, nearest
 from headrace_services.planner.cluster import (
     Cluster,
     Device,
@@ -34,6 +34,7 @@ ALIASES: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 DESCRIPTION: Final = UserFile(largest_bytes=4 * MIB, remedy="Name a description in JSON.")
+LONGEST_SEQUENCE: Final = 10**8
 
 
 def models() -> tuple[str, ...]:
@@ -56,19 +57,30 @@ def profile_source(name: str) -> str:
     return str(_data("efficiencies.json")[name]["source"])
 
 
-def model(name: str) -> Model:
-    """A preset, or a JSON file: a description (`blocks`) or a Hugging Face config.json. Raises InvalidFieldError."""
+def model(name: str, sequence: int | None = None) -> Model:
+    """A preset, or a JSON file: a description (`blocks`) or a Hugging Face config.json. Raises InvalidFieldError.
+
+    A sequence length replaces that of a preset or a description, and must be given for a configuration."""
     presets = _data("models.json")
     if name.lower() in presets:
-        return model_from_description(name.lower(), presets[name.lower()])
+        return described_model(name.lower(), presets[name.lower()], sequence)
     if name.endswith(".json"):
-        description = _read("model", Path(name))
-        stem = Path(name).stem
-        if is_configuration(description):
-            return model_from_configuration(stem, description)
-        return model_from_description(stem, description)
+        return described_model(Path(name).stem, _read("model", Path(name)), sequence)
     raise _unknown(
         "model", name, "is not a model that is known", f"{nearest(name, presets)} Or name a .json file."
+    )
+
+
+def described_model(name: str, description: Mapping[str, Any], sequence: int | None) -> Model:
+    """The model of a description or a configuration, with sequences of this length. Raises InvalidFieldError."""
+    if sequence is not None:
+        check = Checker("")
+        check.integer({"sequence": sequence}, "sequence", low=1, high=LONGEST_SEQUENCE)
+        check.done()
+    if is_configuration(description):
+        return model_from_configuration(name, description, sequence)
+    return model_from_description(
+        name, description if sequence is None else {**description, "sequence": sequence}
     )
 
 

@@ -21,6 +21,11 @@ class Checker:
         """Whether nothing was found at fault since this checker was made."""
         return len(self._violations) == self._before
 
+    @property
+    def violations(self) -> list[Violation]:
+        """What was found, shared with every checker of the same tree."""
+        return self._violations
+
     def below(self, field: str) -> "Checker":
         """A checker of a part."""
         return Checker(self._at(field), self._violations)

@@ -54,9 +54,9 @@ def all_to_all_s(volume: float, ranks: Group, cluster: Cluster) -> float:
     return latency + within + between
 
 
-def exposed_s(communication_s: float, window_s: float, cluster: Cluster) -> float:
-    """What of a collective shows when it may hide behind `window_s` of computation."""
-    constants = cluster.device.efficiencies
-    hidden = window_s * constants.overlap
-    slowed = communication_s * constants.overlap_slowdown if constants.overlap else communication_s
-    return max(0.0, slowed - hidden)
+def hidden_s(window_s: float, share: float, cluster: Cluster) -> float:
+    """As much of a collective as `window_s` of computation hides.
+
+    `share` is the paper's α of the collective's pattern: the part of the window during which it runs. While it does, it
+    moves `overlap_slowdown` times as slowly as alone, since computation takes memory bandwidth and multiprocessors."""
+    return share * window_s / cluster.device.efficiencies.overlap_slowdown

@@ -6,13 +6,20 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.core import TyperGroup
 
 from headrace.cli.failure import USAGE, CommandError
+from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session
+
+if TYPE_CHECKING:
+    from headrace_services.planner.costing import Request
+    from headrace_services.planner.search import Method
+
+USABLE_MEMORY = 0.94
 
 MODEL = "A preset (gpt3-175b, llama3-70b, deepseek-141b, …), a Hugging Face config.json, or a description (.json)."
 CLUSTER = "DEVICE-COUNT (a100-80g-64, h100-128, ascend910-128, …), or a description (.json)."
@@ -32,6 +39,21 @@ AttentionOption = Annotated[str, typer.Option(help="flash, selective or material
 ModeOption = Annotated[
     str, typer.Option(help="Which axes to search: h2o (all), d-rec, dapple, pipedream, alpa, adapipe.")
 ]
+GradientsOption = Annotated[
+    str | None,
+    typer.Option(help="Precision of gradients: fp32 or bf16. Default: the target's own.", show_default=False),
+]
+OverlapOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What hides behind computation: all, none, or some of gradients,tensor,optimizer. Default: as measured.",
+        show_default=False,
+    ),
+]
+SequenceParallel = Annotated[
+    bool, typer.Option(help="Whether tensor ranks split the sequence between their products.")
+]
+UsableMemory = Annotated[float, typer.Option(help="Share of a device's memory that a plan may use.")]
 MethodOption = Annotated[str, typer.Option(help="Level 2: exact, or local as in the paper.")]
 
 
@@ -74,9 +96,13 @@ def make(
     chunks: Chunks = 1,
     zero: Zero = 1,
     attention: AttentionOption = "flash",
+    gradients: GradientsOption = None,
+    overlap: OverlapOption = None,
+    sequence_parallel: SequenceParallel = True,
+    usable_memory: UsableMemory = USABLE_MEMORY,
     method: MethodOption = "exact",
     target: Annotated[
-        str | None, typer.Option(help="Write it for deepspeed, megatron or torchtitan.", show_default=False)
+        str | None, typer.Option(help="Write it for deepspeed or megatron.", show_default=False)
     ] = None,
     out: Annotated[
         Path | None,
@@ -91,19 +117,37 @@ def make(
 
     headrace plan gpt3-175b a100-64 --batch 64 --target megatron --out plan
     """
-    if comparing:
-        compare(context, model, cluster, batch, sequence, schedule, chunks, zero, attention, as_json)
-        return
     from headrace_services.planner import asking, reporting
     from headrace_services.planner.explain import nothing_fits
     from headrace_services.planner.record import plan_record
 
+    if comparing and (mode, target, out) != ("h2o", None, None):
+        raise CommandError(
+            "--compare searches all modes and writes no files, so --mode, --target and --out do not go with it.",
+            remedy="Leave them out, or leave out --compare.",
+            code=USAGE,
+        )
     if target is not None and out is None:
         raise CommandError("--target needs --out.", remedy="Say where to write with --out DIR.", code=USAGE)
     output = Session.of(context).output
-    request = asking.request(model, cluster, batch, sequence, schedule, chunks, zero, attention)
+    options = asking.Options(
+        batch=batch,
+        sequence=sequence,
+        schedule=schedule,
+        chunks=chunks,
+        zero=zero,
+        attention=attention,
+        gradients=gradients,
+        overlap=overlap,
+        sequence_parallel=sequence_parallel,
+        usable_memory=usable_memory,
+        target=asking.target(target),
+    )
+    request = asking.request(model, cluster, options)
     chosen, way = asking.mode(mode), asking.method(method)
-    target = asking.target(target)
+    if comparing:
+        _compare(output, request, way, as_json)
+        return
     with reporting.progress(output, f"planning {request.model.name} on {request.cluster.name}") as watch:
         search = asking.search(request, way, watch)
         found = search.run(chosen).plan
@@ -129,6 +173,11 @@ def compare(
     chunks: Chunks = 1,
     zero: Zero = 1,
     attention: AttentionOption = "flash",
+    gradients: GradientsOption = None,
+    overlap: OverlapOption = None,
+    sequence_parallel: SequenceParallel = True,
+    usable_memory: UsableMemory = USABLE_MEMORY,
+    method: MethodOption = "exact",
     as_json: AsJson = False,
 ) -> None:
     """Compare the full search with the axes of D-Rec, DAPPLE, PipeDream, Alpa and AdaPipe (H²O, Table 1).
@@ -137,20 +186,23 @@ def compare(
 
     headrace plan compare deepseek-141b ascend910-128 --batch 2048
     """
-    from headrace_services.planner import asking, reporting
-    from headrace_services.planner.modes import MODES
-    from headrace_services.planner.record import outcome_record
-    from headrace_services.planner.search import Method
+    from headrace_services.planner import asking
 
     output = Session.of(context).output
-    request = asking.request(model, cluster, batch, sequence, schedule, chunks, zero, attention)
-    with reporting.progress(output, f"comparing modes for {request.model.name}") as watch:
-        search = asking.search(request, Method.EXACT, watch)
-        outcomes = [search.run(mode) for mode in MODES.values()]
-    if as_json:
-        output.json([outcome_record(outcome) for outcome in outcomes])
-    else:
-        reporting.show_comparison(output, search, outcomes)
+    options = asking.Options(
+        batch=batch,
+        sequence=sequence,
+        schedule=schedule,
+        chunks=chunks,
+        zero=zero,
+        attention=attention,
+        gradients=gradients,
+        overlap=overlap,
+        sequence_parallel=sequence_parallel,
+        usable_memory=usable_memory,
+    )
+    request = asking.request(model, cluster, options)
+    _compare(output, request, asking.method(method), as_json)
 
 
 @plan.command("explain")
@@ -165,6 +217,11 @@ def explain(
     chunks: Chunks = 1,
     zero: Zero = 1,
     attention: AttentionOption = "flash",
+    gradients: GradientsOption = None,
+    overlap: OverlapOption = None,
+    sequence_parallel: SequenceParallel = True,
+    usable_memory: UsableMemory = USABLE_MEMORY,
+    method: MethodOption = "exact",
     count: Annotated[int, typer.Option(min=1, max=50, help="How many losers to tell of.")] = 5,
     as_json: AsJson = False,
 ) -> None:
@@ -177,12 +234,25 @@ def explain(
     from headrace_services.planner import asking, reporting
     from headrace_services.planner.explain import explain as explained
     from headrace_services.planner.record import plan_record
-    from headrace_services.planner.search import Method
 
     output = Session.of(context).output
-    request = asking.request(model, cluster, batch, sequence, schedule, chunks, zero, attention)
+    options = asking.Options(
+        batch=batch,
+        sequence=sequence,
+        schedule=schedule,
+        chunks=chunks,
+        zero=zero,
+        attention=attention,
+        gradients=gradients,
+        overlap=overlap,
+        sequence_parallel=sequence_parallel,
+        usable_memory=usable_memory,
+    )
+    request = asking.request(model, cluster, options)
     with reporting.progress(output, f"planning {request.model.name} on {request.cluster.name}") as watch:
-        answer = explained(asking.search(request, Method.EXACT, watch), asking.mode(mode), count=count)
+        answer = explained(
+            asking.search(request, asking.method(method), watch), asking.mode(mode), count=count
+        )
     if as_json:
         losers = [asdict(loser) for loser in answer.losers]
         output.json({"plan": plan_record(answer.plan), "summary": answer.summary, "losers": losers})
@@ -236,3 +306,17 @@ def calibrate(
         output.json({**told, "cross_validated": asdict(validated)})
     else:
         reporting.show_calibration(output, values, len(constants.shapes), fitted, validated)
+
+
+def _compare(output: Output, request: "Request", method: "Method", as_json: bool) -> None:
+    from headrace_services.planner import asking, reporting
+    from headrace_services.planner.modes import MODES
+    from headrace_services.planner.record import outcome_record
+
+    with reporting.progress(output, f"comparing modes for {request.model.name}") as watch:
+        search = asking.search(request, method, watch)
+        outcomes = [search.run(mode) for mode in MODES.values()]
+    if as_json:
+        output.json([outcome_record(outcome) for outcome in outcomes])
+    else:
+        reporting.show_comparison(output, search, outcomes)

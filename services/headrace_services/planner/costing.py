@@ -4,12 +4,13 @@ A `Costing` belongs to one request and remembers what tuples share: times depend
 on (d, m, o, e) as well. That makes thousands of tuples cheap.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil
 
 from headrace_services.planner.assignment import solve
 from headrace_services.planner.cluster import Cluster
+from headrace_services.planner.collectives import hidden_s
 from headrace_services.planner.degrees import (
     Degrees,
     data_group,
@@ -18,8 +19,9 @@ from headrace_services.planner.degrees import (
     stages_part,
     tensor_group,
 )
-from headrace_services.planner.layer_cost import AttentionKernel, LayerTimes, Shape, layer_times
+from headrace_services.planner.layer_cost import BYTES, AttentionKernel, LayerTimes, Shape, layer_times
 from headrace_services.planner.memory import (
+    Gradients,
     ZeroStage,
     checkpoint_bytes,
     expert_shards,
@@ -47,6 +49,7 @@ class Request:
     chunks: int = 1
     """v: model chunks per stage, of the interleaved schedule alone."""
     zero: ZeroStage = ZeroStage.OPTIMIZER
+    gradients: Gradients = Gradients.FP32
     sequence_parallel: bool = True
     attention: AttentionKernel = AttentionKernel.FLASH
     usable_memory: float = USABLE_MEMORY
@@ -57,13 +60,25 @@ class Request:
         return int(self.cluster.device.memory_bytes * self.usable_memory)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a layer takes once, however many micro-batches there are: bytes on a device, seconds of an iteration."""
+
+    static_bytes: int
+    step_s: float
+    reduce_s: float
+    """Of gradients, over the ranks that hold the same parameters."""
+    gather_s: float
+    """Of updated parameters, where ranks share the optimizer."""
+
+
 @dataclass(slots=True)
 class Costing:
     """Prices the tuples of one request."""
 
     request: Request
     _times: dict[tuple[int, int, int], list[LayerTimes]] = field(init=False, default_factory=dict)
-    _held: dict[tuple[int, int, int, int], list[tuple[int, float]]] = field(init=False, default_factory=dict)
+    _held: dict[tuple[int, int, int, int, bool], list[Held]] = field(init=False, default_factory=dict)
     _kinds: list[tuple[Layer, int]] = field(init=False)
     _kind_of: list[int] = field(init=False)
 
@@ -93,13 +108,11 @@ class Costing:
             self._times[key] = [layer_times(layer, shape, self.request.cluster) for layer, _ in self._kinds]
         return self._times[key]
 
-    def held(self, degrees: Degrees) -> list[tuple[int, float]]:
-        """Of each kind of layer, its static bytes and its tail in seconds."""
-        key = (degrees.d, degrees.m, degrees.o, degrees.e)
+    def held(self, degrees: Degrees) -> list[Held]:
+        """What each kind of layer takes once."""
+        key = (degrees.d, degrees.m, degrees.o, degrees.e, degrees.s == 1)
         if key not in self._held:
-            self._held[key] = [
-                (self._static(layer, degrees), self._tail_s(layer, degrees)) for layer, _ in self._kinds
-            ]
+            self._held[key] = [self._once(layer, degrees) for layer, _ in self._kinds]
         return self._held[key]
 
     def bound_s(self, degrees: Degrees) -> float | None:
@@ -107,21 +120,22 @@ class Costing:
 
         What cannot fit even with every layer recomputed and any balance is infeasible for certain."""
         times, held = self.times(degrees), self.held(degrees)
-        static = sum(count * bytes_ for (_, count), (bytes_, _) in zip(self._kinds, held, strict=True))
-        largest = max(bytes_ for bytes_, _ in held)
+        static = sum(count * one.static_bytes for (_, count), one in zip(self._kinds, held, strict=True))
+        largest = max(one.static_bytes for one in held)
         capacity = self.request.capacity_bytes
         if static > degrees.s * capacity or largest > capacity:
             return None
-        gather = [3 * self._gather_s(layer, degrees) for layer, _ in self._kinds]
+        sharded = [self._sharded_s(layer, degrees) for layer, _ in self._kinds]
+        gather = [2 * before + after for before, after in sharded]
         work = [one.forward_s + one.backward_s + more for one, more in zip(times, gather, strict=True)]
         total = sum(count * t for (_, count), t in zip(self._kinds, work, strict=True)) + self._received_s(
             degrees
         )
         weight = sum(count * one.weight_s for (_, count), one in zip(self._kinds, times, strict=True))
-        tails = sum(count * tail for (_, count), (_, tail) in zip(self._kinds, held, strict=True))
+        tails = self._tails_s(held, times)
         alpha, omega = self._fill(degrees)
         rest = degrees.mu - alpha
-        steady = max((rest * total + tails) / degrees.s, rest * max(work) + min(tail for _, tail in held))
+        steady = max((rest * total + tails) / degrees.s, rest * max(work) + min(one.step_s for one in held))
         return alpha * total - omega * weight + steady + self.request.cluster.device.efficiencies.iteration_s
 
     def problem(
@@ -166,22 +180,25 @@ class Costing:
         """Every layer as a link."""
         shape = self.shape(degrees)
         kinds = []
-        for (layer, _), times, (static, tail) in zip(
-            self._kinds, self.times(degrees), self.held(degrees), strict=True
-        ):
+        for (layer, _), times, held in zip(self._kinds, self.times(degrees), self.held(degrees), strict=True):
             saved = ceil(saved_bytes(layer, shape))
             kept = min(ceil(checkpoint_bytes(layer, shape)), saved) if layer.recomputable else saved
-            gather = self._gather_s(layer, degrees)
+            before, after = self._sharded_s(layer, degrees)
+            behind_backward, behind_forward = self._behind_s(times)
             kinds.append(
                 Link(
-                    forward_s=times.forward_s + gather,
-                    backward_s=times.backward_s + 2 * gather,
+                    forward_s=times.forward_s + before,
+                    backward_s=times.backward_s + before + after,
                     recompute_s=times.recompute_s,
                     weight_s=times.weight_s,
-                    static_bytes=static,
+                    static_bytes=held.static_bytes,
                     saved_bytes=saved,
                     kept_bytes=kept,
-                    tail_s=tail,
+                    tail_s=held.step_s,
+                    reduce_s=held.reduce_s,
+                    reduce_behind_s=behind_backward,
+                    gather_s=held.gather_s,
+                    gather_behind_s=behind_forward,
                     recomputable=layer.recomputable,
                 )
             )
@@ -199,26 +216,64 @@ class Costing:
     def _fill(self, degrees: Degrees) -> tuple[float, float]:
         return fill_share(self.request.schedule, degrees.s, degrees.mu, self.chunks(degrees))
 
-    def _static(self, layer: Layer, degrees: Degrees) -> int:
-        return ceil(static_bytes(layer, degrees, self.request.zero))
-
-    def _tail_s(self, layer: Layer, degrees: Degrees) -> float:
-        cluster = self.request.cluster
+    def _once(self, layer: Layer, degrees: Degrees) -> Held:
+        request, cluster = self.request, self.request.cluster
+        layer = self._own(layer, degrees)
         dense, expert = local_parameters(layer, degrees)
-        reduce = gradient_s(dense, data_group(degrees, cluster), cluster)
-        if expert:
-            reduce += gradient_s(expert, replica_group(degrees, cluster), cluster)
         step = optimizer_s(dense / degrees.o + expert / expert_shards(degrees), cluster)
-        return step if self.request.zero is ZeroStage.PARAMETERS else reduce + step
+        reduce = gather = 0.0
+        if request.zero is not ZeroStage.PARAMETERS:
+            parts = (
+                (dense, data_group(degrees, cluster), degrees.o),
+                (expert, replica_group(degrees, cluster), expert_shards(degrees)),
+            )
+            for parameters, ranks, shards in parts:
+                whole = gradient_s(parameters, ranks, cluster, bytes_each=request.gradients.bytes)
+                reduce += whole if shards == 1 else whole / 2
+                gather += 0.0 if shards == 1 else gradient_s(parameters, ranks, cluster) / 2
+        return Held(
+            static_bytes=ceil(static_bytes(layer, degrees, request.zero, request.gradients)),
+            step_s=step,
+            reduce_s=reduce,
+            gather_s=gather,
+        )
 
-    def _gather_s(self, layer: Layer, degrees: Degrees) -> float:
-        """ZeRO-3 alone: per micro-batch a gather before each pass and a scatter of gradients, 3Ψ in all."""
-        if self.request.zero is not ZeroStage.PARAMETERS:
-            return 0.0
+    def _own(self, layer: Layer, degrees: Degrees) -> Layer:
+        """A layer with the parameters that are its own: a single stage holds a tied matrix once, as its embedding's."""
+        tied = self.request.model.tied and layer.kind is LayerKind.HEAD and degrees.s == 1
+        return replace(layer, parameters_split=0) if tied else layer
+
+    def _behind_s(self, times: LayerTimes) -> tuple[float, float]:
+        """As much of gradient collectives as its backward pass hides, and of parameter collectives as its forward."""
         cluster = self.request.cluster
-        dense, expert = local_parameters(layer, degrees)
-        half = gradient_s(dense, data_group(degrees, cluster), cluster)
-        return (half + gradient_s(expert, replica_group(degrees, cluster), cluster)) / 2
+        constants = cluster.device.efficiencies
+        return (
+            hidden_s(times.backward_s, constants.overlap_gradients, cluster),
+            hidden_s(times.forward_s, constants.overlap_optimizer, cluster),
+        )
+
+    def _tails_s(self, held: list[Held], times: list[LayerTimes]) -> float:
+        """All stages' tails together are at least this: what hides behind a stage hides behind the whole chain."""
+        steps = reduce = gather = 0.0
+        for (_, count), one, passes in zip(self._kinds, held, times, strict=True):
+            behind_backward, behind_forward = self._behind_s(passes)
+            steps += count * one.step_s
+            reduce += count * (one.reduce_s - behind_backward)
+            gather += count * (one.gather_s - behind_forward)
+        return steps + max(reduce, 0.0) + max(gather, 0.0)
+
+    def _sharded_s(self, layer: Layer, degrees: Degrees) -> tuple[float, float]:
+        """ZeRO-3 alone, per micro-batch: a gather of parameters before each pass, and a scatter of gradients after."""
+        request, cluster = self.request, self.request.cluster
+        if request.zero is not ZeroStage.PARAMETERS:
+            return 0.0, 0.0
+        dense, expert = local_parameters(self._own(layer, degrees), degrees)
+        parts = ((dense, data_group(degrees, cluster)), (expert, replica_group(degrees, cluster)))
+        gather, scatter = (
+            sum(gradient_s(parameters, ranks, cluster, bytes_each=size) for parameters, ranks in parts) / 2
+            for size in (BYTES, request.gradients.bytes)
+        )
+        return gather, scatter
 
     def _receives_s(self, degrees: Degrees) -> tuple[float, ...]:
         """Per stage, receiving one micro-batch's activations from the stage before, for all chunks.

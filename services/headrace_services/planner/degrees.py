@@ -1,7 +1,9 @@
 """Level 1: the degrees of parallelism, and all the tuples of them that a cluster and a batch allow.
 
-N = d·m·s devices; o divides d; µ divides B/d; the tensor group stays in a node; no more stages than layers. e, the
-ranks that share the routed experts, divides both d and the number of experts; a dense model has e = 1.
+N = d·m·s devices; o divides d; µ divides B/d; no more stages than layers. m divides a node, so that tensor groups stay
+in one, and what Megatron-LM and DeepSpeed split over it: attention heads, feed-forward widths, the sequence. Heads of
+keys and values are divided too, or copied where there are fewer of them. e, the ranks that share the routed experts,
+divides both d and the number of experts; a dense model has e = 1.
 """
 
 from collections.abc import Iterator
@@ -37,17 +39,33 @@ class Degrees:
 def tuples(model: Model, cluster: Cluster, batch: int) -> Iterator[Degrees]:
     """Every tuple, in lexicographic order of (d, m, s, µ, o, e)."""
     n = cluster.devices
+    possible = {m for m in divisors(cluster.node) if tensor_fault(model, cluster, m) is None}
     for d in divisors(n):
         if batch % d:
             continue
         for m in divisors(n // d):
             s = n // d // m
-            if m > cluster.node or s > len(model.layers):
+            if m not in possible or s > len(model.layers):
                 continue
             for mu in divisors(batch // d):
                 for o in divisors(d):
                     for e in expert_degrees(model, d):
                         yield Degrees(d=d, m=m, o=o, s=s, mu=mu, e=e)
+
+
+def tensor_fault(model: Model, cluster: Cluster, m: int) -> str | None:
+    """Why m ranks cannot split a layer of this model on this cluster; None where they can."""
+    if cluster.node % m:
+        return f"does not divide the {cluster.node} devices of a node"
+    if model.sequence % m:
+        return f"does not divide the sequence of {model.sequence} tokens"
+    for layer in dict.fromkeys(model.layers):
+        for name, number in layer.divided:
+            if number % m:
+                return f"does not divide {name} {number}"
+        if layer.kv_heads and layer.kv_heads % m and m % layer.kv_heads:
+            return f"neither divides kv_heads {layer.kv_heads:g} nor is a multiple of it"
+    return None
 
 
 def expert_degrees(model: Model, d: int) -> tuple[int, ...]:

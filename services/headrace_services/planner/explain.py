@@ -7,7 +7,7 @@ from headrace.errors import InvalidFieldError, Violation
 from headrace_services.planner.assignment import least_memory
 from headrace_services.planner.cluster import Cluster
 from headrace_services.planner.costing import Costing, Request
-from headrace_services.planner.degrees import Degrees, divisors, tuples
+from headrace_services.planner.degrees import Degrees, divisors, tensor_fault, tuples
 from headrace_services.planner.memory import ZeroStage
 from headrace_services.planner.modes import FULL, Mode
 from headrace_services.planner.plan import Breakdown, Plan
@@ -165,10 +165,14 @@ def _fits(request: Request, mode: Mode) -> bool:
 
 
 def _unsplittable(request: Request) -> tuple[str, str]:
-    n, node, most = request.cluster.devices, request.cluster.node, len(request.model.layers)
-    needed = min(d for d in divisors(n) if any(n // d // m <= most for m in divisors(n // d) if m <= node))
+    n, most = request.cluster.devices, len(request.model.layers)
+    ranks = [m for m in divisors(n) if tensor_fault(request.model, request.cluster, m) is None]
+    needed = min(d for d in divisors(n) if any(n // d // m <= most for m in ranks if n // d % m == 0))
     fitting = -(-request.batch // needed) * needed
-    message = f"cannot be split: {n} devices, at most {node} tensor ranks and {most} stages need a multiple of {needed}"
+    message = (
+        f"cannot be split: {n} devices, at most {max(ranks)} tensor ranks and {most} stages need a multiple of "
+        f"{needed}"
+    )
     return message, f"Use a batch of {fitting}."
 
 

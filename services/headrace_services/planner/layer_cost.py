@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace_services.planner.cluster import Cluster
-from headrace_services.planner.collectives import Group, all_reduce_s, all_to_all_s
+from headrace_services.planner.collectives import Group, all_reduce_s, all_to_all_s, hidden_s
 from headrace_services.planner.model import Gemm, Layer, LayerKind, Split
 
 BYTES = 2
@@ -64,7 +64,7 @@ class LayerTimes:
     weight_s: float
     """The part of the backward pass that computes weight gradients, which zero-bubble schedules move."""
     communication_s: float
-    """The part of forward and backward that is tensor- and expert-parallel communication."""
+    """The part of forward and backward that is tensor- and expert-parallel communication, as far as it shows."""
 
     def scaled(self, factor: float) -> "LayerTimes":
         """All of it so many times as long."""
@@ -120,17 +120,19 @@ def _block_times(layer: Layer, shape: Shape, cluster: Cluster) -> LayerTimes:
     compute = products + scores + _elementwise_s(layer, shape, cluster)
     reduce = tensor_reduce_s(layer, shape, cluster)
     exchange = expert_exchange_s(layer, shape, cluster)
-    communication = 2 * reduce + 2 * exchange
+    behind = hidden_s(products, constants.overlap_tensor, cluster)
+    forward_exposed = _positive(2 * reduce - behind) + 2 * exchange
+    backward_exposed = _positive(2 * reduce - 2 * behind) + 2 * exchange
     least = _launch_s(layer, shape, cluster)
-    forward = _at_least(compute + communication, least)
+    forward = _at_least(compute + forward_exposed, least)
     again = scores if shape.attention is AttentionKernel.SELECTIVE else 0.0
-    backward = _at_least(2 * compute + again + communication, constants.launch_backward * least)
+    backward = _at_least(2 * compute + again + backward_exposed, constants.launch_backward * least)
     return LayerTimes(
         forward_s=forward,
         backward_s=backward,
         recompute_s=forward,
         weight_s=products,
-        communication_s=2 * communication,
+        communication_s=forward_exposed + backward_exposed,
     )
 
 
@@ -153,6 +155,8 @@ def gemm_s(gemm: Gemm, shape: Shape, cluster: Cluster) -> float:
     constants = cluster.device.efficiencies
     inner = gemm.inner / shape.t if gemm.split is Split.INNER else gemm.inner
     outer = gemm.outer / shape.t if gemm.split is Split.OUTER else gemm.outer
+    if gemm.grouped:
+        outer = outer + gemm.grouped * _positive(1 / gemm.kv_heads - 1 / shape.t)
     rows = shape.tokens * gemm.rows
     rows_each = rows * shape.expert.ranks / gemm.experts if gemm.experts > 1 else rows
     # Multiplied out: what falls short of the peak is (1 + n₀/n)(1 + w₀/inner)(1 + w₀/outer).
@@ -212,6 +216,10 @@ def _launch_s(layer: Layer, shape: Shape, cluster: Cluster) -> float:
 def _unfused(layer: Layer, shape: Shape) -> float:
     """1 where Megatron-LM's fused softmax does not apply: it wants b·heads/t to be a multiple of 4."""
     return ((shape.micro_batch * layer.heads / shape.t) % 4 != 0) * 1.0
+
+
+def _positive(seconds: float) -> float:
+    return seconds * (seconds > 0)
 
 
 def _at_least(seconds: float, least: float) -> float:

@@ -7,9 +7,10 @@ stage also holds the embedding and a last one the head.
 
 import csv
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from headrace.errors import InvalidFieldError, Violation
 from headrace.userfile import MIB, UserFile
 from headrace_services.planner.blocks import dense_block, head
 from headrace_services.planner.cluster import Cluster
-from headrace_services.planner.collectives import Group
+from headrace_services.planner.collectives import Group, hidden_s
 from headrace_services.planner.layer_cost import AttentionKernel, Shape, formula_times, measured_factor
 from headrace_services.planner.model import Layer
 from headrace_services.planner.stage_cost import gradient_s, optimizer_s, transfer_s
@@ -38,6 +39,13 @@ COLUMNS: Final = (
     "iteration_ms",
 )
 ROWS: Final = UserFile(largest_bytes=16 * MIB, remedy="Name a CSV file of measured iterations.")
+OPTIONAL: Final[Mapping[str, tuple[float, ...]]] = MappingProxyType(
+    {"overlap": (0.0, 1.0), "sharded": (0.0, 1.0), "gradient_bytes": (2.0, 4.0)}
+)
+"""Columns that may be left out, with the values that they may have, the one that stands for a missing column first.
+
+`overlap`: the job hides communication behind computation. `sharded`: data ranks share the optimizer, so gradients are
+scattered and parameters (2 bytes) gathered."""
 Column = NDArray[np.float64]
 
 
@@ -60,14 +68,11 @@ class Rows:
 
     def where(self, mask: NDArray[Any]) -> "Rows":
         """Some of the rows."""
-        return Rows(
-            columns={name: column[mask] for name, column in self.columns.items()},
-            vocabulary=self.vocabulary,
-            full_recompute=self.full_recompute,
-            attention=self.attention,
-            sequence_parallel=self.sequence_parallel,
-            chunks=self.chunks,
-        )
+        return replace(self, columns={name: column[mask] for name, column in self.columns.items()})
+
+    def told(self, name: str) -> Column:
+        """A column of `OPTIONAL`, or what stands for it."""
+        return self.columns.get(name, np.full(len(self), OPTIONAL[name][0]))
 
     @property
     def seconds(self) -> Column:
@@ -86,16 +91,21 @@ def read_rows(paths: Sequence[Path]) -> Rows:
         for number, line in enumerate(lines, start=2):
             try:
                 row = [float(line[name]) for name in COLUMNS]
+                further = {name: float(line.get(name) or known[0]) for name, known in OPTIONAL.items()}
             except (KeyError, TypeError, ValueError):
                 columns = ", ".join(COLUMNS)
                 raise _fault(f"{path}:{number}", "lacks a number", f"Every row has {columns}.") from None
             if not all(0 < value < math.inf for value in row):
                 raise _fault(f"{path}:{number}", "has a number that is not positive", "Correct the row.")
-            found.append(row)
+            for name, value in further.items():
+                if value not in OPTIONAL[name]:
+                    known = " or ".join(f"{one:g}" for one in OPTIONAL[name])
+                    raise _fault(f"{path}:{number}", f"says {name} {value:g}", f"Write {known}.")
+            found.append([*row, *further.values()])
     if not found:
         raise _fault("", "holds no rows", f"Write a header and rows of {', '.join(COLUMNS)}.")
     table = np.array(found)
-    return Rows(columns={name: table[:, i] for i, name in enumerate(COLUMNS)})
+    return Rows(columns={name: table[:, i] for i, name in enumerate((*COLUMNS, *OPTIONAL))})
 
 
 def row_shapes(rows: Rows, cluster: Cluster) -> tuple[Shape, Layer, Layer]:
@@ -124,8 +134,10 @@ def predicted_s(rows: Rows, cluster: Cluster, factors: tuple[Any, Any] | None = 
     shape, block, last = row_shapes(rows, cluster)
     if factors is None:
         factors = measured_factor(block, shape, cluster), measured_factor(last, shape, cluster)
+    tensor = cluster.device.efficiencies.overlap_tensor * rows.told("overlap")
+    overlapping = cluster.with_efficiencies(replace(cluster.device.efficiencies, overlap_tensor=_any(tensor)))
     per_block, per_head = (
-        formula_times(layer, shape, cluster).scaled(factor)
+        formula_times(layer, shape, overlapping).scaled(factor)
         for layer, factor in zip((block, last), factors, strict=True)
     )
     again = per_block.recompute_s if rows.full_recompute else 0.0
@@ -147,18 +159,29 @@ def predicted_s(rows: Rows, cluster: Cluster, factors: tuple[Any, Any] | None = 
     slowest = np.maximum(np.maximum(first, final), np.where(s > 2, inner, 0.0))
     alpha = np.where(s > 1, 1.0 / rows.chunks, 1.0)
     pipeline = alpha * filling + (micro_batches - alpha) * slowest
-    return np.asarray(pipeline + _tail_s(rows, cluster) + cluster.device.efficiencies.iteration_s)
+    blocks = rows["layers"] / s
+    tail = _tail_s(rows, cluster, blocks * per_block.forward_s, blocks * per_block.backward_s)
+    return np.asarray(pipeline + tail + cluster.device.efficiencies.iteration_s)
 
 
-def _tail_s(rows: Rows, cluster: Cluster) -> Any:
-    """Gradients and the optimizer's step of the stage with the embedding."""
+def _tail_s(rows: Rows, cluster: Cluster, forward_s: Any, backward_s: Any) -> Any:
+    """Of the stage with the embedding: the optimizer's step, and what of gradients and parameters no pass hides."""
+    constants = cluster.device.efficiencies
     t, d, s, node = rows["tp"], rows["dp"], rows["pp"], float(cluster.device.devices_per_node)
     block = dense_block(_any(rows["hidden"]), _any(rows["heads"]))
     blocks: Any = (block.parameters_split / t + block.parameters_replicated) * rows["layers"] / s
     parameters: Any = blocks + rows.vocabulary * rows["hidden"] / t
     per_node = np.clip(node / t, 1.0, d)
     ranks = Group(per_node=_any(per_node), nodes=_any(d / per_node))
-    return gradient_s(parameters, ranks, cluster) + optimizer_s(parameters, cluster)
+    reduce = gradient_s(parameters, ranks, cluster, bytes_each=_any(rows.told("gradient_bytes")))
+    sharded: Any = rows.told("sharded")
+    reduce = reduce * (1 - sharded / 2)
+    gather = gradient_s(parameters, ranks, cluster) / 2 * sharded
+    step = optimizer_s(parameters, cluster) / np.where(sharded, d, 1.0)
+    overlap = rows.told("overlap")
+    behind_backward = hidden_s(backward_s, constants.overlap_gradients, cluster) * overlap
+    behind_forward = hidden_s(forward_s, constants.overlap_optimizer, cluster) * overlap
+    return step + np.maximum(reduce - behind_backward, 0.0) + np.maximum(gather - behind_forward, 0.0)
 
 
 def _any(column: Any) -> Any:

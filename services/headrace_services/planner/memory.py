@@ -1,17 +1,19 @@
 """Bytes of one layer on one device: what stands there all the time, and what each micro-batch in flight saves.
 
-Parameters, gradients and Adam's moments take 16 bytes a parameter in mixed precision; ZeRO (Rajbhandari et al. 2020,
-section 5) divides shares of that over o ranks. Activations follow Korthikanti et al. 2022, table 2.
+In mixed precision a parameter takes 2 bytes, its gradient 4 (or 2), and Adam 12: a copy in 32 bits and two moments.
+ZeRO (Rajbhandari et al. 2020, section 5) divides shares of that over o ranks. Activations follow Korthikanti et al.
+2022, table 2.
 """
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from math import gcd
 
 from headrace_services.planner.degrees import Degrees
 from headrace_services.planner.layer_cost import BYTES, AttentionKernel, Shape
-from headrace_services.planner.model import Layer
+from headrace_services.planner.model import Layer, padded_vocabulary
 
-PARAMETER_BYTES = 16
+OPTIMIZER_BYTES = 12
+"""Adam per parameter: a 32-bit copy, momentum and variance."""
 SCORE_BYTES = 5
 """Per score: 2 for the softmax, 2 for its dropout, 1 for the mask."""
 
@@ -24,15 +26,34 @@ class ZeroStage(IntEnum):
     PARAMETERS = 3
 
 
-def bytes_per_parameter(zero: ZeroStage, shards: int) -> float:
-    """16 unsharded; 4 + 12/o, 2 + 14/o and 16/o at stages 1, 2 and 3."""
-    kept = {ZeroStage.OPTIMIZER: 4, ZeroStage.GRADIENTS: 2, ZeroStage.PARAMETERS: 0}[zero]
-    return kept + (PARAMETER_BYTES - kept) / shards
+class Gradients(StrEnum):
+    """The precision in which gradients are kept and summed over micro-batches and data ranks."""
+
+    FP32 = "fp32"
+    """Megatron-LM's with bf16, unless told `--grad-reduce-in-bf16` (its distributed optimizer's guide: 18 bytes)."""
+    BF16 = "bf16"
+    """DeepSpeed's with bf16, unless told `grad_accum_dtype`."""
+
+    @property
+    def bytes(self) -> int:
+        """Of one gradient."""
+        return 4 if self is Gradients.FP32 else 2
+
+
+def bytes_per_parameter(zero: ZeroStage, shards: int, gradients: Gradients) -> float:
+    """With 32-bit gradients 18 unsharded, and 6 + 12/o, 2 + 16/o and 18/o at stages 1, 2 and 3; with 16-bit 2 less."""
+    whole = BYTES + gradients.bytes + OPTIMIZER_BYTES
+    kept = {ZeroStage.OPTIMIZER: BYTES + gradients.bytes, ZeroStage.GRADIENTS: BYTES, ZeroStage.PARAMETERS: 0}
+    return kept[zero] + (whole - kept[zero]) / shards
 
 
 def local_parameters(layer: Layer, degrees: Degrees) -> tuple[float, float]:
     """Parameters of one device before optimizer sharding: those of every data rank, and those of its experts."""
-    dense = layer.parameters_split / degrees.m + layer.parameters_replicated
+    split = layer.parameters_split
+    if layer.vocabulary:
+        split *= padded_vocabulary(layer.vocabulary, degrees.m) / layer.vocabulary
+    copied = 2 * layer.hidden * layer.kv_width * layer.copies(degrees.m)
+    dense = split / degrees.m + layer.parameters_replicated + copied
     return dense, layer.parameters_expert / (degrees.m * degrees.e)
 
 
@@ -41,11 +62,11 @@ def expert_shards(degrees: Degrees) -> int:
     return gcd(degrees.o, degrees.d // degrees.e)
 
 
-def static_bytes(layer: Layer, degrees: Degrees, zero: ZeroStage) -> float:
+def static_bytes(layer: Layer, degrees: Degrees, zero: ZeroStage, gradients: Gradients) -> float:
     """Parameters, gradients and optimizer state of a layer on one device."""
     dense, expert = local_parameters(layer, degrees)
-    shared = dense * bytes_per_parameter(zero, degrees.o)
-    return shared + expert * bytes_per_parameter(zero, expert_shards(degrees))
+    shared = dense * bytes_per_parameter(zero, degrees.o, gradients)
+    return shared + expert * bytes_per_parameter(zero, expert_shards(degrees), gradients)
 
 
 def saved_bytes(layer: Layer, shape: Shape) -> float:
@@ -54,7 +75,7 @@ def saved_bytes(layer: Layer, shape: Shape) -> float:
     For a GPT block Sbh(10 + 24/t + 5kS/(ht)); with sequence parallelism Sbh(34 + 5kS/h)/t; without the last term where
     scores are not saved (selective recomputation, flash attention)."""
     replicated = layer.saved_replicated / shape.t if shape.sequence_parallel else layer.saved_replicated
-    per_token = replicated + layer.saved_split / shape.t
+    per_token = replicated + layer.saved_split / shape.t + 2 * BYTES * layer.kv_width * layer.copies(shape.t)
     if shape.attention is AttentionKernel.MATERIALISED:
         per_token += SCORE_BYTES * layer.heads * shape.sequence / shape.t
     return shape.tokens * per_token

@@ -38,6 +38,10 @@ class Gemm:
     """Rows per token: 1, or the number of experts a token visits."""
     experts: float = 1
     """Matrices that share the rows: 1, or the number of routed experts."""
+    grouped: float = 0
+    """Of `outer`, keys and values of fewer heads than queries have; 0 where there are as many."""
+    kv_heads: float = 1
+    """How many tensor ranks can divide `grouped`; more of them hold copies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,16 @@ class Layer:
     top_k: float = 0
     capacity: float = 1.0
     vocabulary: float = 0
+    kv_heads: float = 0
+    """Heads of keys and values where they are fewer than those of queries, else 0."""
+    kv_width: float = 0
+    """kv_heads × width of a head."""
+    divided: tuple[tuple[str, int], ...] = ()
+    """What tensor ranks must divide evenly, by name."""
+
+    def copies(self, t: float) -> float:
+        """The share of keys and values that each of t tensor ranks holds beyond 1/t: copies, where t > kv_heads."""
+        return max(1 / self.kv_heads - 1 / t, 0.0) if self.kv_heads else 0.0
 
     @property
     def parameters(self) -> float:
@@ -83,6 +97,16 @@ class Layer:
         return products + 2 * sequence * (self.score_width + self.value_width)
 
 
+VOCABULARY_UNIT = 128
+"""Each tensor rank holds a multiple of this many words (Megatron-LM's `--make-vocab-size-divisible-by`)."""
+
+
+def padded_vocabulary(vocabulary: float, t: int) -> float:
+    """The vocabulary with the words that t tensor ranks add to divide it."""
+    unit = VOCABULARY_UNIT * t
+    return -(-vocabulary // unit) * unit
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A chain of layers, first to last, with the length of its sequences in tokens."""
@@ -93,11 +117,16 @@ class Model:
     source: str = ""
     description: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What it was made from (`blocks`), for emitters."""
+    tied: bool = False
+    """Whether the head's matrix is the embedding's. First and last stage both hold it; a single stage holds it once."""
+    notes: tuple[str, ...] = ()
+    """What is not known of it, in words."""
 
     @property
     def parameters(self) -> float:
-        """All parameters."""
-        return sum(layer.parameters for layer in self.layers)
+        """All parameters; a tied matrix counts once."""
+        twice = sum(layer.parameters_split for layer in self.layers if layer.kind is LayerKind.HEAD)
+        return sum(layer.parameters for layer in self.layers) - (twice if self.tied else 0)
 
     @property
     def experts(self) -> int:

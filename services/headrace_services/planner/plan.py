@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from headrace_services.planner.cluster import OVERLAPS
 from headrace_services.planner.costing import Costing, Request
 from headrace_services.planner.degrees import Degrees
+from headrace_services.planner.memory import bytes_per_parameter
+from headrace_services.planner.model import VOCABULARY_UNIT, padded_vocabulary
 from headrace_services.planner.problem import Problem, Solution
 from headrace_services.planner.simulator import (
     Simulation,
@@ -110,6 +113,27 @@ class Plan:
         """All layers that are recomputed."""
         return tuple(sorted(layer for stage in self.stages for layer in stage.recomputed))
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the plan takes for granted, in words: the memory of a parameter, added words, what is not known."""
+        request, found = self.request, []
+        each = bytes_per_parameter(request.zero, 1, request.gradients)
+        found.append(
+            f"gradients are kept in {request.gradients.value}: {each:.0f} bytes a parameter before sharding"
+        )
+        words = next((layer.vocabulary for layer in request.model.layers if layer.vocabulary), 0)
+        padded = padded_vocabulary(words, self.degrees.m)
+        if padded != words:
+            found.append(
+                f"the vocabulary of {words:g} is padded to {padded:g}, a multiple of {VOCABULARY_UNIT} for each of "
+                f"{self.degrees.m} tensor ranks"
+            )
+        overlapped = [name for name in OVERLAPS if getattr(request.cluster.device.efficiencies, name)]
+        if overlapped:
+            hidden = ", ".join(name.removeprefix("overlap_") for name in overlapped)
+            found.append(f"the job hides communication behind computation: {hidden}")
+        return (*found, *request.model.notes)
+
     def run(self) -> Simulation:
         """The simulation behind the plan."""
         return run_stages(self.request, self.degrees, self.stages)
@@ -195,7 +219,7 @@ def _stages(
                     + recompute
                     + problem.receive_backward_s[j],
                     weight_s=sum(links[i].weight_s for i in span),
-                    tail_s=problem.tail_s + sum(links[i].tail_s for i in span),
+                    tail_s=problem.stage_tail_s(links[a:b]),
                 ),
                 recompute_s=recompute,
                 receive_forward_s=problem.receive_forward_s[j],

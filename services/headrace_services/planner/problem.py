@@ -1,5 +1,6 @@
 """The level 2 problem as values: a chain of links, stages with memory, and what an answer looks like."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -25,6 +26,15 @@ class Link:
     kept_bytes: int
     """Per micro-batch in flight, when recomputed."""
     tail_s: float = 0.0
+    """After the last backward pass, once an iteration: what nothing hides."""
+    reduce_s: float = 0.0
+    """Its gradients' collective, once an iteration."""
+    reduce_behind_s: float = 0.0
+    """As much of the stage's gradient collectives as this layer's last backward pass can hide."""
+    gather_s: float = 0.0
+    """The collective that brings its updated parameters back, once an iteration."""
+    gather_behind_s: float = 0.0
+    """As much of the stage's parameter collectives as this layer's first forward pass can hide."""
     weight_s: float = 0.0
     recomputable: bool = True
 
@@ -46,6 +56,12 @@ class Problem:
     recompute: Recompute = Recompute.FREE
     boundaries: tuple[int, ...] | None = None
     """Where stages begin and end (s + 1 numbers), where that is not to be chosen."""
+
+    def stage_tail_s(self, links: Sequence[Link]) -> float:
+        """What a stage of these links does after its last backward pass, as far as it shows."""
+        reduce = sum(link.reduce_s for link in links) - sum(link.reduce_behind_s for link in links)
+        gather = sum(link.gather_s for link in links) - sum(link.gather_behind_s for link in links)
+        return self.tail_s + sum(link.tail_s for link in links) + max(reduce, 0.0) + max(gather, 0.0)
 
     def stage_bytes(self, stage: int, static: int, saved: int, recomputed: bool, reserve: int) -> int:
         """Bytes of a stage: what stands, what is in flight, and room to rebuild one layer where any is recomputed."""

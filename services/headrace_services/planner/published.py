@@ -73,12 +73,20 @@ def korthikanti(path: Path, cluster: Cluster) -> list[Comparison]:
 
 
 def h100(path: Path, cluster: Cluster) -> list[Comparison]:
-    """Megatron-LM's README: S=4096, V=131072, 48 data ranks, nothing recomputed, flash attention."""
+    """Megatron-LM's README: S=4096, V=131072, 48 data ranks, nothing recomputed, flash attention, 32-bit gradients.
+
+    It overlaps gradients, parameters and tensor-parallel collectives, and no row here or elsewhere tells how well.
+    Gradients and parameters are taken to hide as far as there is a pass to hide behind, tensor collectives never."""
+    ideal = replace(cluster.device.efficiencies, overlap_gradients=1.0, overlap_optimizer=1.0)
+    cluster = cluster.with_efficiencies(ideal)
     found = []
     for line in _lines(path):
         gpus = 48 * int(line["tp"]) * int(line["pp"])
+        rows = _rows(line, gpus=gpus, sequence=4096)
+        told = {"overlap": np.ones(1), "sharded": np.ones(1), "gradient_bytes": np.full(1, 4.0)}
         base = replace(
-            _rows(line, gpus=gpus, sequence=4096),
+            rows,
+            columns={**rows.columns, **told},
             vocabulary=131072.0,
             full_recompute=False,
             attention=AttentionKernel.FLASH,
@@ -91,7 +99,7 @@ def h100(path: Path, cluster: Cluster) -> list[Comparison]:
                 case=f"{line['params_b']}B",
                 measured_s=float(line["iteration_s"]),
                 predicted_s=seconds,
-                assumed=f"b={b}, v={v}, gradients not overlapped, A100 shares of H100 peaks",
+                assumed=f"b={b}, v={v}, gradients and parameters hidden, A100 shares of H100 peaks",
             )
         )
     return found

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
+from headrace_services.planner.cluster import OVERLAPS
 from headrace_services.planner.plan import Plan, StagePlan
 from headrace_services.planner.search import Outcome
 
@@ -20,6 +21,9 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "schedule": request.schedule.value,
         "attention": request.attention.value,
         "zero": int(request.zero),
+        "gradients": request.gradients.value,
+        "overlap": {name: getattr(device.efficiencies, name) for name in OVERLAPS},
+        "notes": list(plan.notes),
         "sequence_parallel": request.sequence_parallel,
         "mode": plan.mode,
         "degrees": {**asdict(plan.degrees), "micro_batch": plan.micro_batch},

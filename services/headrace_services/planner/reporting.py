@@ -64,6 +64,7 @@ def show_plan(output: Output, plan: Plan) -> None:
         ("MFU", f"{plan.mfu:.1%} (HFU {plan.hfu:.1%}; attention counted full, not causal)"),
         ("recomputed", f"{len(plan.recomputed)} of {len(request.model.layers)} layers"),
     ]
+    facts += [("" if number else "notes", note) for number, note in enumerate(plan.notes)]
     for name, text in facts:
         output.line(f"{name:<11}{text}")
     output.line()

@@ -28,8 +28,8 @@ def transfer_s(hidden: float, shape: Shape, crosses: float, cluster: Cluster) ->
     return crosses * between + (1 - crosses) * within + gather
 
 
-def gradient_s(parameters: float, ranks: Group, cluster: Cluster) -> float:
-    """All-reduce of 2-byte gradients; with sharded optimizers a reduce-scatter and an all-gather of the same volume.
+def gradient_s(parameters: float, ranks: Group, cluster: Cluster, *, bytes_each: float = BYTES) -> float:
+    """All-reduce of gradients of `bytes_each`. A reduce-scatter or an all-gather takes half as long.
 
     Rings with several ranks on a node were measured to be slower than their share of the network
     (`Efficiencies.gradients_shared`)."""
@@ -37,7 +37,7 @@ def gradient_s(parameters: float, ranks: Group, cluster: Cluster) -> float:
     shared = (ranks.per_node > 1) * (ranks.nodes > 1)
     network = constants.gradients * (1 + shared * (constants.gradients_shared - 1))
     return all_reduce_s(
-        BYTES * parameters,
+        bytes_each * parameters,
         ranks,
         link=device.link_bandwidth * constants.gradients,
         network=device.network_bandwidth * network,

@@ -4,11 +4,11 @@ A target is lowered first (`lowering`): axes that it lacks take the nearest valu
 again as lowered, so that the report says what is lost in seconds and bytes.
 """
 
-from headrace_services.planner.emit import deepspeed, megatron, torchtitan
+from headrace_services.planner.emit import deepspeed, megatron
 from headrace_services.planner.emit.lowering import Lowered, report
 from headrace_services.planner.plan import Plan
 
-_TARGETS = {"deepspeed": deepspeed, "megatron": megatron, "torchtitan": torchtitan}
+_TARGETS = {"deepspeed": deepspeed, "megatron": megatron}
 
 
 def emit(plan: Plan, target: str) -> dict[str, str]:

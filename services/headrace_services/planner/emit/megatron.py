@@ -6,22 +6,38 @@ with virtual stages the chunks follow in their order. Recomputation has one numb
 Sources: megatron/training/arguments.py and megatron/core/transformer/pipeline_parallel_layer_layout.py.
 """
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, Final
 
-from headrace_services.planner.emit.lowering import Lowered, Note, priced
+from headrace_services.planner.costing import Request
+from headrace_services.planner.emit.lowering import Lowered, Note, priced, stage_boundaries
 from headrace_services.planner.layer_cost import AttentionKernel
+from headrace_services.planner.memory import Gradients, ZeroStage
 from headrace_services.planner.model import LayerKind
 from headrace_services.planner.plan import Plan
 from headrace_services.planner.schedules import Schedule
 
-LETTERS = {LayerKind.EMBEDDING: "E", LayerKind.BLOCK: "t", LayerKind.HEAD: "L"}
+SAME: Final = (
+    "heads",
+    "kv_heads",
+    "head_width",
+    "gated",
+    "kv_rank",
+    "query_rank",
+    "rope_width",
+    "value_width",
+)
+"""What Megatron-LM has one number of for all blocks."""
+LETTERS: Final = {LayerKind.EMBEDDING: "E", LayerKind.BLOCK: "t", LayerKind.HEAD: "L"}
 
 
 def lower(plan: Plan) -> Lowered:
-    """One number of recomputed layers for all stages; 1F1B or interleaved."""
-    notes = []
+    """One number of recomputed layers for all stages; 1F1B or interleaved; the distributed optimizer."""
+    request, notes = _request(plan)
     most = max(len(stage.recomputed) for stage in plan.stages)
-    layers = plan.request.model.layers
+    layers = request.model.layers
     again = [
         index
         for stage in plan.stages
@@ -32,13 +48,44 @@ def lower(plan: Plan) -> Lowered:
         notes.append(
             Note(what="recomputed layers per stage", instead=f"the first {most} blocks of every stage")
         )
-    if plan.request.schedule in (Schedule.ZERO_BUBBLE, Schedule.GPIPE):
-        notes.append(Note(what=f"the schedule {plan.request.schedule.value}", instead="1f1b"))
-    if int(plan.request.zero) > 1:
+    boundaries = stage_boundaries(plan)
+    lowered = priced(plan, request=request, boundaries=boundaries, recomputed=again)
+    return Lowered(original=plan, plan=lowered, notes=tuple(notes))
+
+
+def _request(plan: Plan) -> tuple[Request, list[Note]]:
+    """The request with what Megatron-LM does instead, so that the plan is priced as it runs."""
+    request, notes = plan.request, []
+    if request.schedule in (Schedule.ZERO_BUBBLE, Schedule.GPIPE):
+        notes.append(Note(what=f"the schedule {request.schedule.value}", instead="1f1b"))
+        request = replace(request, schedule=Schedule.ONE_F_ONE_B, chunks=1)
+    if int(request.zero) > 1:
+        instead = "the distributed optimizer (stage 1)"
+        notes.append(Note(what=f"ZeRO stage {int(request.zero)}", instead=instead))
+        request = replace(request, zero=ZeroStage.OPTIMIZER)
+    if plan.recomputed and request.attention is AttentionKernel.SELECTIVE:
+        what = "selective recomputation beside whole layers"
+        notes.append(Note(what=what, instead="scores are saved in the other layers"))
+        request = replace(request, attention=AttentionKernel.MATERIALISED)
+    if request.model.experts and plan.degrees.m > 1 and not request.sequence_parallel:
+        what = "experts over tensor ranks without sequence parallelism"
+        notes.append(Note(what=what, instead="sequence parallelism"))
+        request = replace(request, sequence_parallel=True)
+    constants = request.cluster.device.efficiencies
+    if constants.overlap_optimizer and plan.degrees.o > 1 and not constants.overlap_gradients:
+        what = "parameters gathered behind computation while gradients are not reduced behind it"
+        notes.append(Note(what=what, instead="neither overlaps"))
+        constants = replace(constants, overlap_optimizer=0.0)
+    if constants.overlap_tensor and plan.degrees.m > 1 and not request.sequence_parallel:
+        what = "tensor-parallel overlap without sequence parallelism"
+        notes.append(Note(what=what, instead="no overlap of it"))
+        constants = replace(constants, overlap_tensor=0.0)
+    kinds = {tuple(sorted((k, v) for k, v in run.items() if k in SAME)) for run in _runs(request)}
+    if len(kinds) > 1:
         notes.append(
-            Note(what=f"ZeRO stage {int(plan.request.zero)}", instead="the distributed optimizer (stage 1)")
+            Note(what="blocks of several shapes", instead="those of the last run; do not use these files")
         )
-    return Lowered(original=plan, plan=priced(plan, recomputed=again), notes=tuple(notes))
+    return replace(request, cluster=request.cluster.with_efficiencies(constants)), notes
 
 
 def layout(plan: Plan) -> str:
@@ -53,7 +100,7 @@ def arguments(lowered: Lowered) -> dict[str, str | None]:
     """Arguments in order; None for those without a value."""
     plan = lowered.plan
     request, degrees = plan.request, plan.degrees
-    runs: list[dict[str, Any]] = request.model.description["blocks"]
+    runs = _runs(request)
     run = runs[-1]
     plain = next((one for one in runs if not one.get("experts")), {})
     hidden = request.model.description["hidden"]
@@ -76,6 +123,7 @@ def arguments(lowered: Lowered) -> dict[str, str | None]:
         found["--pipeline-model-parallel-layout"] = layout(plan)
     if degrees.m > 1 and request.sequence_parallel:
         found["--sequence-parallel"] = None
+    found |= dict.fromkeys(_switches(plan))
     if degrees.o > 1:
         found |= {"--use-distributed-optimizer": None}
         if degrees.o < degrees.d:
@@ -95,7 +143,7 @@ def arguments(lowered: Lowered) -> dict[str, str | None]:
     if run.get("kv_heads", run["heads"]) != run["heads"]:
         found |= {"--group-query-attention": None, "--num-query-groups": str(run["kv_heads"])}
     if run.get("experts"):
-        found |= _mixture(run, blocks, degrees.e)
+        found |= _mixture(run, runs, degrees.e)
     if "kv_rank" in run:
         found |= _latent(run)
     elif "head_width" in run:
@@ -103,18 +151,43 @@ def arguments(lowered: Lowered) -> dict[str, str | None]:
     return found
 
 
-def _mixture(run: dict[str, Any], blocks: int, ranks: int) -> dict[str, str | None]:
+def _switches(plan: Plan) -> Iterator[str]:
+    """Arguments without a value that say what the plan takes for granted."""
+    request, degrees = plan.request, plan.degrees
+    constants = request.cluster.device.efficiencies
+    if not request.model.tied:
+        yield "--untie-embeddings-and-output-weights"
+    if request.gradients is Gradients.BF16:
+        yield "--grad-reduce-in-bf16"
+    if constants.overlap_gradients and degrees.d > 1:
+        yield "--overlap-grad-reduce"
+    if constants.overlap_optimizer and constants.overlap_gradients and degrees.o > 1:
+        yield "--overlap-param-gather"
+    if constants.overlap_tensor and degrees.m > 1:
+        yield "--tp-comm-overlap"
+
+
+def _runs(request: Request) -> list[dict[str, Any]]:
+    runs: list[dict[str, Any]] = request.model.description["blocks"]
+    return runs
+
+
+def _mixture(run: dict[str, Any], runs: list[dict[str, Any]], ranks: int) -> dict[str, str | None]:
     found: dict[str, str | None] = {
         "--num-experts": str(run["experts"]),
         "--moe-router-topk": str(run["top_k"]),
         "--moe-ffn-hidden-size": str(run["expert_feed_forward"]),
         "--expert-model-parallel-size": str(ranks),
+        # What is priced; Megatron-LM's default gathers all tokens on all ranks.
+        "--moe-token-dispatcher-type": "alltoall",
     }
-    if run.get("shared_experts"):
-        width = run["shared_experts"] * run["expert_feed_forward"]
-        found["--moe-shared-expert-intermediate-size"] = str(width)
-    if dense := blocks - run["count"]:
-        found["--moe-layer-freq"] = f"([0]*{dense}+[1]*{run['count']})"
+    shared = run.get("shared_feed_forward") or run.get("shared_experts", 0) * run["expert_feed_forward"]
+    if shared:
+        found["--moe-shared-expert-intermediate-size"] = str(shared)
+    order = [bool(one.get("experts")) for one in runs for _ in range(one["count"])]
+    if not all(order):
+        pieces = [f"[{int(kind)}]*{len(list(same))}" for kind, same in groupby(order)]
+        found["--moe-layer-freq"] = f"({'+'.join(pieces)})"
     return found
 
 

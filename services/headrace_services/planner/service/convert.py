@@ -8,12 +8,10 @@ from headrace.errors import InvalidFieldError, Violation
 from headrace.userfile import parse_json
 from headrace.v1 import planner_pb2 as pb
 from headrace_services.planner import asking, catalogue
-from headrace_services.planner.blocks import model_from_description
 from headrace_services.planner.cluster import Cluster, checked_cluster, device_from_description
 from headrace_services.planner.costing import Request
-from headrace_services.planner.degrees import Degrees
+from headrace_services.planner.degrees import Degrees, tensor_fault
 from headrace_services.planner.explain import Explanation
-from headrace_services.planner.huggingface import is_configuration, model_from_configuration
 from headrace_services.planner.model import Model
 from headrace_services.planner.plan import Plan
 from headrace_services.planner.record import plan_record
@@ -24,16 +22,14 @@ T = TypeVar("T")
 
 def request_from(question: pb.PlanQuestion) -> Request:
     """The request that a question asks. Raises InvalidFieldError with fields as the message has them."""
-    return asking.assembled(
-        _model(question),
-        _cluster(question),
-        question.batch if question.HasField("batch") else None,
-        question.sequence if question.HasField("sequence") else None,
-        question.schedule or "1f1b",
-        question.chunks if question.HasField("chunks") else 1,
-        question.zero if question.HasField("zero") else 1,
-        question.attention or "flash",
+    options = asking.Options(
+        batch=question.batch if question.HasField("batch") else None,
+        schedule=question.schedule or "1f1b",
+        chunks=question.chunks if question.HasField("chunks") else 1,
+        zero=question.zero if question.HasField("zero") else 1,
+        attention=question.attention or "flash",
     )
+    return asking.assembled(_model(question), _cluster(question), options)
 
 
 def degrees_from(degrees: pb.PlanDegrees, request: Request) -> Degrees:
@@ -90,7 +86,13 @@ def degrees_from(degrees: pb.PlanDegrees, request: Request) -> Degrees:
                 f"does not divide data {found.d}",
                 "Use a divisor.",
             ),
-            ("tensor", found.m, found.m > request.cluster.node, "does not stay in a node", "Use fewer."),
+            (
+                "tensor",
+                found.m,
+                tensor_fault(request.model, request.cluster, found.m) is not None,
+                tensor_fault(request.model, request.cluster, found.m) or "",
+                "Use a divisor of all that tensor ranks split.",
+            ),
             (
                 "expert",
                 found.e,
@@ -176,12 +178,10 @@ def explanation_to(explanation: Explanation) -> pb.ExplainResponse:
 
 
 def _model(question: pb.PlanQuestion) -> Model:
+    sequence = question.sequence if question.HasField("sequence") else None
     if question.WhichOneof("model") != "model_json":
-        return _by_name("model_name", question.model_name, catalogue.model)
-    description = _parsed("model_json", question.model_json)
-    if is_configuration(description):
-        return model_from_configuration("model", description)
-    return model_from_description("model", description)
+        return _by_name("model_name", question.model_name, lambda name: catalogue.model(name, sequence))
+    return catalogue.described_model("model", _parsed("model_json", question.model_json), sequence)
 
 
 def _cluster(question: pb.PlanQuestion) -> Cluster:
