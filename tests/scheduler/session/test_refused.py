@@ -111,7 +111,7 @@ async def test_what_a_worker_put_aside_is_shown(engine: AsyncEngine, replica: Re
         await w.hello()
         await w.hears("welcome")
         await w.say(
-            heartbeat=worker_pb2.Heartbeat(sequence=1, set_aside="1 message in /home/aside\0: too long")
+            heartbeat=worker_pb2.Heartbeat(sequence=1, set_aside="1 message in /aside/reports\0: too long")
         )
 
         async def shown() -> str:
@@ -122,7 +122,7 @@ async def test_what_a_worker_put_aside_is_shown(engine: AsyncEngine, replica: Re
         async with asyncio.timeout(20):
             while not (text := await shown()):
                 await asyncio.sleep(0.02)
-        assert text == "1 message in /home/aside\ufffd: too long"
+        assert text == "1 message in /aside/reports\ufffd: too long"
 
 
 async def test_a_worker_of_1024_slots_holds_nobody_up(engine: AsyncEngine, replica: Replica) -> None:
