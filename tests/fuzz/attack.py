@@ -1,0 +1,350 @@
+"""One hostile caller: it draws a call, makes it, and notes what must not be.
+
+What must not be: an answer INTERNAL or UNKNOWN, a call that outlasts its deadline by more than a second, and a lone
+ListStudies behind it that takes longer than a second.
+"""
+
+import queue
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from fuzz_messages import Draw, Known
+from fuzz_site import Site
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from headrace.spec import parse_spec, to_proto
+from headrace.v1 import planner_pb2, runtime_pb2, study_pb2, worker_pb2
+from headrace.v1.study_pb2_grpc import StudyServiceStub
+
+DEADLINE_S = 5.0
+SHORT_S = 0.5
+"""Of calls that wait: watching, planning, a report that waits for its decision."""
+SESSION_S = 1.0
+PROBE_S = 1.0
+MOST_STUDIES = 12
+FORBIDDEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+POLICIES: tuple[dict[str, Any], ...] = (
+    {"kind": "run_all"},
+    {"kind": "asha", "eta": 3},
+    {"kind": "asha", "variant": "stopping", "eta": 2, "brackets": 2},
+    {"kind": "successive_halving"},
+    {"kind": "hyperband"},
+    {"kind": "pasha"},
+    {"kind": "median"},
+    {"kind": "rung_median"},
+    {"kind": "learning_curve"},
+    {"kind": "pbt", "interval": 3},
+)
+SAMPLERS: tuple[dict[str, Any], ...] = (
+    {"kind": "random"},
+    {"kind": "grid", "points": {"x": 3}},
+    {"kind": "sobol"},
+    {"kind": "tpe"},
+    {"kind": "cmaes"},
+    {"kind": "nsga2", "population": 4},
+)
+METHODS: list[MethodDescriptor] = [
+    method
+    for module in (study_pb2, worker_pb2, planner_pb2, runtime_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+]
+# Calls that change much are made as often as those that read.
+WEIGHTS = {"CreateStudy": 4, "ReportTrial": 4, "SuggestTrial": 3, "Session": 5, "Report": 3, "PreviewStudy": 3,
+           "TellTrials": 3, "AddTrials": 2, "Finish": 1, "StopStudy": 1, "DeleteStudy": 1}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was seen."""
+
+    calls: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    methods: Counter[str] = field(default_factory=Counter)
+    spent_s: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+    probes_s: list[float] = field(default_factory=list)
+
+    def fault(self, what: str, message: object) -> None:
+        """Note what must not be, with the first message that made it."""
+        self.faults[what] += 1
+        self.examples.setdefault(what, f"{type(message).__name__} {str(message)[:1500]}")
+
+    def __str__(self) -> str:
+        slow = sorted(self.probes_s)
+        lines = [f"{self.calls} calls: {dict(self.statuses.most_common())}"]
+        lines.append(f"ListStudies behind each: p50 {slow[len(slow) // 2]:.4f} s, greatest {slow[-1]:.3f} s")
+        for what, count in self.faults.most_common():
+            lines.append(f"{count} × {what}\n    {self.examples[what]}")
+        return "\n".join(lines)
+
+
+class Attack:
+    """Calls, one after the other."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.known = Known()
+        self.tally = Tally()
+        self._channel = grpc.insecure_channel(site.scheduler)
+        self._planner = grpc.insecure_channel(site.planner)
+        self._runtime: tuple[str, grpc.Channel] | None = None
+        self.stub = StudyServiceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """Hang up."""
+        for channel in (self._channel, self._planner, *(self._runtime or ())[1:]):
+            channel.close()
+
+    def one_call(self, chance: random.Random) -> None:
+        """Draw a call and make it; then ask for the list of studies."""
+        method = chance.choices(METHODS, [WEIGHTS.get(method.name, 1) for method in METHODS])[0]
+        draw = Draw(chance, self.known)
+        self.tally.calls += 1
+        if method.name == "Session":
+            request: object = self._session(method, draw)
+        elif method.name == "TellTrials":
+            request = self._line(method, draw)
+        else:
+            request = self._plain(method, draw)
+        self._probe(request)
+        if len(self.known.studies) > MOST_STUDIES:
+            self.end(self.known.studies.pop(chance.randrange(1, len(self.known.studies))))
+
+    def end(self, study: str) -> None:
+        """Stop and delete a study, which must always go."""
+        began = time.monotonic()
+        self._end(study)
+        self.tally.spent_s["end"] += time.monotonic() - began
+
+    def _end(self, study: str) -> None:
+        name = f"studies/{study}"
+        request = study_pb2.StopStudyRequest(name=name)
+        try:
+            self.stub.StopStudy(request, timeout=20)
+            until = time.monotonic() + 20
+            while True:
+                try:
+                    self.stub.DeleteStudy(study_pb2.DeleteStudyRequest(name=name), timeout=20)
+                except grpc.RpcError as error:
+                    if error.code() is not grpc.StatusCode.FAILED_PRECONDITION or time.monotonic() > until:
+                        raise
+                    time.sleep(0.2)  # its trials are still on their workers
+                else:
+                    return
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.NOT_FOUND:
+                self.tally.fault(f"a study does not end: {error.code().name} {error.details()}", request)
+
+    def all_studies(self) -> list[str]:
+        """The names of all studies, over all pages."""
+        found, token = [], ""
+        while True:
+            page = self.stub.ListStudies(study_pb2.ListStudiesRequest(page_token=token), timeout=20)
+            found += [study.name.removeprefix("studies/") for study in page.studies]
+            token = page.next_page_token
+            if not token:
+                return found
+
+    # --- the kinds of calls ------------------------------------------------------------------------------
+
+    def _plain(self, method: MethodDescriptor, draw: Draw) -> Message:
+        request = self._request(method, draw)
+        channel = self._channel_of(method)
+        if channel is None:
+            return request
+        path = f"/{method.containing_service.full_name}/{method.name}"
+        read = GetMessageClass(method.output_type).FromString
+        make = channel.unary_stream if method.server_streaming else channel.unary_unary
+        limit_s = SHORT_S if method.server_streaming or "Runtime" in path else DEADLINE_S
+        call = make(path, request_serializer=_encoded, response_deserializer=read)
+
+        def run() -> None:
+            answers = call(request, timeout=limit_s)
+            for answer in answers if method.server_streaming else (answers,):
+                self._learn(answer, request)
+
+        self._watched(method.name, request, limit_s, run)
+        return request
+
+    def _line(self, method: MethodDescriptor, draw: Draw) -> list[Message]:
+        said = [draw.message(method.input_type, wild=draw.chance.choice([0, 0.1, 0.5])) for _ in range(3)]
+
+        def run() -> None:
+            for answer in self.stub.TellTrials(iter(said), timeout=DEADLINE_S):
+                self._learn(answer, said[0])
+
+        self._watched(method.name, said, DEADLINE_S, run)
+        return said
+
+    def _session(self, method: MethodDescriptor, draw: Draw) -> list[Message]:
+        """A worker's session: a greeting, mostly a good one, and what it says then of the leases that it is given."""
+        wild = draw.chance.choice([0, 0.1, 0.5])
+        number = draw.chance.randrange(3)
+        hello = worker_pb2.Hello(
+            worker=f"fuzz-{number}", incarnation=str(draw.chance.randrange(3)), cpus=4, log_dir="/tmp"
+        )
+        for index in range(draw.chance.choice([0, 1, 2, 4, 1024])):
+            kind = draw.chance.choice([worker_pb2.DEVICE_KIND_CPU, worker_pb2.DEVICE_KIND_GPU])
+            hello.devices.add(index=index, kind=kind, memory_bytes=2**34, model="g")
+        if draw.chance.random() < 0.3:
+            draw.spoil(hello, count=1)
+        said: list[Message] = [worker_pb2.SessionRequest(hello=hello)]
+        outgoing: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        outgoing.put(said[0])
+
+        def run() -> None:
+            responses = worker_pb2_session(self._channel)(iter(outgoing.get, None), timeout=SESSION_S)
+            last: Message = said[0]
+            try:
+                for heard in responses:
+                    kind = heard.WhichOneof("message")
+                    if kind == "assign":
+                        self.known.leases.append(
+                            (heard.assign.lease.lease_id, heard.assign.lease.trial, heard.assign.lease.epoch)
+                        )
+                    if len(said) < 5:
+                        last = draw.message(method.input_type, wild=wild)
+                        said.append(last)
+                        outgoing.put(last)
+                        outgoing.put(worker_pb2.SessionRequest(heartbeat=worker_pb2.Heartbeat(sequence=7)))
+                    elif len(said) == 5:
+                        said.append(last)
+                        outgoing.put(None)
+            finally:
+                outgoing.put(None)
+                responses.cancel()
+
+        self._watched(method.name, said, SESSION_S, run)
+        del self.known.leases[:-40]
+        return said
+
+    def _request(self, method: MethodDescriptor, draw: Draw) -> Message:
+        """A request of a method: plausible, spoilt in a few places, or drawn as it comes."""
+        way = draw.chance.random()
+        request = draw.message(method.input_type, wild=0.0 if way < 0.7 else draw.chance.choice([0.1, 0.5]))
+        if isinstance(request, study_pb2.CreateStudyRequest | study_pb2.PreviewStudyRequest) and way < 0.8:
+            request.spec.CopyFrom(to_proto(self._spec(draw.chance)))
+        if 0.3 < way < 0.8:
+            draw.spoil(request, count=draw.chance.choice([1, 1, 2, 3]))
+        return request
+
+    def _spec(self, chance: random.Random) -> Any:
+        """A sound study, asked and told or with a template, of any policy and sampler."""
+        policy = chance.choice(POLICIES)
+        sampler = chance.choice(SAMPLERS)
+        fields: dict[str, Any] = {
+            "objective": {"metric": "loss", "goal": "minimize"},
+            "space": {
+                "x": {"type": "float", "low": 0.0, "high": 1.0},
+                "y": {"type": "int", "low": 1, "high": 5},
+                "z": {"type": "categorical", "values": ["a", 1, True]},
+            },
+            "policy": policy,
+            "sampler": sampler,
+            "max_trials": chance.choice([4, 9, 1000, 1_000_000]),
+            "max_steps": chance.choice([9, 27, 100]),
+        }
+        if chance.random() < 0.4:
+            fields["template"] = {"callable": "train:train", "working_dir": "/tmp"}
+        if policy["kind"] == "run_all" and sampler["kind"] != "cmaes" and chance.random() < 0.5:
+            fields["further_objectives"] = [{"metric": "y", "goal": "maximize"}]
+        return parse_spec(fields)
+
+    # --- watching ------------------------------------------------------------------------------------------
+
+    def _watched(self, name: str, request: object, limit_s: float, run: Any) -> None:
+        began = time.monotonic()
+        status = "OK"
+        try:
+            run()
+        except grpc.RpcError as error:
+            code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
+            status = code.name
+            if code in FORBIDDEN:
+                self.tally.fault(f"{name}: {status} {error.details()}", request)
+        took_s = time.monotonic() - began
+        self.tally.spent_s[name] += took_s
+        self.tally.statuses[status] += 1
+        self.tally.methods[f"{name} {status}"] += 1
+        if took_s > limit_s + 1.0:
+            self.tally.fault(f"{name}: it took longer than its deadline of {limit_s} s and 1 s", request)
+
+    def _probe(self, request: object) -> None:
+        """A lone ListStudies. A machine that stood still meanwhile is looked at twice."""
+        for attempt in (1, 2):
+            began = time.monotonic()
+            try:
+                page = self.stub.ListStudies(study_pb2.ListStudiesRequest(), timeout=30)
+            except grpc.RpcError as error:
+                self.tally.fault(f"ListStudies behind a call: {error.code().name} {error.details()}", request)
+                return
+            took_s = time.monotonic() - began
+            if took_s <= PROBE_S or attempt == 2:
+                break
+        self.tally.probes_s.append(took_s)
+        if took_s > PROBE_S:
+            self.tally.fault("ListStudies behind a call took longer than 1 s", request)
+        self.known.studies[1:] = [study.name.removeprefix("studies/") for study in page.studies][:40]
+
+    def _learn(self, answer: Message, request: Message) -> None:
+        """Keep what an answer tells of what exists."""
+        token = getattr(answer, "next_page_token", "")
+        if token:
+            self.known.tokens = [*self.known.tokens[-20:], token]
+        if isinstance(answer, study_pb2.SuggestTrialResponse) and answer.HasField("lease"):
+            lease = answer.lease
+            self.known.leases = [*self.known.leases[-40:], (lease.lease_id, lease.trial, lease.epoch)]
+        with suppress(AttributeError):
+            del request
+
+    def _channel_of(self, method: MethodDescriptor) -> grpc.Channel | None:
+        match method.containing_service.name:
+            case "PlannerService":
+                return self._planner
+            case "TrialRuntimeService":
+                return self._runtime_channel()
+            case _:
+                return self._channel
+
+    def _runtime_channel(self) -> grpc.Channel | None:
+        """To the worker, in the name of its newest trial; None before it runs one."""
+        found = self.site.runtimes()
+        if not found:
+            return None
+        address, _ = found[-1]
+        self.known.runtime_leases = [lease for _, lease in found[-2:]] + ["none"]
+        if self._runtime is None or self._runtime[0] != address:
+            self._runtime = (address, grpc.insecure_channel(address))
+        return self._runtime[1]
+
+
+def worker_pb2_session(channel: grpc.Channel) -> Any:
+    """The session's method."""
+    return channel.stream_stream(
+        "/headrace.v1.WorkerService/Session",
+        request_serializer=_encoded,
+        response_deserializer=worker_pb2.SessionResponse.FromString,
+    )
+
+
+def _encoded(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def calls(site: Site) -> Iterator[Attack]:
+    """An attack that hangs up in the end."""
+    attack = Attack(site)
+    try:
+        yield attack
+    finally:
+        attack.close()

@@ -1,0 +1,128 @@
+"""What is attacked: a scheduler and a planner under a memory limit, and a worker whose trial passes its socket on."""
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+LIMIT_BYTES = 4 * 1024**3
+# Each trial says where its worker's socket is, and lives until it is killed.
+TRIAL = """
+import json, os, pathlib, sys, time
+folder = pathlib.Path(sys.argv[1]); lease = os.environ["HEADRACE_LEASE_ID"]
+new = folder / f"{lease}.new"; new.write_text(json.dumps([os.environ["HEADRACE_RUNTIME"], lease]))
+new.rename(folder / f"{lease}.json")
+time.sleep(3600)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Addresses and processes."""
+
+    scheduler: str
+    planner: str
+    processes: dict[str, psutil.Process]
+    sockets: Path
+
+    def memory(self) -> dict[str, int]:
+        """Resident bytes of each process, without those that it started."""
+        return {name: process.memory_info().rss for name, process in self.processes.items()}
+
+    def runtimes(self) -> list[tuple[str, str]]:
+        """Sockets and leases of the trials that run or ran, the newest last."""
+        found = sorted(self.sockets.glob("*.json"), key=lambda path: path.stat().st_mtime)
+        return [(text[0], text[1]) for text in (json.loads(path.read_text()) for path in found)]
+
+    def study(self) -> dict[str, object]:
+        """A study whose trials this site's worker runs, and no other."""
+        program = self.sockets / "trial.py"
+        program.write_text(TRIAL)
+        command = [sys.executable, str(program), str(self.sockets)]
+        return {
+            "objective": {"metric": "loss", "goal": "minimize"},
+            "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+            "policy": {"kind": "asha", "eta": 3},
+            "template": {"command": {"args": command}, "working_dir": str(self.sockets)},
+            "resources": {"labels": {"real": "yes"}},
+            "max_trials": 100_000,
+            "max_retries": 1_000_000,
+            "max_steps": 1000,
+        }
+
+
+@contextmanager
+def site(folder: Path, database_url: str, *, worker: bool = True) -> Iterator[Site]:
+    """Start everything; all of it is gone afterwards."""
+    sockets = folder / "sockets"
+    sockets.mkdir()
+    with ExitStack() as stack:
+        started = {}
+        addresses = {}
+        for name, options in (
+            ("scheduler", ("--database-url", database_url, "--sampler-processes", "1", "--lease-ttl", "6",
+                           "--heartbeat-interval", "2")),
+            ("planner", ("--workers", "1")),
+        ):  # fmt: skip
+            log = folder / f"{name}.log"
+            command = ("-m", "headrace.cli", name, "--listen", "127.0.0.1:0", *options)
+            process = stack.enter_context(_process(command, log))
+            addresses[name] = _address(process, log)
+            started[name] = psutil.Process(process.pid)
+        if worker:
+            command = (
+                "-m", "headrace.cli", "worker", "--scheduler", addresses["scheduler"], "--name", "real",
+                "--home", str(folder / "worker"), "--store", (folder / "store").as_uri(),
+                "--cpu-slots", "2", "--label", "real=yes", "--stop-grace", "1",
+            )  # fmt: skip
+            process = stack.enter_context(_process(command, folder / "worker.log"))
+            started["worker"] = psutil.Process(process.pid)
+        yield Site(
+            scheduler=addresses["scheduler"], planner=addresses["planner"], processes=started, sockets=sockets
+        )
+
+
+@contextmanager
+def _process(arguments: Sequence[str], log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A program of ours under the limit of memory, which counts for what it starts too."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            preexec_fn=_limit,
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _limit() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
+
+
+def _address(process: "subprocess.Popen[bytes]", log: Path) -> str:
+    until = time.monotonic() + 60
+    while time.monotonic() < until and process.poll() is None:
+        said = re.search(r"serving on (\S+)", log.read_text())
+        if said:
+            return said[1]
+        time.sleep(0.05)
+    raise AssertionError(f"it does not serve: {log.read_text()}")
