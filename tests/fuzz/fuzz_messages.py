@@ -20,6 +20,8 @@ from headrace.bounds.checker import bound_of, map_value
 from headrace.bounds.kinds import Entries, Items, Json, Real, Span, Text, Told, Whole
 
 WHOLE_TYPES = {FieldDescriptor.TYPE_INT32: 32, FieldDescriptor.TYPE_INT64: 64}
+MOST_BYTES = 5 * 1024**2
+"""A little more than gRPC takes: what is larger costs the attacker alone."""
 HOSTILE_TEXTS = (
     "\0",
     "a\0b",
@@ -107,7 +109,7 @@ class Draw:
             count = self._count(bound.most, wild)
             if count:
                 element = self._value(one, bound.each, wild)
-                getattr(message, one.name).extend([element] * count)
+                getattr(message, one.name).extend([element] * min(count, _fitting(element)))
         elif one.message_type is not None:
             value = self._value(one, bound, wild)
             getattr(message, one.name).CopyFrom(value)
@@ -120,6 +122,8 @@ class Draw:
         entries = getattr(message, one.name)
         count = self._count(bound.most, wild)
         for number in range(count):
+            if number % 1000 == 999 and message.ByteSize() > MOST_BYTES:
+                return
             name = self._text(
                 "x" if number == 0 else f"x{number}", bound.key.longest, wild if number < 3 else 0
             )
@@ -235,6 +239,18 @@ class Draw:
         binding = one.containing_type.name.encode() + b"\0"
         checksum = hashlib.blake2b(binding + b"\0" + text, digest_size=8, person=b"headrace page").digest()
         return base64.urlsafe_b64encode(checksum + text).decode().rstrip("=")
+
+
+def _fitting(element: Any) -> int:
+    """How many copies of an element make a list of a size that can still be sent."""
+    match element:
+        case Message():
+            size = element.ByteSize()
+        case str():
+            size = len(element.encode(errors="replace"))
+        case _:
+            size = 1
+    return max(1, MOST_BYTES // (size + 8))
 
 
 def _places(message: Message) -> Any:

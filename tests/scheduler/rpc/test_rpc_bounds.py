@@ -1,6 +1,8 @@
 """Requests out of bounds are refused before anything is done with them, and nobody else notices."""
 
+import asyncio
 import base64
+import gc
 import hashlib
 from typing import Any
 
@@ -98,3 +100,17 @@ async def test_a_line_goes_on_after_a_request_out_of_bounds(site: RpcSite) -> No
         answers.append(await line.read())
     await line.done_writing()
     assert [answer.WhichOneof("response") for answer in answers] == [None, "report"]
+
+
+@pytest.mark.parametrize("name", ["studies/absent", "studies/" + "x" * 200, "?"])
+async def test_a_refused_request_is_not_kept_until_the_next_collection(site: RpcSite, name: str) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(40):
+            await site.refusal("StopStudy", pb.StopStudyRequest(name=name, reason="r" * 8192))
+        await asyncio.sleep(0.1)
+        kept = sum(isinstance(held, pb.StopStudyRequest) for held in gc.get_objects())
+    finally:
+        gc.enable()
+    assert kept < 10  # the last ones, on either side

@@ -13,11 +13,23 @@ from google.protobuf.message import Message
 from grpc_status import rpc_status
 
 from headrace.bounds import violations
-from headrace.errors import InvalidFieldError, to_status
+from headrace.errors import HeadraceError, InvalidFieldError, to_status
 
 _PACKAGE = "/headrace.v1."
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic in its stub alone
 Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def refuse(context: Context, error: HeadraceError) -> None:
+    """Make an error the status of a call, whose method is to return now.
+
+    `context.abort` does the same by an exception, whose traceback and task hold each other, and the request with them,
+    until a full garbage collection: a caller could fill the memory with what is refused.
+    """
+    status = rpc_status.to_status(to_status(error))
+    context.set_code(status.code)
+    context.set_details(status.details)
+    context.set_trailing_metadata(status.trailing_metadata)
 
 
 class BoundsInterceptor(grpc.aio.ServerInterceptor):
@@ -49,7 +61,9 @@ class BoundsInterceptor(grpc.aio.ServerInterceptor):
 
 def _unary(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     async def call(request: Message, context: Context) -> Any:
-        await _refuse_out_of_bounds(request, context)
+        found = violations(request)
+        if found:
+            return refuse(context, InvalidFieldError(found))
         return await method(request, context)
 
     return call
@@ -57,15 +71,12 @@ def _unary(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 def _streaming(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     async def call(request: Message, context: Context) -> Any:
-        await _refuse_out_of_bounds(request, context)
+        found = violations(request)
+        if found:
+            refuse(context, InvalidFieldError(found))
+            return
         async with aclosing(method(request, context)) as responses:
             async for response in responses:
                 yield response
 
     return call
-
-
-async def _refuse_out_of_bounds(request: Message, context: Context) -> None:
-    found = violations(request)
-    if found:
-        await context.abort_with_status(rpc_status.to_status(to_status(InvalidFieldError(found))))

@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
-from grpc_status import rpc_status
 
-from headrace.bounds.edge import BoundsInterceptor
-from headrace.errors import DatabaseUnavailableError, HeadraceError, InternalError, to_status
+from headrace.bounds.edge import BoundsInterceptor, refuse
+from headrace.errors import DatabaseUnavailableError, HeadraceError, InternalError
 from headrace_services.scheduler.store.database import is_away
 
 log = logging.getLogger(__name__)
@@ -114,8 +113,9 @@ def _unary(behaviour: Behaviour, method: str, deadline_s: float) -> Behaviour:
             except TimeoutError:
                 if not limit.expired():
                     raise
-        text = f"the call gave no deadline and took longer than {deadline_s:g} s"
-        return await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
+                context.set_code(grpc.StatusCode.DEADLINE_EXCEEDED)
+                context.set_details(f"the call gave no deadline and took longer than {deadline_s:g} s")
+        return None
 
     return call
 
@@ -145,8 +145,7 @@ async def _translating(context: Context, method: str) -> AsyncIterator[None]:
     except grpc.aio.AbortError:
         raise
     except Exception as error:  # noqa: BLE001  (whatever it is, it becomes a status here)
-        status = rpc_status.to_status(to_status(presentable(error, method)))
-        await context.abort_with_status(status)
+        refuse(context, presentable(error, method))
 
 
 def presentable(error: Exception, method: str) -> HeadraceError:
