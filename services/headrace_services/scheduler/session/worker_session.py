@@ -35,6 +35,7 @@ from headrace_services.scheduler.records import Lease, Trial
 from headrace_services.scheduler.session import messages, refusals
 from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.held import Held
+from headrace_services.scheduler.session.in_flight import InFlight
 from headrace_services.scheduler.session.known_studies import KnownStudies
 from headrace_services.scheduler.session.outgoing import Outgoing, Write
 from headrace_services.scheduler.session.refusals import Durable
@@ -47,7 +48,6 @@ log = logging.getLogger(__name__)
 
 REPLICA = f"{socket.gethostname()}:{os.getpid()}"
 """How this replica is named in its workers' logs."""
-MAX_IN_FLIGHT = 64
 MAX_TROUBLE = 500
 _LEASE_GONE = f"this worker no longer holds it ({LEASE_GONE})"
 
@@ -90,7 +90,7 @@ class WorkerSession:
         self._outgoing = Outgoing(
             greeting.name, studies, patience_s=timing.lease_ttl_s, defective=hub.set_aside
         )
-        self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._in_flight = InFlight(caught_up=self.drain)
         self._look_again = asyncio.Event()
         self._beat = asyncio.Event()
         self._trouble = self._set_aside = ""
@@ -187,14 +187,19 @@ class WorkerSession:
         if named is None or study_id is None:
             self._is_over(message)
             return
-        await self._in_flight.acquire()
-        tasks.create_task(self._submit(study_id, *named, message))
+        if await self._in_flight.enter(study_id):
+            tasks.create_task(self._submit(study_id, *named, message))
+        else:
+            log.warning(
+                "study '%s' takes nothing in: worker '%s' is to send again later", named[0], self._name
+            )
 
     async def _submit(self, study_id: int, name: str, number: int, message: Durable) -> None:
         """Put a durable message into its study's step; answer and acknowledge it when it is committed.
 
         A message that cannot be taken costs its own trial the lease, and nobody else anything.
         """
+        asked_of = study_id
         try:
             submission = Submission(arrival=_arrival(message, number))
             try:
@@ -221,7 +226,7 @@ class WorkerSession:
             await self._refuse(study_id, number, message, refusals.reason(message, error))
             return
         finally:
-            self._in_flight.release()
+            await self._in_flight.leave(asked_of)
         match settled.outcome:
             case Stale():
                 self._is_over(message)
@@ -280,8 +285,7 @@ class WorkerSession:
 
     async def _say_the_rest(self) -> None:
         """The worker says no more: answer what it has said, so that it need not say it again elsewhere."""
-        for _ in range(MAX_IN_FLIGHT):
-            await self._in_flight.acquire()
+        await self._in_flight.all_settled()
         await self._outgoing.written()
 
     async def _grow_old(self) -> None:

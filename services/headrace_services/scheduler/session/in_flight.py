@@ -1,0 +1,56 @@
+"""How much of a worker's messages is on its way into steps: so much of each study, so that none stops the others.
+
+The stream is read no further while a study has its share in flight, which bounds what a worker can pile up here. A
+study that takes nothing in for `PATIENCE_S` (its step hangs on a lock, for example) must not stop the messages of the
+worker's other studies. So it falls behind: its further messages are read and left unanswered, which loses nothing,
+for the worker keeps what is not acknowledged. When the study has answered what it had taken, the worker is asked to
+connect anew. It then sends the rest again, in order.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+SHARE = 64
+PATIENCE_S = 2.0
+
+
+class InFlight:
+    """The messages of one session, by study."""
+
+    def __init__(self, caught_up: Callable[[], None]) -> None:
+        self._caught_up = caught_up
+        self._counts: Counter[int] = Counter()
+        self._behind: set[int] = set()
+        self._settled = asyncio.Condition()
+
+    async def enter(self, study_id: int) -> bool:
+        """Wait for room for a message. False where its study is behind, and the message is to be left unanswered."""
+        if study_id in self._behind:
+            return False
+        if self._counts[study_id] >= SHARE:
+            try:
+                async with asyncio.timeout(PATIENCE_S), self._settled:
+                    await self._settled.wait_for(lambda: self._counts[study_id] < SHARE)
+            except TimeoutError:
+                self._behind.add(study_id)
+                return False
+        self._counts[study_id] += 1
+        return True
+
+    async def leave(self, study_id: int) -> None:
+        """A message was settled."""
+        self._counts[study_id] -= 1
+        if not self._counts[study_id]:
+            del self._counts[study_id]
+            if (
+                study_id in self._behind
+            ):  # and stays so: what comes now must not overtake what was left unanswered
+                self._caught_up()
+        async with self._settled:
+            self._settled.notify_all()
+
+    async def all_settled(self) -> None:
+        """Wait until nothing is in flight."""
+        async with self._settled:
+            await self._settled.wait_for(lambda: not self._counts)
