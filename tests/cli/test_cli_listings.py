@@ -100,6 +100,15 @@ def test_studies(fake: FakeStudyService, invoke: Invoke) -> None:
     assert row.split()[:8] == ["digits", "completed", "28", "0", "1", "155/756", "val_loss", "0.36774"]
 
 
+def test_what_a_list_leaves_out_is_said_beside_it(fake: FakeStudyService, invoke: Invoke) -> None:
+    fake.unshown.append(study_pb2.Unshown(name="studies/broken", reason="its spec cannot be read"))
+    for arguments in (["studies"], ["studies", "--json"]):
+        result = invoke(*arguments)
+        assert result.code == 0
+        assert "digits" in result.out
+        assert result.err == "studies/broken cannot be shown: its spec cannot be read\n"
+
+
 def test_no_studies_is_said_beside_the_result(fake: FakeStudyService, invoke: Invoke) -> None:
     fake.scripts.clear()
     result = invoke("studies")

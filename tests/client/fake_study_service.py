@@ -48,6 +48,8 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         self.suggestions: deque[study_pb2.SuggestTrialResponse] = deque()
         self.decisions: deque[event_pb2.Decision] = deque()
         self.workers: list[study_pb2.WorkerStatus] = []
+        self.unshown: list[study_pb2.Unshown] = []
+        """What lists of studies leave out."""
         self.page_size: int | None = None
         self.finishing: dict[str, Callable[[], object]] = {}
         """What to do before a call of a method is answered."""
@@ -104,7 +106,9 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         names = sorted(self.scripts)
         page, token = self._page(names, request, context)
         return study_pb2.ListStudiesResponse(
-            studies=[self._moment(name, context).study for name in page], next_page_token=token
+            studies=[self._moment(name, context).study for name in page],
+            next_page_token=token,
+            unshown=self.unshown,
         )
 
     def PauseStudy(self, request: Any, context: grpc.ServicerContext) -> Any:

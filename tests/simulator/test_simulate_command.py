@@ -194,3 +194,17 @@ def test_a_policy_takes_over_the_studys_rungs_where_it_has_any(small):
     assert found["asha:min_steps=3"].rungs() == (3, 9)
     assert found["run_all"].rungs() == (9,)
     assert found["asha"] == spec
+
+
+def test_a_study_that_is_too_large_is_refused_before_it_is_simulated(tmp_path):
+    path = tmp_path / "study.yaml"
+    path.write_text(SMALL.replace("trials: 9", "trials: 1000000"))
+    with pytest.raises(CommandError) as refusal:
+        run(str(path))
+    assert "3000000 reports" in str(refusal.value)
+    assert "fewer trials" in refusal.value.remedy
+
+
+def test_a_cluster_that_is_too_large_is_refused(small):
+    with pytest.raises(CommandError, match="at most 100000"):
+        run(small, "--types", ",".join(f"t{place}:90000" for place in range(3)))

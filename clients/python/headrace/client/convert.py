@@ -16,6 +16,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from headrace.client import cluster, model
 from headrace.client import events as ev
 from headrace.client.names import study_id, trial_name, trial_ref, worker_id
+from headrace.errors import StudyDefectError
 from headrace.spec import StudySpec, Value, from_proto
 from headrace.spec.convert import params_from_proto
 from headrace.v1 import event_pb2, spec_pb2, study_pb2, trial_pb2
@@ -47,8 +48,18 @@ ACTIONS = {
 }
 
 
+def unshown(proto: study_pb2.Unshown) -> model.Unshown:
+    """What a list leaves out."""
+    return model.Unshown(name=proto.name, reason=proto.reason)
+
+
 def study(proto: study_pb2.Study) -> model.StudyInfo:
-    """A study; its trials' parameters come in the order of its space."""
+    """A study; its trials' parameters come in the order of its space.
+
+    Raises StudyDefectError for one that the scheduler cannot show.
+    """
+    if proto.unshown and not proto.HasField("spec"):
+        raise _defect(proto)
     spec = _spec(proto.spec.SerializeToString(deterministic=True))
     status = proto.status
     return model.StudyInfo(
@@ -92,6 +103,17 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
             for one in status.failures
         ),
         uid=proto.uid,
+    )
+
+
+def _defect(proto: study_pb2.Study) -> StudyDefectError:
+    name = study_id(proto.name)
+    state = STUDY_STATES.get(proto.state, model.StudyState.UNKNOWN)
+    detail = f": {proto.detail}" if proto.detail else ""
+    over = state not in (model.StudyState.ACTIVE, model.StudyState.PAUSED)
+    return StudyDefectError(
+        f"study '{name}' is {state}{detail}; {proto.unshown}",
+        remedy=f"`headrace delete {name}` removes it." if over else None,
     )
 
 

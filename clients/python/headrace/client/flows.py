@@ -14,6 +14,7 @@ from headrace.client import cluster, convert, methods
 from headrace.client.events import TrialStory
 from headrace.client.flow import Flow, rpc
 from headrace.client.model import (
+    Listing,
     Preview,
     Report,
     StudyInfo,
@@ -67,13 +68,14 @@ def create_study(_: object, name: str | None, spec: StudySpec | str | Path) -> F
     return convert.study(response.study)
 
 
-def studies(_: object) -> Flow[list[StudyInfo]]:
+def studies(_: object) -> Flow[Listing[StudyInfo]]:
     """All studies, newest first."""
-    found: list[StudyInfo] = []
+    found = Listing[StudyInfo]()
     request = pb.ListStudiesRequest(page_size=PAGE_SIZE)
     while True:
         page = yield from rpc(methods.LIST_STUDIES, request)
         found += map(convert.study, page.studies)
+        found.unshown += map(convert.unshown, page.unshown)
         if not page.next_page_token:
             return found
         request = pb.ListStudiesRequest(page_size=PAGE_SIZE, page_token=page.next_page_token)
@@ -104,13 +106,14 @@ def _study_file(path: object) -> StudyFile:
     raise InvalidFieldError([violation])
 
 
-def workers(_: object) -> Flow[list[Worker]]:
+def workers(_: object) -> Flow[Listing[Worker]]:
     """The workers that are or were connected."""
-    found: list[Worker] = []
+    found = Listing[Worker]()
     request = pb.ListWorkersRequest(page_size=PAGE_SIZE)
     while True:
         page = yield from rpc(methods.LIST_WORKERS, request)
         found += map(convert.worker, page.workers)
+        found.unshown += map(convert.unshown, page.unshown)
         if not page.next_page_token:
             return found
         request = pb.ListWorkersRequest(page_size=PAGE_SIZE, page_token=page.next_page_token)
@@ -148,11 +151,11 @@ def front(study: StudyHandle) -> Flow[tuple[TrialInfo, ...]]:
     return (yield from status(study)).front
 
 
-def trials(study: StudyHandle, states: Iterable[TrialState] = ()) -> Flow[list[TrialInfo]]:
+def trials(study: StudyHandle, states: Iterable[TrialState] = ()) -> Flow[Listing[TrialInfo]]:
     """The study's trials by number; with `states`, only those in one of them."""
     order = tuple((yield from status(study)).spec.space)
     wanted = [number for number, state in convert.TRIAL_STATES.items() if state in set(states)]
-    found: list[TrialInfo] = []
+    found = Listing[TrialInfo]()
     token = ""
     while True:
         request = pb.ListTrialsRequest(
@@ -160,12 +163,13 @@ def trials(study: StudyHandle, states: Iterable[TrialState] = ()) -> Flow[list[T
         )
         page = yield from rpc(methods.LIST_TRIALS, request)
         found += [convert.trial(trial, order=order) for trial in page.trials]
+        found.unshown += map(convert.unshown, page.unshown)
         token = page.next_page_token
         if not token:
             return found
 
 
-def reports(study: StudyHandle) -> Flow[list[Report]]:
+def reports(study: StudyHandle) -> Flow[Listing[Report]]:
     """Every report of the study's trials."""
     return _reports(study_name(study.name))
 
@@ -227,7 +231,7 @@ def explain(handle: TrialHandle) -> Flow[TrialStory]:
     )
 
 
-def trial_reports(handle: TrialHandle) -> Flow[list[Report]]:
+def trial_reports(handle: TrialHandle) -> Flow[Listing[Report]]:
     """The trial's reports, in order."""
     return _reports(trial_name(handle.study, handle.number))
 
@@ -264,13 +268,14 @@ def stop_trial(handle: TrialHandle, reason: str = "") -> Flow[TrialInfo]:
 # ---- a trial that the caller runs ----------------------------------------------------------------------
 
 
-def _reports(parent: str) -> Flow[list[Report]]:
-    found: list[Report] = []
+def _reports(parent: str) -> Flow[Listing[Report]]:
+    found = Listing[Report]()
     token = ""
     while True:
         request = pb.ListReportsRequest(parent=parent, page_size=PAGE_SIZE, page_token=token)
         page = yield from rpc(methods.LIST_REPORTS, request)
         found += map(convert.report, page.reports)
+        found.unshown += map(convert.unshown, page.unshown)
         token = page.next_page_token
         if not token:
             return found

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import TypeVar
 
 from headrace.spec import StudySpec, Value
 
 __all__ = [
     "Checkpoint",
     "Lease",
+    "Listing",
     "Preview",
     "PreviewRung",
     "Report",
@@ -31,9 +33,30 @@ __all__ = [
     "TrialInfo",
     "TrialRef",
     "TrialState",
+    "Unshown",
     "Value",
     "Worker",
 ]
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unshown:
+    """Something that a list leaves out because the scheduler cannot show it."""
+
+    name: str
+    """Its resource name, as in `studies/digits`."""
+    reason: str
+
+
+class Listing(list[T]):
+    """A list, and what is left out of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unshown: list[Unshown] = []
 
 
 class StudyState(StrEnum):

@@ -4,11 +4,26 @@ from pathlib import Path
 
 from headrace.cli.failure import USAGE, CommandError
 from headrace.spec import StudySpec
-from headrace_services.scheduler.simulator.cluster import machines_for, parse_types
+from headrace_services.scheduler.simulator.cluster import MAX_SLOTS, machines_for, parse_types
 from headrace_services.scheduler.simulator.costs import Costs, Failures
 from headrace_services.scheduler.simulator.recorded import COLUMN, REPORTS, CurveFile, read_curves
-from headrace_services.scheduler.simulator.scenario import Scenario
+from headrace_services.scheduler.simulator.scenario import Scenario, expected_trials
 from headrace_services.scheduler.simulator.variants import OWN, Variant, compared, swept
+
+MAX_REPORTS = 2_000_000
+"""Of one simulated study: some minutes, and about a gigabyte."""
+
+
+def check_size(scenario: Scenario) -> None:
+    """Refuse a study that is too large for a simulation."""
+    reports = max(expected_trials(one.spec) * len(one.spec.rungs()) for one in scenario.variants)
+    if scenario.file is None and reports > MAX_REPORTS:
+        trials = expected_trials(scenario.spec)
+        raise CommandError(
+            f"{trials} trials would make up to {reports} reports; a simulation takes at most {MAX_REPORTS}.",
+            remedy="Simulate fewer trials (trials in the study file), or fewer rungs.",
+            code=USAGE,
+        )
 
 
 def recorded(path: Path | None, steps: str, spec: StudySpec) -> CurveFile | None:
@@ -81,6 +96,13 @@ def scenario(
         cluster = parse_types(types) if types is not None else machines_for(policies[0].spec, workers)
     except ValueError as error:
         raise CommandError(f"--types: {error}.", code=USAGE) from None
+    slots = sum(machine.slots for machine in cluster)
+    if slots > MAX_SLOTS:
+        raise CommandError(
+            f"the cluster would have {slots} slots; a simulation takes at most {MAX_SLOTS}.",
+            remedy="Ask for fewer workers, or for trials with fewer slots.",
+            code=USAGE,
+        )
     size, bandwidth, start_s = costs
     mttf, detect, repair = failures
     return Scenario(

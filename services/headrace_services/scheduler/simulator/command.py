@@ -189,6 +189,7 @@ def simulate(
         costs=(checkpoint_gb, bandwidth, start_s),
         failures=(mttf, detect, repair),
     )
+    asking.check_size(scenario)
     timeless = (curves, seconds_per_step, mttf) == (None, None, None) and not checkpoint_gb and not start_s
     times = Times(in_steps=timeless)
     first = loaded.spec.seed if seed is None else seed
