@@ -33,6 +33,8 @@ _RETRYABLE_STATES = {
     "55P03",  # lock not available
 }
 
+_TAKEN_AWAY = {"25P03", "25P04"}
+"""Postgres ended the connection of a transaction that took too long: this replica was frozen."""
 _TOO_LARGE = "54"
 """Psycopg counts a value that no row or index can hold among the operational errors; it never passes."""
 
@@ -97,8 +99,11 @@ def is_away(error: BaseException) -> bool:
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
     cause = error.orig if isinstance(error, DBAPIError) else error
-    if isinstance(cause, psycopg.Error) and (cause.sqlstate or "").startswith(_TOO_LARGE):
+    state = (cause.sqlstate or "") if isinstance(cause, psycopg.Error) else ""
+    if state.startswith(_TOO_LARGE):
         return False
+    if state in _TAKEN_AWAY:
+        return True
     return isinstance(error, _AWAY)
 
 
