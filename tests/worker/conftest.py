@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from daemon_process import DaemonProcess
 from scripted_scheduler import ScriptedScheduler
 from worker_site import Site
 
@@ -29,3 +30,10 @@ async def site(tmp_path: Path, scheduler: ScriptedScheduler) -> AsyncIterator[Si
     place = Site(tmp_path, scheduler)
     yield place
     await place.stop()
+
+
+@pytest.fixture
+async def daemons(site: Site) -> AsyncIterator[DaemonProcess]:
+    started = DaemonProcess(site)
+    yield started
+    await started.end()

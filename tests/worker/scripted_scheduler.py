@@ -31,7 +31,7 @@ class Stream:
     context: Any
     received: list[worker_pb2.SessionRequest] = field(default_factory=list)
     outgoing: asyncio.Queue[worker_pb2.SessionResponse | None] = field(
-        default_factory=lambda: asyncio.Queue(1000)
+        default_factory=lambda: asyncio.Queue(100_000)
     )
     over: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -5,51 +5,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from daemon_process import COMMAND, DaemonProcess
 from scripted_scheduler import ScriptedScheduler, until
 from worker_site import Site, lease_id
 
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker.outbox import Outbox, RecordedLease
 from headrace_worker.process import bury
-
-COMMAND = "import typer; from headrace_worker.command import worker; app = typer.Typer(); app.command()(worker); app()"
-
-
-class DaemonProcess:
-    """Starts `headrace worker` processes on one site."""
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self.processes: list[asyncio.subprocess.Process] = []
-
-    async def start(self) -> asyncio.subprocess.Process:
-        settings = self._site.settings
-        log = (self._site.root / "daemon.log").open("ab")
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", COMMAND, "--scheduler", self._site.scheduler.address),
-            *("--name", settings.name, "--home", str(settings.home), "--store", settings.store_url),
-            *("--cpu-slots", "2", "--stop-grace", "3"),
-            stdout=log,
-            stderr=log,
-        )
-        log.close()
-        self.processes.append(process)
-        return process
-
-
-@pytest.fixture
-async def daemons(site: Site) -> AsyncIterator[DaemonProcess]:
-    started = DaemonProcess(site)
-    yield started
-    for process in started.processes:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 async def test_kill_9_of_the_daemon_loses_no_report_and_requeues_its_trials(

@@ -29,7 +29,7 @@ from headrace_worker.backoff import Backoff
 from headrace_worker.checkpoints import CheckpointError, CheckpointStore
 from headrace_worker.checkpoints.retention import PruneOrder
 from headrace_worker.courier import Courier
-from headrace_worker.disk import is_full, when_there_is_room
+from headrace_worker.disk import is_full, size_bytes, when_there_is_room
 from headrace_worker.exits import Ending, Finished, Verdict, classify
 from headrace_worker.launch import Launch, launch_of
 from headrace_worker.logs import AttemptLog, fit, last_line, shows
@@ -254,6 +254,10 @@ class Attempt:
             return await self._run_process(launch, self._log)
         except (CannotStartError, ValueError) as error:
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=str(error))
+
+    def taken_bytes(self) -> int:
+        """What the trial's files in its folder take of the disk. For any thread."""
+        return size_bytes(self._scratch)
 
     def shorten_log(self) -> None:
         """Cuts a log that has grown too large. For any thread."""

@@ -197,7 +197,8 @@ class Daemon:
     async def telemetry(self) -> Sequence[worker_pb2.DeviceTelemetry]:
         """Measures the devices, and the disk."""
         loop = asyncio.get_running_loop()
-        self._no_room = await loop.run_in_executor(self._meter, out_of_room, self._settings.home)
+        attempts = list(self._attempts.values())
+        self._no_room = await loop.run_in_executor(self._meter, _no_room, self._settings.home, attempts)
         self._set_aside = await loop.run_in_executor(self._meter, self._courier.outbox.set_aside)
         return await loop.run_in_executor(self._meter, self._devices.telemetry)
 
@@ -333,6 +334,15 @@ class _only_one:  # noqa: N801 - used as a context manager
     def __exit__(self, *_: object) -> None:
         assert self._file is not None
         self._file.close()
+
+
+def _no_room(home: Path, attempts: Sequence[Attempt]) -> str:
+    """Says that the disk is full, and which trial has most of it; nothing while there is room."""
+    full = out_of_room(home)
+    if not full or not attempts:
+        return full
+    taken, trial = max((attempt.taken_bytes(), attempt.lease.trial) for attempt in attempts)
+    return f"{full}; {trial} has {taken >> 20} MiB in its folder"
 
 
 def _shorten(attempts: Sequence[Attempt]) -> None:

@@ -35,7 +35,7 @@ _REMEMBERED = 8
 MAX_KEPT = 4096
 """Reports of one lease that are in the outbox."""
 MAX_KEPT_BYTES = 32 << 20
-MAX_AT_ONCE = 64
+MAX_AT_ONCE = 16
 """Calls of one lease that wait for their answer. A script reports from one thread; a gang from one a rank."""
 
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
@@ -13,6 +14,8 @@ from headrace_worker.checkpoints.errors import CheckpointCorruptError, Checkpoin
 MANIFEST = "manifest.json"
 VERSION = 1
 CHUNK_BYTES = 1 << 20
+MAX_FILES = 10_000
+"""Of one checkpoint, folders counted too: each is written and made durable by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +137,18 @@ def _inside(path: str) -> str:
 def local_files(local_dir: Path) -> list[tuple[str, Path]]:
     """Lists the regular files below a folder as (path within the folder, path), sorted.
 
-    Raises `CheckpointInvalidError` for a folder that is missing or empty, or that holds anything but files and folders.
+    Raises `CheckpointInvalidError` for a folder that is missing or empty, that holds anything but files and folders, or
+    more of them than `MAX_FILES`.
     """
     if local_dir.is_symlink() or not local_dir.is_dir():
         raise CheckpointInvalidError(f"checkpoint folder {local_dir} is not a folder")
+    paths = sorted(islice(local_dir.rglob("*"), MAX_FILES + 1))
+    if len(paths) > MAX_FILES:
+        raise CheckpointInvalidError(
+            f"checkpoint folder {local_dir} holds more than {MAX_FILES} files and folders; pack them into fewer"
+        )
     found: list[tuple[str, Path]] = []
-    for path in sorted(local_dir.rglob("*")):
+    for path in paths:
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise CheckpointInvalidError(f"checkpoint folder {local_dir}: {path.name} is not a regular file")
         if path.is_file():

@@ -1,0 +1,48 @@
+"""The daemon as a process of its own."""
+
+import asyncio
+import sys
+
+import psutil
+from worker_site import Site
+
+COMMAND = "import typer; from headrace_worker.command import worker; app = typer.Typer(); app.command()(worker); app()"
+
+
+class DaemonProcess:
+    """Starts `headrace worker` processes on one site."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self.processes: list[asyncio.subprocess.Process] = []
+
+    async def start(self) -> asyncio.subprocess.Process:
+        settings = self._site.settings
+        log = (self._site.root / "daemon.log").open("ab")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", COMMAND, "--scheduler", self._site.scheduler.address),
+            *("--name", settings.name, "--home", str(settings.home), "--store", settings.store_url),
+            *("--cpu-slots", "2", "--stop-grace", "3"),
+            stdout=log,
+            stderr=log,
+        )
+        log.close()
+        self.processes.append(process)
+        return process
+
+    async def end(self) -> None:
+        """Kills those that still run."""
+        for process in self.processes:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+def children(daemon: asyncio.subprocess.Process) -> list[psutil.Process]:
+    """The daemon's children, zombies included."""
+    return psutil.Process(daemon.pid).children()
+
+
+def memory_bytes(daemon: asyncio.subprocess.Process) -> int:
+    """What the daemon holds of the machine's memory."""
+    return int(psutil.Process(daemon.pid).memory_info().rss)
