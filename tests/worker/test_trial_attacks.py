@@ -156,7 +156,7 @@ async def test_a_report_a_microsecond(attacked: Any) -> None:
         number = 0
         while time.monotonic() < until:
             number += 1
-            request = runtime_pb2.ReportRequest(lease_id=lease, sequence=number, step=number, metrics={"loss": 1.0})
+            request = runtime_pb2.ReportRequest(lease_id=lease, sequence=number, step=1, metrics={"loss": 1.0})
             waiting.append(stub.Report.future(request, timeout=30))
             if len(waiting) > 3000:
                 for call in waiting:
@@ -164,12 +164,13 @@ async def test_a_report_a_microsecond(attacked: Any) -> None:
                 waiting.clear()
         for call in waiting:
             said[call.code().name] += 1
-        print(number > 1000, said["OK"] > 0, said["RESOURCE_EXHAUSTED"] > 0,
-              set(said) <= {"OK", "RESOURCE_EXHAUSTED", "UNAVAILABLE"})
+        print(number > 1000, *sorted(said))
     """)
     await it.unharmed()
     exited = await it.exited(it.attack)
-    assert exited.log_tail == "True True True True\n"
+    enough, *codes = exited.log_tail.split()
+    assert enough == "True"
+    assert {"OK", "RESOURCE_EXHAUSTED"} <= set(codes) <= {"OK", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
 
 
 async def test_calls_for_a_rank_that_the_trial_does_not_have(attacked: Any) -> None:
@@ -339,7 +340,7 @@ async def test_reports_that_nobody_takes_are_bounded(
     attack = site.assign(
         site.program("""
         for n in range(1, 10**6):
-            report(n)
+            report(1)
             mark("reported", n)
         """),
         milestone=10**9,
