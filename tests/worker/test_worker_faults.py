@@ -297,7 +297,7 @@ async def test_on_a_full_disk_the_trial_waits_and_nothing_is_lost(
     [
         ([28], "step 28 is past the full budget of 27 steps"),
         ([4, 6], "step 6 jumps over the rung at 5"),
-        ([-1], "step -1 is negative"),
+        ([-1], "step: is less than 0"),
     ],
 )
 async def test_a_program_without_the_library_is_refused_a_wrong_step_too(

@@ -113,7 +113,7 @@ class Courier:
         """Deletes what is to be deleted, and puts aside what is to be put aside."""
         for sequence, reason in list(self._refused.items()):
             await self.outbox.put_aside(sequence, reason)
-            del self._refused[sequence]
+            self._refused.pop(sequence, None)  # the daemon's end may have been at it too
             self.wake.set()
         batch = sorted(self._done)
         if batch:
