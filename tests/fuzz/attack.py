@@ -294,7 +294,8 @@ class Attack:
         self.tally.probes_s.append(took_s)
         if took_s > PROBE_S:
             self.tally.fault("ListStudies behind a call took longer than 1 s", request)
-        self.known.studies[1:] = [study.name.removeprefix("studies/") for study in page.studies][:40]
+        names = [study.name.removeprefix("studies/") for study in page.studies]
+        self.known.studies[1:] = [name for name in names if not name.startswith("honest")][:40]
 
     def _learn(self, answer: Message, request: Message) -> None:
         """Keep what an answer tells of what exists."""
