@@ -5,6 +5,33 @@ import sys
 
 import pytest
 
+LARGE = """
+import asyncio, gc
+from headrace_services.scheduler import collector
+
+collector.SOON_S, collector.LOOK_S = (0.0,), 0.05
+
+class Cycle:
+    alive = 0
+    def __init__(self):
+        self.me, self.request = self, b"x" * 2**20
+        Cycle.alive += 1
+    def __del__(self):
+        Cycle.alive -= 1
+
+async def main():
+    collector.put_aside()
+    watch = asyncio.create_task(collector.run())
+    await asyncio.sleep(0.2)
+    cycles = [Cycle() for _ in range(60)]
+    gc.freeze()
+    cycles.clear()
+    made = Cycle.alive
+    await asyncio.sleep(1.0)
+    print(made, Cycle.alive)
+
+asyncio.run(main())
+"""
 SCRIPT = """
 import asyncio, gc, sys
 from headrace_services.scheduler import collector
@@ -46,3 +73,10 @@ def test_everything_is_looked_at_when_a_quarter_more_was_put_aside_and_once_a_da
     made, alive = map(int, ran.stdout.split())
     assert made > 0
     assert alive == (0 if collected else made)
+
+
+def test_everything_is_looked_at_when_the_process_has_grown() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", LARGE], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert ran.stdout.split() == ["60", "0"]

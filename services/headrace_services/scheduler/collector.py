@@ -5,11 +5,15 @@ keeps. With hundreds of streams that took 50 to 100 ms, every few seconds. So wh
 put aside now and then (`gc.freeze`), and full collections look at the rest. Objects put aside are freed as ever when
 nothing refers to them; only cycles among them wait, for the collection that looks at everything. That one takes 130 ms
 with 256 streams, so it comes when there may be something to find: when what was put aside has grown by a quarter, and
-once a day, for objects are counted here and not what they hold.
+once a day, for objects are counted here and not what they hold. It also comes when the process has grown: a call that
+ends by an exception can leave a cycle that holds its request, and callers choose how large and how many those are.
 """
 
 import asyncio
 import gc
+from math import ceil
+
+import psutil
 
 SOON_S = (5.0, 10.0, 15.0, 30.0, 60.0)
 """Pauses after the start, while code is imported, statements are compiled and workers connect."""
@@ -18,6 +22,9 @@ SELDOM = 1000
 OFTEN_S = 600.0
 GROWN = 1.25
 """How many times as much must have been put aside as there was at least since the last look at everything."""
+LOOK_S = 5.0
+GROWN_BYTES = 32 * 1024**2
+"""By how much the process may grow before the look at everything."""
 DAY = 144
 """How many turns pass at most without that look."""
 
@@ -41,13 +48,28 @@ async def run() -> None:
     for pause_s in SOON_S:
         await asyncio.sleep(pause_s)
         gc.freeze()  # without looking: what is garbage by now waits for the collection of everything
-    least, turns = gc.get_freeze_count(), 0
+    least, turns, size = gc.get_freeze_count(), 0, _resident_bytes()
     while True:
-        await asyncio.sleep(OFTEN_S)
-        put_aside()
+        has_grown = await _pause(size)
+        if not has_grown:
+            put_aside()
         turns += 1
-        if (aside := gc.get_freeze_count()) > GROWN * least or turns == DAY:
+        if has_grown or (aside := gc.get_freeze_count()) > GROWN * least or turns == DAY:
             await asyncio.sleep(0)  # others have their turn
             look_at_everything()
-            least, turns = gc.get_freeze_count(), 0
+            aside = least = gc.get_freeze_count()
+            turns, size = 0, _resident_bytes()
         least = min(least, aside)
+
+
+async def _pause(size: int) -> bool:
+    """Wait for the next turn, or until the process has grown beyond its size; says whether it has."""
+    for _ in range(ceil(OFTEN_S / LOOK_S)):
+        await asyncio.sleep(min(LOOK_S, OFTEN_S))
+        if _resident_bytes() > size + GROWN_BYTES:
+            return True
+    return False
+
+
+def _resident_bytes() -> int:
+    return int(psutil.Process().memory_info().rss)
