@@ -110,6 +110,6 @@ async def test_a_folder_of_another_version_is_refused_with_a_remedy(embedded) ->
     embedded.data_dir.mkdir()
     (embedded.data_dir / "PG_VERSION").write_text("12\n")
     supervisor = Supervisor([embedded.child()], announce=lambda _: None)
-    with pytest.raises(ChildFailedError, match="is of Postgres 12") as caught:
+    with pytest.raises(ChildFailedError, match="was written by Postgres 12") as caught:
         await supervisor.run(asyncio.Event(), lambda: pytest.fail("not ready"))
     assert "--home" in caught.value.remedy

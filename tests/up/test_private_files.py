@@ -93,6 +93,7 @@ async def test_programs_in_a_closed_folder_are_copied_and_keep_their_modes(
     (installed / "bin" / "postgres").chmod(0o700)
     monkeypatch.setattr(pgwheel, "PROGRAMS", installed / "bin")
     monkeypatch.setattr(pgwheel, "COPIES", copies := Path("/tmp") / f"hr-{os.getpid()}")
+    before = os.umask(0o077)
     try:
         for _ in range(2):
             async with running([embedded(closed / "home").child()]):
@@ -100,6 +101,7 @@ async def test_programs_in_a_closed_folder_are_copied_and_keep_their_modes(
         assert mode(installed / "bin" / "postgres") == 0o700
         assert len(list(copies.iterdir())) == 1
     finally:
+        os.umask(before)
         shutil.rmtree(copies, ignore_errors=True)
 
 

@@ -119,6 +119,7 @@ def worker(
         pass_names = names_to_pass(pass_env)
     except InvalidFieldError as error:
         raise typer.BadParameter(str(error)) from None
+    labels = _labels(label or [])
     users_umask = os.umask(0o077)  # what a worker keeps is its user's alone
     settings = WorkerSettings(
         name=ours,
@@ -127,7 +128,7 @@ def worker(
         store_url=store or (home_dir() / "store").as_uri(),
         cpu_slots=cpu_slots,
         fake_gpus=fake_gpus,
-        labels=_labels(label or []),
+        labels=labels,
         tls=target.tls,
         tls_ca=target.tls_ca,
         stop_grace_s=stop_grace,
@@ -144,6 +145,8 @@ def worker(
     except (AlreadyRunningError, ValueError) as error:
         typer.echo(f"headrace worker: {error}", err=True)
         raise typer.Exit(1) from None
+    finally:
+        os.umask(users_umask)
 
 
 def _labels(items: list[str]) -> dict[str, str]:

@@ -56,7 +56,9 @@ def provide() -> None:
     if programs() == PROGRAMS:
         return
     copy = _copy()
-    COPIES.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if not COPIES.exists():
+        COPIES.mkdir(parents=True, exist_ok=True)
+        COPIES.chmod(0o755)  # whatever the umask
     found = COPIES.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0 or found.st_mode & 0o022:
         raise HeadraceError(f"{COPIES} can be written by others than root", remedy="Remove it.")
