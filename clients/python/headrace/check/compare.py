@@ -10,12 +10,15 @@ Only when the curves part and no photograph explains it are weaker signs used: a
 generator seeded once more, an iterator that starts over.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from headrace.check.report import Difference, Missing
 from headrace.check.snapshot import Kind, Moment, Piece, SegmentResult, Snapshot
 
+# What follows a container's name on the way to one of its items.
+_ITEMS = re.compile(r"(\[[^\[\]]*\])+$")
 _ROLES = {
     Kind.WEIGHTS: "model",
     Kind.MOMENTS: "optimizer",
@@ -218,15 +221,42 @@ def _variables_reset(before: SegmentResult, after: SegmentResult) -> Iterator[Mi
     saved, start, restored = before.last(Moment.REPORTED), before.begun, after.begun
     if saved is None or start is None or restored is None:
         return
-    for name in sorted(saved.variables.keys() & start.variables.keys() & restored.variables.keys()):
-        values = start.variables[name], saved.variables[name], restored.variables[name]
-        if values[0] != values[1] != values[2]:
-            yield Missing(
-                kind=Kind.VALUE,
-                finding=f"variable `{name}` is {values[1]} when saved, and {values[2]} after the restore",
-                remedy=f"keep it in t.state[{name!r}], which is saved",
-                step=saved.step,
+    modules = {piece.variable for piece in saved.pieces if piece.kind is Kind.WEIGHTS and piece.variable}
+    at_start, at_save, at_restore = (_by_name(moment.variables) for moment in (start, saved, restored))
+    for name in sorted(at_start.keys() & at_save.keys() & at_restore.keys()):
+        if at_start[name] != at_save[name] != at_restore[name]:
+            yield _variable_reset(
+                name, at_start[name], at_save[name], at_restore[name], step=saved.step, modules=modules
             )
+
+
+_Values = dict[str, str]
+
+
+def _by_name(variables: _Values) -> dict[str, _Values]:
+    """The values by name: a dictionary or a list, and all that it holds, is one."""
+    found: dict[str, _Values] = {}
+    for path, value in variables.items():
+        found.setdefault(_ITEMS.sub("", path), {})[path] = value
+    return found
+
+
+def _variable_reset(
+    name: str, start: _Values, saved: _Values, restored: _Values, *, step: int, modules: set[str]
+) -> Missing:
+    """A name and its values. One that is long, or is a tensor, stands as its digest."""
+    plain = saved.get(name, "#"), restored.get(name, "#")
+    if not any(value.startswith("#") for value in plain):
+        finding = f"variable `{name}` is {plain[0]} when saved, and {plain[1]} after the restore"
+    elif restored == start:
+        finding = f"`{name}` is not saved: after the restore it is as it was before the loop"
+    else:
+        finding = f"`{name}` is not saved: after the restore it is another"
+    owner, _, attribute = name.rpartition(".")
+    remedy = f"keep it in t.state[{name!r}], which is saved"
+    if owner in modules and plain[0].startswith("#"):
+        remedy = f"make it a buffer, {owner}.register_buffer({attribute!r}, ...), or {remedy}"
+    return Missing(kind=Kind.VALUE, finding=finding, remedy=remedy, step=step)
 
 
 def _iterators_restarted(before: SegmentResult, after: SegmentResult) -> Iterator[Missing]:

@@ -1,6 +1,7 @@
 """Digests of values: equal text exactly where every bit is equal."""
 
 import sys
+from collections import deque
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
@@ -37,7 +38,7 @@ def _feed(hasher: "blake2b", value: Any) -> None:
         for key in sorted(value, key=repr):
             _feed(hasher, key)
             _feed(hasher, value[key])
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | deque):
         hasher.update(f"sequence {len(value)}".encode())
         for item in value:
             _feed(hasher, item)

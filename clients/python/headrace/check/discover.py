@@ -13,9 +13,11 @@ import inspect
 import random
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import FrameType, FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import headrace
@@ -40,20 +42,39 @@ def script_frames(frame: FrameType | None) -> list[FrameType]:
     return frames[::-1]
 
 
-def walk(frames: list[FrameType]) -> Iterator[tuple[str, Any]]:
-    """Every object that the frames' variables lead to, once, with the shortest way there (breadth first)."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An object, and the shortest way to it from the script's variables."""
+
+    path: str
+    value: Any
+    # Whether the way is the script's own: no library's object lies on it but containers and modules.
+    own: bool
+
+
+def walk(frames: list[FrameType], is_plain: Callable[[Any], bool]) -> Iterator[Found]:
+    """Every object that the frames' variables lead to, breadth first.
+
+    A plain value is found on every way to it, since Python shares small numbers; any other object once.
+    """
     seen: set[int] = set()
-    layer = list(_variables(frames))
+    count = 0
+    layer = [Found(name, value, own=True) for name, value in _variables(frames)]
     for _ in range(_DEPTH):
-        deeper: list[tuple[str, Any]] = []
-        for name, value in layer:
+        deeper: list[Found] = []
+        for found in layer:
+            value = found.value
             if id(value) in seen or isinstance(value, ModuleType | type):
                 continue
-            seen.add(id(value))
-            yield name, value
-            if len(seen) > _MOST_OBJECTS:
+            yield found
+            count += 1
+            if count > _MOST_OBJECTS:
                 return
-            deeper.extend(_children(name, value))
+            if is_plain(value):
+                continue
+            seen.add(id(value))
+            own = found.own and _is_transparent(value)
+            deeper.extend(Found(path, child, own) for path, child in _children(found.path, value))
         layer = deeper
 
 
@@ -71,8 +92,7 @@ def attributes_of(variables: dict[str, Any]) -> dict[str, Any]:
     """What the objects of the script's own classes among the variables hold, as `variable.attribute`."""
     found: dict[str, Any] = {}
     for name, value in variables.items():
-        module = sys.modules.get(type(value).__module__)
-        if _is_own(getattr(module, "__file__", None) or "<built in>"):
+        if _is_of_script(value):
             found.update((f"{name}.{key}", item) for key, item in getattr(value, "__dict__", {}).items())
     return found
 
@@ -118,6 +138,20 @@ def _is_own(filename: str) -> bool:
     )
 
 
+def _is_transparent(value: Any) -> bool:
+    """Whether what an object holds is the script's own: of its classes, of containers, and of modules."""
+    if isinstance(value, dict | list | tuple | set | frozenset | deque | SimpleNamespace):
+        return True
+    if isinstance(value, FunctionType | MethodType | functools.partial | GeneratorType):
+        return True
+    return hasattr(type(value), "named_parameters") or _is_of_script(value)
+
+
+def _is_of_script(value: Any) -> bool:
+    module = sys.modules.get(type(value).__module__)
+    return _is_own(getattr(module, "__file__", None) or "<built in>")
+
+
 def _variables(frames: list[FrameType]) -> Iterator[tuple[str, Any]]:
     for frame in frames:
         yield from ((name, value) for name, value in frame.f_locals.items() if not name.startswith("__"))
@@ -130,7 +164,7 @@ def _children(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         return
     if isinstance(value, dict):
         yield from ((f"{name}[{key!r}]", item) for key, item in list(value.items())[:_MOST_ITEMS])
-    elif isinstance(value, list | tuple | set | frozenset):
+    elif isinstance(value, list | tuple | set | frozenset | deque):
         yield from ((f"{name}[{i}]", item) for i, item in enumerate(list(value)[:_MOST_ITEMS]))
     elif isinstance(value, FunctionType):
         yield from inspect.getclosurevars(value).nonlocals.items()
@@ -145,7 +179,8 @@ def _children(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif not type(value).__module__.startswith("headrace.trial.session"):
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
-            hidden = ("_parameters", "_buffers", "_modules")
+            # A module's mode is set by the script in every step.
+            hidden = ("_parameters", "_buffers", "_modules", "training")
             yield from ((f"{name}.{key}", item) for key, item in attributes.items() if key not in hidden)
             children = attributes.get("_modules")
             if isinstance(children, dict):

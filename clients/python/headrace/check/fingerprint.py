@@ -7,6 +7,7 @@ to the same instant.
 
 import random
 import sys
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
@@ -18,7 +19,8 @@ from headrace.check.snapshot import Kind, Moment, Piece, Snapshot
 from headrace.trial import ResumableBatches, Trial, rng
 
 GLOBAL = "(global)"
-_MOST_ELEMENTS = 65_536
+_MOST_ELEMENTS = 1 << 22
+_MOST_ELEMENTS_IN_ALL = 1 << 25
 
 
 def nameless_classes() -> tuple[type, ...]:
@@ -32,10 +34,15 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
     frames = discover.script_frames(frame)
     finds = _Finds(t.tracked_objects())
     ahead = []
-    for path, value in discover.walk(frames):
+    variables: dict[str, str] = {}
+    room = _MOST_ELEMENTS_IN_ALL
+    for found in discover.walk(frames, _is_plain):
+        path, value = found.path, found.value
         finds.add(value, path)
         if issubclass(type(value), finds.classes.loader) and getattr(value, "num_workers", 0) > 0:
             ahead.append(path)
+        if found.own and path not in variables and _is_plain(value) and (room := room - _elements(value)) > 0:
+            variables[path] = digest(value)
     for value in heap.find(nameless_classes()):
         finds.add(value, "")
         for path, part in discover.parts_of(value):
@@ -47,7 +54,7 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
         moment=moment,
         step=step,
         pieces=(*finds.pieces(), *_global_pieces(t)),
-        variables={name: digest(value) for name, value in local.items() if _is_plain(value)},
+        variables=variables,
         iterators=tuple(sorted(name for name, value in local.items() if _is_iterator(value))),
         ahead=tuple(ahead),
     )
@@ -243,7 +250,7 @@ def _generator_state(value: Any) -> Any:
 def _is_plain(value: Any) -> bool:
     if value is None or type(value) in (bool, int, float, str):
         return True
-    if isinstance(value, list | tuple | set | dict):
+    if isinstance(value, list | tuple | set | dict | deque):
         items = value.values() if isinstance(value, dict) else value
         return len(value) <= 1024 and all(type(item) in (bool, int, float, str) for item in items)
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
@@ -254,6 +261,12 @@ def _is_plain(value: Any) -> bool:
         and isinstance(value, numpy.ndarray | numpy.generic)
         and value.size <= _MOST_ELEMENTS
     )
+
+
+def _elements(value: Any) -> int:
+    """How many elements a tensor or an array has; 0 for any other value."""
+    count = getattr(value, "numel", None)
+    return int(count()) if callable(count) else int(getattr(value, "size", 0))
 
 
 def _is_iterator(value: Any) -> bool:

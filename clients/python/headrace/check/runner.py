@@ -18,6 +18,8 @@ from pydantic import TypeAdapter
 from headrace.check.compare import first_difference, losses, suspects
 from headrace.check.report import CheckReport, Missing
 from headrace.check.snapshot import Control, Kind, Moment, SegmentResult
+from headrace.check.source import parameters_read, training_function
+from headrace.trial.session import NO_PARAMETER
 
 STEPS = 3
 
@@ -27,6 +29,12 @@ Launch = Callable[[Path, Path], None]
 
 class CheckError(RuntimeError):
     """The script does not run, so there is nothing to compare."""
+
+    def __init__(
+        self, message: str, *, remedy: str = "Run the script by hand first; it has to work without a pause."
+    ) -> None:
+        super().__init__(message)
+        self.remedy = remedy
 
 
 def run_check(
@@ -41,10 +49,10 @@ def run_check(
 ) -> CheckReport:
     """Proves that pausing `script` changes nothing, or names what a pause loses.
 
-    `steps` (3) are trained in each run, of a budget of `max_steps` (the script's own). `params` override
+    `steps` (3) are reported in each run, of a budget of `max_steps` (the script's own). `params` override
     the script's defaults. `callable` is `function` or `module:function` where the script does not call
-    `trial.main` itself. `progress(what, done, total)` is told before each process. Raises `CheckError`
-    where the script fails without any pause.
+    `trial.main` itself; left out, it is the function that takes a trial. `progress(what, done, total)` is
+    told before each process. Raises `CheckError` where the script fails without any pause.
     """
     script = script.resolve()
     if not script.is_file():
@@ -52,7 +60,7 @@ def run_check(
     count = STEPS if steps is None else steps
     if count < 2:
         raise CheckError(f"steps={count}: at least 2 are needed, one before a restore and one after")
-    target = callable or ""
+    target = callable or training_function(script) or ""
     if target and ":" not in target:
         target = f"{script.stem}:{target}"
     with tempfile.TemporaryDirectory(prefix="headrace-check-") as folder:
@@ -61,6 +69,7 @@ def run_check(
             target=target,
             params=dict(params or {}),
             steps=count,
+            until=None,
             max_steps=max_steps,
             seed=0,
             resume_step=0,
@@ -92,7 +101,7 @@ class _Check:
             restores=0,
             metrics=tuple(sorted({name for reported in straight.reports for name in reported.metrics})),
         )
-        chain, broken = self._resumed_run()
+        chain, broken = self._resumed_run(max(reported.step for reported in straight.reports))
         missing = (*losses(chain), *broken)
         trajectory = None if broken else first_difference(straight, chain)
         if missing or trajectory is not None:
@@ -103,10 +112,10 @@ class _Check:
             missing = missing or suspects(straight, chain)
         return replace(report, restores=len(chain) - 1, missing=missing, trajectory=trajectory)
 
-    def _resumed_run(self) -> tuple[list[SegmentResult], tuple[Missing, ...]]:
-        """The processes, each resumed from the one before, and why there are no more of them."""
+    def _resumed_run(self, until: int) -> tuple[list[SegmentResult], tuple[Missing, ...]]:
+        """The processes, each resumed from the one before up to a step, and why there are no more of them."""
         chain: list[SegmentResult] = []
-        control = replace(self._control, checkpoint_dir=str(self._folder / "checkpoints"))
+        control = replace(self._control, checkpoint_dir=str(self._folder / "checkpoints"), until=until)
         while True:
             number = len(chain) + 1
             result = self._process(f"resumed run, process {number}", control)
@@ -114,7 +123,7 @@ class _Check:
                 return chain, (_restore_failed(result, chain),)
             chain.append(result)
             reached = result.reports[-1].step if result.reports else control.resume_step
-            if reached >= control.steps:
+            if reached >= until:
                 return chain, ()
             if not result.checkpoint_dir or result.checkpoint_step <= control.resume_step:
                 return chain, (_nothing_saved(result),)
@@ -137,17 +146,33 @@ class _Check:
 
     def _require_sound(self, result: SegmentResult) -> None:
         name = Path(self._control.script).name
+        if NO_PARAMETER in result.error:
+            raise self._parameters_missing(name)
         if result.error:
             raise CheckError(f"{name} fails by itself, without any pause: {result.error}\n{result.traceback}")
         if not result.attached:
             raise CheckError(
-                f"{name} never asks for a trial; end it with trial.main(train, defaults={{...}}, steps=...), "
-                "call trial.current(), or name its function with --callable"
+                f"{name} never asks for a trial, and no function of it clearly takes one",
+                remedy="End it with trial.main(train, defaults={...}, steps=...), call trial.current(), "
+                "or name its function with --callable.",
             )
         if len(result.reports) < 2:
             raise CheckError(
-                f"{name} reported {len(result.reports)} times in {self._control.steps} steps; a check needs two"
+                f"{name} reported {len(result.reports)} {'time' if len(result.reports) == 1 else 'times'} "
+                "in its budget; a check needs two",
+                remedy="Call t.report(...) in the loop, and give the script a budget in which it reports twice "
+                "or more; a study file has one.",
             )
+
+    def _parameters_missing(self, name: str) -> CheckError:
+        read = parameters_read(Path(self._control.script))
+        missing = [parameter for parameter in read if parameter not in self._control.params]
+        options = " ".join(f"--param {parameter}=..." for parameter in missing) or "--param NAME=..."
+        return CheckError(
+            f"{name} reads parameters that have no value here: {', '.join(missing) or 'see its t.params'}",
+            remedy=f"Give them, as in `headrace check {name} {options}`, or check the study file instead, "
+            "which has them: `headrace check STUDY.yaml`.",
+        )
 
 
 def _restore_failed(result: SegmentResult, chain: list[SegmentResult]) -> Missing:

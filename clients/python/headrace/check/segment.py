@@ -91,7 +91,8 @@ class Segment:
         )
         if report.checkpoint_dir is not None:
             self._checkpoint = (str(report.checkpoint_dir), report.step)
-        if report.step >= self._control.steps:
+        until = self._control.until
+        if report.step >= until if until is not None else self._count() >= self._control.steps:
             return Decision(action=Action.STOP)
         if self._control.checkpoint_dir and report.step > self._control.resume_step:
             return Decision(action=Action.PAUSE)
@@ -124,6 +125,14 @@ class Segment:
             error=self._error,
             traceback=self._traceback,
         )
+
+    def _count(self) -> int:
+        """How many steps were reported; one that is reported twice, or after a later one, is the same step."""
+        furthest, count = 0, 0
+        for reported in self._reports:
+            if reported.step > furthest:
+                furthest, count = reported.step, count + 1
+        return count
 
     def _take(self, t: Trial, moment: Moment, step: int) -> None:
         self._snapshots.append(fingerprint.take(t, sys._getframe(1), self._heap, moment, step))

@@ -118,8 +118,10 @@ class Control:
     # `module:function`; empty: the script is run as `__main__`.
     target: str
     params: dict[str, bool | int | float | str]
-    # The step at which the check ends.
+    # How many steps are reported in the straight run, which ends the check there. In most scripts the step itself.
     steps: int
+    # The last step of the straight run, where the resumed run ends; None for a straight run.
+    until: int | None
     # None: as the script's own defaults say.
     max_steps: int | None
     seed: int

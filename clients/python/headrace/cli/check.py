@@ -10,12 +10,14 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli import wording
 from headrace.cli.failure import FAILED, USAGE, CommandError
 from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import Value
 from headrace.spec import StudySpec, load_study_file
+from headrace.spec.configuration import configuration_of
 from headrace.spec.yaml import read_yaml
 
 
@@ -28,14 +30,14 @@ def check(
         ),
     ],
     steps: Annotated[
-        int | None, typer.Option(min=2, help="How many steps to train in each run.", show_default="3")
+        int | None, typer.Option(min=2, help="How many steps to report in each run.", show_default="3")
     ] = None,
     function: Annotated[
         str | None,
         typer.Option(
             "--callable",
             metavar="FUNCTION",
-            help="The function that trains, where the script does not call trial.main itself.",
+            help="The function that trains, where the script has several and does not call trial.main itself.",
             show_default=False,
         ),
     ] = None,
@@ -51,6 +53,8 @@ def check(
 ) -> None:
     """Prove that pausing and resuming does not change what a script computes, or name what is missing.
 
+    A study file also says which configuration to train: its baseline, or else one drawn from its space.
+
     Trains a few steps straight, then the same steps with a save and a restore in a new process after each, and
     compares every bit. Exits with 0 when they are equal and with 1 when they are not.
 
@@ -63,13 +67,15 @@ def check(
     headrace check train.py --callable train --param lr=0.01 --param width=32
     """
     output = Session.of(context).output
-    values = dict(_param(text) for text in param or ())
-    max_steps = None
+    given = dict(_param(text) for text in param or ())
+    values, max_steps = given, None
     if script.suffix in (".yaml", ".yml"):
         spec = load_study_file(script).spec
         script, function = _program(spec, script)
-        values = {**(spec.baseline or {}), **values}
+        found, origin = configuration_of(spec)
+        values = {**found, **given}
         max_steps = spec.max_steps
+        output.note(f"configuration: {wording.params(values)} ({origin})")
     passed = _run(script, steps, function, values, max_steps, output, as_json=as_json)
     if not passed:
         raise typer.Exit(FAILED)
@@ -98,12 +104,9 @@ def _run(
             script, steps=steps, params=values, callable=function, max_steps=max_steps, progress=progress
         )
     except CheckError as error:
-        raise CommandError(
-            f"{script} cannot be checked: {error}.",
-            remedy="Run the script by hand first; it has to work without a pause.",
-        ) from None
+        raise CommandError(f"{script} cannot be checked: {error}.", remedy=error.remedy) from None
     if as_json:
-        output.json({"passed": report.passed, **asdict(report)})
+        output.json({"passed": report.passed, "params": values, **asdict(report)})
     else:
         output.line(render(report))
     return report.passed

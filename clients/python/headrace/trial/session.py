@@ -39,11 +39,14 @@ class Observer(Protocol):
         """The script came back to `t.steps()` after a step."""
 
 
+NO_PARAMETER = "this trial has no parameter"
+
+
 class Params(dict[str, Any]):
     """The configuration. A parameter that is not active here is a `KeyError` that says what is."""
 
     def __missing__(self, name: str) -> NoReturn:
-        raise KeyError(f"this trial has no parameter {name!r}; it has {', '.join(sorted(self)) or 'none'}")
+        raise KeyError(f"{NO_PARAMETER} {name!r}; it has {', '.join(sorted(self)) or 'none'}")
 
 
 class Trial:

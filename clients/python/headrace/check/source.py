@@ -1,0 +1,70 @@
+"""What a script's text says before it runs: which function trains, and which parameters it reads.
+
+A script that asks for its trial itself (`trial.main`, `trial.current`) is run as it is. In one that only defines a
+function for a study, that function is found by what it does with its trial.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+_TRAINS = "train"
+
+
+def training_function(script: Path) -> str | None:
+    """The function that takes a trial, in a script that never asks for one; None where that is not clear."""
+    tree = _parsed(script)
+    if tree is None or any(_asks(node) for node in ast.walk(tree)):
+        return None
+    found = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and _takes_a_trial(node)]
+    if len(found) > 1 and _TRAINS in found:
+        return _TRAINS
+    return found[0] if len(found) == 1 else None
+
+
+def parameters_read(script: Path) -> tuple[str, ...]:
+    """The parameters that the script reads as `….params["name"]`, in order."""
+    tree = _parsed(script)
+    reads = [(node.lineno, node.col_offset, name) for node, name in _reads(tree)] if tree is not None else []
+    return tuple(dict.fromkeys(name for _, _, name in sorted(reads)))
+
+
+def _parsed(script: Path) -> ast.Module | None:
+    try:
+        return ast.parse(script.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, SyntaxError, ValueError):
+        return None  # running it says what is wrong
+
+
+def _asks(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(attr="main" | "current", value=ast.Name(id="trial"))):
+            return True
+        case ast.Call(func=ast.Attribute(attr="main" | "current", value=ast.Attribute(attr="trial"))):
+            return True
+        case ast.ImportFrom(module="headrace.trial", names=names):
+            return any(alias.name in ("main", "current") for alias in names)
+        case _:
+            return False
+
+
+def _takes_a_trial(function: ast.FunctionDef) -> bool:
+    """Whether its only required argument is a trial, by what is called on it."""
+    given = [*function.args.posonlyargs, *function.args.args]
+    if len(given) - len(function.args.defaults) != 1:
+        return False
+    name = given[0].arg
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr in ("report", "steps", "track", "params")
+        and isinstance(node.value, ast.Name)
+        and node.value.id == name
+        for node in ast.walk(function)
+    )
+
+
+def _reads(tree: ast.Module) -> Iterator[tuple[ast.Subscript, str]]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(value=ast.Attribute(attr="params"), slice=ast.Constant(value=str(name))):
+                yield node, name

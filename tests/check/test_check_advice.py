@@ -1,0 +1,238 @@
+"""`headrace check` as first tried: a plain function, a study without a baseline, averages that nobody saves."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.check import CheckError, CheckReport, Kind, render, run_check
+from headrace.check.source import parameters_read, training_function
+
+Check = Callable[..., CheckReport]
+
+TRAIN = """
+import collections
+import torch
+from headrace import trial
+
+class Averages:
+    def __init__(self, model):
+        self.values = [weight.detach().clone() for weight in model.parameters()]
+        self.seen = {"loss": 0.0}
+
+def train(t):
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    averages = Averages(model)
+    BEFORE
+    t.track(model, optimizer)
+    for _ in t.steps():
+        optimizer.zero_grad()
+        loss = (model(torch.randn(4, 2)) - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        AFTER
+        t.report(value=VALUE)
+
+if __name__ == "__main__":
+    trial.main(train, steps=9)
+"""
+EMA = "{name: value.clone() for name, value in model.state_dict().items()}"
+BLEND = "[ema[name].mul_(0.9).add_(value, alpha=0.1) for name, value in model.state_dict().items()]"
+TOTAL = "sum(value.sum() for value in ema.values())"
+PLAIN = """
+def helper(count):
+    return count
+
+def train(t, verbose=False):
+    t.state.setdefault("sum", 0.0)
+    for step in t.steps():
+        t.state["sum"] += t.params["rate"] / step + t.params.get("shift", 0.0)
+        t.report(total=t.state["sum"])
+"""
+STUDY = """
+name: plain
+objective: {metric: total, goal: minimize}
+trial: {callable: plain:train}
+space:
+  rate: {type: float, low: 1e-3, high: 1.0, log: true}
+  width: {type: int, low: 8, high: 64, log: true}
+  depth: {type: int, low: 1, high: 9, step: 2}
+  kind: {type: categorical, values: [a, b]}
+  slope: {type: float, low: 0.0, high: 1.0, when: {kind: [a]}}
+  other: {type: float, low: 0.0, high: 1.0, step: 0.25, when: {kind: [b]}}
+trials: 3
+steps: 3
+"""
+
+
+def script_of(before: str, after: str, value: str) -> str:
+    return TRAIN.replace("BEFORE", before).replace("AFTER", after).replace("VALUE", value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "value", "path"),
+    [
+        (f"ema = {EMA}", BLEND, TOTAL, "ema"),
+        (
+            "ema = model.weight.detach().clone()",
+            "ema = 0.9 * ema + 0.1 * model.weight.detach()",
+            "ema.sum()",
+            "ema",
+        ),
+        (
+            "pass",
+            "[a.mul_(0.9).add_(b.detach(), alpha=0.1) for a, b in zip(averages.values, model.parameters())]",
+            "averages.values[0].sum()",
+            "averages.values",
+        ),
+        ("pass", "averages.seen['loss'] += loss.item()", "averages.seen['loss']", "averages.seen"),
+        (
+            "kept = {'by': averages}",
+            "averages.values[0].add_(loss.detach())",
+            "averages.values[0].sum()",
+            "averages.values",
+        ),
+        (
+            "model.mean = torch.zeros(())",
+            "model.mean = 0.9 * model.mean + loss.detach()",
+            "model.mean",
+            "model.mean",
+        ),
+        (
+            "ema = {}",
+            "ema['w'] = 0.9 * ema.get('w', 0.0) + 0.1 * model.weight.detach()",
+            "ema['w'].sum()",
+            "ema",
+        ),
+        ("last = collections.deque([0.0], 2)", "last.append(loss.item() + last[-1])", "last[-1]", "last"),
+    ],
+)
+def test_what_is_not_saved_is_named_by_the_way_to_it(
+    check: Check, before: str, after: str, value: str, path: str
+) -> None:
+    report = check(source=script_of(before, after, value))
+    (missing,) = report.missing
+    assert missing.kind is Kind.VALUE
+    assert missing.finding.startswith(f"`{path}` is not saved"), render(report)
+    assert f"keep it in t.state[{path!r}], which is saved" in missing.remedy
+    assert ("model.register_buffer('mean', ...)" in missing.remedy) == (path == "model.mean")
+
+
+def test_the_remedies_work(check: Check) -> None:
+    kept = script_of(f"ema = t.state.setdefault('ema', {EMA})", BLEND, TOTAL)
+    assert check(source=kept).passed
+    buffer = script_of(
+        "model.register_buffer('mean', torch.zeros(()))",
+        "model.mean = 0.9 * model.mean + loss.detach()",
+        "model.mean",
+    )
+    assert check(source=buffer).passed
+
+
+def test_a_script_that_counts_optimizer_steps_is_checked_at_its_reports(check: Check) -> None:
+    reports = "if step % 100 == 0:\n            t.report(loss=t.state['sum'])"
+    counting = (
+        "from headrace import trial\n"
+        "def train(t):\n"
+        "    t.state.setdefault('sum', 0.0)\n"
+        "    seen = 0\n"
+        "    for step in t.steps():\n"
+        "        t.state['sum'] += 1 / step\n"
+        f"        {reports}\n"
+        "trial.main(train, steps=900)\n"
+    )
+    report = check(source=counting)
+    assert report.passed, render(report)
+    assert report.restores == 2
+    lossy = counting.replace("t.state['sum'] += 1 / step", "seen += 2; t.state['sum'] = seen")
+    (missing,) = check(source=lossy).missing
+    assert missing.finding == "variable `seen` is 200 when saved, and 0 after the restore"
+
+
+def test_the_function_of_a_plain_script_is_found(tmp_path: Path, fork_launch: Callable[..., None]) -> None:
+    script = tmp_path / "plain.py"
+    script.write_text(PLAIN)
+    assert run_check(script, params={"rate": 0.5}, launch=fork_launch).passed
+    with pytest.raises(
+        CheckError, match=r"plain.py reads parameters that have no value here: rate$"
+    ) as found:
+        run_check(script, launch=fork_launch)
+    assert "`headrace check plain.py --param rate=...`" in found.value.remedy
+    assert "check the study file instead" in found.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("source", "function"),
+    [
+        (PLAIN, "train"),
+        ("def fit(t):\n    t.report(a=1)\n", "fit"),
+        ("def a(t):\n    t.report(a=1)\ndef train(t):\n    t.report(a=1)\n", "train"),
+        ("def a(t):\n    t.report(a=1)\ndef b(t):\n    t.report(a=1)\n", None),
+        ("def a(t, x):\n    t.report(a=1)\n", None),
+        ("def a(x):\n    return x.shape\n", None),
+        (PLAIN + "from headrace import trial\ntrial.main(train)\n", None),
+        (PLAIN + "import headrace\nheadrace.trial.main(train)\n", None),
+        (PLAIN + "from headrace.trial import current\nt = current()\n", None),
+        ("def train(:\n", None),
+    ],
+)
+def test_which_function_takes_a_trial(tmp_path: Path, source: str, function: str | None) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(source)
+    assert training_function(script) == function
+
+
+def test_which_parameters_a_script_reads(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("a = t.params['lr']; b = t.params['width'] + t.params['lr'] + x['y'] + t.params[z]\n")
+    assert parameters_read(script) == ("lr", "width")
+    assert parameters_read(tmp_path / "none.py") == ()
+
+
+def checked(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "headrace.cli", "check", *arguments],
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "500"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "configuration", "origin"),
+    [
+        ("", None, "drawn from the space with seed 0, for the study has no baseline"),
+        (
+            "enqueue: [{rate: 0.5, width: 8, depth: 3, kind: b, other: 0.5}]\n",
+            "rate=0.5 width=8 depth=3 kind=b other=0.5",
+            "the first configuration of `enqueue`",
+        ),
+        (
+            "baseline: {rate: 0.1, width: 8, depth: 3, kind: a, slope: 0.5}\n",
+            "rate=0.1 width=8 depth=3 kind=a slope=0.5",
+            "the study's baseline",
+        ),
+    ],
+)
+def test_a_study_says_which_configuration_is_checked(
+    tmp_path: Path, more: str, configuration: str | None, origin: str
+) -> None:
+    """In real processes: this is what users type."""
+    (tmp_path / "plain.py").write_text(PLAIN)
+    (tmp_path / "study.yaml").write_text(STUDY + more)
+    first = checked(tmp_path, "study.yaml")
+    assert first.returncode == 0, first.stderr
+    line = first.stderr.splitlines()[0]
+    assert line.startswith("configuration: rate=")
+    assert line.endswith(f"({origin})")
+    assert configuration is None or configuration in line
+    if configuration is None:
+        assert checked(tmp_path, "study.yaml", "--json").stderr.splitlines()[0] == line
