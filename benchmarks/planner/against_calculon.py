@@ -118,7 +118,7 @@ def plans(cluster: Cluster, vocabulary: int) -> list[Plan]:
         )
         best = search.run(EQUAL).plan
         for bound, degrees in search.bounds():
-            if best and bound <= NEAR * best.simulated_s and EQUAL.allows(degrees, BATCH):
+            if best and bound <= NEAR * best.simulated_s and EQUAL.allows(degrees, search.request):
                 candidate = search.candidate(EQUAL, degrees)
                 found += [search.assembled(candidate)] if candidate else []
     found.sort(key=lambda plan: plan.simulated_s)

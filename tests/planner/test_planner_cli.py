@@ -35,7 +35,15 @@ def test_a_plan_as_text_and_as_json() -> None:
 def test_all_modes_side_by_side() -> None:
     assert run("compare", *SMALL) == run(*SMALL, "--compare")
     records = json.loads(run("compare", *SMALL, "--json"))
-    assert [one["mode"] for one in records] == ["h2o", "d-rec", "dapple", "pipedream", "alpa", "adapipe"]
+    assert [one["mode"] for one in records] == [
+        "h2o",
+        "d-rec",
+        "dapple",
+        "pipedream",
+        "alpa",
+        "adapipe",
+        "expert",
+    ]
     best = records[0]["plan"]["iteration_s"]
     assert all(one["plan"] is None or one["plan"]["iteration_s"] >= best for one in records)
 
@@ -59,7 +67,10 @@ def test_an_explanation_names_the_losers() -> None:
         (["gpt3-2.7b", "a100-16", "--target", "jax", "--out", "x"], "target", "deepspeed"),
         (["gpt3-175b", "a100-8", "--batch", "8"], "cluster", "a100-80g-"),
         (["gpt3-125m", "a100-1024", "--batch", "3"], "batch", "32"),
-        (["gpt3-13b", "a100-64", "--mode", "adapipe", "--batch", "64"], "mode", "h2o"),
+        (["gpt3-2.7b", "a100-16", "--batch", "1000000000"], "batch", "unit"),
+        (["gpt3-2.7b", "a100-16", "--seconds", "0"], "seconds", "unit"),
+        (["gpt3-2.7b", "a100-16", "--out", "/proc/nowhere"], "out", "folder"),
+        (["gpt3-2.7b", "a100-16", "--out", "/dev/null"], "out", "folder"),
     ],
 )
 def test_what_is_wrong_is_named_with_a_remedy(words: list[str], field: str, hint: str) -> None:
@@ -81,6 +92,26 @@ def test_too_small_a_cluster_says_what_binds_and_a_fix_that_works() -> None:
     assert (
         json.loads(run("gpt3-175b", words[0], "--batch", words[-1].rstrip("."), "--json"))["iteration_s"] > 0
     )
+
+
+@pytest.mark.parametrize(
+    "words", [["--mode", "alpa"], ["--out", "x"], ["--out", "x", "--target", "megatron"]]
+)
+def test_a_comparison_refuses_what_it_would_ignore(words: list[str]) -> None:
+    with pytest.raises(CommandError, match="--compare"):
+        run(*SMALL, "--compare", *words)
+
+
+def test_a_limit_gives_the_best_until_then_with_a_bound() -> None:
+    whole = json.loads(run("gpt3-13b", "a100-64", "--batch", "64", "--json"))
+    one = json.loads(run("gpt3-13b", "a100-64", "--batch", "64", "--budget", "1", "--json"))
+    assert whole["complete"]
+    assert not one["complete"]
+    assert one["bound_s"] <= whole["analytic_s"] * (1 + 1e-9)
+    assert one["iteration_s"] >= whole["iteration_s"]
+    words = ["gpt3-13b", "a100-64", "--batch", "64", "--budget", "1"]
+    assert "the limit ended the search" in CliRunner().invoke(plan, words).output
+    assert json.loads(run(*SMALL, "--seconds", "600", "--json"))["complete"]
 
 
 def test_a_target_needs_a_folder() -> None:

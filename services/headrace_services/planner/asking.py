@@ -16,7 +16,7 @@ from headrace_services.planner.memory import Gradients, ZeroStage
 from headrace_services.planner.model import Model
 from headrace_services.planner.modes import MODES, Mode
 from headrace_services.planner.schedules import Schedule
-from headrace_services.planner.search import Method, Progress, Search, Watch
+from headrace_services.planner.search import Limit, Method, Progress, Search, Watch
 
 TARGETS: Final = ("deepspeed", "megatron")
 GRADIENTS: Final[Mapping[str | None, str]] = MappingProxyType(
@@ -24,8 +24,8 @@ GRADIENTS: Final[Mapping[str | None, str]] = MappingProxyType(
 )
 """The precision of gradients that each target has with bf16 unless told otherwise; without a target the larger."""
 BATCH_PER_DEVICE: Final = 16
-MOST_SEQUENCES: Final = 10**6
-"""Of a batch. The largest published run has 40,000; the simulator's time grows with the micro-batches."""
+MOST_SEQUENCES: Final = 1 << 18
+"""Of a batch. More of them only repeat the same micro-batches, and every one is simulated."""
 E = TypeVar("E", bound=Enum)
 
 
@@ -129,9 +129,23 @@ def target(name: str | None) -> str | None:
     return name
 
 
-def search(request: Request, method: Method, watch: Watch | None) -> Search:
+def limit(seconds: float | None, budget: int | None) -> Limit:
+    """When a search that begins now ends. Raises InvalidFieldError."""
+    check = Checker("")
+    said = {"seconds": seconds, "budget": budget}
+    end = (
+        time.monotonic() + check.number(said, "seconds", low=0.01, high=1e6, unit="s")
+        if seconds is not None
+        else 0.0
+    )
+    most = check.integer(said, "budget", low=1, high=10**9) if budget is not None else None
+    check.done()
+    return Limit(tuples=most, enough=(lambda: time.monotonic() >= end) if seconds is not None else None)
+
+
+def search(request: Request, method: Method, watch: Watch | None, limit: Limit = Limit()) -> Search:  # noqa: B008  a value
     """A search that reports at most ten times a second."""
-    return Search(request, method=method, watch=_seldom(watch) if watch is not None else None)
+    return Search(request, method=method, watch=_seldom(watch) if watch is not None else None, limit=limit)
 
 
 def _seldom(watch: Watch) -> Watch:

@@ -4,69 +4,146 @@ The paper says that it "adaptively balances recomputation strategies and layer-s
 begins with equal stages and everything recomputed where that is needed, then takes the first improvement among: move
 a boundary by one layer, stop recomputing a layer, recompute one more. It is offered for comparison with
 `assignment.solve`, which is exact.
+
+A move changes one stage or two by one link. So stages keep their sums, and a neighbour is priced in constant time.
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
-from headrace_services.planner.problem import Problem, Recompute, Solution
+from headrace_services.planner.problem import Link, Problem, Recompute, Solution
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """Sums over the links of a stage."""
+
+    seconds: float
+    static: int = 0
+    saved: int = 0
+    weight: float = 0.0
+    tail: float = 0.0
+    reduce: float = 0.0
+    gather: float = 0.0
+    recomputed: int = 0
+
+    def changed(self, link: Link, again: bool, sign: int) -> "_Stage":
+        """With a link more (sign 1) or less (−1)."""
+        return _Stage(
+            self.seconds + sign * (link.forward_s + link.backward_s + (link.recompute_s if again else 0.0)),
+            self.static + sign * link.static_bytes,
+            self.saved + sign * (link.kept_bytes if again else link.saved_bytes),
+            self.weight + sign * link.weight_s,
+            self.tail + sign * link.tail_s,
+            self.reduce + sign * (link.reduce_s - link.reduce_behind_s),
+            self.gather + sign * (link.gather_s - link.gather_behind_s),
+            self.recomputed + sign * again,
+        )
+
+
+Change = dict[int, _Stage]
+"""The stages that a move changes, by number."""
+
+
+class _State:
+    """An assignment with its stages' sums."""
+
+    def __init__(self, problem: Problem) -> None:
+        count, s = len(problem.links), problem.stages
+        self.problem = problem
+        self.reserve = max((k.saved_bytes - k.kept_bytes for k in problem.links if k.recomputable), default=0)
+        self.boundaries = list(problem.boundaries or (round(j * count / s) for j in range(s + 1)))
+        may = problem.recompute is not Recompute.NONE
+        self.again = [may and link.recomputable for link in problem.links]
+        self.stages = []
+        for j, (a, b) in enumerate(pairwise(self.boundaries)):
+            stage = _Stage(problem.receive_forward_s[j] + problem.receive_backward_s[j])
+            for i in range(a, b):
+                stage = stage.changed(problem.links[i], self.again[i], 1)
+            self.stages.append(stage)
+        self.parts = [self._part(j, stage) for j, stage in enumerate(self.stages)]
+
+    def score(self) -> tuple[int, float]:
+        """(bytes that do not fit, objective): first make it fit, then make it fast."""
+        missing, filling, worst = zip(*self.parts, strict=True)
+        self._missing, self._filling = sum(missing), sum(filling)
+        self._before = list(accumulate(worst, max, initial=0.0))
+        self._behind = list(accumulate(reversed(worst), max, initial=0.0))[::-1]
+        return self._missing, self._filling + self._before[-1]
+
+    def changed_score(self, change: Change) -> tuple[int, float]:
+        """The score after a move, from the sums of the last `score`."""
+        missing, filling = self._missing, self._filling
+        first, last = min(change), max(change)
+        worst = max(self._before[first], self._behind[last + 1])
+        for j, stage in change.items():
+            old, new = self.parts[j], self._part(j, stage)
+            missing += new[0] - old[0]
+            filling += new[1] - old[1]
+            worst = max(worst, new[2])
+        return missing, filling + worst
+
+    def take(self, change: Change, boundary: tuple[int, int] | None, layer: int | None) -> None:
+        """Makes a move."""
+        for j, stage in change.items():
+            self.stages[j] = stage
+            self.parts[j] = self._part(j, stage)
+        if boundary is not None:
+            self.boundaries[boundary[0]] = boundary[1]
+        if layer is not None:
+            self.again[layer] = not self.again[layer]
+
+    def neighbours(self) -> Iterator[tuple[Change, tuple[int, int] | None, int | None]]:
+        """Every move: the stages that it changes, the boundary that it moves, the layer that it turns."""
+        problem, edges = self.problem, self.boundaries
+        if problem.boundaries is None:
+            for j in range(1, problem.stages):
+                for step in (-1, 1):
+                    moved = edges[j] + step
+                    if not edges[j - 1] < moved < edges[j + 1]:
+                        continue
+                    i = edges[j] - 1 if step < 0 else edges[j]
+                    link, again = problem.links[i], self.again[i]
+                    before = self.stages[j - 1].changed(link, again, step)
+                    after = self.stages[j].changed(link, again, -step)
+                    yield {j - 1: before, j: after}, (j, moved), None
+        if problem.recompute is Recompute.FREE:
+            for j, (a, b) in enumerate(pairwise(edges)):
+                for i in range(a, b):
+                    link, again = problem.links[i], self.again[i]
+                    if link.recomputable:
+                        turned = self.stages[j].changed(link, again, -1).changed(link, not again, 1)
+                        yield {j: turned}, None, i
+
+    def _part(self, j: int, stage: _Stage) -> tuple[int, float, float]:
+        problem, (alpha, omega) = self.problem, self.problem.fill
+        used = problem.stage_bytes(j, stage.static, stage.saved, stage.recomputed > 0, self.reserve)
+        tail = problem.tail_s + stage.tail + max(stage.reduce, 0.0) + max(stage.gather, 0.0)
+        return (
+            max(0, used - problem.capacity_bytes),
+            alpha * stage.seconds - omega * stage.weight,
+            (problem.micro_batches - alpha) * stage.seconds + tail,
+        )
 
 
 def solve_locally(problem: Problem, *, rounds: int = 1000) -> Solution | None:
     """A local optimum; None when it finds no assignment that fits, although one may exist."""
-    count, s = len(problem.links), problem.stages
-    boundaries = problem.boundaries or tuple(round(j * count / s) for j in range(s + 1))
-    may = frozenset(i for i, link in enumerate(problem.links) if link.recomputable)
-    recomputed = frozenset() if problem.recompute is Recompute.NONE else may
-    state = (boundaries, recomputed)
-    best = _score(problem, *state)
+    state = _State(problem)
+    best = state.score()
     for _ in range(rounds):
-        for candidate in _neighbours(problem, *state, may):
-            score = _score(problem, *candidate)
-            if score < best:
-                state, best = candidate, score
+        for move in state.neighbours():
+            score = state.changed_score(move[0])
+            # Sums that change by and by are right but for rounding, which is no improvement.
+            if score[0] < best[0] or (score[0] == best[0] and score[1] < best[1] * (1 - 1e-12)):
+                state.take(*move)
+                best = state.score()
                 break
         else:
             break
     if best[0]:
         return None
-    return Solution(boundaries=state[0], recomputed=tuple(sorted(state[1])), objective_s=best[1], exact=False)
-
-
-def _score(problem: Problem, boundaries: tuple[int, ...], recomputed: frozenset[int]) -> tuple[int, float]:
-    """(bytes that do not fit, objective): first make it fit, then make it fast."""
-    alpha, omega = problem.fill
-    reserve = max((k.saved_bytes - k.kept_bytes for k in problem.links if k.recomputable), default=0)
-    missing, filling, worst = 0, 0.0, 0.0
-    for stage, (a, b) in enumerate(pairwise(boundaries)):
-        seconds = problem.receive_forward_s[stage] + problem.receive_backward_s[stage]
-        static = saved = 0
-        weight, any_ = 0.0, False
-        for i in range(a, b):
-            link, again = problem.links[i], i in recomputed
-            seconds += link.forward_s + link.backward_s + (link.recompute_s if again else 0.0)
-            static += link.static_bytes
-            saved += link.kept_bytes if again else link.saved_bytes
-            weight += link.weight_s
-            any_ = any_ or again
-        used = problem.stage_bytes(stage, static, saved, any_, reserve)
-        missing += max(0, used - problem.capacity_bytes)
-        filling += alpha * seconds - omega * weight
-        worst = max(
-            worst, (problem.micro_batches - alpha) * seconds + problem.stage_tail_s(problem.links[a:b])
-        )
-    return missing, filling + worst
-
-
-def _neighbours(
-    problem: Problem, boundaries: tuple[int, ...], recomputed: frozenset[int], may: frozenset[int]
-) -> Iterator[tuple[tuple[int, ...], frozenset[int]]]:
-    if problem.boundaries is None:
-        for j in range(1, problem.stages):
-            for step in (-1, 1):
-                moved = boundaries[j] + step
-                if boundaries[j - 1] < moved < boundaries[j + 1]:
-                    yield (*boundaries[:j], moved, *boundaries[j + 1 :]), recomputed
-    if problem.recompute is Recompute.FREE:
-        for i in sorted(may):
-            yield boundaries, recomputed ^ {i}
+    recomputed = tuple(i for i, again in enumerate(state.again) if again)
+    return Solution(
+        boundaries=tuple(state.boundaries), recomputed=recomputed, objective_s=best[1], exact=False
+    )

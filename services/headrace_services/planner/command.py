@@ -57,6 +57,16 @@ UsableMemory = Annotated[float, typer.Option(help="Share of a device's memory th
 MethodOption = Annotated[str, typer.Option(help="Level 2: exact, or local as in the paper.")]
 
 
+SecondsOption = Annotated[
+    float | None,
+    typer.Option(help="End the search after so long, with the best plan until then.", show_default=False),
+]
+BudgetOption = Annotated[
+    int | None,
+    typer.Option(help="End it after so many tuples of degrees (the paper's N).", show_default=False),
+]
+
+
 class PlanGroup(TyperGroup):
     """Takes `headrace plan MODEL CLUSTER` for `headrace plan make MODEL CLUSTER`."""
 
@@ -108,6 +118,8 @@ def make(
         Path | None,
         typer.Option(metavar="DIR", help="Where to write plan, timelines and target.", show_default=False),
     ] = None,
+    seconds: SecondsOption = None,
+    budget: BudgetOption = None,
     comparing: Annotated[bool, typer.Option("--compare", help="All modes of Table 1 side by side.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -119,7 +131,7 @@ def make(
     """
     from headrace_services.planner import asking, reporting
     from headrace_services.planner.explain import nothing_fits
-    from headrace_services.planner.record import plan_record
+    from headrace_services.planner.record import brief_record, plan_record
 
     if comparing and (mode, target, out) != ("h2o", None, None):
         raise CommandError(
@@ -145,19 +157,38 @@ def make(
     )
     request = asking.request(model, cluster, options)
     chosen, way = asking.mode(mode), asking.method(method)
+    if out is not None:
+        reporting.writable_folder(out)
     if comparing:
         _compare(output, request, way, as_json)
         return
     with reporting.progress(output, f"planning {request.model.name} on {request.cluster.name}") as watch:
-        search = asking.search(request, way, watch)
-        found = search.run(chosen).plan
+        search = asking.search(request, way, watch, asking.limit(seconds, budget))
+        outcome = search.run(chosen)
+        near = search.near(chosen)
+    found = outcome.plan
+    if found is None and not outcome.complete:
+        raise CommandError(
+            f"No plan was found until the limit; {outcome.solved} tuples of degrees were solved.",
+            remedy="Give more --seconds or a larger --budget.",
+            code=USAGE,
+        )
     if found is None:
         raise nothing_fits(search, chosen)
     written = reporting.write(found, out, target) if out is not None else []
     if as_json:
-        output.json(plan_record(found))
+        told = {"complete": outcome.complete, "bound_s": outcome.bound_s}
+        output.json(plan_record(found) | told | {"shortlist": [brief_record(one) for one in near]})
     else:
         reporting.show_plan(output, found)
+        reporting.show_shortlist(output, near)
+        if not outcome.complete:
+            bound = (
+                "no bound is known"
+                if outcome.bound_s is None
+                else f"no plan takes less than {outcome.bound_s:.4g} s"
+            )
+            output.note(f"the limit ended the search: this is the best of {outcome.solved} tuples; {bound}")
     for path in written:
         output.note(f"wrote {path}")
 
@@ -288,6 +319,8 @@ def calibrate(
     from headrace_services.planner.validation import accuracy, cross_validated_s
 
     output = Session.of(context).output
+    if out is not None:
+        reporting.writable_folder(out.parent)
     measured, where = read_rows(rows), catalogue.cluster(cluster)
     with reporting.status(output, f"fitting {len(measured)} rows") as say:
         constants = rounded(fit(measured, where))
@@ -300,7 +333,7 @@ def calibrate(
     if out is not None:
         source = f"fitted on {len(measured)} rows: {', '.join(path.name for path in rows)}"
         profile = {"source": source, "constants": description(constants)}
-        out.write_text(json.dumps({out.stem: profile}, indent=1) + "\n", encoding="utf-8")
+        reporting.write_text(out, json.dumps({out.stem: profile}, indent=1) + "\n")
     if as_json:
         told = {"constants": description(constants), "fitted": asdict(fitted)}
         output.json({**told, "cross_validated": asdict(validated)})

@@ -34,6 +34,8 @@ from headrace_services.planner.problem import Link, Problem, Recompute
 from headrace_services.planner.schedules import Schedule, fill_share, in_flight
 from headrace_services.planner.stage_cost import gradient_s, optimizer_s, transfer_s
 
+MOST_PASSES = 1 << 21
+"""s·µ·v of a tuple: beyond, simulating it would take minutes and gigabytes."""
 USABLE_MEMORY = 0.94
 """Share of a device's memory for the job; the rest is the context, communication buffers and fragmentation."""
 
@@ -139,14 +141,21 @@ class Costing:
         return alpha * total - omega * weight + steady + self.request.cluster.device.efficiencies.iteration_s
 
     def problem(
-        self, degrees: Degrees, *, recompute: Recompute = Recompute.FREE, equal: bool = False
+        self,
+        degrees: Degrees,
+        *,
+        recompute: Recompute = Recompute.FREE,
+        equal: bool = False,
+        versions: bool = False,
     ) -> tuple[Problem, tuple[tuple[int, ...], ...]] | None:
         """The level 2 problem, and for every chunk (stage by stage) the model's layers, in the problem's order.
 
-        None where the schedule does not allow the tuple."""
+        None where the schedule does not allow the tuple, or would have more than `MOST_PASSES` passes."""
         request = self.request
-        links = self.links(degrees)
+        links = self.links(degrees, versions=versions)
         s, v = degrees.s, self.chunks(degrees)
+        if s * v * degrees.mu > MOST_PASSES:
+            return None
         boundaries: tuple[int, ...] | None = None
         places = [tuple(range(len(links)))]
         if v > 1:
@@ -176,13 +185,16 @@ class Costing:
         )
         return problem, tuple(places)
 
-    def links(self, degrees: Degrees) -> list[Link]:
-        """Every layer as a link."""
+    def links(self, degrees: Degrees, *, versions: bool = False) -> list[Link]:
+        """Every layer as a link. With `versions`, every micro-batch in flight keeps its own copy of the weights."""
         shape = self.shape(degrees)
         kinds = []
         for (layer, _), times, held in zip(self._kinds, self.times(degrees), self.held(degrees), strict=True):
             saved = ceil(saved_bytes(layer, shape))
             kept = min(ceil(checkpoint_bytes(layer, shape)), saved) if layer.recomputable else saved
+            copy = 0
+            if versions:
+                copy = ceil(BYTES * sum(local_parameters(self._own(layer, degrees), degrees)))
             before, after = self._sharded_s(layer, degrees)
             behind_backward, behind_forward = self._behind_s(times)
             kinds.append(
@@ -191,9 +203,10 @@ class Costing:
                     backward_s=times.backward_s + before + after,
                     recompute_s=times.recompute_s,
                     weight_s=times.weight_s,
-                    static_bytes=held.static_bytes,
-                    saved_bytes=saved,
-                    kept_bytes=kept,
+                    # The one in use is among those in flight.
+                    static_bytes=held.static_bytes - copy,
+                    saved_bytes=saved + copy,
+                    kept_bytes=kept + copy,
                     tail_s=held.step_s,
                     reduce_s=held.reduce_s,
                     reduce_behind_s=behind_backward,

@@ -8,6 +8,7 @@ divides both d and the number of experts; a dense model has e = 1.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from math import gcd
 
 from headrace_services.planner.cluster import Cluster
@@ -51,6 +52,13 @@ def tuples(model: Model, cluster: Cluster, batch: int) -> Iterator[Degrees]:
                 for o in divisors(d):
                     for e in expert_degrees(model, d):
                         yield Degrees(d=d, m=m, o=o, s=s, mu=mu, e=e)
+
+
+@cache
+def least_data(devices: int, batch: int, layers: int) -> int:
+    """The least data degree with which stages alone can use all devices; 1 where they can without."""
+    fitting = [d for d in divisors(devices) if batch % d == 0 and devices // d <= layers]
+    return min(fitting, default=1)
 
 
 def tensor_fault(model: Model, cluster: Cluster, m: int) -> str | None:

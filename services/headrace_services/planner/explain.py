@@ -11,7 +11,7 @@ from headrace_services.planner.degrees import Degrees, divisors, tensor_fault, t
 from headrace_services.planner.memory import ZeroStage
 from headrace_services.planner.modes import FULL, Mode
 from headrace_services.planner.plan import Breakdown, Plan
-from headrace_services.planner.search import Search
+from headrace_services.planner.search import Search, problem_of
 
 GIB = 2**30
 PARTS = {
@@ -75,7 +75,7 @@ def _losers(search: Search, mode: Mode, plan: Plan, count: int) -> Iterator[Lose
     seen = {(plan.degrees.d, plan.degrees.m, plan.degrees.s)}
     for _, degrees in search.bounds():
         key = (degrees.d, degrees.m, degrees.s)
-        if key in seen or not mode.allows(degrees, search.request.batch):
+        if key in seen or not mode.allows(degrees, search.request):
             continue
         if len(seen) > count:
             return
@@ -102,7 +102,7 @@ def difference(plan: Plan, other: Plan) -> str:
 
 def shortage(costing: Costing, mode: Mode, degrees: Degrees) -> str | None:
     """What is missing for a tuple, or None when it fits or the schedule does not allow it."""
-    made = costing.problem(degrees, recompute=mode.recomputation, equal=mode.equal_stages)
+    made = problem_of(costing, mode, degrees)
     if made is None:
         return None
     used, stage = least_memory(made[0])
@@ -117,9 +117,7 @@ def nothing_fits(search: Search, mode: Mode = FULL) -> InvalidFieldError:
     request = search.request
     if not any(True for _ in tuples(request.model, request.cluster, request.batch)):
         return _fault("batch", request.batch, *_unsplittable(request))
-    allowed = [
-        d for d in tuples(request.model, request.cluster, request.batch) if mode.allows(d, request.batch)
-    ]
+    allowed = [d for d in tuples(request.model, request.cluster, request.batch) if mode.allows(d, request)]
     if not allowed:
         message = (
             f"the axes of {mode.name} cannot use {request.cluster.devices} devices with batch {request.batch}"
@@ -134,7 +132,7 @@ def nothing_fits(search: Search, mode: Mode = FULL) -> InvalidFieldError:
 
 
 def _missing(costing: Costing, mode: Mode, degrees: Degrees) -> tuple[int, int, Degrees]:
-    made = costing.problem(degrees, recompute=mode.recomputation, equal=mode.equal_stages)
+    made = problem_of(costing, mode, degrees)
     if made is None:
         return 1 << 62, 0, degrees
     used, stage = least_memory(made[0])
@@ -159,7 +157,7 @@ def _fix(search: Search, mode: Mode) -> str:
 def _fits(request: Request, mode: Mode) -> bool:
     search = Search(request)
     return any(
-        mode.allows(degrees, request.batch) and _missing(search.costing, mode, degrees)[0] <= 0
+        mode.allows(degrees, request) and _missing(search.costing, mode, degrees)[0] <= 0
         for _, degrees in search.bounds()
     )
 

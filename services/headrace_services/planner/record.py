@@ -41,6 +41,16 @@ def plan_record(plan: Plan) -> dict[str, Any]:
     }
 
 
+def brief_record(plan: Plan) -> dict[str, Any]:
+    """A plan of a shortlist as JSON: what is measured, and what is predicted of it."""
+    return {
+        "degrees": {**asdict(plan.degrees), "micro_batch": plan.micro_batch},
+        "recomputed": len(plan.recomputed),
+        "iteration_s": plan.simulated_s,
+        "peak_bytes": max(stage.memory.total_bytes for stage in plan.stages),
+    }
+
+
 def outcome_record(outcome: Outcome) -> dict[str, Any]:
     """A search as JSON; `plan` is null when nothing fits."""
     return {

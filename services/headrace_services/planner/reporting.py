@@ -1,11 +1,13 @@
 """What `headrace plan` prints and writes: tables for people, files for programs."""
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.cli.output import Output
+from headrace.errors import InvalidFieldError, Violation
 from headrace_services.planner.drawing import timeline_svg
 from headrace_services.planner.emit import emit
 from headrace_services.planner.explain import GIB, PARTS, Explanation, nothing_fits
@@ -91,6 +93,27 @@ def show_plan(output: Output, plan: Plan) -> None:
     output.table(columns, stages, right=set(columns) - {"layers"})
 
 
+def show_shortlist(output: Output, plans: Sequence[Plan]) -> None:
+    """The plans that are worth a measurement."""
+    if len(plans) < 2:
+        return
+    output.line()
+    best = plans[0].simulated_s
+    rows = [
+        (
+            _degrees(plan),
+            f"{plan.simulated_s:.4g}",
+            f"{plan.simulated_s / best - 1:+.1%}",
+            str(len(plan.recomputed)),
+            f"{max(stage.memory.total_bytes for stage in plan.stages) / GIB:.1f}",
+        )
+        for plan in plans
+    ]
+    columns = ["measure these", "seconds", "to best", "recomputed", "peak GiB"]
+    output.table(columns, rows, right=columns[1:])
+    output.note("Predictions are a few per cent off; a few iterations of each say which is fastest.")
+
+
 def show_comparison(output: Output, search: Search, outcomes: Sequence[Outcome]) -> None:
     """All modes as a table with bars; those that find nothing say why."""
     slowest = max((outcome.plan.simulated_s for outcome in outcomes if outcome.plan), default=0.0)
@@ -101,12 +124,12 @@ def show_comparison(output: Output, search: Search, outcomes: Sequence[Outcome])
         if plan is None:
             rows.append((outcome.mode, "–", "–", "–", "–", str(outcome.tuples), "no plan"))
             continue
-        d = plan.degrees
-        degrees = f"d={d.d} m={d.m} o={d.o} s={d.s} µ={d.mu} e={d.e} b={plan.micro_batch}"
         ratio = f"{plan.simulated_s / best:.3f}"
         seconds = f"{plan.simulated_s:.4g}"
         bar = _bar(plan.simulated_s / slowest)
-        rows.append((outcome.mode, seconds, ratio, f"{plan.mfu:.1%}", degrees, str(outcome.tuples), bar))
+        rows.append(
+            (outcome.mode, seconds, ratio, f"{plan.mfu:.1%}", _degrees(plan), str(outcome.tuples), bar)
+        )
     columns = ["mode", "seconds", "ratio", "MFU", "plan", "tuples", ""]
     output.table(columns, rows, right=["seconds", "ratio", "MFU", "tuples"])
     for outcome in outcomes:
@@ -160,10 +183,39 @@ def write(plan: Plan, out: Path, target: str | None) -> list[Path]:
     }
     if target is not None:
         files |= emit(plan, target)
-    out.mkdir(parents=True, exist_ok=True)
+    writable_folder(out)
     for name, text in files.items():
-        (out / name).write_text(text, encoding="utf-8")
+        write_text(out / name, text)
     return [out / name for name in files]
+
+
+def writable_folder(out: Path) -> None:
+    """Makes a folder that can be written to. Raises InvalidFieldError, before anything is computed."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise _unwritable(out, error) from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file. Raises InvalidFieldError."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> InvalidFieldError:
+    message = f"cannot be written: {error.strerror or error}"
+    remedy = "Name a folder in which you may write."
+    return InvalidFieldError([Violation(field="out", value=str(path), message=message, remedy=remedy)])
+
+
+def _degrees(plan: Plan) -> str:
+    d = plan.degrees
+    return f"d={d.d} m={d.m} o={d.o} s={d.s} µ={d.mu} e={d.e} b={plan.micro_batch}"
 
 
 def _bar(share: float) -> str:

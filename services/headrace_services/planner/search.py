@@ -12,13 +12,15 @@ from enum import StrEnum
 from typing import Final
 
 from headrace.errors import HeadraceError
-from headrace_services.planner.assignment import solve
+from headrace_services.planner.assignment import least_memory, solve
 from headrace_services.planner.assignment_local import solve_locally
 from headrace_services.planner.costing import Costing, Request
 from headrace_services.planner.degrees import Degrees, tuples
+from headrace_services.planner.expert import greedy
 from headrace_services.planner.modes import FULL, MODES, Mode
 from headrace_services.planner.plan import Plan, assemble
 from headrace_services.planner.problem import Problem, Solution
+from headrace_services.planner.shortlist import LEAST, MOST, NEAR, shortlist
 
 FINALISTS: Final = 4
 EVERY: Final = 64
@@ -59,6 +61,26 @@ class Outcome:
     """Tuples that cannot fit in memory however they are assigned."""
     solved: int
     finalists: tuple[Plan, ...] = ()
+    complete: bool = True
+    """Whether the search came to its end, and was not ended by its limit."""
+    bound_s: float | None = None
+    """No plan of the mode has a smaller analytic time. None where the limit ended the search before that was known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """When a search ends before its end. What it has found by then is its answer."""
+
+    tuples: int | None = None
+    """The paper's budget N: tuples solved at level 2."""
+    enough: Callable[[], bool] | None = None
+    """Asked between two tuples; time is known to the caller alone."""
+
+    def reached(self, solved: int) -> bool:
+        """Whether to end now."""
+        return (self.tuples is not None and solved >= self.tuples) or (
+            self.enough is not None and self.enough()
+        )
 
 
 Watch = Callable[[Progress], None]
@@ -75,6 +97,15 @@ class Candidate:
     problem: Problem
     places: tuple[tuple[int, ...], ...]
     solution: Solution
+
+
+def problem_of(
+    costing: Costing, mode: Mode, degrees: Degrees
+) -> tuple[Problem, tuple[tuple[int, ...], ...]] | None:
+    """The level 2 problem of a tuple on a mode's axes."""
+    return costing.problem(
+        degrees, recompute=mode.recomputation, equal=mode.equal_stages, versions=mode.versions
+    )
 
 
 def assemble_below(limit_s: float, costing: Costing, candidate: Candidate) -> Plan | None:
@@ -97,11 +128,16 @@ class Search:
     request: Request
     method: Method = Method.EXACT
     watch: Watch | None = None
+    limit: Limit = Limit()
     _costing: Costing = field(init=False)
     _bounds: list[tuple[float, Degrees]] | None = field(init=False, default=None)
     _impossible: list[Degrees] = field(init=False, default_factory=list)
     _total: int = field(init=False, default=0)
     _outcomes: dict[str, Outcome] = field(init=False, default_factory=dict)
+    _solved: int = field(init=False, default=0)
+    _complete: bool = field(init=False, default=True)
+    _cut: bool = field(init=False, default=False)
+    """Whether the limit ended the search while tuples were still being bounded."""
 
     def __post_init__(self) -> None:
         self._costing = Costing(self.request)
@@ -118,19 +154,54 @@ class Search:
         return self._outcomes[mode.name]
 
     def _run(self, mode: Mode) -> Outcome:
-        found, solved, open_ = self._solve(mode)
+        found, solved, open_, bound = self._expert(mode) if mode.greedy else self._solve(mode)
         plans = self._simulated(mode, found)
+        complete = self._complete
         if mode is FULL:
-            others = [self.run(other) for other in MODES.values() if other is not FULL]
+            others = [
+                self.run(other)
+                for other in MODES.values()
+                if other is not FULL and not self.limit.reached(self._solved)
+            ]
             plans += [replace(other.plan, mode=FULL.name) for other in others if other.plan]
         plans.sort(key=lambda plan: (plan.simulated_s, plan.analytic_s, plan.degrees))
         return Outcome(
             mode=mode.name,
             plan=plans[0] if plans else None,
             tuples=open_,
-            impossible=sum(mode.allows(d, self.request.batch) for d in self._impossible),
+            impossible=sum(mode.allows(d, self.request) for d in self._impossible),
             solved=solved,
             finalists=tuple(plans),
+            complete=complete,
+            bound_s=bound,
+        )
+
+    def near(self, mode: Mode = FULL) -> list[Plan]:
+        """The shortlist: the best plan and the nearest unlike it, simulated, fastest first (`shortlist`).
+
+        Every tuple whose bound is within reach is solved, so no split that belongs here is missing, unless the limit
+        ended the search."""
+        outcome = self.run(mode)
+        if outcome.plan is None:
+            return []
+        best: dict[tuple[int, int, int], Candidate] = {}
+        reach = outcome.plan.analytic_s
+        for bound, degrees in self.bounds():
+            if (bound > (1 + NEAR) * reach and len(best) >= LEAST) or not outcome.complete:
+                break
+            self._tell(mode, self._total, self._solved, self._total, outcome.plan.simulated_s)
+            candidate = self.candidate(mode, degrees) if mode.allows(degrees, self.request) else None
+            if candidate is None:
+                continue
+            split = _split(degrees)
+            if split not in best or candidate.objective_s < best[split].objective_s:
+                best[split] = candidate
+        ranked = sorted(best.values(), key=lambda one: one.objective_s)[: 2 * MOST]
+        others = [replace(self.assembled(one), mode=mode.name) for one in ranked]
+        return shortlist(
+            [outcome.plan, *outcome.finalists, *others],
+            lambda plan: plan.simulated_s,
+            lambda plan: _split(plan.degrees),
         )
 
     def bounds(self) -> list[tuple[float, Degrees]]:
@@ -140,6 +211,9 @@ class Search:
             for degrees in tuples(request.model, request.cluster, request.batch):
                 if self._total % EVERY == 0:
                     self._tell(FULL, self._total, 0, 0, None)
+                    if self._total and self.limit.enough is not None and self.limit.enough():
+                        self._cut, self._complete = True, False
+                        break
                 self._total += 1
                 bound = self._costing.bound_s(degrees)
                 if bound is None:
@@ -152,7 +226,7 @@ class Search:
 
     def candidate(self, mode: Mode, degrees: Degrees) -> Candidate | None:
         """A tuple solved, or None when it does not fit."""
-        made = self._costing.problem(degrees, recompute=mode.recomputation, equal=mode.equal_stages)
+        made = problem_of(self._costing, mode, degrees)
         if made is None:
             return None
         problem, places = made
@@ -168,22 +242,49 @@ class Search:
         assert plan is not None
         return plan
 
-    def _solve(self, mode: Mode) -> tuple[list[Candidate], int, int]:
-        bounds = [pair for pair in self.bounds() if mode.allows(pair[1], self.request.batch)]
-        allowed = len(bounds) + sum(mode.allows(d, self.request.batch) for d in self._impossible)
+    def _solve(self, mode: Mode) -> tuple[list[Candidate], int, int, float | None]:
+        """Candidates best first, how many were solved and allowed, and what no plan of the mode beats."""
+        bounds = [pair for pair in self.bounds() if mode.allows(pair[1], self.request)]
+        allowed = len(bounds) + sum(mode.allows(d, self.request) for d in self._impossible)
         best, solved = float("inf"), 0
+        left = float("inf")
         found: list[Candidate] = []
         for bound, degrees in bounds:
             if bound >= best:
                 break
+            if self.limit.reached(self._solved) and solved:
+                left, self._complete = bound, False
+                break
             self._tell(mode, len(bounds), solved, allowed, None if best == float("inf") else best)
             candidate = self.candidate(mode, degrees)
             solved += 1
+            self._solved += 1
             if candidate is not None:
                 found.append(candidate)
                 best = min(best, candidate.objective_s)
         found.sort(key=lambda one: (one.objective_s, one.degrees))
-        return found, solved, allowed
+        known = min(best, left)
+        return found, solved, allowed, None if self._cut or known == float("inf") else known
+
+    def _expert(self, mode: Mode) -> tuple[list[Candidate], int, int, float | None]:
+        """The expert's plan, with everything recomputed or nothing, whichever is faster."""
+        known = [d for _, d in self.bounds()] + self._impossible
+        nothing = replace(mode, everything=False)
+        solved = 0
+
+        def score(degrees: Degrees) -> tuple[float, float]:
+            nonlocal solved
+            solved += 1
+            found = self.candidate(mode, degrees)
+            if found is not None:
+                return 0.0, found.objective_s
+            made = problem_of(self._costing, mode, degrees)
+            return (float(least_memory(made[0])[0]) if made else float("inf")), float("inf")
+
+        chosen = greedy(known, score)
+        both = [self.candidate(one, chosen) for one in (mode, nothing)] if chosen else []
+        found = sorted((one for one in both if one), key=lambda one: one.objective_s)
+        return found, solved, len(known), found[0].objective_s if found else None
 
     def _simulated(self, mode: Mode, found: list[Candidate]) -> list[Plan]:
         """The finalists, simulated, but for those whose own lower bound another one's simulation beats."""
@@ -200,3 +301,7 @@ class Search:
     def _tell(self, mode: Mode, bounded: int, solved: int, total: int, best_s: float | None) -> None:
         if self.watch is not None:
             self.watch(Progress(mode=mode.name, bounded=bounded, solved=solved, total=total, best_s=best_s))
+
+
+def _split(degrees: Degrees) -> tuple[int, int, int]:
+    return degrees.d, degrees.m, degrees.s

@@ -1,0 +1,38 @@
+"""A few plans to measure instead of one to trust.
+
+Predictions of a model that was not fitted are off by a few per cent, and many plans are as near to the best. Which of
+them is fastest only a measurement tells. Those that differ in how they split the model err differently, so a shortlist
+holds one plan for each split (d, m, s): the fastest by prediction.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+NEAR: Final = 0.03
+"""The cost model's own error: plans that are predicted to be slower by no more than this may be faster."""
+LEAST: Final = 2
+MOST: Final = 5
+
+
+def shortlist(
+    plans: Iterable[T],
+    seconds: Callable[[T], float],
+    split: Callable[[T], Hashable],
+    *,
+    near: float = NEAR,
+    least: int = LEAST,
+    most: int = MOST,
+) -> list[T]:
+    """The best plan of each split within `near` of the best, fastest first; `least` to `most` where there are as many.
+
+    Splits further off fill up what `least` wants: a single plan is nothing to compare with."""
+    chosen: dict[Hashable, T] = {}
+    for plan in sorted(plans, key=seconds):
+        if split(plan) in chosen:
+            continue
+        limit = (1 + near) * seconds(next(iter(chosen.values()), plan))
+        if len(chosen) >= most or (len(chosen) >= least and seconds(plan) > limit):
+            break
+        chosen[split(plan)] = plan
+    return list(chosen.values())
