@@ -4,9 +4,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
+from headrace.errors import InvalidFieldError, Violation
 from headrace_services.planner import catalogue
 from headrace_services.planner.checking import Checker, nearest
 from headrace_services.planner.cluster import OVERLAPS, Cluster
@@ -45,12 +47,17 @@ class Options:
     """None: the cluster's own ratios. Else `all`, `none`, or some of gradients, tensor and optimizer."""
     sequence_parallel: bool = True
     usable_memory: float = USABLE_MEMORY
+    constants: Path | None = None
+    """A file that `headrace plan calibrate --out` wrote; commands alone read it."""
     target: str | None = None
 
 
 def request(model: str, cluster: str, options: Options) -> Request:
     """The request that these words make. Raises InvalidFieldError."""
-    return assembled(catalogue.model(model, options.sequence), catalogue.cluster(cluster), options)
+    where = catalogue.cluster(cluster)
+    if options.constants is not None:
+        where = where.calibrated(catalogue.calibration(options.constants))
+    return assembled(catalogue.model(model, options.sequence), where, options)
 
 
 def assembled(model: Model, cluster: Cluster, options: Options) -> Request:
@@ -141,6 +148,14 @@ def limit(seconds: float | None, budget: int | None) -> Limit:
     most = check.integer(said, "budget", low=1, high=10**9) if budget is not None else None
     check.done()
     return Limit(tuples=most, enough=(lambda: time.monotonic() >= end) if seconds is not None else None)
+
+
+def nothing_yet(solved: int) -> InvalidFieldError:
+    """A limit that ended a search before it had a plan."""
+    message = f"ended the search before it had a plan; {solved} tuples of degrees were solved"
+    return InvalidFieldError(
+        [Violation(field="seconds", message=message, remedy="Give more seconds, or a larger budget.")]
+    )
 
 
 def search(request: Request, method: Method, watch: Watch | None, limit: Limit = Limit()) -> Search:  # noqa: B008  a value

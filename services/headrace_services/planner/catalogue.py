@@ -65,7 +65,7 @@ def model(name: str, sequence: int | None = None) -> Model:
     if name.lower() in presets:
         return described_model(name.lower(), presets[name.lower()], sequence)
     if name.endswith(".json"):
-        return described_model(Path(name).stem, _read("model", Path(name)), sequence)
+        return described_model(Path(name).stem, read_description("model", Path(name)), sequence)
     raise _unknown(
         "model", name, "is not a model that is known", f"{nearest(name, presets)} Or name a .json file."
     )
@@ -89,7 +89,7 @@ def cluster(name: str) -> Cluster:
 
     Raises InvalidFieldError."""
     if name.endswith(".json"):
-        description = _read("cluster", Path(name))
+        description = read_description("cluster", Path(name))
         count = description.get("devices")
         if not isinstance(count, int) or isinstance(count, bool):
             raise _unknown(
@@ -103,6 +103,16 @@ def cluster(name: str) -> Cluster:
         message = "is not a cluster that is known"
         raise _unknown("cluster", name, message, f"Write DEVICE-COUNT, such as a100-80g-64. {remedy}")
     return checked_cluster(device(found["device"]), int(found["count"]))
+
+
+def calibration(path: Path) -> Efficiencies:
+    """The constants in a file that `headrace plan calibrate --out` wrote. Raises InvalidFieldError."""
+    profiles = read_description("constants", path)
+    entry = next(iter(profiles.values()), None)
+    if len(profiles) != 1 or not isinstance(entry, dict) or not isinstance(entry.get("constants"), dict):
+        remedy = "Write it with `headrace plan calibrate ROWS --out FILE`."
+        raise _unknown("constants", str(path), "holds no constants of one cluster", remedy)
+    return efficiencies_from(entry["constants"])
 
 
 @cache
@@ -120,7 +130,7 @@ def _data(file: str) -> dict[str, Any]:
     return loaded
 
 
-def _read(field: str, path: Path) -> dict[str, Any]:
+def read_description(field: str, path: Path) -> dict[str, Any]:
     loaded = DESCRIPTION.json(path)
     if not isinstance(loaded, dict):
         raise _unknown(field, str(path), "must hold one JSON object", "Write {...}.")

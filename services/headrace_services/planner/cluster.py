@@ -141,6 +141,10 @@ class Cluster:
         """Nodes, the last one perhaps in part."""
         return -(-self.devices // self.device.devices_per_node)
 
+    def calibrated(self, efficiencies: Efficiencies) -> "Cluster":
+        """The same cluster with constants that were measured on it."""
+        return replace(self, device=replace(self.device, efficiencies=efficiencies, calibrated=True))
+
     def with_efficiencies(self, efficiencies: Efficiencies) -> "Cluster":
         """The same cluster with other constants."""
         return replace(self, device=replace(self.device, efficiencies=efficiencies))

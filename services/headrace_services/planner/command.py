@@ -54,6 +54,14 @@ SequenceParallel = Annotated[
     bool, typer.Option(help="Whether tensor ranks split the sequence between their products.")
 ]
 UsableMemory = Annotated[float, typer.Option(help="Share of a device's memory that a plan may use.")]
+ConstantsOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Constants of the cluster, from `headrace plan calibrate --out`.",
+        show_default=False,
+    ),
+]
 MethodOption = Annotated[str, typer.Option(help="Level 2: exact, or local as in the paper.")]
 
 
@@ -110,6 +118,7 @@ def make(
     overlap: OverlapOption = None,
     sequence_parallel: SequenceParallel = True,
     usable_memory: UsableMemory = USABLE_MEMORY,
+    constants: ConstantsOption = None,
     method: MethodOption = "exact",
     target: Annotated[
         str | None, typer.Option(help="Write it for deepspeed or megatron.", show_default=False)
@@ -120,6 +129,12 @@ def make(
     ] = None,
     seconds: SecondsOption = None,
     budget: BudgetOption = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Ask the planner's server at HOST:PORT instead of planning here.", show_default=False
+        ),
+    ] = None,
     comparing: Annotated[bool, typer.Option("--compare", help="All modes of Table 1 side by side.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -153,8 +168,21 @@ def make(
         overlap=overlap,
         sequence_parallel=sequence_parallel,
         usable_memory=usable_memory,
+        constants=constants,
         target=asking.target(target),
     )
+    if address is not None:
+        from headrace_services.planner import remote
+
+        if comparing or constants is not None:
+            raise CommandError(
+                "A planner's server neither compares nor reads files, so --compare and --constants do not go with "
+                "--address.",
+                remedy="Leave out --address.",
+                code=USAGE,
+            )
+        remote.show(output, address, model, cluster, options, mode, method, seconds, budget, out, as_json)
+        return
     request = asking.request(model, cluster, options)
     chosen, way = asking.mode(mode), asking.method(method)
     if out is not None:
@@ -168,11 +196,7 @@ def make(
         near = search.near(chosen)
     found = outcome.plan
     if found is None and not outcome.complete:
-        raise CommandError(
-            f"No plan was found until the limit; {outcome.solved} tuples of degrees were solved.",
-            remedy="Give more --seconds or a larger --budget.",
-            code=USAGE,
-        )
+        raise asking.nothing_yet(outcome.solved)
     if found is None:
         raise nothing_fits(search, chosen)
     written = reporting.write(found, out, target) if out is not None else []
@@ -208,6 +232,7 @@ def compare(
     overlap: OverlapOption = None,
     sequence_parallel: SequenceParallel = True,
     usable_memory: UsableMemory = USABLE_MEMORY,
+    constants: ConstantsOption = None,
     method: MethodOption = "exact",
     as_json: AsJson = False,
 ) -> None:
@@ -231,6 +256,7 @@ def compare(
         overlap=overlap,
         sequence_parallel=sequence_parallel,
         usable_memory=usable_memory,
+        constants=constants,
     )
     request = asking.request(model, cluster, options)
     _compare(output, request, asking.method(method), as_json)
@@ -252,6 +278,7 @@ def explain(
     overlap: OverlapOption = None,
     sequence_parallel: SequenceParallel = True,
     usable_memory: UsableMemory = USABLE_MEMORY,
+    constants: ConstantsOption = None,
     method: MethodOption = "exact",
     count: Annotated[int, typer.Option(min=1, max=50, help="How many losers to tell of.")] = 5,
     as_json: AsJson = False,
@@ -278,6 +305,7 @@ def explain(
         overlap=overlap,
         sequence_parallel=sequence_parallel,
         usable_memory=usable_memory,
+        constants=constants,
     )
     request = asking.request(model, cluster, options)
     with reporting.progress(output, f"planning {request.model.name} on {request.cluster.name}") as watch:

@@ -37,6 +37,8 @@ class Options:
     slots: int | None = None
     pass_env: str | None = None
     worker: bool = True
+    planner_port: int | None = None
+    """Where a planner listens; None: there is none."""
     heartbeat_interval_s: float | None = None
     lease_ttl_s: float | None = None
 
@@ -94,6 +96,16 @@ def up(
     heartbeat_interval: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="How often workers send a heartbeat.")
     ] = None,
+    planner: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Serve training plans too, at this port; 0: any free one.",
+            show_default=False,
+        ),
+    ] = None,
     lease_ttl: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="How long a worker may be silent before it loses its trials."),
@@ -124,6 +136,7 @@ def up(
             slots=slots,
             pass_env=",".join(names_to_pass(pass_env)) or None,
             worker=worker,
+            planner_port=None if planner is None else free_ports(planner, 1)[0],
             heartbeat_interval_s=heartbeat_interval,
             lease_ttl_s=lease_ttl,
         )
@@ -196,6 +209,18 @@ def children(options: Options) -> list[ChildSpec]:
                 env=env,
                 log_path=logs / "worker.log",
                 ready=worker_connected(options.addresses[0], WORKER_NAME),
+            )
+        )
+    if options.planner_port is not None:
+        address = f"{HOST}:{options.planner_port}"
+        specs.append(
+            ChildSpec(
+                name="planner",
+                command=_headrace("planner", "--listen", address, "--workers", "1"),
+                env=env,
+                log_path=logs / "planner.log",
+                ready=scheduler_serves(address),
+                stop_grace_s=15,
             )
         )
     return specs

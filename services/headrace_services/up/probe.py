@@ -15,7 +15,7 @@ Probe = Callable[[], Awaitable[str | None]]
 
 
 def scheduler_serves(address: str) -> Probe:
-    """Ready when the standard health check says SERVING."""
+    """Ready when the standard health check says SERVING; a planner has the same."""
 
     async def ask() -> str | None:
         async with grpc.aio.insecure_channel(address, OPTIONS) as channel:

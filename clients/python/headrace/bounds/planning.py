@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from headrace.bounds.kinds import Bound, Json, Whole
+from headrace.bounds.kinds import Bound, Json, Real, Whole
 from headrace.bounds.specs import NAME
 
 _WORD: Final = NAME
@@ -23,6 +23,10 @@ PLANNING: Final[dict[str, dict[str, Bound]]] = {
         "attention": _WORD,
         "mode": _WORD,
         "method": _WORD,
+        "gradients": _WORD,
+        "overlap": _WORD,
+        "usable_memory": Real(0.0, 1.0),
+        "target": _WORD,
     },
     "PlanDegrees": {
         "data": _DEGREE,
@@ -32,7 +36,7 @@ PLANNING: Final[dict[str, dict[str, Bound]]] = {
         "micro_batches": Whole(0, 10**9),
         "expert": _DEGREE,
     },
-    "PlanRequest": {},
+    "PlanRequest": {"seconds": Real(0.0, 1e6), "budget": Whole(0, 10**9)},
     "SimulateRequest": {},
     "ExplainRequest": {"count": Whole(0, 50)},
 }

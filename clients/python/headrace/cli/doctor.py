@@ -20,7 +20,7 @@ from rich.text import Text
 from headrace.cli import wording
 from headrace.cli.failure import FAILED
 from headrace.cli.session import AsJson, Session
-from headrace.client import Client
+from headrace.client import Client, Planner
 from headrace.environment import NAMED_IN, names_to_pass, select
 from headrace.errors import HeadraceError, InvalidFieldError
 from headrace.home import address, home_dir
@@ -89,6 +89,7 @@ def _findings(session: Session) -> Iterator[Finding]:
     yield _python()
     yield from _packages()
     yield from _service(session)
+    yield from _planner()
     yield _gpus()
     yield _environment()
     yield from _home()
@@ -160,6 +161,23 @@ def _service(session: Session) -> Iterator[Finding]:
                 f"keeps refused messages: {worker.set_aside}",
                 "Read them, correct what sent them (headrace why STUDY TRIAL), then delete the files.",
             )
+
+
+def _planner() -> Iterator[Finding]:
+    """The planner that `HEADRACE_PLANNER` names, by a small question; nothing where none is named."""
+    where = os.environ.get("HEADRACE_PLANNER")
+    if not where:
+        return
+    alone = dict.fromkeys(("data", "tensor", "optimizer", "pipeline", "micro_batches", "expert"), 1)
+    try:
+        with Planner(where, timeout_s=3.0) as planner:
+            planner.simulate("gpt3-125m", "a100-1", alone, batch=1)
+    except HeadraceError as error:
+        yield Finding(
+            Level.FAIL, "planner", error.message, error.remedy or f"headrace planner --listen {where}"
+        )
+        return
+    yield Finding(Level.OK, "planner", f"plans at {where}")
 
 
 def _gpus() -> Finding:

@@ -39,6 +39,7 @@ from headrace.client.model import (
     TrialState,
     Worker,
 )
+from headrace.client.planning import Planner, SearchCall, SearchProgress, TrainingPlan
 from headrace.client.sync import AskedTrial, Client, Study, Trial
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "Explanation",
     "Exploit",
     "MissingExtraError",
+    "Planner",
     "Preview",
     "PreviewRung",
     "Report",
@@ -63,12 +65,15 @@ __all__ = [
     "RungRecorded",
     "RungResult",
     "RungStatus",
+    "SearchCall",
+    "SearchProgress",
     "Slot",
     "Study",
     "StudyInfo",
     "StudyMoved",
     "StudyState",
     "TerminationReason",
+    "TrainingPlan",
     "Trial",
     "TrialCounts",
     "TrialCreated",

@@ -13,10 +13,10 @@ carried over a `fork`.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from headrace.client import ask_tell, flows
 from headrace.client.asking import Asking
@@ -25,6 +25,7 @@ from headrace.client.events import Update
 from headrace.client.flow import blocking
 from headrace.client.handles import AskedTrialBase, StudyBase, TrialBase
 from headrace.client.model import StudyInfo
+from headrace.client.planning import Planner, SearchProgress, TrainingPlan
 from headrace.client.records import dataframe
 from headrace.client.transport import BlockingTransport
 from headrace.client.watch import OnBreak
@@ -154,6 +155,32 @@ class Client:
     def create_study(self, name: str | None, spec: StudySpec | str | Path) -> Study:
         """Creates a study from a spec or a study file, and starts it. With None, the file brings the name."""
         return self.study(self.transport.run(flows.create_study(self, name, spec)).name)
+
+    def plan(
+        self,
+        model: str | Mapping[str, Any],
+        cluster: str | Mapping[str, Any],
+        *,
+        planner: str | None = None,
+        on_progress: Callable[[SearchProgress], None] | None = None,
+        **options: Any,
+    ) -> TrainingPlan:
+        """The fastest way to split a training job, from the planner's server at `planner` (see `Planner`)."""
+        with Planner(planner) as served:
+            return served.plan(model, cluster, on_progress=on_progress, **options)
+
+    def simulate(
+        self,
+        model: str | Mapping[str, Any],
+        cluster: str | Mapping[str, Any],
+        degrees: Mapping[str, int],
+        *,
+        planner: str | None = None,
+        **options: Any,
+    ) -> TrainingPlan:
+        """The best plan with these degrees, from the planner's server at `planner`."""
+        with Planner(planner) as served:
+            return served.simulate(model, cluster, degrees, **options)
 
     def close(self) -> None:
         """Leaves the loops over trials and closes the connection; watches end."""

@@ -24,39 +24,45 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19headrace/v1/planner.proto\x12\x0bheadrace.v1\"\xbf\x02\n\x0cPlanQuestion\x12\x14\n\nmodel_name\x18\x01 \x01(\tH\x00\x12\x14\n\nmodel_json\x18\x02 \x01(\tH\x00\x12\x16\n\x0c\x63luster_name\x18\x03 \x01(\tH\x01\x12\x16\n\x0c\x63luster_json\x18\x04 \x01(\tH\x01\x12\x12\n\x05\x62\x61tch\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x15\n\x08sequence\x18\x06 \x01(\x03H\x03\x88\x01\x01\x12\x10\n\x08schedule\x18\x07 \x01(\t\x12\x13\n\x06\x63hunks\x18\x08 \x01(\x05H\x04\x88\x01\x01\x12\x11\n\x04zero\x18\t \x01(\x05H\x05\x88\x01\x01\x12\x11\n\tattention\x18\n \x01(\t\x12\x0c\n\x04mode\x18\x0b \x01(\t\x12\x0e\n\x06method\x18\x0c \x01(\tB\x07\n\x05modelB\t\n\x07\x63lusterB\x08\n\x06_batchB\x0b\n\t_sequenceB\t\n\x07_chunksB\x07\n\x05_zero\"w\n\x0bPlanDegrees\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x05\x12\x0e\n\x06tensor\x18\x02 \x01(\x05\x12\x11\n\toptimizer\x18\x03 \x01(\x05\x12\x10\n\x08pipeline\x18\x04 \x01(\x05\x12\x15\n\rmicro_batches\x18\x05 \x01(\x05\x12\x0e\n\x06\x65xpert\x18\x06 \x01(\x05\"\xc0\x01\n\tPlanStage\x12\x0e\n\x06layers\x18\x01 \x03(\x05\x12\x12\n\nrecomputed\x18\x02 \x03(\x05\x12\x11\n\tforward_s\x18\x03 \x01(\x01\x12\x12\n\nbackward_s\x18\x04 \x01(\x01\x12\x0e\n\x06tail_s\x18\x05 \x01(\x01\x12\x14\n\x0cstatic_bytes\x18\x06 \x01(\x03\x12\x18\n\x10\x61\x63tivation_bytes\x18\x07 \x01(\x03\x12\x15\n\rrebuild_bytes\x18\x08 \x01(\x03\x12\x11\n\tin_flight\x18\t \x01(\x05\"\x86\x01\n\rPlanBreakdown\x12\x11\n\tcompute_s\x18\x01 \x01(\x01\x12\x17\n\x0f\x63ommunication_s\x18\x02 \x01(\x01\x12\x12\n\ntransfer_s\x18\x03 \x01(\x01\x12\x13\n\x0brecompute_s\x18\x04 \x01(\x01\x12\x10\n\x08\x62ubble_s\x18\x05 \x01(\x01\x12\x0e\n\x06tail_s\x18\x06 \x01(\x01\"\x9b\x02\n\x0cTrainingPlan\x12)\n\x07\x64\x65grees\x18\x01 \x01(\x0b\x32\x18.headrace.v1.PlanDegrees\x12&\n\x06stages\x18\x02 \x03(\x0b\x32\x16.headrace.v1.PlanStage\x12\x13\n\x0biteration_s\x18\x03 \x01(\x01\x12\x12\n\nanalytic_s\x18\x04 \x01(\x01\x12\x15\n\rlower_bound_s\x18\x05 \x01(\x01\x12\x0b\n\x03mfu\x18\x06 \x01(\x01\x12\x0b\n\x03hfu\x18\x07 \x01(\x01\x12-\n\tbreakdown\x18\x08 \x01(\x0b\x32\x1a.headrace.v1.PlanBreakdown\x12\r\n\x05\x65xact\x18\t \x01(\x08\x12\x12\n\ncalibrated\x18\n \x01(\x08\x12\x0c\n\x04json\x18\x0b \x01(\t\":\n\x0bPlanRequest\x12+\n\x08question\x18\x01 \x01(\x0b\x32\x19.headrace.v1.PlanQuestion\"\\\n\x0cPlanProgress\x12\x0c\n\x04mode\x18\x01 \x01(\t\x12\x0e\n\x06tuples\x18\x02 \x01(\x03\x12\x0e\n\x06solved\x18\x03 \x01(\x03\x12\x13\n\x06\x62\x65st_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_best_s\"s\n\x0cPlanResponse\x12-\n\x08progress\x18\x01 \x01(\x0b\x32\x19.headrace.v1.PlanProgressH\x00\x12)\n\x04plan\x18\x02 \x01(\x0b\x32\x19.headrace.v1.TrainingPlanH\x00\x42\t\n\x07message\"x\n\x0fSimulateRequest\x12+\n\x08question\x18\x01 \x01(\x0b\x32\x19.headrace.v1.PlanQuestion\x12)\n\x07\x64\x65grees\x18\x02 \x01(\x0b\x32\x18.headrace.v1.PlanDegrees\x12\r\n\x05trace\x18\x03 \x01(\x08\"O\n\x10SimulateResponse\x12\'\n\x04plan\x18\x01 \x01(\x0b\x32\x19.headrace.v1.TrainingPlan\x12\x12\n\ntrace_json\x18\x02 \x01(\t\"[\n\x0e\x45xplainRequest\x12+\n\x08question\x18\x01 \x01(\x0b\x32\x19.headrace.v1.PlanQuestion\x12\x12\n\x05\x63ount\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x08\n\x06_count\"s\n\x0f\x45xplainResponse\x12\'\n\x04plan\x18\x01 \x01(\x0b\x32\x19.headrace.v1.TrainingPlan\x12\x0f\n\x07summary\x18\x02 \x01(\t\x12&\n\x06losers\x18\x03 \x03(\x0b\x32\x16.headrace.v1.PlanLoser\"p\n\tPlanLoser\x12)\n\x07\x64\x65grees\x18\x01 \x01(\x0b\x32\x18.headrace.v1.PlanDegrees\x12\x18\n\x0biteration_s\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x03 \x01(\tB\x0e\n\x0c_iteration_s2\xde\x01\n\x0ePlannerService\x12=\n\x04Plan\x12\x18.headrace.v1.PlanRequest\x1a\x19.headrace.v1.PlanResponse0\x01\x12G\n\x08Simulate\x12\x1c.headrace.v1.SimulateRequest\x1a\x1d.headrace.v1.SimulateResponse\x12\x44\n\x07\x45xplain\x12\x1b.headrace.v1.ExplainRequest\x1a\x1c.headrace.v1.ExplainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19headrace/v1/planner.proto\x12\x0bheadrace.v1\"\xd7\x03\n\x0cPlanQuestion\x12\x14\n\nmodel_name\x18\x01 \x01(\tH\x00\x12\x14\n\nmodel_json\x18\x02 \x01(\tH\x00\x12\x16\n\x0c\x63luster_name\x18\x03 \x01(\tH\x01\x12\x16\n\x0c\x63luster_json\x18\x04 \x01(\tH\x01\x12\x12\n\x05\x62\x61tch\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x15\n\x08sequence\x18\x06 \x01(\x03H\x03\x88\x01\x01\x12\x10\n\x08schedule\x18\x07 \x01(\t\x12\x13\n\x06\x63hunks\x18\x08 \x01(\x05H\x04\x88\x01\x01\x12\x11\n\x04zero\x18\t \x01(\x05H\x05\x88\x01\x01\x12\x11\n\tattention\x18\n \x01(\t\x12\x0c\n\x04mode\x18\x0b \x01(\t\x12\x0e\n\x06method\x18\x0c \x01(\t\x12\x11\n\tgradients\x18\r \x01(\t\x12\x0f\n\x07overlap\x18\x0e \x01(\t\x12\x1e\n\x11sequence_parallel\x18\x0f \x01(\x08H\x06\x88\x01\x01\x12\x1a\n\rusable_memory\x18\x10 \x01(\x01H\x07\x88\x01\x01\x12\x0e\n\x06target\x18\x11 \x01(\tB\x07\n\x05modelB\t\n\x07\x63lusterB\x08\n\x06_batchB\x0b\n\t_sequenceB\t\n\x07_chunksB\x07\n\x05_zeroB\x14\n\x12_sequence_parallelB\x10\n\x0e_usable_memory\"w\n\x0bPlanDegrees\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x05\x12\x0e\n\x06tensor\x18\x02 \x01(\x05\x12\x11\n\toptimizer\x18\x03 \x01(\x05\x12\x10\n\x08pipeline\x18\x04 \x01(\x05\x12\x15\n\rmicro_batches\x18\x05 \x01(\x05\x12\x0e\n\x06\x65xpert\x18\x06 \x01(\x05\"\xc0\x01\n\tPlanStage\x12\x0e\n\x06layers\x18\x01 \x03(\x05\x12\x12\n\nrecomputed\x18\x02 \x03(\x05\x12\x11\n\tforward_s\x18\x03 \x01(\x01\x12\x12\n\nbackward_s\x18\x04 \x01(\x01\x12\x0e\n\x06tail_s\x18\x05 \x01(\x01\x12\x14\n\x0cstatic_bytes\x18\x06 \x01(\x03\x12\x18\n\x10\x61\x63tivation_bytes\x18\x07 \x01(\x03\x12\x15\n\rrebuild_bytes\x18\x08 \x01(\x03\x12\x11\n\tin_flight\x18\t \x01(\x05\"\x86\x01\n\rPlanBreakdown\x12\x11\n\tcompute_s\x18\x01 \x01(\x01\x12\x17\n\x0f\x63ommunication_s\x18\x02 \x01(\x01\x12\x12\n\ntransfer_s\x18\x03 \x01(\x01\x12\x13\n\x0brecompute_s\x18\x04 \x01(\x01\x12\x10\n\x08\x62ubble_s\x18\x05 \x01(\x01\x12\x0e\n\x06tail_s\x18\x06 \x01(\x01\"\x8d\x03\n\x0cTrainingPlan\x12)\n\x07\x64\x65grees\x18\x01 \x01(\x0b\x32\x18.headrace.v1.PlanDegrees\x12&\n\x06stages\x18\x02 \x03(\x0b\x32\x16.headrace.v1.PlanStage\x12\x13\n\x0biteration_s\x18\x03 \x01(\x01\x12\x12\n\nanalytic_s\x18\x04 \x01(\x01\x12\x15\n\rlower_bound_s\x18\x05 \x01(\x01\x12\x0b\n\x03mfu\x18\x06 \x01(\x01\x12\x0b\n\x03hfu\x18\x07 \x01(\x01\x12-\n\tbreakdown\x18\x08 \x01(\x0b\x32\x1a.headrace.v1.PlanBreakdown\x12\r\n\x05\x65xact\x18\t \x01(\x08\x12\x12\n\ncalibrated\x18\n \x01(\x08\x12\x0c\n\x04json\x18\x0b \x01(\t\x12\x33\n\x05\x66iles\x18\x0c \x03(\x0b\x32$.headrace.v1.TrainingPlan.FilesEntry\x12\r\n\x05notes\x18\r \x03(\t\x1a,\n\nFilesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"|\n\x0bPlanRequest\x12+\n\x08question\x18\x01 \x01(\x0b\x32\x19.headrace.v1.PlanQuestion\x12\x14\n\x07seconds\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x06\x62udget\x18\x03 \x01(\x03H\x01\x88\x01\x01\x42\n\n\x08_secondsB\t\n\x07_budget\"c\n\rPlanToMeasure\x12)\n\x07\x64\x65grees\x18\x01 \x01(\x0b\x32\x18.headrace.v1.PlanDegrees\x12\x13\n\x0biteration_s\x18\x02 \x01(\x01\x12\x12\n\npeak_bytes\x18\x03 \x01(\x03\"\\\n\x0cPlanProgress\x12\x0c\n\x04mode\x18\x01 \x01(\t\x12\x0e\n\x06tuples\x18\x02 \x01(\x03\x12\x0e\n\x06solved\x18\x03 \x01(\x03\x12\x13\n\x06\x62\x65st_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_best_s\"\xd6\x01\n\x0cPlanResponse\x12-\n\x08progress\x18\x01 \x01(\x0b\x32\x19.headrace.v1.PlanProgressH\x00\x12)\n\x04plan\x18\x02 \x01(\x0b\x32\x19.headrace.v1.TrainingPlanH\x00\x12-\n\tshortlist\x18\x03 \x03(\x0b\x32\x1a.headrace.v1.PlanToMeasure\x12\x10\n\x08\x63omplete\x18\x04 \x01(\x08\x12\x14\n\x07\x62ound_s\x18\x05 \x01(\x01H\x01\x88\x01\x01\x42\t\n\x07messageB\n\n\x08_bound_s\"x\n\x0fSimulateRequest\x12+\n\x08question\x18\x01 \x01(\x0b\x32\x19.headrace.v1.PlanQuestion\x12)\n\x07\x64\x65grees\x18\x02 \x01(\x0b\x32\x18.headrace.v1.PlanDegrees\x12\r\n\x05trace\x18\x03 \x01(\x08\"O\n\x10SimulateResponse\x12\'\n\x04plan\x18\x01 \x01(\x0b\x32\x19.headrace.v1.TrainingPlan\x12\x12\n\ntrace_json\x18\x02 \x01(\t\"[\n\x0e\x45xplainRequest\x12+\n\x08question\x18\x01 \x01(\x0b\x32\x19.headrace.v1.PlanQuestion\x12\x12\n\x05\x63ount\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x08\n\x06_count\"s\n\x0f\x45xplainResponse\x12\'\n\x04plan\x18\x01 \x01(\x0b\x32\x19.headrace.v1.TrainingPlan\x12\x0f\n\x07summary\x18\x02 \x01(\t\x12&\n\x06losers\x18\x03 \x03(\x0b\x32\x16.headrace.v1.PlanLoser\"p\n\tPlanLoser\x12)\n\x07\x64\x65grees\x18\x01 \x01(\x0b\x32\x18.headrace.v1.PlanDegrees\x12\x18\n\x0biteration_s\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x03 \x01(\tB\x0e\n\x0c_iteration_s2\xde\x01\n\x0ePlannerService\x12=\n\x04Plan\x12\x18.headrace.v1.PlanRequest\x1a\x19.headrace.v1.PlanResponse0\x01\x12G\n\x08Simulate\x12\x1c.headrace.v1.SimulateRequest\x1a\x1d.headrace.v1.SimulateResponse\x12\x44\n\x07\x45xplain\x12\x1b.headrace.v1.ExplainRequest\x1a\x1c.headrace.v1.ExplainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace.v1.planner_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_TRAININGPLAN_FILESENTRY']._loaded_options = None
+  _globals['_TRAININGPLAN_FILESENTRY']._serialized_options = b'8\001'
   _globals['_PLANQUESTION']._serialized_start=43
-  _globals['_PLANQUESTION']._serialized_end=362
-  _globals['_PLANDEGREES']._serialized_start=364
-  _globals['_PLANDEGREES']._serialized_end=483
-  _globals['_PLANSTAGE']._serialized_start=486
-  _globals['_PLANSTAGE']._serialized_end=678
-  _globals['_PLANBREAKDOWN']._serialized_start=681
-  _globals['_PLANBREAKDOWN']._serialized_end=815
-  _globals['_TRAININGPLAN']._serialized_start=818
-  _globals['_TRAININGPLAN']._serialized_end=1101
-  _globals['_PLANREQUEST']._serialized_start=1103
-  _globals['_PLANREQUEST']._serialized_end=1161
-  _globals['_PLANPROGRESS']._serialized_start=1163
-  _globals['_PLANPROGRESS']._serialized_end=1255
-  _globals['_PLANRESPONSE']._serialized_start=1257
-  _globals['_PLANRESPONSE']._serialized_end=1372
-  _globals['_SIMULATEREQUEST']._serialized_start=1374
-  _globals['_SIMULATEREQUEST']._serialized_end=1494
-  _globals['_SIMULATERESPONSE']._serialized_start=1496
-  _globals['_SIMULATERESPONSE']._serialized_end=1575
-  _globals['_EXPLAINREQUEST']._serialized_start=1577
-  _globals['_EXPLAINREQUEST']._serialized_end=1668
-  _globals['_EXPLAINRESPONSE']._serialized_start=1670
-  _globals['_EXPLAINRESPONSE']._serialized_end=1785
-  _globals['_PLANLOSER']._serialized_start=1787
-  _globals['_PLANLOSER']._serialized_end=1899
-  _globals['_PLANNERSERVICE']._serialized_start=1902
-  _globals['_PLANNERSERVICE']._serialized_end=2124
+  _globals['_PLANQUESTION']._serialized_end=514
+  _globals['_PLANDEGREES']._serialized_start=516
+  _globals['_PLANDEGREES']._serialized_end=635
+  _globals['_PLANSTAGE']._serialized_start=638
+  _globals['_PLANSTAGE']._serialized_end=830
+  _globals['_PLANBREAKDOWN']._serialized_start=833
+  _globals['_PLANBREAKDOWN']._serialized_end=967
+  _globals['_TRAININGPLAN']._serialized_start=970
+  _globals['_TRAININGPLAN']._serialized_end=1367
+  _globals['_TRAININGPLAN_FILESENTRY']._serialized_start=1323
+  _globals['_TRAININGPLAN_FILESENTRY']._serialized_end=1367
+  _globals['_PLANREQUEST']._serialized_start=1369
+  _globals['_PLANREQUEST']._serialized_end=1493
+  _globals['_PLANTOMEASURE']._serialized_start=1495
+  _globals['_PLANTOMEASURE']._serialized_end=1594
+  _globals['_PLANPROGRESS']._serialized_start=1596
+  _globals['_PLANPROGRESS']._serialized_end=1688
+  _globals['_PLANRESPONSE']._serialized_start=1691
+  _globals['_PLANRESPONSE']._serialized_end=1905
+  _globals['_SIMULATEREQUEST']._serialized_start=1907
+  _globals['_SIMULATEREQUEST']._serialized_end=2027
+  _globals['_SIMULATERESPONSE']._serialized_start=2029
+  _globals['_SIMULATERESPONSE']._serialized_end=2108
+  _globals['_EXPLAINREQUEST']._serialized_start=2110
+  _globals['_EXPLAINREQUEST']._serialized_end=2201
+  _globals['_EXPLAINRESPONSE']._serialized_start=2203
+  _globals['_EXPLAINRESPONSE']._serialized_end=2318
+  _globals['_PLANLOSER']._serialized_start=2320
+  _globals['_PLANLOSER']._serialized_end=2432
+  _globals['_PLANNERSERVICE']._serialized_start=2435
+  _globals['_PLANNERSERVICE']._serialized_end=2657
 # @@protoc_insertion_point(module_scope)

@@ -36,6 +36,11 @@ class PlanQuestion(_message.Message):
     ATTENTION_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     METHOD_FIELD_NUMBER: _builtins.int
+    GRADIENTS_FIELD_NUMBER: _builtins.int
+    OVERLAP_FIELD_NUMBER: _builtins.int
+    SEQUENCE_PARALLEL_FIELD_NUMBER: _builtins.int
+    USABLE_MEMORY_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
     model_name: _builtins.str
     """A preset, such as `gpt3-175b`."""
     model_json: _builtins.str
@@ -57,9 +62,21 @@ class PlanQuestion(_message.Message):
     attention: _builtins.str
     """`flash` (when empty), `selective` or `materialised`."""
     mode: _builtins.str
-    """Which axes to search: `h2o` (when empty), `d-rec`, `dapple`, `pipedream`, `alpa` or `adapipe`."""
+    """Which axes to search: `h2o` (when empty), `d-rec`, `dapple`, `pipedream`, `alpa`, `adapipe` or
+    `expert`.
+    """
     method: _builtins.str
     """How level 2 is solved: `exact` (when empty) or `local`."""
+    gradients: _builtins.str
+    """Precision of gradients: `fp32` or `bf16`. When empty the target's own; without a target `fp32`."""
+    overlap: _builtins.str
+    """What hides behind computation: `all`, `none`, or some of `gradients,tensor,optimizer`. When empty as measured."""
+    sequence_parallel: _builtins.bool
+    """Whether tensor ranks split the sequence between their products; they do when not set."""
+    usable_memory: _builtins.float
+    """Share of a device's memory that a plan may use; 0.94 when not set."""
+    target: _builtins.str
+    """The framework that is to run the plan: `deepspeed` or `megatron`. Its files come with the plan."""
     def __init__(
         self,
         *,
@@ -75,10 +92,15 @@ class PlanQuestion(_message.Message):
         attention: _builtins.str = ...,
         mode: _builtins.str = ...,
         method: _builtins.str = ...,
+        gradients: _builtins.str = ...,
+        overlap: _builtins.str = ...,
+        sequence_parallel: _builtins.bool | None = ...,
+        usable_memory: _builtins.float | None = ...,
+        target: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch", b"_batch", "_chunks", b"_chunks", "_sequence", b"_sequence", "_zero", b"_zero", "batch", b"batch", "chunks", b"chunks", "cluster", b"cluster", "cluster_json", b"cluster_json", "cluster_name", b"cluster_name", "model", b"model", "model_json", b"model_json", "model_name", b"model_name", "sequence", b"sequence", "zero", b"zero"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch", b"_batch", "_chunks", b"_chunks", "_sequence", b"_sequence", "_sequence_parallel", b"_sequence_parallel", "_usable_memory", b"_usable_memory", "_zero", b"_zero", "batch", b"batch", "chunks", b"chunks", "cluster", b"cluster", "cluster_json", b"cluster_json", "cluster_name", b"cluster_name", "model", b"model", "model_json", b"model_json", "model_name", b"model_name", "sequence", b"sequence", "sequence_parallel", b"sequence_parallel", "usable_memory", b"usable_memory", "zero", b"zero"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch", b"_batch", "_chunks", b"_chunks", "_sequence", b"_sequence", "_zero", b"_zero", "attention", b"attention", "batch", b"batch", "chunks", b"chunks", "cluster", b"cluster", "cluster_json", b"cluster_json", "cluster_name", b"cluster_name", "method", b"method", "mode", b"mode", "model", b"model", "model_json", b"model_json", "model_name", b"model_name", "schedule", b"schedule", "sequence", b"sequence", "zero", b"zero"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch", b"_batch", "_chunks", b"_chunks", "_sequence", b"_sequence", "_sequence_parallel", b"_sequence_parallel", "_usable_memory", b"_usable_memory", "_zero", b"_zero", "attention", b"attention", "batch", b"batch", "chunks", b"chunks", "cluster", b"cluster", "cluster_json", b"cluster_json", "cluster_name", b"cluster_name", "gradients", b"gradients", "method", b"method", "mode", b"mode", "model", b"model", "model_json", b"model_json", "model_name", b"model_name", "overlap", b"overlap", "schedule", b"schedule", "sequence", b"sequence", "sequence_parallel", b"sequence_parallel", "target", b"target", "usable_memory", b"usable_memory", "zero", b"zero"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__batch: _TypeAlias = _typing.Literal["batch"]  # noqa: Y015
     _WhichOneofArgType__batch: _TypeAlias = _typing.Literal["_batch", b"_batch"]  # noqa: Y015
@@ -86,6 +108,10 @@ class PlanQuestion(_message.Message):
     _WhichOneofArgType__chunks: _TypeAlias = _typing.Literal["_chunks", b"_chunks"]  # noqa: Y015
     _WhichOneofReturnType__sequence: _TypeAlias = _typing.Literal["sequence"]  # noqa: Y015
     _WhichOneofArgType__sequence: _TypeAlias = _typing.Literal["_sequence", b"_sequence"]  # noqa: Y015
+    _WhichOneofReturnType__sequence_parallel: _TypeAlias = _typing.Literal["sequence_parallel"]  # noqa: Y015
+    _WhichOneofArgType__sequence_parallel: _TypeAlias = _typing.Literal["_sequence_parallel", b"_sequence_parallel"]  # noqa: Y015
+    _WhichOneofReturnType__usable_memory: _TypeAlias = _typing.Literal["usable_memory"]  # noqa: Y015
+    _WhichOneofArgType__usable_memory: _TypeAlias = _typing.Literal["_usable_memory", b"_usable_memory"]  # noqa: Y015
     _WhichOneofReturnType__zero: _TypeAlias = _typing.Literal["zero"]  # noqa: Y015
     _WhichOneofArgType__zero: _TypeAlias = _typing.Literal["_zero", b"_zero"]  # noqa: Y015
     _WhichOneofReturnType_cluster: _TypeAlias = _typing.Literal["cluster_name", "cluster_json"]  # noqa: Y015
@@ -98,6 +124,10 @@ class PlanQuestion(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__chunks) -> _WhichOneofReturnType__chunks | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sequence) -> _WhichOneofReturnType__sequence | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sequence_parallel) -> _WhichOneofReturnType__sequence_parallel | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__usable_memory) -> _WhichOneofReturnType__usable_memory | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__zero) -> _WhichOneofReturnType__zero | None: ...
     @_typing.overload
@@ -249,6 +279,26 @@ class TrainingPlan(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class FilesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     DEGREES_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
     ITERATION_S_FIELD_NUMBER: _builtins.int
@@ -260,6 +310,8 @@ class TrainingPlan(_message.Message):
     EXACT_FIELD_NUMBER: _builtins.int
     CALIBRATED_FIELD_NUMBER: _builtins.int
     JSON_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
     iteration_s: _builtins.float
     """Simulated."""
     analytic_s: _builtins.float
@@ -282,6 +334,14 @@ class TrainingPlan(_message.Message):
     def stages(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlanStage]: ...
     @_builtins.property
     def breakdown(self) -> Global___PlanBreakdown: ...
+    @_builtins.property
+    def files(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """The files of the question's target, by name; empty without a target."""
+
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the plan takes for granted, in words."""
+
     def __init__(
         self,
         *,
@@ -296,10 +356,12 @@ class TrainingPlan(_message.Message):
         exact: _builtins.bool = ...,
         calibrated: _builtins.bool = ...,
         json: _builtins.str = ...,
+        files: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["breakdown", b"breakdown", "degrees", b"degrees"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["analytic_s", b"analytic_s", "breakdown", b"breakdown", "calibrated", b"calibrated", "degrees", b"degrees", "exact", b"exact", "hfu", b"hfu", "iteration_s", b"iteration_s", "json", b"json", "lower_bound_s", b"lower_bound_s", "mfu", b"mfu", "stages", b"stages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["analytic_s", b"analytic_s", "breakdown", b"breakdown", "calibrated", b"calibrated", "degrees", b"degrees", "exact", b"exact", "files", b"files", "hfu", b"hfu", "iteration_s", b"iteration_s", "json", b"json", "lower_bound_s", b"lower_bound_s", "mfu", b"mfu", "notes", b"notes", "stages", b"stages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -310,20 +372,64 @@ class PlanRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     QUESTION_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    BUDGET_FIELD_NUMBER: _builtins.int
+    seconds: _builtins.float
+    """Ends the search after so many seconds, with the best plan until then."""
+    budget: _builtins.int
+    """Ends it after so many tuples of degrees."""
     @_builtins.property
     def question(self) -> Global___PlanQuestion: ...
     def __init__(
         self,
         *,
         question: Global___PlanQuestion | None = ...,
+        seconds: _builtins.float | None = ...,
+        budget: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["question", b"question"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_budget", b"_budget", "_seconds", b"_seconds", "budget", b"budget", "question", b"question", "seconds", b"seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["question", b"question"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget", b"_budget", "_seconds", b"_seconds", "budget", b"budget", "question", b"question", "seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__budget: _TypeAlias = _typing.Literal["budget"]  # noqa: Y015
+    _WhichOneofArgType__budget: _TypeAlias = _typing.Literal["_budget", b"_budget"]  # noqa: Y015
+    _WhichOneofReturnType__seconds: _TypeAlias = _typing.Literal["seconds"]  # noqa: Y015
+    _WhichOneofArgType__seconds: _TypeAlias = _typing.Literal["_seconds", b"_seconds"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__budget) -> _WhichOneofReturnType__budget | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seconds) -> _WhichOneofReturnType__seconds | None: ...
+
+Global___PlanRequest: _TypeAlias = PlanRequest  # noqa: Y015
+
+@_typing.final
+class PlanToMeasure(_message.Message):
+    """A plan of the shortlist: predicted to be within the cost model's error of the best, and split in another way."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEGREES_FIELD_NUMBER: _builtins.int
+    ITERATION_S_FIELD_NUMBER: _builtins.int
+    PEAK_BYTES_FIELD_NUMBER: _builtins.int
+    iteration_s: _builtins.float
+    peak_bytes: _builtins.int
+    """Of the fullest device."""
+    @_builtins.property
+    def degrees(self) -> Global___PlanDegrees: ...
+    def __init__(
+        self,
+        *,
+        degrees: Global___PlanDegrees | None = ...,
+        iteration_s: _builtins.float = ...,
+        peak_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["degrees", b"degrees"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["degrees", b"degrees", "iteration_s", b"iteration_s", "peak_bytes", b"peak_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___PlanRequest: _TypeAlias = PlanRequest  # noqa: Y015
+Global___PlanToMeasure: _TypeAlias = PlanToMeasure  # noqa: Y015
 
 @_typing.final
 class PlanProgress(_message.Message):
@@ -367,22 +473,41 @@ class PlanResponse(_message.Message):
 
     PROGRESS_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
+    SHORTLIST_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    BOUND_S_FIELD_NUMBER: _builtins.int
+    complete: _builtins.bool
+    """With the plan: whether the search came to its end."""
+    bound_s: _builtins.float
+    """With the plan: the analytic time that no plan beats. Not set where a limit ended the search before it was known."""
     @_builtins.property
     def progress(self) -> Global___PlanProgress: ...
     @_builtins.property
     def plan(self) -> Global___TrainingPlan: ...
+    @_builtins.property
+    def shortlist(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlanToMeasure]:
+        """With the plan: the plans to measure, itself first."""
+
     def __init__(
         self,
         *,
         progress: Global___PlanProgress | None = ...,
         plan: Global___TrainingPlan | None = ...,
+        shortlist: _abc.Iterable[Global___PlanToMeasure] | None = ...,
+        complete: _builtins.bool = ...,
+        bound_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "plan", b"plan", "progress", b"progress"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bound_s", b"_bound_s", "bound_s", b"bound_s", "message", b"message", "plan", b"plan", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "plan", b"plan", "progress", b"progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bound_s", b"_bound_s", "bound_s", b"bound_s", "complete", b"complete", "message", b"message", "plan", b"plan", "progress", b"progress", "shortlist", b"shortlist"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bound_s: _TypeAlias = _typing.Literal["bound_s"]  # noqa: Y015
+    _WhichOneofArgType__bound_s: _TypeAlias = _typing.Literal["_bound_s", b"_bound_s"]  # noqa: Y015
     _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["progress", "plan"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bound_s) -> _WhichOneofReturnType__bound_s | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
 Global___PlanResponse: _TypeAlias = PlanResponse  # noqa: Y015

@@ -1,7 +1,7 @@
 """Between messages of planner.proto and the planner's values. The only place that knows both."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from headrace.errors import InvalidFieldError, Violation
@@ -9,13 +9,14 @@ from headrace.userfile import parse_json
 from headrace.v1 import planner_pb2 as pb
 from headrace_services.planner import asking, catalogue
 from headrace_services.planner.cluster import Cluster, checked_cluster, device_from_description
-from headrace_services.planner.costing import Request
+from headrace_services.planner.costing import USABLE_MEMORY, Request
 from headrace_services.planner.degrees import Degrees, tensor_fault
+from headrace_services.planner.emit import emit
 from headrace_services.planner.explain import Explanation
 from headrace_services.planner.model import Model
 from headrace_services.planner.plan import Plan
 from headrace_services.planner.record import plan_record
-from headrace_services.planner.search import Progress
+from headrace_services.planner.search import Outcome, Progress
 
 T = TypeVar("T")
 
@@ -28,8 +29,35 @@ def request_from(question: pb.PlanQuestion) -> Request:
         chunks=question.chunks if question.HasField("chunks") else 1,
         zero=question.zero if question.HasField("zero") else 1,
         attention=question.attention or "flash",
+        gradients=question.gradients or None,
+        overlap=question.overlap or None,
+        sequence_parallel=question.sequence_parallel if question.HasField("sequence_parallel") else True,
+        usable_memory=question.usable_memory if question.HasField("usable_memory") else USABLE_MEMORY,
+        target=target_from(question),
     )
     return asking.assembled(_model(question), _cluster(question), options)
+
+
+def target_from(question: pb.PlanQuestion) -> str | None:
+    """The framework whose files come with the plan. Raises InvalidFieldError."""
+    return asking.target(question.target or None)
+
+
+def response_to(plan: Plan, near: Sequence[Plan], outcome: Outcome, target: str | None) -> pb.PlanResponse:
+    """The end of a search as a message."""
+    return pb.PlanResponse(
+        plan=plan_to(plan, target),
+        shortlist=[
+            pb.PlanToMeasure(
+                degrees=degrees_to(one.degrees),
+                iteration_s=one.simulated_s,
+                peak_bytes=max(stage.memory.total_bytes for stage in one.stages),
+            )
+            for one in near
+        ],
+        complete=outcome.complete,
+        bound_s=outcome.bound_s,
+    )
 
 
 def degrees_from(degrees: pb.PlanDegrees, request: Request) -> Degrees:
@@ -123,8 +151,8 @@ def degrees_to(degrees: Degrees) -> pb.PlanDegrees:
     )
 
 
-def plan_to(plan: Plan) -> pb.TrainingPlan:
-    """A plan as a message."""
+def plan_to(plan: Plan, target: str | None = None) -> pb.TrainingPlan:
+    """A plan as a message, with the files of a target."""
     parts = plan.breakdown
     return pb.TrainingPlan(
         degrees=degrees_to(plan.degrees),
@@ -158,6 +186,8 @@ def plan_to(plan: Plan) -> pb.TrainingPlan:
         exact=plan.exact,
         calibrated=plan.request.cluster.device.calibrated,
         json=json.dumps(plan_record(plan)),
+        files=emit(plan, target) if target else {},
+        notes=plan.notes,
     )
 
 

@@ -36,7 +36,7 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
                 if kind is Answer.PROGRESS:
                     yield pb.PlanResponse(progress=pb.PlanProgress.FromString(payload))
                 else:
-                    yield pb.PlanResponse(plan=pb.TrainingPlan.FromString(payload))
+                    yield pb.PlanResponse.FromString(payload)
 
     async def Simulate(self, request: pb.SimulateRequest, context: Context) -> pb.SimulateResponse:
         """Degrees that the caller chose."""

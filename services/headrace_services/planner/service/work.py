@@ -33,7 +33,7 @@ def run(task: str, request: bytes, tell: Tell) -> bytes:
             return _explain(pb.ExplainRequest.FromString(request)).SerializeToString()
 
 
-def _plan(request: pb.PlanRequest, tell: Tell) -> pb.TrainingPlan:
+def _plan(request: pb.PlanRequest, tell: Tell) -> pb.PlanResponse:
     question = request.question
     asked = convert.request_from(question)
     mode = asking.mode(question.mode or FULL.name)
@@ -41,25 +41,39 @@ def _plan(request: pb.PlanRequest, tell: Tell) -> pb.TrainingPlan:
         asked,
         asking.method(question.method or "exact"),
         lambda progress: tell(convert.progress_to(progress).SerializeToString()),
+        asking.limit(
+            request.seconds if request.HasField("seconds") else None,
+            request.budget if request.HasField("budget") else None,
+        ),
     )
-    plan = search.run(mode).plan
-    if plan is None:
+    outcome = search.run(mode)
+    if outcome.plan is None and not outcome.complete:
+        raise asking.nothing_yet(outcome.solved)
+    if outcome.plan is None:
         raise nothing_fits(search, mode)
-    return convert.plan_to(plan)
+    return convert.response_to(outcome.plan, search.near(mode), outcome, convert.target_from(question))
 
 
 def _simulate(request: pb.SimulateRequest) -> pb.SimulateResponse:
     asked = convert.request_from(request.question)
+    mode = asking.mode(request.question.mode or FULL.name)
     search = Search(asked, method=asking.method(request.question.method or "exact"))
     degrees = convert.degrees_from(request.degrees, asked)
-    candidate = search.candidate(FULL, degrees)
+    if not mode.allows(degrees, asked):
+        message = f"are not on the axes of mode {mode.name}"
+        raise InvalidFieldError(
+            [Violation(field="degrees", message=message, remedy="Leave the mode out, or change the degrees.")]
+        )
+    candidate = search.candidate(mode, degrees)
     if candidate is None:
-        why = shortage(search.costing, FULL, degrees) or "the schedule cannot run these degrees"
+        why = shortage(search.costing, mode, degrees) or "the schedule cannot run these degrees"
         fault = Violation(field="degrees", message=why, remedy="Ask Plan for degrees that fit.")
         raise InvalidFieldError([fault])
     plan = search.assembled(candidate)
     trace = json.dumps(chrome_trace(plan)) if request.trace else ""
-    return pb.SimulateResponse(plan=convert.plan_to(plan), trace_json=trace)
+    return pb.SimulateResponse(
+        plan=convert.plan_to(plan, convert.target_from(request.question)), trace_json=trace
+    )
 
 
 def _explain(request: pb.ExplainRequest) -> pb.ExplainResponse:

@@ -1,0 +1,161 @@
+"""The SDK's planner against a real server: `headrace up --planner`, the document's ten lines, `plan --address`."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli import doctor
+from headrace.client import Client, Planner, SearchProgress
+from headrace.errors import HeadraceError, InvalidFieldError, UnreachableError
+from headrace_services.planner.command import plan
+from headrace_services.up.command import Options, children
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "plan-a-training-job.md"
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A planner's server in a process of its own."""
+    command = [sys.executable, "-m", "headrace.cli", "planner", "--listen", "127.0.0.1:0", "--workers", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        yield line.rsplit(" ", 1)[-1].strip()
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) == 0
+
+
+def test_a_plan_with_progress_and_files(address: str, tmp_path: Path) -> None:
+    seen: list[SearchProgress] = []
+    with Planner(address) as planner:
+        found = planner.plan("gpt3-13b", "a100-32", batch=64, target="megatron", on_progress=seen.append)
+    assert seen
+    degrees = found.degrees
+    assert degrees["data"] * degrees["tensor"] * degrees["pipeline"] == 32
+    assert found.record["iteration_s"] == found.iteration_s
+    assert found.complete
+    assert dict(found.shortlist[0]) == dict(degrees)
+    assert len(found.shortlist) >= 2
+    assert {path.name for path in found.write(tmp_path)} == {"megatron.args", "lowering.md"}
+    assert "--tensor-model-parallel-size" in (tmp_path / "megatron.args").read_text()
+    assert any("bytes a parameter" in note for note in found.notes)
+
+
+def test_a_limit_and_a_description(address: str) -> None:
+    blocks = [{"count": 24, "heads": 16}]
+    model = {"vocabulary": 51200, "sequence": 1024, "hidden": 2048, "blocks": blocks}
+    with Planner(address) as planner:
+        assert not planner.plan("gpt3-13b", "a100-64", batch=64, budget=1).complete
+        assert planner.plan(model, "a100-8", batch=16).record["model"] == "model"
+
+
+def test_a_cancelled_search_frees_the_server(address: str) -> None:
+    """One worker serves: the next search has an answer only because the cancelled one is gone."""
+    with Planner(address, timeout_s=120) as planner:
+        call = planner.search("megatron-1t", "a100-3072", batch=6144)
+        next(iter(call))
+        call.cancel()
+        with pytest.raises(HeadraceError):
+            call.result()
+        assert planner.plan("gpt3-2.7b", "a100-16", batch=32).iteration_s > 0
+
+        def enough(_: SearchProgress) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            planner.plan("megatron-1t", "a100-3072", batch=6144, on_progress=enough)
+        assert planner.plan("gpt3-2.7b", "a100-16", batch=32).iteration_s > 0
+
+
+def test_simulate_keeps_to_the_mode(address: str) -> None:
+    degrees = {"data": 4, "tensor": 2, "optimizer": 4, "pipeline": 2, "micro_batches": 4}
+    with Client("127.0.0.1:1") as client:
+        found = client.simulate("gpt3-2.7b", "a100-16", degrees, planner=address, batch=32)
+        assert found.degrees["tensor"] == 2
+        with pytest.raises(InvalidFieldError, match="dapple"):
+            client.simulate("gpt3-2.7b", "a100-16", degrees, planner=address, batch=32, mode="dapple")
+        with pytest.raises(InvalidFieldError, match="mode"):
+            client.simulate("gpt3-2.7b", "a100-16", degrees, planner=address, batch=32, mode="nobody")
+
+
+def test_what_is_wrong_is_named(address: str) -> None:
+    with Planner(address) as planner:
+        with pytest.raises(InvalidFieldError, match="gpt4"):
+            planner.plan("gpt4", "a100-16")
+        with pytest.raises(InvalidFieldError, match="target"):
+            planner.plan("gpt3-13b", "a100-32", batch=64, target="jax")
+        with pytest.raises(HeadraceError, match="PlanQuestion"):
+            planner.plan("gpt3-13b", "a100-32", batches=64)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+    with Planner(nobody) as planner, pytest.raises(UnreachableError):
+        planner.plan("gpt3-13b", "a100-32")
+
+
+def test_the_documents_lines_run(address: str) -> None:
+    (lines,) = (
+        text for text in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "Planner" in text
+    )
+    assert len(lines.strip().splitlines()) <= 11
+    told = {**os.environ, "HEADRACE_PLANNER": address}
+    ran = subprocess.run(
+        [sys.executable, "-c", lines], env=told, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert "SearchProgress" in ran.stdout
+    assert "--num-layers" in ran.stdout
+
+
+def test_the_command_asks_a_server(address: str, tmp_path: Path) -> None:
+    words = ["gpt3-13b", "a100-32", "--batch", "64"]
+    here = json.loads(CliRunner().invoke(plan, [*words, "--json"]).stdout)
+    more = ["--address", address, "--target", "megatron", "--out", str(tmp_path), "--json"]
+    there = json.loads(CliRunner().invoke(plan, [*words, *more]).stdout)
+    assert there["iteration_s"] == here["iteration_s"]
+    assert {path.name for path in tmp_path.iterdir()} == {"plan.json", "megatron.args", "lowering.md"}
+
+
+def test_up_starts_a_planner_where_it_is_asked_to(tmp_path: Path) -> None:
+    names = [spec.name for spec in children(Options(home=tmp_path, ports=(7440,)))]
+    assert "planner" not in names
+    (spec,) = (
+        one
+        for one in children(Options(home=tmp_path, ports=(7440,), planner_port=7445))
+        if one.name == "planner"
+    )
+    assert "127.0.0.1:7445" in spec.command
+
+
+def test_doctor_asks_the_planner_that_is_named(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not list(doctor._planner())
+    monkeypatch.setenv("HEADRACE_PLANNER", address)
+    (found,) = doctor._planner()
+    assert found.level is doctor.Level.OK
+    monkeypatch.setenv("HEADRACE_PLANNER", "127.0.0.1:1")
+    (found,) = doctor._planner()
+    assert found.level is doctor.Level.FAIL
+
+
+def test_constants_that_calibration_wrote_are_read(tmp_path: Path) -> None:
+    rows = Path(__file__).parents[2] / "benchmarks" / "planner" / "data" / "vtrain_multi_node.csv"
+    out = tmp_path / "mine.json"
+    done = CliRunner().invoke(plan, ["calibrate", str(rows), "--folds", "2", "--out", str(out), "--json"])
+    assert done.exit_code == 0, done.output
+    words = ["gpt3-13b", "h100-32", "--batch", "64", "--json"]
+    with_ = json.loads(CliRunner().invoke(plan, [*words, "--constants", str(out)]).stdout)
+    without = json.loads(CliRunner().invoke(plan, words).stdout)
+    assert with_["calibrated"]
+    assert not without["calibrated"]
+    assert with_["iteration_s"] != without["iteration_s"]
+    out.write_text("{}")
+    assert CliRunner().invoke(plan, [*words, "--constants", str(out)]).exit_code != 0
