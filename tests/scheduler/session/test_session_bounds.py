@@ -12,6 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.errors import InvalidFieldError, from_rpc_error
 from headrace.v1 import event_pb2, worker_pb2
+from headrace_services.scheduler.store import studies
+from headrace_services.scheduler.store.database import transaction
 
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a step of 2^63-1": ({"step": 2**63 - 1}, "step: is more than 1099511627776"),
@@ -54,6 +56,26 @@ async def test_a_report_out_of_bounds_ends_its_trial_with_the_reason_and_not_the
     ended = trials[int(bad.trial.rpartition("/")[2])]
     assert ended.reason == "FAILED"
     assert says in ended.detail
+
+
+async def test_a_report_out_of_bounds_of_a_study_that_is_gone_is_no_defect(
+    engine: AsyncEngine, replica: Replica, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = await study(engine)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        lease = (await w.hears("assign")).lease
+        await w.report(lease, 1, 9, 0.5)
+        await w.hears("decision")
+        exited = worker_pb2.Exited(sequence=2, lease=lease, outcome=worker_pb2.EXIT_OUTCOME_RELEASED)
+        await w.say(exited=exited)
+        await w.hears("ack", lambda ack: 2 in ack.sequences)
+        async with transaction(engine) as conn:
+            await studies.remove(conn, site.study_id)
+        await w.say(report=worker_pb2.Report(sequence=3, lease=lease, step=-1))
+        await w.hears("ack", lambda ack: list(ack.sequences) == [3])
+    assert [entry.getMessage() for entry in caplog.records if entry.exc_info] == []
 
 
 NAMES = {

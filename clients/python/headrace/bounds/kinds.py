@@ -194,7 +194,7 @@ class Span:
                 return None
             shown = Fault(
                 path="",
-                value=f"{seconds + nanos / 1e9:g} s",
+                value=f"{seconds} s" + (f" and {nanos} ns" if nanos else ""),
                 message="is out of bounds",
                 remedy=f"Give {least_s} s to {most_s} s.",
             )

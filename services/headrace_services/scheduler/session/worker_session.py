@@ -254,6 +254,8 @@ class WorkerSession:
         )
         try:
             await self._hub.submit(study_id, Submission(arrival=ended))
+        except StudyNotFoundError:
+            self._studies.forget(study_id)  # it was deleted, and the lease with it
         except DrainingError:
             return
         except DatabaseUnavailableError:
