@@ -78,6 +78,23 @@ async def test_a_report_out_of_bounds_of_a_study_that_is_gone_is_no_defect(
     assert [entry.getMessage() for entry in caplog.records if entry.exc_info] == []
 
 
+@pytest.mark.parametrize("wrong", [{"lease_id": "l\0"}, {"epoch": 2**63 - 1}, {"lease_id": "l" * 300}])
+async def test_a_lease_out_of_bounds_costs_the_study_that_it_names_nothing(
+    engine: AsyncEngine, replica: Replica, caplog: pytest.LogCaptureFixture, wrong: dict[str, Any]
+) -> None:
+    site = await study(engine)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        lease = (await w.hears("assign")).lease
+        forged = event_pb2.LeaseRef(**{"lease_id": "l", "trial": lease.trial, "epoch": lease.epoch, **wrong})
+        await w.say(report=worker_pb2.Report(sequence=1, lease=forged, step=1))
+        await w.hears("ack", lambda ack: list(ack.sequences) == [1])
+        await w.report(lease, 2, 9, 0.5)
+        assert (await w.hears("decision")).decision.action == event_pb2.DECISION_ACTION_STOP
+    assert [entry.getMessage() for entry in caplog.records if entry.exc_info] == []
+
+
 NAMES = {
     "a number of 5,000 digits": "studies/s/trials/" + "9" * 5000,
     "a number beyond 64 bits": f"studies/s/trials/{2**64}",

@@ -244,6 +244,16 @@ class WorkerSession:
 
         Where the lease cannot be ended either, the study itself is broken. The worker ends the trial all the same.
         """
+        if not bounds.violations(message.lease):  # what is out of bounds names no lease
+            try:
+                await self._end(study_id, number, message, reason)
+            except DrainingError:
+                return
+        refused = worker_pb2.Refused(sequence=message.sequence, reason=reason)
+        self._outgoing.put(worker_pb2.SessionResponse(refused=refused))
+        self._is_over(message, reason)
+
+    async def _end(self, study_id: int, number: int, message: Durable, reason: str) -> None:
         ended = ExitedArrived(
             lease_id=message.lease.lease_id,
             number=number,
@@ -256,17 +266,12 @@ class WorkerSession:
             await self._hub.submit(study_id, Submission(arrival=ended))
         except StudyNotFoundError:
             self._studies.forget(study_id)  # it was deleted, and the lease with it
-        except DrainingError:
-            return
-        except DatabaseUnavailableError:
+        except (DrainingError, DatabaseUnavailableError):
             raise
         except HeadraceError:
             log.exception("could not end lease %s either", message.lease.lease_id)
         else:
             self._held.end(message.lease.lease_id)
-        refused = worker_pb2.Refused(sequence=message.sequence, reason=reason)
-        self._outgoing.put(worker_pb2.SessionResponse(refused=refused))
-        self._is_over(message, reason)
 
     def _decide(self, message: Durable, ends: bool, decision: event_pb2.Decision) -> None:
         if ends:
