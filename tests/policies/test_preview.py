@@ -89,3 +89,8 @@ def test_one_trial():
     shown = preview(spec(AshaPolicy(), trials=1), slots=1, seconds_per_step=1.0)
     assert [rung.trials for rung in shown.rungs] == [1, 1, 1, 1]
     assert shown.wall_time_s == 27.0
+
+
+def test_a_trial_of_more_slots_than_a_step_looks_at_is_simulated() -> None:
+    found = preview(spec(RunAllPolicy(), trials=3, resources={"cpus": 65}), 2)
+    assert found.steps == found.steps_run_all

@@ -179,3 +179,13 @@ async def test_a_hello_of_1024_devices_holds_nobody_up(replica: Replica) -> None
             await asyncio.sleep(0)
             longest, before = max(longest, time.monotonic() - before), time.monotonic()
         assert longest < 0.5
+
+
+async def test_a_trial_may_take_more_slots_than_a_step_looks_at(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    site = await study(engine, resources={"cpus": 65})
+    async with worker(replica) as w:
+        await w.hello(slots=65)
+        replica.hub.kick(site.study_id)
+        assert len((await w.hears("assign")).grant.slots) == 65

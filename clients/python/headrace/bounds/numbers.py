@@ -10,7 +10,7 @@ STEPS: Final = 2**40
 TRIALS: Final = 1_000_000
 """Trials that a study may be told to try."""
 SLOTS: Final = 10_000
-"""Slots that a trial may ask for, or a preview assume."""
+"""Slots that a preview may assume."""
 GRID_POINTS: Final = 10_000
 """Points of a grid on one dimension."""
 COUNT: Final = 1_000_000
@@ -28,7 +28,7 @@ INT64: Final = 2**63 - 1
 SECONDS: Final = 10**9
 """A duration: 31 years."""
 DEVICES: Final = 1024
-"""Slots of one worker."""
+"""Slots of one worker, and so of one trial."""
 HELD: Final = 4096
 """Leases of one worker."""
 METRICS: Final = 1000

@@ -11,6 +11,7 @@ PROSE: Final = Text(n.TEXT, prose=True)
 STEPS: Final = Whole(0, n.STEPS)
 COUNT: Final = Whole(0, n.COUNT)
 SLOTS: Final = Whole(0, n.SLOTS)
+GRANT: Final = Whole(0, n.DEVICES)
 BYTES: Final = Whole(0, n.BYTES)
 FINITE: Final = Real(-1.7976931348623157e308, 1.7976931348623157e308)
 SHARE: Final = Real(0, 1)
@@ -95,16 +96,16 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
     },
     "CommandLine": {"args": Items(1000, Text(32_768, prose=True))},
     "Resources": {
-        "gpus": SLOTS,
+        "gpus": GRANT,
         "gpu_memory_bytes": BYTES,
         "labels": Entries(256, NAME, Text(1024)),
         "gpu_milli": Whole(0, 999),
         "gpu_types": Items(64, NAME),
-        "cpus": SLOTS,
+        "cpus": GRANT,
     },
     "ParameterAssignment": {"values": Entries(1000, NAME)},
-    "Elastic": {"grants": Items(256), "spare": SLOTS},
-    "ElasticGrant": {"from_step": STEPS, "slots": SLOTS},
+    "Elastic": {"grants": Items(256), "spare": GRANT},
+    "ElasticGrant": {"from_step": STEPS, "slots": GRANT},
     "Constraint": {"metric": NAME, "at_most": FINITE, "at_least": FINITE},
     "WarmStart": {"study": NAME, "max_trials": Whole(0, 10_000)},
 }

@@ -60,6 +60,7 @@ class ClusterRows:
 
     def free_slots(self, request: Request, limit: int) -> list[Slot]:
         """Slots with room for a request; for a gang only those of workers that have enough of them."""
+        limit = max(limit, request.slots)
         found: list[Slot] = []
         place = 0
         rows = self._free.values()

@@ -137,7 +137,7 @@ def _offer(state: StepState, studies: Studies, cluster: ClusterRows, limit: int,
     base = Request.of(spec.resources)
     found = cluster.free_slots(base, limit)
     state.offer(_new(found, offered))
-    if spec.elastic is not None and len(found) == limit:
+    if spec.elastic is not None and len(found) >= limit:
         for slots in sorted({row.slots for row in spec.elastic.grants if row.slots > base.slots}):
             state.offer(_new(cluster.free_slots(Request.of(spec.resources, slots), limit), offered))
     others = [

@@ -41,7 +41,7 @@ async def take_in(conn: AsyncConnection, state: StepState, asked: Surroundings) 
     base = Request.of(spec.resources)
     found = asked.free.slots()
     state.offer(found)
-    if spec.elastic is not None and len(found) == asked.limit:  # a gang's slots may lie behind so many
+    if spec.elastic is not None and len(found) >= asked.limit:  # a gang's slots may lie behind so many
         here = {(slot.worker_id, slot.index) for slot in state.free}
         for slots in sorted({row.slots for row in spec.elastic.grants if row.slots > base.slots}):
             larger = await placement.free_slots(conn, Request.of(spec.resources, slots), asked.limit)

@@ -99,9 +99,9 @@ def ask_free_slots(sent: Pipeline, request: Request, limit: int) -> AskedSlots:
     """Ask for slots with room for a request, CPU slots first; locked for the transaction, skipping what others take.
 
     Unsuitable slots would use the limit up: a study that needs GPUs must not be blind behind many free CPUs, nor a
-    gang behind workers that have too few.
+    gang behind workers that have too few. A gang of more slots than the limit gets as many as it needs.
     """
-    given: dict[str, object] = {"milli": WHOLE - request.milli, "most": limit}
+    given: dict[str, object] = {"milli": WHOLE - request.milli, "most": max(limit, request.slots)}
     if request.labels:
         given["labels"] = json.dumps(dict(request.labels))
     if request.gpu:
