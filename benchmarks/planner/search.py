@@ -27,7 +27,7 @@ from headrace_services.planner.modes import FULL, MODES, Mode
 from headrace_services.planner.plan import Plan
 from headrace_services.planner.problem import Recompute
 from headrace_services.planner.record import outcome_record
-from headrace_services.planner.search import Search
+from headrace_services.planner.search import Method, Search
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "tests" / "planner"))
@@ -50,6 +50,10 @@ def timed(model: str, cluster: str, batch: int) -> dict[str, Any]:
     began = time.process_time()
     search.run(FULL)
     cpu_s = time.process_time() - began
+    locally = Search(search.request, method=Method.LOCAL)
+    began = time.process_time()
+    local = locally.run(FULL).plan
+    local_cpu_s = time.process_time() - began
     found = {}
     for mode in MODES.values():
         record = outcome_record(search.run(mode))
@@ -61,6 +65,8 @@ def timed(model: str, cluster: str, batch: int) -> dict[str, Any]:
         "cluster": cluster,
         "batch": batch,
         "full_search_cpu_s": round(cpu_s, 3),
+        "local_search_cpu_s": round(local_cpu_s, 3),
+        "local_search_iteration_s": local.simulated_s if local else None,
         "modes": found,
     }
 
@@ -152,6 +158,27 @@ def exactness(count: int = 500) -> dict[str, Any]:
     }
 
 
+def every_size(most: int = 8, times: int = 3) -> dict[str, Any]:
+    """Level 2 against brute force for every number of layers and stages up to `most`, `times` each."""
+    rng = random.Random(8)
+    compared, infeasible, differs = 0, 0, 0.0
+    for layers in range(1, most + 1):
+        for stages in range(1, layers + 1):
+            for _ in range(times):
+                problem = random_problem(rng, layers, stages)
+                best, answer = brute_force(problem), solve(problem)
+                assert (best is None) == (answer is None), (layers, stages)
+                compared += 1
+                if best is None or answer is None:
+                    infeasible += 1
+                else:
+                    differs = max(differs, abs(answer.objective_s / best - 1))
+    return {"sizes": most * (most + 1) // 2, "instances": compared} | {
+        "infeasible": infeasible,
+        "largest_difference": differs,
+    }
+
+
 def b200() -> list[dict[str, Any]]:
     """SimuMax's rows: four layers of DeepSeek-V2, twelve of Llama 3 70B, one sequence of 4096 per micro-batch."""
     deepseek, llama = (dict(catalogue.model(name).description) for name in ("deepseek-v2", "llama3-70b"))
@@ -185,6 +212,7 @@ def main() -> None:
         "megatron_1t_on_3072": timed("megatron-1t", "a100-80g-3072", 3072),
         "ensemble": ensemble(),
         "exactness": exactness(),
+        "every_size_up_to_8": every_size(),
         "b200": b200(),
     }
     (HERE / "results").mkdir(exist_ok=True)

@@ -10,9 +10,9 @@ from headrace_services.planner.schedules import Schedule, in_flight
 FILLS = [(1.0, 0.0), (1.0, 1.5), (0.5, 0.0)]
 
 
-def random_problem(rng: random.Random) -> Problem:
-    layers = rng.randint(2, 10)
-    stages, micro_batches = rng.randint(1, min(4, layers)), rng.randint(1, 12)
+def random_problem(rng: random.Random, layers: int | None = None, stages: int | None = None) -> Problem:
+    layers = layers or rng.randint(2, 10)
+    stages, micro_batches = stages or rng.randint(1, min(4, layers)), rng.randint(1, 12)
     links = []
     for _ in range(layers):
         forward = rng.uniform(0.5, 2)

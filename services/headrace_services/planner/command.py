@@ -129,6 +129,9 @@ def make(
     ] = None,
     seconds: SecondsOption = None,
     budget: BudgetOption = None,
+    with_front: Annotated[
+        bool, typer.Option("--front", help="Show what less memory costs in time, too.")
+    ] = False,
     address: Annotated[
         str | None,
         typer.Option(
@@ -147,6 +150,7 @@ def make(
     from headrace_services.planner import asking, reporting
     from headrace_services.planner.explain import nothing_fits
     from headrace_services.planner.record import brief_record, plan_record
+    from headrace_services.planner.tradeoff import front
 
     if comparing and (mode, target, out) != ("h2o", None, None):
         raise CommandError(
@@ -194,6 +198,7 @@ def make(
         search = asking.search(request, way, watch, asking.limit(seconds, budget))
         outcome = search.run(chosen)
         near = search.near(chosen)
+        points = list(front(request, chosen, way, watch)) if with_front and outcome.plan else []
     found = outcome.plan
     if found is None and not outcome.complete:
         raise asking.nothing_yet(outcome.solved)
@@ -201,11 +206,17 @@ def make(
         raise nothing_fits(search, chosen)
     written = reporting.write(found, out, target) if out is not None else []
     if as_json:
-        told = {"complete": outcome.complete, "bound_s": outcome.bound_s}
-        output.json(plan_record(found) | told | {"shortlist": [brief_record(one) for one in near]})
+        told: dict[str, object] = {"complete": outcome.complete, "bound_s": outcome.bound_s}
+        told |= {
+            "shortlist": [brief_record(one) for one in near],
+            "front": [brief_record(one) for one in points],
+        }
+        output.json(plan_record(found) | told)
     else:
         reporting.show_plan(output, found)
         reporting.show_shortlist(output, near)
+        if points:
+            reporting.show_front(output, points)
         if not outcome.complete:
             bound = (
                 "no bound is known"
@@ -314,7 +325,9 @@ def explain(
         )
     if as_json:
         losers = [asdict(loser) for loser in answer.losers]
-        output.json({"plan": plan_record(answer.plan), "summary": answer.summary, "losers": losers})
+        changes = [asdict(delta) for delta in answer.deltas]
+        told = {"plan": plan_record(answer.plan), "summary": answer.summary}
+        output.json({**told, "losers": losers, "deltas": changes})
     else:
         reporting.show_explanation(output, answer)
 

@@ -8,6 +8,7 @@ from headrace_services.planner.assignment import least_memory
 from headrace_services.planner.cluster import Cluster
 from headrace_services.planner.costing import Costing, Request
 from headrace_services.planner.degrees import Degrees, divisors, tensor_fault, tuples
+from headrace_services.planner.deltas import Delta, deltas
 from headrace_services.planner.memory import ZeroStage
 from headrace_services.planner.modes import FULL, Mode
 from headrace_services.planner.plan import Breakdown, Plan
@@ -41,6 +42,8 @@ class Explanation:
 
     plan: Plan
     losers: tuple[Loser, ...]
+    deltas: tuple[Delta, ...]
+    """What each of the plan's degrees alone does."""
     tuples: int
     impossible: int
     solved: int
@@ -64,6 +67,7 @@ def explain(search: Search, mode: Mode = FULL, *, count: int = 5) -> Explanation
     return Explanation(
         plan=plan,
         losers=tuple(_losers(search, mode, plan, count)),
+        deltas=tuple(deltas(search.costing, plan.degrees)),
         tuples=outcome.tuples,
         impossible=outcome.impossible,
         solved=outcome.solved,

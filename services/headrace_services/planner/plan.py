@@ -109,6 +109,11 @@ class Plan:
         return self.degrees.micro_batch(self.request.batch)
 
     @property
+    def peak_bytes(self) -> int:
+        """Of the fullest device."""
+        return max(stage.memory.total_bytes for stage in self.stages)
+
+    @property
     def recomputed(self) -> tuple[int, ...]:
         """All layers that are recomputed."""
         return tuple(sorted(layer for stage in self.stages for layer in stage.recomputed))

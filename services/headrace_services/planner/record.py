@@ -47,7 +47,7 @@ def brief_record(plan: Plan) -> dict[str, Any]:
         "degrees": {**asdict(plan.degrees), "micro_batch": plan.micro_batch},
         "recomputed": len(plan.recomputed),
         "iteration_s": plan.simulated_s,
-        "peak_bytes": max(stage.memory.total_bytes for stage in plan.stages),
+        "peak_bytes": plan.peak_bytes,
     }
 
 

@@ -105,13 +105,31 @@ def show_shortlist(output: Output, plans: Sequence[Plan]) -> None:
             f"{plan.simulated_s:.4g}",
             f"{plan.simulated_s / best - 1:+.1%}",
             str(len(plan.recomputed)),
-            f"{max(stage.memory.total_bytes for stage in plan.stages) / GIB:.1f}",
+            f"{plan.peak_bytes / GIB:.1f}",
         )
         for plan in plans
     ]
     columns = ["measure these", "seconds", "to best", "recomputed", "peak GiB"]
     output.table(columns, rows, right=columns[1:])
     output.note("Predictions are a few per cent off; a few iterations of each say which is fastest.")
+
+
+def show_front(output: Output, plans: Sequence[Plan]) -> None:
+    """What less memory costs in time."""
+    output.line()
+    rows = [
+        (
+            f"{plan.peak_bytes / GIB:.1f}",
+            f"{plan.peak_bytes / plan.request.cluster.device.memory_bytes:.0%}",
+            f"{plan.simulated_s:.4g}",
+            f"{plan.simulated_s / plans[0].simulated_s - 1:+.1%}",
+            str(len(plan.recomputed)),
+            _degrees(plan),
+        )
+        for plan in plans
+    ]
+    columns = ["peak GiB", "of device", "seconds", "slower", "recomputed", "plan"]
+    output.table(columns, rows, right=columns[:-1])
 
 
 def show_comparison(output: Output, search: Search, outcomes: Sequence[Outcome]) -> None:
@@ -156,6 +174,19 @@ def show_explanation(output: Output, answer: Explanation) -> None:
     ]
     output.line()
     output.table(["nearest others", "seconds", "why not"], rows, right=["seconds"])
+    output.line()
+    changes = [
+        (
+            f"{one.degree}={one.value} for 1",
+            f"{one.change.static_bytes / GIB:+.3g}",
+            f"{one.change.activation_bytes / GIB:+.3g}",
+            f"{one.change.communication_s:+.3g}",
+            f"{one.change.compute_s:+.3g}",
+        )
+        for one in answer.deltas
+    ]
+    columns = ["each degree alone", "Δ static GiB", "Δ activations GiB", "Δ communication s", "Δ compute s"]
+    output.table(columns, changes, right=columns[1:])
 
 
 def show_calibration(

@@ -51,7 +51,7 @@ def response_to(plan: Plan, near: Sequence[Plan], outcome: Outcome, target: str 
             pb.PlanToMeasure(
                 degrees=degrees_to(one.degrees),
                 iteration_s=one.simulated_s,
-                peak_bytes=max(stage.memory.total_bytes for stage in one.stages),
+                peak_bytes=one.peak_bytes,
             )
             for one in near
         ],
