@@ -10,7 +10,10 @@ import pytest
 from headrace.errors import InvalidFieldError
 from headrace_services.planner import catalogue
 from headrace_services.planner.blocks import model_from_description
+from headrace_services.planner.costing import Request
+from headrace_services.planner.explain import nothing_fits
 from headrace_services.planner.huggingface import model_from_configuration
+from headrace_services.planner.search import Search
 
 GOOD: dict[str, Any] = {
     "vocabulary": 1000,
@@ -137,6 +140,25 @@ def test_a_cluster_file_with_constants_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(InvalidFieldError) as error:
         catalogue.cluster(str(path))
     assert "efficiencies.gemm" in told(error)
+
+
+def test_more_than_can_be_planned_is_refused_before_it_takes_all_memory() -> None:
+    runs = [{"count": 1, "heads": 8, "feed_forward": 64 * number} for number in range(1, 201)]
+    with pytest.raises(InvalidFieldError, match="200 kinds"):
+        model_from_description("mine", {**GOOD, "blocks": runs})
+    with pytest.raises(InvalidFieldError, match="count"):
+        model_from_description("mine", {**GOOD, "blocks": [{"count": 1000, "heads": 8}]})
+
+
+def test_the_largest_sizes_have_an_answer_and_no_traceback() -> None:
+    run = {"count": 400, "heads": 100_000, "head_width": 10**6, "feed_forward": 10**7, "gated": True}
+    huge = {"vocabulary": 10**7, "sequence": 10**8, "hidden": 10**6, "blocks": [run]}
+    request = Request(
+        model=model_from_description("huge", huge), cluster=catalogue.cluster("a100-8"), batch=8
+    )
+    search = Search(request)
+    assert search.run().plan is None
+    assert "GiB short" in str(nothing_fits(search))
 
 
 def test_hugging_face_configurations() -> None:

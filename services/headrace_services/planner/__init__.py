@@ -15,10 +15,10 @@ inside a search, so the same question has the same answer everywhere. Files are 
 | bytes of one layer | `memory` |
 | one tuple of degrees as a level 2 problem | `degrees`, `costing` |
 | level 2, exact and as the paper has it | `problem`, `fronts`, `assignment`, `assignment_local` |
-| level 1, pruned by bounds that are proven | `search`, `modes` |
+| level 1, pruned by bounds that are proven | `search`, `modes`, `expert`, `shortlist` |
 | what a schedule really takes | `schedules`, `simulator` |
 | constants from measured rows | `calibration`, `measured` |
-| answers | `plan`, `explain`, `timeline`, `drawing`, `emit` |
+| answers | `plan`, `explain`, `deltas`, `tradeoff`, `timeline`, `drawing`, `emit` |
 
 Simulated time is what ranks the finalists; the analytic time is what level 2 minimises exactly; the certified lower
 bound says how far from any better assignment the answer can be.

@@ -54,7 +54,7 @@ def least_memory(problem: Problem) -> tuple[int, int]:
         saved = chain.sums([link.saved_bytes for link in chain.kinds])
         kept = chain.sums([k.kept_bytes if k.recomputable else k.saved_bytes for k in chain.kinds])
         free = static - (-k * saved // v)
-        again = static - (-k * kept // v) + chain.reserve
+        again = static - (-k * kept // v) + float(chain.reserve)
         allowed = {Recompute.NONE: free, Recompute.ALL: again, Recompute.FREE: np.minimum(free, again)}
         tables.append(np.append(allowed[problem.recompute].astype(float), np.inf)[chain.signature])
     if problem.boundaries is not None:

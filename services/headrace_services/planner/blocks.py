@@ -31,7 +31,10 @@ BLOCK_FIELDS = frozenset(
         "value_width",
     ]
 )
-MOST_BLOCKS = 1000
+MOST_BLOCKS = 400
+"""Level 2 keeps a table of layers × layers for every stage: 1 GB with as many stages as layers."""
+MOST_KINDS = 32
+"""Of blocks that differ. The choice of what to recompute grows with every kind."""
 MODEL_FIELDS = frozenset(["source", "vocabulary", "sequence", "hidden", "blocks", "name", "tied"])
 
 
@@ -74,6 +77,9 @@ def model_from_description(name: str, description: Mapping[str, Any]) -> Model:
         block = _block(inner, run, max(hidden, 1))
         if inner.clean and check.clean:
             layers += [block] * count
+    if len(set(layers)) > MOST_KINDS:
+        message = f"are of {len(set(layers))} kinds, which is more than {MOST_KINDS}"
+        check.fail("blocks", None, message, "Describe blocks that are nearly alike as equal.")
     if len(layers) > MOST_BLOCKS:
         check.fail("blocks", len(layers), f"are more than {MOST_BLOCKS}", "Describe fewer, larger blocks.")
     check.done()
