@@ -47,7 +47,7 @@ def test_the_image_copies_what_there_is() -> None:
 
 @pytest.mark.parametrize("service", [name for name, entry in SERVICES.items() if entry.get("command")])
 def test_a_command_and_its_options_exist(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable, value in SERVICES[service]["environment"].items():
+    for variable, value in SERVICES[service].get("environment", {}).items():
         monkeypatch.setenv(variable, value)
     program, name, *arguments = SERVICES[service]["command"]
     assert program == "headrace"
