@@ -175,6 +175,8 @@ def make(
         constants=constants,
         target=asking.target(target),
     )
+    # `headrace` takes --address from wherever it stands, for its session.
+    address = address or Session.of(context).address
     if address is not None:
         from headrace_services.planner import remote
 
