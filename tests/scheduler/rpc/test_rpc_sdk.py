@@ -6,7 +6,7 @@ import pytest
 from rpc_site import RpcSite, make_spec
 
 from headrace import errors
-from headrace.client import AsyncClient
+from headrace.client import AsyncClient, ask_tell
 from headrace.client.aio import AsyncStudy
 from headrace.client.events import Action
 
@@ -54,3 +54,46 @@ async def test_a_study_by_ask_and_tell_from_creation_to_deletion(site: RpcSite) 
         assert await client.studies() == []
         with pytest.raises(errors.StudyNotFoundError):
             await study.status()
+
+
+async def test_a_loop_that_ends_because_its_study_failed_says_why(site: RpcSite) -> None:
+    async def fail_all(study: AsyncStudy) -> None:
+        async for asked in study.ask_all():
+            await asked.complete(ValueError("boom"))
+
+    async with AsyncClient(site.replicas[0].address) as client:
+        study = await client.create_study("s", make_spec(max_retries=0))
+        with pytest.warns(UserWarning, match=r"Study s has failed: the first 3 trials .* ValueError: boom"):
+            await fail_all(study)
+        with pytest.warns(UserWarning, match="Study s has failed"):
+            assert await study.ask() is None
+
+
+async def test_who_waits_for_its_own_trials_is_told_so(
+    site: RpcSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ask_tell, "_PATIENCE_S", 0.0)
+    async with AsyncClient(site.replicas[0].address) as client:
+        study = await client.create_study("s", make_spec(max_trials=2))
+        assert all([await study.ask(), await study.ask()])
+        with (
+            pytest.warns(UserWarning, match="no trial to run now: callers hold the trials 0, 1"),
+            pytest.raises(TimeoutError, match=r"for 0\.1 s: callers hold the trials 0, 1.* lease_s"),
+        ):
+            await study.ask(timeout_s=0.1)
+        await study.pause()
+        with pytest.raises(TimeoutError, match="it is paused"):
+            await study.ask(timeout_s=0.0)
+
+
+async def test_a_metric_that_is_none_is_refused(site: RpcSite) -> None:
+    async with AsyncClient(site.replicas[0].address) as client:
+        study = await client.create_study("s", make_spec())
+        asked = await study.ask()
+        assert asked is not None
+        with pytest.raises(
+            errors.InvalidFieldError, match=r"lack the objective's metric 'loss'.* None is left out"
+        ):
+            await asked.report(1, loss=None)
+        assert await study.reports() == []
+        assert (await asked.report(1, loss=0.5)).action is not Action.STOP

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rpc_site import RpcSite
 
-from headrace.errors import InvalidFieldError
+from headrace.errors import InvalidFieldError, LeaseStaleError
 from headrace.v1 import event_pb2
 from headrace.v1 import study_pb2 as pb
 
@@ -112,12 +112,43 @@ async def test_the_first_report_says_what_it_lacks(site: RpcSite) -> None:
     )
     lease = (await site.suggest()).lease
     for step in (1, 2):
-        request = pb.ReportTrialRequest(lease=lease, step=step, metrics={"accuracy": 0.5, "latency": 1.0})
+        request = pb.ReportTrialRequest(lease=lease, step=step, metrics={"loss": 0.5, "accuracy": 0.5})
         await site.call("ReportTrial", request)
     story = await site.call("ExplainTrial", pb.ExplainTrialRequest(name=lease.trial))
     (event,) = [event for event in story.events if event.WhichOneof("detail") == "metrics_missing"]
     assert event.message == (
-        "trial 0's first report has no 'loss', 'size', which the study reads; it has accuracy, latency"
+        "trial 0's first report has no 'latency', 'size', which the study reads; it has accuracy, loss"
     )
-    assert list(event.metrics_missing.missing) == ["loss", "size"]
-    assert list(event.metrics_missing.reported) == ["accuracy", "latency"]
+    assert list(event.metrics_missing.missing) == ["latency", "size"]
+    assert list(event.metrics_missing.reported) == ["accuracy", "loss"]
+
+
+@pytest.mark.parametrize("policy", [{"kind": "rung_median", "rungs": [1, 3, 9]}, {"kind": "run_all"}])
+@pytest.mark.parametrize("metrics", [{"accuracy": 0.5, "losss": 0.5}, {}])
+async def test_a_report_without_the_metric_is_refused_and_the_study_goes_on(
+    site: RpcSite, policy: dict[str, Any], metrics: dict[str, float]
+) -> None:
+    await site.create(policy=policy)
+    lease = (await site.suggest()).lease
+    refused = await site.refusal("ReportTrial", pb.ReportTrialRequest(lease=lease, step=1, metrics=metrics))
+    assert isinstance(refused, InvalidFieldError)
+    (violation,) = refused.violations
+    assert (violation.field, violation.message) == ("metrics", "lack the objective's metric 'loss'")
+    assert violation.value == ", ".join(repr(name) for name in metrics)
+    assert violation.remedy
+    assert await stored(site) == []
+    assert (await site.study()).state == pb.STUDY_STATE_ACTIVE
+    assert (await site.report(lease, 1, 0.5)).action == CONTINUE, "the trial is still the client's"
+    assert await stored(site) == [1]
+
+
+async def test_a_stale_lease_of_a_failed_study_says_why_it_failed(site: RpcSite) -> None:
+    await site.create(max_retries=0)
+    leases = [(await site.suggest(client=f"c{n}")).lease for n in range(4)]
+    for lease in leases[:3]:
+        await site.call("CompleteTrial", pb.CompleteTrialRequest(lease=lease, error="ValueError: boom"))
+    why = (
+        r"You no longer hold trial 3 .*: study 's' has failed: the first 3 trials failed .* ValueError: boom"
+    )
+    with pytest.raises(LeaseStaleError, match=why):
+        await site.report(leases[3], 1, 0.5)

@@ -91,9 +91,10 @@ class AsyncStudy(StudyBase[AsyncTransport]):
     async def ask(
         self, *, client_id: str | None = None, lease_s: float | None = None, timeout_s: float | None = None
     ) -> AsyncAskedTrial | None:
-        """The next trial to run in the caller's own loop; None when the study is over.
+        """The next trial to run in the caller's own loop; None when the study is over, with a warning if it failed.
 
-        Waits while every trial waits for the results of others, at most `timeout_s`, then raises `TimeoutError`.
+        Waits while every trial waits for the results of others, at most `timeout_s`, then raises `TimeoutError`. A
+        long wait is warned of, with what it waits for.
         The caller keeps the trial while it reports at least every `lease_s` seconds (10 minutes if None)."""
         found = await self.transport.run(
             ask_tell.suggest(self, client_id=client_id, lease_s=lease_s, timeout_s=timeout_s)

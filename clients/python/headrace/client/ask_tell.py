@@ -1,6 +1,7 @@
 """The operations of ask and tell, as flows: trials that the caller runs in its own loop, under a lease."""
 
 import time
+import warnings
 from collections.abc import Mapping
 from typing import Protocol, SupportsFloat
 
@@ -8,8 +9,8 @@ from headrace.client import convert, methods
 from headrace.client.asking import Asking
 from headrace.client.events import Decision
 from headrace.client.flow import Flow, Sleep, rpc
-from headrace.client.flows import StudyHandle, request_id
-from headrace.client.model import Lease, Suggestion, TrialInfo
+from headrace.client.flows import StudyHandle, request_id, status, trials
+from headrace.client.model import Lease, StudyState, Suggestion, TrialInfo, TrialState
 from headrace.errors import HeadraceError, InvalidFieldError, Violation, show_value
 from headrace.metrics import MetricError, to_floats
 from headrace.steps import whole
@@ -17,6 +18,9 @@ from headrace.v1 import event_pb2
 from headrace.v1 import study_pb2 as pb
 
 _ASK_AGAIN_S = (0.2, 0.5, 1.0, 2.0)
+_PATIENCE_S = 10.0
+"""After so long a wait the caller is told what it waits for."""
+_TRIALS_SHOWN = 8
 
 
 class LeaseHandle(Protocol):
@@ -35,18 +39,18 @@ def suggest(
     lease_s: float | None = None,
     timeout_s: float | None = None,
 ) -> Flow[Suggestion | None]:
-    """The next trial to run in the caller's own loop; None when the study is over.
+    """The next trial to run in the caller's own loop; None when the study is over, with a warning if it failed.
 
     Waits while there is nothing to run now (every trial waits for the results of others), at most `timeout_s`,
-    then raises `TimeoutError`. The caller keeps the trial while it reports at least every `lease_s` seconds
-    (10 minutes if None)."""
+    then raises `TimeoutError`. A long wait is warned of, with what it waits for. The caller keeps the trial while it
+    reports at least every `lease_s` seconds (10 minutes if None)."""
     return (yield from next_asked(study, Asking(study.name, client_id, lease_s), timeout_s))
 
 
 def next_asked(study: StudyHandle, asking: Asking, timeout_s: float | None = None) -> Flow[Suggestion | None]:
     """The next trial of a loop: the one that came with the end of the last one, else as `suggest`."""
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    attempt = 0
+    began = time.monotonic()
+    attempt, warned = 0, False
     while True:
         answer = asking.take()
         if answer is None:
@@ -59,16 +63,50 @@ def next_asked(study: StudyHandle, asking: Asking, timeout_s: float | None = Non
             answer = asking.take()
         if answer is not None:
             if not answer.HasField("trial"):
+                yield from _warn_of_failure(study)
                 return None
             found = convert.suggestion(answer)
             asking.yielded(found.lease)
             return found
-        if deadline is not None and time.monotonic() >= deadline:
-            raise TimeoutError(
-                f"Study {study.name} has had no trial to run for {timeout_s:g} s; ask again later."
-            )
+        waited_s = time.monotonic() - began
+        if timeout_s is not None and waited_s >= timeout_s:
+            why = yield from _waiting_for(study)
+            raise TimeoutError(f"Study {study.name} has had no trial to run for {timeout_s:g} s{why}")
+        if not warned and waited_s >= _PATIENCE_S:
+            why = yield from _waiting_for(study)
+            warnings.warn(f"Study {study.name} has no trial to run now{why}", stacklevel=2)
+            warned = True
         yield Sleep(_ASK_AGAIN_S[min(attempt, len(_ASK_AGAIN_S) - 1)])
         attempt += 1
+
+
+def _warn_of_failure(study: StudyHandle) -> Flow[None]:
+    """A loop that ends because its study failed looks like one that is through; so say it."""
+    try:
+        info = yield from status(study)
+    except HeadraceError:  # deleted, or out of reach: the caller has its answer all the same
+        return
+    if info.state is StudyState.FAILED:
+        warnings.warn(f"Study {info.name} has failed: {info.detail}", stacklevel=2)
+
+
+def _waiting_for(study: StudyHandle) -> Flow[str]:
+    """The end of a sentence: who keeps the study's trials, and what can be done."""
+    try:
+        info = yield from status(study)
+        held = yield from trials(study, (TrialState.RUNNING, TrialState.RESUMED))
+    except HeadraceError:
+        return "; ask again later."
+    if info.state is StudyState.PAUSED:
+        return ": it is paused. Call study.resume()."
+    if not held:
+        return "; ask again later."
+    numbers = ", ".join(str(trial.number) for trial in held[:_TRIALS_SHOWN])
+    more = ", …" if len(held) > _TRIALS_SHOWN else ""
+    return (
+        f": callers hold the trials {numbers}{more}. Report on these, end them or give them back; one without a "
+        "report for its lease_s (10 minutes unless given) is offered again."
+    )
 
 
 def report(

@@ -26,7 +26,7 @@ from headrace_services.scheduler.arrivals import (
     Suggest,
     Suggested,
 )
-from headrace_services.scheduler.lifecycle import State
+from headrace_services.scheduler.lifecycle import State, StudyState
 from headrace_services.scheduler.records import Checkpoint, Study
 from headrace_services.scheduler.rpc import convert, names
 from headrace_services.scheduler.rpc.calls import Calls, Context, identify, shown_trial
@@ -111,7 +111,7 @@ class AskTellCalls(Calls):
 
         request_identity = identify(request, request.request_id)
         response = await self.change(request_identity, name.study, arrival, _decision, lasting=True)
-        return pb.ReportTrialResponse.FromString(_fresh(response, request.lease))
+        return pb.ReportTrialResponse.FromString(await self._fresh(response, request.lease, name))
 
     async def CompleteTrial(
         self, request: pb.CompleteTrialRequest, context: Context
@@ -218,7 +218,17 @@ class AskTellCalls(Calls):
         response = await self.change(
             request, name.study, arrival, answer, shows=lambda _: (name.number,), lasting=True
         )
-        return pb.CompleteTrialResponse.FromString(_fresh(response, lease))
+        return pb.CompleteTrialResponse.FromString(await self._fresh(response, lease, name))
+
+    async def _fresh(self, response: bytes, ref: event_pb2.LeaseRef, name: names.TrialName) -> bytes:
+        """The response; raises LeaseStaleError for the empty one, which is the answer to a stale lease."""
+        if response:
+            return response
+        async with transaction(self.hub.engine) as conn:
+            study = await studies.find(conn, name.study)
+        if study is None or study.state is not StudyState.FAILED:
+            raise LeaseStaleError(lease_gone(ref.trial))
+        raise LeaseStaleError(f"{lease_gone(ref.trial)}: study '{study.name}' has failed: {study.detail}")
 
 
 def _suggested(outcome: Outcome) -> tuple[int, ...]:
@@ -250,13 +260,6 @@ async def _is_over(conn: AsyncConnection, study: Study, ref: event_pb2.LeaseRef)
         return False
     view = await trials.one(conn, study.id, lease.number)
     return view is not None and view.trial.state is State.TERMINATED and view.trial.epoch == lease.epoch
-
-
-def _fresh(response: bytes, ref: event_pb2.LeaseRef) -> bytes:
-    """The response; raises LeaseStaleError for the empty one, which is the answer to a stale lease."""
-    if not response:
-        raise LeaseStaleError(lease_gone(ref.trial))
-    return response
 
 
 def _patience_s(context: Context) -> float:

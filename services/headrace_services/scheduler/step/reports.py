@@ -23,12 +23,14 @@ from headrace_services.scheduler.step import sharing
 from headrace_services.scheduler.step.changes import RungChange
 from headrace_services.scheduler.step.state import StepState
 
+_NAMES_SHOWN = 8
+
 
 def report(state: StepState, arrival: ReportArrived) -> Outcome:
     """Take a report in.
 
-    Raises InvalidFieldError where an ask/tell client reports a step that its trial must not report. A worker's report
-    was checked by the worker, and is taken as it is: a worker sends what it has until it is taken.
+    Raises InvalidFieldError where an ask/tell client reports a step that its trial must not report, or leaves out the
+    objective's metric. A worker's report is taken as it is: a worker sends what it has until it is taken.
     """
     lease = state.lease(arrival)
     if lease is None:
@@ -40,7 +42,7 @@ def report(state: StepState, arrival: ReportArrived) -> Outcome:
     if not lease.live:
         return Stale()
     if arrival.sequence is None:
-        _require_step(state, state.trials[lease.number], lease, arrival.step)
+        _require_sound(state, state.trials[lease.number], lease, arrival)
     if state.trials[lease.number].state is State.RESUMED:
         state.move(lease.number, Action.RESTORED)
     progress = max(0, arrival.step - lease.step)
@@ -74,18 +76,38 @@ def report(state: StepState, arrival: ReportArrived) -> Outcome:
     return Accepted(decision=_pinning(state, lease.number, decision))
 
 
-def _require_step(state: StepState, trial: Trial, lease: Lease, step: int) -> None:
+def _require_sound(state: StepState, trial: Trial, lease: Lease, arrival: ReportArrived) -> None:
+    violations = [*_step_violations(state, trial, lease, arrival.step), *_metric_violations(state, arrival)]
+    if violations:
+        raise InvalidFieldError(violations)
+
+
+def _step_violations(state: StepState, trial: Trial, lease: Lease, step: int) -> list[Violation]:
     """A rung where the trial was recorded before is behind it, wherever this lease began."""
     spec = state.study.spec
     ahead = [
         rung for rung in spec.due_rungs(trial.bracket) if trial.milestone is None or rung >= trial.milestone
     ]
     refused = refusal(step, since=lease.step, rungs=ahead, max_steps=spec.max_steps)
-    if refused is not None:
-        violation = Violation(
-            field="step", value=show_value(step), message=refused.message, remedy=refused.remedy
+    if refused is None:
+        return []
+    return [Violation(field="step", value=show_value(step), message=refused.message, remedy=refused.remedy)]
+
+
+def _metric_violations(state: StepState, arrival: ReportArrived) -> list[Violation]:
+    """A report without the objective's value judges nothing, and might end the study at a rung."""
+    metric = state.study.spec.objective.metric
+    if metric in arrival.metrics:
+        return []
+    reported = ", ".join(f"'{name}'" for name in sorted(arrival.metrics)[:_NAMES_SHOWN])
+    return [
+        Violation(
+            field="metrics",
+            value=reported,
+            message=f"lack the objective's metric '{metric}'",
+            remedy=f"Report '{metric}' at every step: a number, or NaN where there is none. None is left out.",
         )
-        raise InvalidFieldError([violation])
+    ]
 
 
 def _pinning(state: StepState, number: int, decision: Decision) -> Decision:
