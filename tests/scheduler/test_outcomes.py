@@ -94,6 +94,50 @@ async def test_where_all_with_a_value_failed_the_study_fails_and_shows_the_best_
     )
 
 
+@pytest.mark.parametrize(
+    ("errors", "why"),
+    [
+        (["TypeError: no"], "1 of 1 trial failed with: TypeError: no"),
+        (["TypeError: no"] * 2, "2 of 2 trials failed, all with: TypeError: no"),
+        (["KeyError: a", "TypeError: no", None], "2 of 3 trials failed, 1 of them with: KeyError: a"),
+        (
+            ["KeyError: a", "TypeError: no", "TypeError: no"],
+            "3 of 3 trials failed, 2 of them with: TypeError: no",
+        ),
+    ],
+)
+async def test_the_common_error_is_the_reason_where_most_trials_failed(
+    engine: AsyncEngine, errors: list[str | None], why: str
+) -> None:
+    site, leases = await study_of(engine, trials=len(errors))
+    for lease in leases:  # another metric, so that it is no early failure
+        await reports(site, lease, 1, accuracy=0.5)
+    for lease, error in zip(leases, errors, strict=True):
+        if error is None:
+            await reports(site, lease, 2, loss=NAN)
+        else:
+            await fails(site, lease, error)
+    study = await site.study()
+    assert study.state == "FAILED"
+    assert study.detail == f"{why}; mend the trial's program and run the study again"
+
+
+async def test_a_trial_that_ends_before_its_full_budget_is_told_so(engine: AsyncEngine) -> None:
+    site, (lease,) = await study_of(engine, trials=1)
+    await reports(site, lease, 1, loss=1.0)
+    await site.step(gone(lease, "FINISHED"))
+    assert (await site.trial(0)).detail == "its program ended by itself at step 1 of 2"
+
+
+async def test_a_trial_that_reports_another_metric_is_told_which(engine: AsyncEngine) -> None:
+    site, (lease,) = await study_of(engine, trials=1)
+    await reports(site, lease, 1, accuracy=1.0)
+    await site.step(gone(lease, "FINISHED"))
+    why = "its program ended without reporting 'loss'; it reported accuracy"
+    assert (await site.trial(0)).detail == why
+    assert (await site.study()).detail.startswith(f"1 of 1 trial failed with: {why}")
+
+
 async def test_the_front_has_no_failed_trial_where_others_have_values(engine: AsyncEngine) -> None:
     site, leases = await study_of(engine, objective=FIRST, further_objectives=[SECOND])
     for lease, loss in zip(leases, (1.0, 2.0, 3.0), strict=True):
@@ -185,7 +229,8 @@ async def test_trials_that_fail_first_on_several_machines_name_them(engine: Asyn
     await site.step(*(gone(lease, "FINISHED") for lease in leases))  # all in one step
     assert (await site.study()).detail == (
         f"the first 3 trials failed before reporting anything (on the workers {site.name}-a, {site.name}-b); "
-        "the last one: its program ended without reporting 'loss'"
+        "the last one: its program ended without reporting 'loss'; what the function returns does not count: "
+        "call t.report(...)"
     )
 
 

@@ -397,6 +397,47 @@ def test_a_parameter_that_is_not_active_says_what_is(recording: RecordingRuntime
         recording.trial().params["momentum"]
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("suggest_float", r"a Trial has no 'suggest_float': the study file's space .* t.params\['NAME'\]"),
+        ("should_prune", r"a Trial has no 'should_prune': t.report\(...\) asks the study's policy"),
+        ("set_user_attr", "keep plain values in t.state"),
+        ("get_checkpoint", r"t.track\(model=..., optimizer=...\)"),
+        ("colour", "a Trial has no 'colour'$"),
+    ],
+)
+def test_a_name_of_another_tuner_says_what_it_is_here(
+    recording: RecordingRuntime, name: str, hint: str
+) -> None:
+    with pytest.raises(AttributeError, match=hint):
+        getattr(recording.trial(), name)
+
+
+def test_a_report_in_another_tuners_order_says_how_it_goes(recording: RecordingRuntime) -> None:
+    report: Any = recording.trial().report
+    with pytest.raises(TypeError, match=r"takes metrics by name, as in t.report\(loss=0.2\)"):
+        report(0.5, 3)
+    assert recording.reports == []
+
+
+@pytest.mark.parametrize("looping", [False, True])
+def test_step_0_is_refused(recording: RecordingRuntime, looping: bool) -> None:
+    t = recording.trial()
+    if looping:
+        next(iter(t.steps()))
+    with pytest.raises(ValueError, match=r"step 0 is before the first step. Count steps from 1"):
+        t.report(loss=1, step=0)
+    assert recording.reports == []
+
+
+def test_a_model_without_state_dict_is_kept_as_bytes(recording: RecordingRuntime) -> None:
+    with pytest.raises(TypeError, match=r"keep pickle.dumps\(model\), .* in t.state\['model'\]"):
+        recording.trial().track(model=object())
+    with pytest.raises(TypeError, match=r"got a int, .*; keep the value in t.state\['n'\]"):
+        recording.trial().track(n=3)
+
+
 def test_a_half_written_checkpoint_is_never_seen(
     recording: RecordingRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,9 @@
 """Which steps a trial may report.
 
-A step is the unit of a study's budget. Its rungs are steps too: there trials are compared. So a trial reports at every
-rung that it comes by, and never past the full budget. Between two rungs it reports as often as it likes. A report that
-breaks this rule would be compared with reports of less training, or would end the trial far too early.
+A step is the unit of a study's budget, counted from 1. Its rungs are steps too: there trials are compared. So a trial
+reports at every rung that it comes by, and never past the full budget. Between two rungs it reports as often as it
+likes. A report that breaks this rule would be compared with reports of less training, or would end the trial far too
+early.
 
 The rule is applied before anything is stored: in the trial's process, where the user sees it; in the worker, for
 programs without this library; and in the scheduler, for trials that are asked and told.
@@ -48,8 +49,11 @@ def refusal(
     `turn` is the turn of `t.steps()` in which the script gave the step, where it did.
     """
     crossed = [rung for rung in rungs if since < rung < step]
-    if step < 0:
-        return Refusal(step=step, message="is negative", remedy="Report the number of steps done so far.")
+    if step < 1:
+        remedy = "Count steps from 1: report the number of steps done so far."
+        return Refusal(
+            step=step, message="is negative" if step else "is before the first step", remedy=remedy
+        )
     if step > max_steps:
         message = f"is past the full budget of {max_steps} {'step' if max_steps == 1 else 'steps'}"
     elif crossed:
@@ -63,19 +67,22 @@ def refusal(
         else ""
     )
     told = (
-        _past(step, rungs, max_steps, own, scale) if step > max_steps else _meeting(step - since, rungs, own)
+        _past(step, since, rungs, max_steps, own, scale)
+        if step > max_steps
+        else _meeting(step - since, rungs, own)
     )
     return Refusal(step=step, message=message, remedy=told)
 
 
-def _past(step: int, rungs: Sequence[int], max_steps: int, own: str, scale: int | None) -> str:
+def _past(step: int, since: int, rungs: Sequence[int], max_steps: int, own: str, scale: int | None) -> str:
     if scale:  # the script counts something smaller than its turns, always as much of it
         budget = f"the study `steps: {scale * max_steps}`" if rungs else f"the run steps={scale * max_steps}"
         also = f" and {_written([scale * rung for rung in rungs])}" if len(rungs) > 1 else ""
         return f"{own}. To count {scale} steps a turn instead, give {budget}{also}."
     if rungs:
         return "Count in the unit of the study's `steps`, or give the study `steps` and rungs in your unit."
-    return f"Give the run its budget in the unit that you report, such as steps={step}."
+    such = "" if since else f", such as steps={step * max_steps} for {max_steps} reports {step} steps apart"
+    return f"Give the run its budget in the unit that you report{such}."
 
 
 def _meeting(gap: int, rungs: Sequence[int], own: str) -> str:

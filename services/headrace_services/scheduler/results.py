@@ -6,6 +6,7 @@ last report. A study without one ends FAILED, and the reason says what to do.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -62,11 +63,17 @@ class Results:
         """Whether a trial reported finite values that miss a constraint."""
         self._odd: Result | None = None
         """The first trial whose last value of the objective is not finite."""
+        self._trials = 0
+        self._errors: Counter[str] = Counter()
+        """How many trials failed with each error."""
 
     def add(self, result: Result) -> None:
         """Take a trial in."""
         if result.baseline:
             return
+        self._trials += 1
+        if result.reason is Reason.FAILED:
+            self._errors[error_line(result.detail)] += 1
         if has_values(self._spec, result):
             if result.reason is not Reason.FAILED:
                 self.usable = True
@@ -88,6 +95,8 @@ class Results:
                 f"every trial that reported a result failed, trial {self._failed.number} with: "
                 f"{error_line(self._failed.detail)}; mend the trial's program and run the study again"
             )
+        if 2 * self._errors.total() > self._trials:
+            return f"{self._failures()}; mend the trial's program and run the study again"
         if self._unmet:
             bounds = ", ".join(map(str, self._spec.constraints))
             return f"no trial met the constraints ({bounds}); loosen them, or widen the space"
@@ -102,6 +111,15 @@ class Results:
             listed = ", ".join(f"'{metric}'" for metric in metrics)
             return f"no trial reported all objectives ({listed}) with its last report; report them together"
         return f"no trial reported '{first}'; report it in the trial, or correct objective.metric"
+
+    def _failures(self) -> str:
+        """How many trials failed, and the commonest error."""
+        failed = self._errors.total()
+        # Of equally common ones the same each time: the trials come in any order.
+        error, alike = min(self._errors.items(), key=lambda entry: (-entry[1], entry[0]))
+        some = "" if failed == 1 else "all " if alike == failed else f"{alike} of them "
+        number = f"{failed} of {self._trials} trial{'s' * (self._trials > 1)}"
+        return f"{number} failed{', ' if some else ' '}{some}with: {error}"
 
 
 def _first(known: Result | None, other: Result) -> Result:

@@ -53,6 +53,21 @@ async def test_a_suggestion_holds_all_that_a_caller_needs(site: RpcSite) -> None
     assert not asked.done
 
 
+@pytest.mark.parametrize(
+    ("reported", "detail"),
+    [
+        (True, "its client completed it at step 1 of 9"),
+        (False, "its client completed it without reporting 'loss'; report before you complete"),
+    ],
+)
+async def test_a_client_that_completes_early_is_told_so(site: RpcSite, reported: bool, detail: str) -> None:
+    await site.create(policy={"kind": "run_all"})
+    lease = (await site.suggest()).lease
+    if reported:
+        await site.report(lease, 1, 0.5)
+    assert (await complete(site, lease)).detail == detail
+
+
 async def test_a_trial_pauses_and_another_caller_continues_it_from_its_checkpoint(site: RpcSite) -> None:
     await site.create(max_trials=3)
     asked = [await site.suggest(client=f"c{n}") for n in range(3)]

@@ -27,6 +27,7 @@ async def stored(site: RpcSite) -> list[int]:
 @pytest.mark.parametrize(
     ("changes", "before", "step", "message"),
     [
+        ({}, (), 0, "is before the first step"),
         ({}, (), 100, "is past the full budget of 9 steps"),
         ({}, (), 2, "jumps over the rung at 1"),
         (RUNGS, (1, 2), 4, "jumps over the rung at 3"),

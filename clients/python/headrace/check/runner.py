@@ -191,7 +191,7 @@ def _nothing_saved(result: SegmentResult) -> Missing:
     untracked = {piece.subject: None for piece in saved.pieces if not piece.saved_as} if saved else {}
     return Missing(
         kind=Kind.VALUE,
-        finding="nothing is tracked: the script saves no checkpoint, so its trials cannot be paused",
+        finding="nothing is tracked: the script saves no checkpoint, so a trial starts again after a pause",
         remedy="call t.track(model=..., optimizer=..., lr_scheduler=..., batches=...) before the loop",
         step=saved.step if saved else 0,
         evidence=tuple(f"not tracked: {subject}" for subject in untracked),

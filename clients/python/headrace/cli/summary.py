@@ -75,7 +75,8 @@ class Summary:
         failures = wording.failures(study)
         if failures is not None:
             lines.append(("failures", failures))
-            lines.append(("", f"headrace why {study.name} {study.failures[0].trial} shows the log's end"))
+            shown = "shows the log's end" if study.spec.template else "tells what happened"
+            lines.append(("", f"headrace why {study.name} {study.failures[0].trial} {shown}"))
         if self.outcome.wall_time_s is not None:
             lines.append(("wall time", wording.duration(self.outcome.wall_time_s)))
         if study.best is not None and study.best.checkpoint is not None and not self.outcome.several:

@@ -156,7 +156,8 @@ def _show_log_tail(trial: TrialInfo, output: Output) -> None:
     if not trial.log_tail:
         return
     output.line()
-    output.line("The end of the log of the last attempt that failed:")
+    failed = trial.failed or trial.failures
+    output.line(f"The end of the log{' of the last attempt that failed' if failed else ''}:")
     for line in trial.log_tail.rstrip().splitlines()[-LOG_TAIL_LINES:]:
         output.line(f"  {line}")
     output.line(f"The whole log: `headrace logs {trial.study} {trial.number}`")

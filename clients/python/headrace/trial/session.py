@@ -10,11 +10,11 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from headrace.metrics import MetricError, to_floats
 from headrace.steps import refusal, whole
-from headrace.trial import checkpoint, memory, rng
+from headrace.trial import checkpoint, elsewhere, memory, rng
 from headrace.trial.restore import Restore
 from headrace.trial.runtime import Action, Assignment, Ended, Report, Runtime
 from headrace.trial.tracking import Tracked, named_by_type, tracked
@@ -76,6 +76,11 @@ class Trial:
         self._end: Ended | None = None
         self._warned: set[str] = set()
         self._train_started = time.monotonic()
+
+    if not TYPE_CHECKING:  # a type checker is to find the name that is not there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(elsewhere.no_attribute(name), name=name, obj=self)
 
     @property
     def name(self) -> str:
@@ -181,7 +186,7 @@ class Trial:
         self,
         metrics: Mapping[str, Any] | None = None,
         /,
-        *,
+        *more: object,
         step: int | None = None,
         save: bool = False,
         **named: Any,
@@ -192,12 +197,14 @@ class Trial:
 
         Put it last in the loop's body: what changes after it is not in the checkpoint. `step` defaults to
         the step of `t.steps()`, or, in a loop of another kind, to one more than the last. `save=True` saves
-        before a milestone too. Raises `TypeError` for a metric that is not a number, and `ValueError` for a step past
-        the full budget or one that jumps over a rung. When the trial is told to leave, `t.steps()` ends; in a loop of
-        another kind, `Ended` is raised here.
+        before a milestone too. Raises `TypeError` for a metric that is not a number or has no name, and `ValueError`
+        for a step below 1, one past the full budget or one that jumps over a rung. When the trial is told to leave,
+        `t.steps()` ends; in a loop of another kind, `Ended` is raised here.
         """
         if self._end is not None:
             raise self._end
+        if more:
+            raise TypeError(elsewhere.REPORT)
         try:
             values = to_floats(metrics, named)
         except MetricError as error:
@@ -277,7 +284,8 @@ class Trial:
             return True
         self._warn_once(
             "untracked",
-            "nothing is tracked, so this trial cannot be paused; call t.track(model=..., optimizer=...)",
+            "nothing is tracked, so after a pause this trial starts again from the beginning; "
+            "call t.track(model=..., optimizer=...)",
         )
         return False
 

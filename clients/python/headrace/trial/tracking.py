@@ -62,7 +62,9 @@ def tracked(name: str, target: Any) -> Tracked:
             take=lambda: bit_generator.state,
             give=lambda state: setattr(bit_generator, "state", state),
         )
+    plain = target is None or isinstance(target, bool | int | float | str | bytes | list | dict | tuple | set)
+    kept = "the value" if plain else f"pickle.dumps({name}), made anew before each report,"
     raise TypeError(
         f"t.track({name}=...) got a {type(target).__name__}, which has no state_dict() and load_state_dict(); "
-        f"keep plain values in t.state[{name!r}] instead"
+        f"keep {kept} in t.state[{name!r}] instead"
     )

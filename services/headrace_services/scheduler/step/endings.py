@@ -9,6 +9,7 @@ that is killed again and again without one report between.
 from msgspec.structs import replace
 
 from headrace.last_words import printed_last
+from headrace.spec import StudySpec
 from headrace_services.scheduler.arrivals import (
     Accepted,
     ExitedArrived,
@@ -73,12 +74,25 @@ def expired(state: StepState, arrival: LeaseExpired) -> Outcome:
 
 
 def _finished(state: StepState, trial: Trial, lease: Lease) -> None:
-    metric = state.study.spec.objective.metric
-    if metric in trial.metrics:
-        state.terminate(trial.number, Reason.COMPLETED, f"its program ended by itself at step {trial.step}")
+    """The program ended, or the client says that it is done, before the full budget: there a report ends the trial."""
+    spec = state.study.spec
+    ended = "its client completed it" if spec.template is None else "its program ended"
+    if spec.objective.metric in trial.metrics:
+        own = "" if spec.template is None else " by itself"
+        why = f"{ended}{own} at step {trial.step} of {spec.max_steps}"
+        state.terminate(trial.number, Reason.COMPLETED, why)
     else:
-        state.terminate(trial.number, Reason.FAILED, f"its program ended without reporting '{metric}'")
+        why = f"{ended} without reporting '{spec.objective.metric}'; {_unreported(spec, trial)}"
+        state.terminate(trial.number, Reason.FAILED, why)
         _count_early_failure(state, trial, lease)
+
+
+def _unreported(spec: StudySpec, trial: Trial) -> str:
+    if trial.metrics:
+        return f"it reported {', '.join(sorted(trial.metrics))}"
+    if spec.template is None:
+        return "report before you complete"
+    return "what the function returns does not count: call t.report(...)"
 
 
 def _failed(state: StepState, trial: Trial, lease: Lease, error: str) -> None:

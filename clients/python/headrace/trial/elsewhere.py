@@ -1,0 +1,45 @@
+"""What other tuners' trials have, and what it is here: for the error of whoever moves a script over.
+
+The names are those of Optuna's `Trial` and of Ray Tune's `tune`.
+"""
+
+from typing import Final
+
+REPORT: Final = (
+    "t.report(...) takes metrics by name, as in t.report(loss=0.2) or t.report({'val/loss': 0.2}, step=3); "
+    "steps count from 1"
+)
+
+_SPACE: Final = "the study file's space says what to try, and t.params['NAME'] is the value"
+_PRUNE: Final = (
+    "t.report(...) asks the study's policy; the loop over t.steps() ends where the trial is to leave"
+)
+_KEEP: Final = "keep plain values in t.state, which is saved with the checkpoint"
+_SAVE: Final = "t.track(model=..., optimizer=...) names what a pause saves and puts back"
+
+_HINTS: Final = {
+    "suggest_float": _SPACE,
+    "suggest_int": _SPACE,
+    "suggest_categorical": _SPACE,
+    "suggest_uniform": _SPACE,
+    "suggest_loguniform": _SPACE,
+    "suggest_discrete_uniform": _SPACE,
+    "distributions": _SPACE,
+    "should_prune": _PRUNE,
+    "should_stop": _PRUNE,
+    "set_user_attr": _KEEP,
+    "set_system_attr": _KEEP,
+    "user_attrs": _KEEP,
+    "config": "the configuration is t.params",
+    "get_checkpoint": _SAVE,
+    "save_checkpoint": _SAVE,
+    "load_checkpoint": _SAVE,
+    "trial_id": "use t.number, or t.name",
+    "get_context": "t.number, t.rank and t.world_size say which process this is",
+}
+
+
+def no_attribute(name: str) -> str:
+    """The error's text for a name that a `Trial` does not have."""
+    hint = _HINTS.get(name)
+    return f"a Trial has no {name!r}" + (f": {hint}" if hint else "")
