@@ -275,3 +275,18 @@ async def test_a_trial_that_a_user_pauses_is_told_so_and_what_it_would_have_done
     )
     (made,) = await site.events("decision_made")
     assert made.message.startswith("trial 0 paused by a user, else it goes on: value 0.5")
+
+
+async def test_trials_that_fail_first_count_as_failed_though_they_had_retries(engine: AsyncEngine) -> None:
+    site, leases = await study_of(engine, trials=5, max_retries=2)
+    for lease in leases[:3]:
+        log = "Traceback (most recent call last):\n  x\nTypeError: no x\n"
+        await site.step(gone(lease, "FAILED", error="TypeError: no x", log_tail=log))
+    study = await site.study()
+    assert study.state == "FAILED"
+    assert study.detail.startswith("the first 3 trials failed before reporting anything ")
+    found = await figures(site)
+    assert found.reasons == {"FAILED": 3, "CANCELLED": 2}
+    told = "TypeError: no x (attempt 1 of 3; not tried again, as the study failed)"
+    # The first two run their second attempt while the study ends; the third one waits for it.
+    assert [(one.number, one.detail) for one in found.failures] == [(0, told), (1, told), (2, told)]

@@ -82,6 +82,10 @@ def finish(state: StepState, numbers: Iterable[int]) -> None:
     detail = "not promoted before the study was complete" if complete else detail
     for number in sorted(numbers):
         trial = state.trials[number]
-        if trial.state is not State.TERMINATED:
-            state.cancel(trial, detail)
+        if trial.state is State.TERMINATED:
+            continue
+        state.cancel(trial, detail)
+        if failed and endings.failed_early(state, trial):
+            state.terminate(number, Reason.FAILED, endings.last_failure(state, trial))
+        else:
             state.terminate(number, reason, detail)

@@ -121,6 +121,19 @@ def _count_early_failure(state: StepState, trial: Trial, lease: Lease) -> None:
         state.move_study(StudyState.FAILED, f"{why}; the last one: {last.detail}{said}")
 
 
+def failed_early(state: StepState, trial: Trial) -> bool:
+    """Whether an unfinished trial is one of those for which the study fails before any report."""
+    return trial.failures > 0 and not state.study.reports
+
+
+def last_failure(state: StepState, trial: Trial) -> str:
+    """How the last attempt of such a trial failed. While it runs again, only the end of its log still says so."""
+    lines = trial.log_tail.strip().splitlines()
+    error = trial.detail or (lines[-1] if lines else "its program failed")
+    attempts = state.study.spec.max_retries + 1
+    return f"{error} (attempt {trial.failures} of {attempts}; not tried again, as the study failed)"
+
+
 def _where(state: StepState) -> str:
     """On which workers the trials failed. One that fails alone among others is the likely cause itself."""
     workers = sorted(state.failed_on)
