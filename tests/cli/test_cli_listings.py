@@ -11,7 +11,8 @@ from fake_study_service import FakeStudyService
 from scripted_study import Script, race
 
 from headrace.cli.output import Output
-from headrace.v1 import study_pb2
+from headrace.client import Client
+from headrace.v1 import spec_pb2, study_pb2
 
 TRIAL_KEYS = {
     "study",
@@ -309,3 +310,42 @@ def test_numbers_that_json_lacks_are_strings(fake: FakeStudyService, invoke: Inv
     trial.ClearField("value")
     assert found["value"] == "NaN"
     assert found["metrics"]["val_loss"] == "Infinity"
+
+
+def test_every_metric_is_a_column_of_an_export_and_of_the_data_frame(
+    fake: FakeStudyService, invoke: Invoke
+) -> None:
+    script = fake.add(race())
+    del script.final.trials[1].metrics["accuracy"]
+    rows = list(csv.DictReader(io.StringIO(invoke("export", "digits").out)))
+    assert float(rows[2]["metric.accuracy"]) == script.final.trials[2].metrics["accuracy"]
+    assert rows[1]["metric.accuracy"] == ""
+    same = json.loads(invoke("export", "digits", "--format", "json").out)
+    assert same[1]["metric.accuracy"] is None
+    assert same[1]["metric.val_loss"] == same[1]["value"]
+    with Client(fake.address) as client:
+        frame = client.study("digits").dataframe()
+    assert frame["metric.val_loss"].equals(frame["value"].rename("metric.val_loss"))
+
+
+def test_of_several_objectives_no_value_is_the_best(fake: FakeStudyService, invoke: Invoke) -> None:
+    script = fake.add(race())
+    script.final.study.spec.policy.CopyFrom(spec_pb2.Policy(run_all=spec_pb2.RunAllPolicy()))
+    script.final.study.spec.further_objectives.add(metric="accuracy", goal=spec_pb2.GOAL_MAXIMIZE)
+    _, row = invoke("studies").out.splitlines()
+    assert "val_loss, accuracy  Pareto front" in row
+
+
+def test_of_equal_values_those_that_completed_come_first_then_those_that_trained_further(
+    fake: FakeStudyService, invoke: Invoke
+) -> None:
+    script = fake.add(race())
+    completed = [t for t in script.final.trials if t.termination_reason == 1 and not t.baseline]
+    for trial in script.final.trials:
+        if trial.HasField("best_value"):
+            trial.best_value = 0.5
+    listed = [t["trial"] for t in json.loads(invoke("trials", "digits", "--json").out)]
+    assert set(listed[:4]) == {t.number for t in completed} | {0}
+    steps = [script.final.trials[number].step for number in listed[4:-1]]
+    assert steps == sorted(steps, reverse=True)
+    assert steps[0] > steps[-1]

@@ -6,7 +6,7 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
-from headrace_services.scheduler.arrivals import PauseStudy, ResumeStudy, StopStudy
+from headrace_services.scheduler.arrivals import PauseStudy, ResumeStudy, StopStudy, StopTrial
 from headrace_services.scheduler.records import Lease
 from headrace_services.scheduler.samplers.front import front
 from headrace_services.scheduler.store import studies, tables
@@ -290,3 +290,24 @@ async def test_trials_that_fail_first_count_as_failed_though_they_had_retries(en
     told = "TypeError: no x (attempt 1 of 3; not tried again, as the study failed)"
     # The first two run their second attempt while the study ends; the third one waits for it.
     assert [(one.number, one.detail) for one in found.failures] == [(0, told), (1, told), (2, told)]
+
+
+@pytest.mark.parametrize("goal", ["minimize", "maximize"])
+async def test_of_equals_the_one_that_completed_is_the_best_then_the_one_that_trained_further(
+    engine: AsyncEngine, goal: str
+) -> None:
+    site, leases = await study_of(engine, trials=4, max_steps=3, objective={"metric": "loss", "goal": goal})
+    worse = 1.0 if goal == "minimize" else -1.0
+    await reports(site, leases[0], 1, loss=0.5)
+    await reports(site, leases[1], 1, loss=0.5)
+    await reports(site, leases[1], 2, loss=0.5 + worse)
+    found = await figures(site)
+    assert found.best is not None
+    assert found.best.trial.number == 1
+    await reports(site, leases[0], 2, loss=0.5 + worse)
+    await site.step(StopTrial(number=1, reason=""))
+    await reports(site, leases[3], 1, loss=0.5)
+    await site.step(gone(leases[3], "FINISHED"))
+    found = await figures(site)
+    assert found.best is not None
+    assert (found.best.trial.number, found.best.trial.best_step) == (3, 1)

@@ -53,13 +53,18 @@ async def check_status(site: RpcSite, study: pb.Study, trials: list[trial_pb2.Tr
         assert getattr(status, name) == sum(trial.termination_reason == reason for trial in trials), name
     sign = -1 if study.spec.objective.goal == 2 else 1
     ranked = sorted(
-        (sign * trial.best_value, trial.number)
+        (
+            sign * trial.best_value,
+            trial.termination_reason != trial_pb2.TERMINATION_REASON_COMPLETED,
+            -trial.step,
+            trial.number,
+        )
         for trial in trials
         if trial.HasField("best_value") and not trial.baseline
     )
     assert status.HasField("best") == bool(ranked)
     if ranked:
-        assert status.best.number == ranked[0][1]
+        assert status.best.number == ranked[0][-1]
     baselines = [trial.number for trial in trials if trial.baseline]
     assert [status.baseline.number] * status.HasField("baseline") == baselines
     for rung in status.rungs:

@@ -13,8 +13,12 @@ from headrace.client.outcome import Outcome
 def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) -> None:
     """Print the best configuration, ready to copy; of several objectives, the Pareto front.
 
+    The best trial is the one with the best value over all of its steps, the baseline not counted. Of equal values the
+    trial that completed is the best, then the one that trained further, then the one with the lower number. The
+    checkpoint of `--json` is the trial's last one; it may be of a later step than the best value.
+
     Trials that miss a constraint never count, and a trial that failed counts only where no other one has a value. On
-    the Pareto front are the trials that no other one beats in every objective.
+    the Pareto front are the trials that no other one beats in every objective, each with the values of its last report.
 
     [bold]Examples[/bold]
 

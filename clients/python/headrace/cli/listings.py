@@ -162,10 +162,17 @@ def _study_row(study: StudyInfo, output: Output) -> list[Cell]:
         str(counts.total - counts.terminated),
         str(counts.failed),
         f"{study.steps_spent}/{study.steps_run_all}",
-        study.spec.objective.metric,
-        wording.number(study.best.best_value) if study.best else "-",
+        ", ".join(objective.metric for objective in study.spec.objectives),
+        _best_value(study),
         wording.ago(study.created),
     ]
+
+
+def _best_value(study: StudyInfo) -> str:
+    """With several objectives no value is the best one: `headrace best` has the Pareto front."""
+    if study.spec.further_objectives:
+        return "Pareto front"
+    return wording.number(study.best.best_value) if study.best else "-"
 
 
 def _values(trial: TrialInfo, study: StudyInfo, front: set[int]) -> list[Cell]:

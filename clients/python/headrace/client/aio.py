@@ -118,7 +118,8 @@ class AsyncStudy(StudyBase[AsyncTransport]):
             await self.transport.leave(asking)
 
     async def dataframe(self) -> "pd.DataFrame":
-        """One row a trial: state, values and, as `param.NAME`, the configuration. Needs `headrace[report]`."""
+        """One row a trial: state, values, as `param.NAME` the configuration, and as `metric.NAME` the metrics of its
+        last report. Needs `headrace[report]`."""
         return dataframe(await self.status(), await self.trials())
 
 

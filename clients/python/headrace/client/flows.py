@@ -136,7 +136,8 @@ def status(study: StudyHandle) -> Flow[StudyInfo]:
 
 def best(study: StudyHandle) -> Flow[TrialInfo | None]:
     """The best feasible trial so far, the baseline not counted; None before the first finite value. It is one that
-    failed (`failed` says so) only while no other one has a value.
+    failed (`failed` says so) only while no other one has a value. The best value of any of its steps counts; of equals
+    the trial that completed is the best, then the one that trained further. Its `checkpoint` is its last one.
 
     With several objectives it is the best by the first one: see `front`.
     """

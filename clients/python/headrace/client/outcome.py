@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.client.model import StudyInfo, StudyState, TrialInfo
+from headrace.client.model import StudyInfo, StudyState, TerminationReason, TrialInfo
 from headrace.client.wording import number
 from headrace.spec import Goal
 
@@ -85,15 +85,18 @@ class Outcome:
     def best_first(self, trials: Iterable[TrialInfo]) -> list[TrialInfo]:
         """The trials by their best value, then those that failed, then those without a finite value, by number.
 
+        Of equal values the trial that completed comes first, then the one that trained further: the scheduler's order.
         With several objectives those on the Pareto front come first, by the first objective.
         """
         places = {trial.number: place for place, trial in enumerate(self.study.front)}
 
-        def key(trial: TrialInfo) -> tuple[int, bool, float, int]:
+        def key(trial: TrialInfo) -> tuple[int, bool, float, bool, int, int]:
             place = places.get(trial.number, len(places))
             value = trial.best_value
             if value is None or not math.isfinite(value):
-                return (place, True, math.inf, trial.number)
-            return (place, trial.failed, -value if self.maximize else value, trial.number)
+                return (place, True, math.inf, False, 0, trial.number)
+            completed = trial.reason is TerminationReason.COMPLETED
+            signed = -value if self.maximize else value
+            return (place, trial.failed, signed, not completed, -trial.step, trial.number)
 
         return sorted(trials, key=key)

@@ -116,7 +116,8 @@ class Study(StudyBase[BlockingTransport]):
             self.transport.leave(asking)
 
     def dataframe(self) -> "pd.DataFrame":
-        """One row a trial: state, values and, as `param.NAME`, the configuration. Needs `headrace[report]`."""
+        """One row a trial: state, values, as `param.NAME` the configuration, and as `metric.NAME` the metrics of its
+        last report. Needs `headrace[report]`."""
         return dataframe(self.status(), self.trials())
 
 

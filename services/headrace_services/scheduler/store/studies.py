@@ -303,7 +303,7 @@ async def _count_rungs(conn: AsyncConnection, found: dict[int, Figures]) -> None
 
 
 def _finalists(studies: Sequence[Study]) -> Any:
-    """Each study's best trial (the earliest of equals) and its baseline."""
+    """Each study's best trial and its baseline."""
     t = tables.trial
     ids = [study.id for study in studies]
     greatest = [study.id for study in studies if study.spec.maximizes()]
@@ -321,14 +321,17 @@ def _best(ids: list[int], *, greatest: bool) -> Select[Any]:
 
 
 def _first(*, greatest: bool, failed: bool) -> Any:
+    """Of equals the trial that completed, then the one that trained further: what it reached is known best. The index
+    has the order of values, so only equals are sorted."""
     s, t = tables.study, tables.trial.alias()
     value = t.c.best_value.desc() if greatest else t.c.best_value.asc()
+    completed = t.c.reason.is_not_distinct_from(Reason.COMPLETED.value)
     is_failed = t.c.reason.is_not_distinct_from(Reason.FAILED.value)
     return (
         select(t.c.number)
         .where(t.c.study_id == s.c.id, ~t.c.baseline, t.c.best_value.is_not(None))
         .where(is_failed if failed else ~is_failed)
-        .order_by(value, t.c.number)
+        .order_by(value, completed.desc(), t.c.step.desc(), t.c.number)
         .limit(1)
         .correlate(s)
         .scalar_subquery()
