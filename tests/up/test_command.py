@@ -1,9 +1,11 @@
 """The options of `headrace up`, the lock on a home, and the address that it leaves for other commands."""
 
+import fcntl
 import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -50,12 +52,29 @@ def test_the_address_is_there_while_it_serves_and_gone_after(tmp_path: Path) -> 
     assert address_in(tmp_path) is None
 
 
+def test_a_home_that_is_held_has_no_address_of_an_earlier_one(tmp_path: Path) -> None:
+    (tmp_path / "address").write_text("127.0.0.1:1\n")
+    with up_home.hold(tmp_path):
+        assert address_in(tmp_path) is None
+
+
+def test_a_command_that_asks_who_holds_the_home_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / up_home.LOCK_FILE).write_text("4711\n")
+    with (tmp_path / up_home.LOCK_FILE).open() as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        threading.Timer(0.05, fcntl.flock, (asking, fcntl.LOCK_UN)).start()
+        with up_home.hold(tmp_path):
+            pass
+
+
 def test_a_port_in_use_is_named_with_the_remedy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(HeadraceError, match=f"cannot listen on 127.0.0.1:{port}") as caught:
             free_ports(port, 1)
     assert "--port" in caught.value.remedy
+    assert "Another Headrace may run there" in caught.value.remedy
+    assert f"headrace --address 127.0.0.1:{port} studies" in caught.value.remedy
 
 
 def test_free_ports_differ() -> None:

@@ -4,12 +4,17 @@
 store, the workers' logs and outboxes, and the file `address`, which holds the scheduler's address while `up`
 serves and is removed at a clean stop. A stale file is therefore possible after a crash; it costs one
 unanswered connection, whose error names the address and the remedy.
+
+`up` locks the home while it runs. A home that is locked and has no address is one where `up` starts: whoever asks for
+the scheduler then is told so, and is never sent to the default address, where another Headrace may be.
 """
 
+import fcntl
 import os
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from headrace.errors import UnreachableError
 from headrace.userfile import UserFile, UserFileError
 
 DEFAULT_ADDRESS = "127.0.0.1:7440"
@@ -18,8 +23,21 @@ DEFAULT_ADDRESS = "127.0.0.1:7440"
 ADDRESS_FILE = "address"
 """The file in the home folder that `headrace up` writes when it is ready."""
 
+LOCK_FILE = "up.lock"
+"""The file in the home folder that `headrace up` locks and writes its process id to."""
+
 
 _ADDRESS: Final = UserFile(largest_bytes=10_000, remedy="Remove it.")
+
+
+class StartingError(UnreachableError):
+    """`headrace up` starts in this home and has no address yet."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(
+            f"`headrace up` still starts in {home}; it has no address yet.",
+            remedy="Try again when it says that Headrace is ready, or give another address with HEADRACE_ADDRESS.",
+        )
 
 
 def home_dir() -> Path:
@@ -36,8 +54,21 @@ def study_folder(name: str, uid: str) -> str:
 
 def address(explicit: str | None = None) -> str:
     """The scheduler to talk to: `explicit`, else `HEADRACE_ADDRESS`, else the file that `headrace up` left, else
-    127.0.0.1:7440."""
-    return explicit or os.environ.get("HEADRACE_ADDRESS") or address_in(home_dir()) or DEFAULT_ADDRESS
+    127.0.0.1:7440. Raises StartingError while `headrace up` starts in this home."""
+    if given := given_address(explicit):
+        return given
+    home = home_dir()
+    held = _is_held(home)  # first: an address that is written meanwhile is found
+    if found := address_in(home):
+        return found
+    if held:
+        raise StartingError(home)
+    return DEFAULT_ADDRESS
+
+
+def given_address(explicit: str | None) -> str | None:
+    """The address that the user named: `explicit`, else `HEADRACE_ADDRESS`."""
+    return explicit or os.environ.get("HEADRACE_ADDRESS")
 
 
 def make_private(folder: Path) -> None:
@@ -65,3 +96,16 @@ def address_in(home: Path) -> str | None:
         return _ADDRESS.text(home / ADDRESS_FILE).strip() or None
     except UserFileError:
         return None
+
+
+def _is_held(home: Path) -> bool:
+    """Whether a `headrace up` runs in this home now."""
+    try:
+        with (home / LOCK_FILE).open("rb") as lock:
+            if lock.read(1):  # empty: it stopped in good order
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # let go at once
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

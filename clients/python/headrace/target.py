@@ -10,7 +10,8 @@ for all of them.)
 
 import os
 import re
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,7 @@ import grpc
 
 from headrace.errors import InvalidFieldError, Violation
 from headrace.home import address as default_address
-from headrace.home import is_on_this_machine
+from headrace.home import address_in, given_address, home_dir, is_on_this_machine
 from headrace.userfile import MIB, UserFile
 
 PEM: Final = UserFile(largest_bytes=MIB, remedy="HEADRACE_TLS_CA and --tls-… name files in PEM.")
@@ -36,13 +37,17 @@ class Target:
     tls: bool = False
     tls_ca: Path | None = None
     """The certificate authority to trust; None: the system's."""
+    home: Path | None = None
+    """Whose `address` file named the replicas; None: they were given, or are the default."""
 
     @classmethod
     def of(cls, address: str | None, *, field: str = "address", tls_ca: Path | None = None) -> "Target":
         """The target of an explicit address or of the environment (see `headrace.home.address`).
 
-        With `tls_ca` it is TLS without `tls://` too. Raises InvalidFieldError."""
+        With `tls_ca` it is TLS without `tls://` too. Raises InvalidFieldError and `headrace.home.StartingError`."""
         text = default_address(address).strip()
+        home = home_dir()
+        by_home = not given_address(address) and text == address_in(home)
         bare = text.removeprefix(TLS)
         tls = bare != text or tls_ca is not None
         if _SCHEME.fullmatch(bare) and not any(map(str.isspace, bare)):
@@ -56,7 +61,17 @@ class Target:
                     raise _fault(field, text, replica)
         if tls and tls_ca is None and (named := os.environ.get("HEADRACE_TLS_CA")):
             tls_ca = Path(named)
-        return cls(replicas=tuple(dict.fromkeys(replicas)), tls=tls, tls_ca=tls_ca)
+        return cls(
+            replicas=tuple(dict.fromkeys(replicas)), tls=tls, tls_ca=tls_ca, home=home if by_home else None
+        )
+
+    def again(self) -> "Target":
+        """The target as the home's `address` file names it now: `up` may have started again on another port. This one
+        where the file did not name it, or says nothing."""
+        found = address_in(self.home) if self.home else None
+        with suppress(InvalidFieldError):
+            return replace(Target.of(found), home=self.home) if found else self
+        return self
 
     @property
     def address(self) -> str:

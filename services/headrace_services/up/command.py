@@ -1,6 +1,7 @@
 """The command `headrace up`: options, the list of children, signals."""
 
 import asyncio
+import errno
 import signal
 import socket
 import sys
@@ -241,13 +242,22 @@ def free_ports(first: int, count: int) -> tuple[int, ...]:
                 listener.bind((HOST, port))
             except OSError as error:
                 raise HeadraceError(
-                    f"cannot listen on {HOST}:{port}: {error.strerror}.",
-                    remedy="Give another --port; 0 takes any free one.",
+                    f"cannot listen on {HOST}:{port}: {error.strerror}.", remedy=_other_port(port, error)
                 ) from error
         return tuple(int(listener.getsockname()[1]) for listener in sockets)
     finally:
         for listener in sockets:
             listener.close()
+
+
+def _other_port(port: int, error: OSError) -> str:
+    remedy = "Give another --port; 0 takes any free one."
+    if error.errno != errno.EADDRINUSE:
+        return remedy
+    return (
+        f"Another Headrace may run there: `headrace --address {HOST}:{port} studies` asks it. "
+        f"To start one beside it: {remedy[0].lower()}{remedy[1:]}"
+    )
 
 
 def _store_url(store: str | None) -> str | None:

@@ -6,14 +6,16 @@ the lock file is for people alone. The children do not inherit it: Python's file
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.errors import HeadraceError
-from headrace.home import ADDRESS_FILE, make_private
+from headrace.home import ADDRESS_FILE, LOCK_FILE, make_private
 
-LOCK_FILE = "up.lock"
+LOCK_TRIES = 20
+"""A command that asks whether `up` runs holds the lock for an instant: no reason to give up."""
 
 
 class HomeInUseError(HeadraceError):
@@ -40,18 +42,28 @@ def hold(home: Path) -> Iterator[None]:
             remedy="Give another --home (or HEADRACE_HOME): a folder that you may write to.",
         ) from error
     with opened as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(lock.fileno()):
             lock.seek(0)
-            raise HomeInUseError(home, lock.read().strip()) from None
+            raise HomeInUseError(home, lock.read().strip())
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
+        (home / ADDRESS_FILE).unlink(missing_ok=True)  # of one that was killed
         try:
             yield
         finally:
             lock.truncate(0)
+
+
+def _locked(file: int) -> bool:
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.02)
+        else:
+            return True
+    return False
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from headrace.client.missing import require
 from headrace.client.model import Worker
 from headrace.environment import NAMED_IN, names_to_pass, select
 from headrace.errors import HeadraceError
-from headrace.home import address, is_on_this_machine, make_private, study_folder
+from headrace.home import is_on_this_machine, make_private, study_folder
 from headrace.preflight import preflight
 from headrace.spec import Resources, StudyFile, load_study_file
 
@@ -107,7 +107,7 @@ def run(
             code=USAGE,
         )
     if not no_preflight:
-        here = local or is_on_this_machine(address(session.address))
+        here = local or is_on_this_machine(session.where())
         environ = select(os.environ, names_to_pass(os.environ.get(NAMED_IN))).passed if local else os.environ
         preflight(loaded.spec, workers_here=here, environ=environ)
     mode = Mode.choose(session.output, as_json=as_json)
@@ -182,7 +182,7 @@ def _create(client: Client, loaded: StudyFile, name: str | None, output: Output,
     rungs = ", ".join(map(str, spec.rungs()))
     if not quiet:
         output.line(
-            f"Study {study.name} created: {spec.max_trials} configurations, "
+            f"Study {study.name} created on {client.address}: {spec.max_trials} configurations, "
             f"{spec.policy.kind} with rungs at {rungs}, {spec.objective.goal} {spec.objective.metric}."
         )
     return study.name

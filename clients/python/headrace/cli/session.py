@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,8 +13,10 @@ import typer
 from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.output import Output
 from headrace.client import Client
+from headrace.home import StartingError, address, address_in, given_address, home_dir
 
 TIMEOUT_ENV = "HEADRACE_TIMEOUT_S"
+_POLL_S = 0.1
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys instead of text.")]
 StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="The study's name.", show_default=False)]
@@ -38,8 +41,31 @@ class Session:
     @contextmanager
     def client(self, address: str | None = None) -> Iterator[Client]:
         """A client of `address`, else of what `--address` says; closed at the end."""
+        if address is None:
+            self.where()
         with Client(address or self.address, timeout_s=_timeout_s()) as client:
             yield client
+
+    def where(self) -> str:
+        """The scheduler's address. While `headrace up` starts in this home, says so and waits for it."""
+        told, deadline = False, time.monotonic() + _timeout_s()
+        while True:
+            try:
+                found = address(self.address)
+            except StartingError as error:
+                if time.monotonic() >= deadline:
+                    raise
+                if not told:
+                    self.output.note(f"{error.message} Waiting for it.")
+                told = True
+                time.sleep(_POLL_S)
+                continue
+            if told and not given_address(self.address) and address_in(home_dir()) is None:
+                raise CommandError(
+                    f"`headrace up` ended before it was ready in {home_dir()}.",
+                    remedy="What it printed says why. Start it again, or give another address with --address.",
+                )
+            return found
 
 
 def _timeout_s() -> float:

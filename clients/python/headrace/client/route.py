@@ -43,6 +43,11 @@ class Route(Generic[Channel]):
                 self._at = (self._at + 1) % len(self._replicas)
                 self._failures += 1
 
+    def lead_to(self, replicas: Sequence[str]) -> None:
+        """Talks to these replicas from now on, the first one first."""
+        with self._lock:
+            self._replicas, self._at, self._failures = replicas, 0, 0
+
     @property
     def has_untried(self) -> bool:
         """Whether the next replica has not failed since anybody answered: no reason to wait before it is tried."""

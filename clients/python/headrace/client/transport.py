@@ -39,6 +39,8 @@ _PAUSE_AFTER_GOOD_END_S = 0.2
 class _Transport:
     """What both know: the target, and how patient this client is."""
 
+    _route: Route[Any]
+
     def __init__(self, target: Target, patience: Patience) -> None:
         self.target = target
         self.loops: set[Asking] = set()
@@ -70,6 +72,16 @@ class _Transport:
         if isinstance(known, DeadlineError) and not self._patience.answered:
             known = UnreachableError("No Headrace server answers.")  # a silent address, not a slow scheduler
         return connection.name_address(known, self.target)
+
+    def _note(self, channel: Any, failure: HeadraceError | None) -> None:
+        """Learns how a call on a channel went (None: well). Where nobody answers, the home may know another address."""
+        self._patience.note(failure)
+        self._route.note(channel, failure)
+        if isinstance(failure, UnreachableError | DeadlineError):
+            now = self.target.again()
+            if now.replicas != self.target.replicas:
+                self.target = now
+                self._route.lead_to(now.replicas)
 
 
 class BlockingTransport(_Transport):
@@ -121,10 +133,8 @@ class BlockingTransport(_Transport):
                 if self._closed.is_set():
                     return
                 failure = self._failure(error)
-                self._route.note(channel, failure)
-                delay_s = position.delay_s(failure, time.monotonic())
-                if on_break is not None:
-                    on_break(failure)
+                self._note(channel, failure)
+                delay_s = position.delay_s(failure, time.monotonic(), on_break)
                 self._sleep(delay_s)
             finally:
                 stream.cancel()
@@ -203,10 +213,6 @@ class BlockingTransport(_Transport):
             call = self._calls[channel, method.path] = _unary(channel, method)
         return call
 
-    def _note(self, channel: grpc.Channel, failure: HeadraceError | None) -> None:
-        self._patience.note(failure)
-        self._route.note(channel, failure)
-
     def _tell(self, method: Method[Any, Any], request: Message) -> Any:
         """The response, where the request can be told on a line; None where a call must be made."""
         telling = self._telling(method, request)
@@ -263,10 +269,8 @@ class AsyncTransport(_Transport):
                 if self._closed:
                     return
                 failure = self._failure(error)
-                self._route.note(channel, failure)
-                delay_s = position.delay_s(failure, time.monotonic())
-                if on_break is not None:
-                    on_break(failure)
+                self._note(channel, failure)
+                delay_s = position.delay_s(failure, time.monotonic(), on_break)
                 await asyncio.sleep(delay_s)
             finally:
                 stream.cancel()
@@ -305,10 +309,6 @@ class AsyncTransport(_Transport):
         if credentials is None:
             return grpc.aio.insecure_channel(replica, options)
         return grpc.aio.secure_channel(replica, credentials, options)
-
-    def _note(self, channel: grpc.aio.Channel, failure: HeadraceError | None) -> None:
-        self._patience.note(failure)
-        self._route.note(channel, failure)
 
     async def _status(self, study: str) -> StudyInfo:
         """One attempt: the watch that asks tries again by itself, and says so."""

@@ -7,6 +7,7 @@ followed by another at once. The watch is over when the study has ended and ever
 cursor was handed on. The transports drive it; only they sleep and open streams.
 """
 
+import logging
 from collections.abc import Callable, Iterable
 
 from headrace.client import convert
@@ -22,6 +23,11 @@ OnBreak = Callable[[HeadraceError], None]
 GIVE_UP_AFTER_S = 300.0
 """How long a watch tries to reach a scheduler that it had reached before."""
 
+WARN_AFTER_S = 5.0
+"""How long a watch is silent about that, where nobody is told of broken connections."""
+
+logger = logging.getLogger("headrace.client")
+
 
 class WatchPosition:
     """Where a watch stands."""
@@ -29,9 +35,10 @@ class WatchPosition:
     def __init__(self, study: str, after: int) -> None:
         self.cursor = after
         self.done = False
-        self._name = study_name(study)
+        self._study, self._name = study, study_name(study)
         self._silent_since: float | None = None
         self._delay_s = 0.1
+        self._warned = False
 
     def request(self) -> study_pb2.WatchStudyRequest:
         """Asks for what comes after the last event that was handed on."""
@@ -39,7 +46,7 @@ class WatchPosition:
 
     def accept(self, response: study_pb2.WatchStudyResponse) -> Update:
         """The new events of a response."""
-        self._silent_since, self._delay_s = None, 0.1
+        self._silent_since, self._delay_s, self._warned = None, 0.1, False
         study = convert.study(response.study)
         new = tuple(self._new(convert.event(e, order=study.spec.space) for e in response.events))
         self._conclude(study)
@@ -50,12 +57,23 @@ class WatchPosition:
         self._conclude(study)
         return not self.done
 
-    def delay_s(self, error: HeadraceError, now_s: float) -> float:
-        """How long to wait before the next stream; raises `error` when trying again is pointless."""
+    def delay_s(self, error: HeadraceError, now_s: float, on_break: OnBreak | None) -> float:
+        """How long to wait before the next stream; raises `error` when trying again is pointless. Tells `on_break`, or
+        the log (on stderr, unless the program says otherwise) once the silence is long."""
         if self._silent_since is None:
             self._silent_since = now_s
         if not error.retryable or now_s - self._silent_since > GIVE_UP_AFTER_S:
             raise error
+        if on_break is not None:
+            on_break(error)
+        elif not self._warned and now_s - self._silent_since >= WARN_AFTER_S:
+            self._warned = True
+            logger.warning(
+                "%s Still waiting for %s; this gives up after %g s.",
+                error.message,
+                self._name,
+                GIVE_UP_AFTER_S,
+            )
         delay, self._delay_s = self._delay_s, min(2.0, self._delay_s * 2)
         return delay
 
