@@ -133,6 +133,9 @@ async def test_commands_that_cannot_be_carried_out_change_nothing(engine: AsyncE
     before = (await site.study()).cursor
     outcomes = await site.step(StopTrial(number=0, reason=""), PauseTrial(number=99))
     assert [type(outcome) for outcome in outcomes] == [TrialEndedError, TrialNotFoundError]
+    assert f"`headrace why {site.name} 0`" in str(outcomes[0])
+    assert "`headrace resume` is for paused trials" in str(outcomes[0])
+    assert "study.add_trials()" in str(outcomes[0])
     assert (await site.study()).cursor == before
     await site.step(StopStudy(reason=""))
     outcomes = await site.step(PauseStudy(), ResumeStudy(), AddTrials(params=({"x": 0.5},)))

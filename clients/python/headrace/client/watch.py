@@ -69,9 +69,9 @@ class WatchPosition:
         elif not self._warned and now_s - self._silent_since >= WARN_AFTER_S:
             self._warned = True
             logger.warning(
-                "%s Still waiting for %s; this gives up after %g s.",
+                "%s Still waiting for study %s; giving up after %g s.",
                 error.message,
-                self._name,
+                self._study,
                 GIVE_UP_AFTER_S,
             )
         delay, self._delay_s = self._delay_s, min(2.0, self._delay_s * 2)

@@ -77,5 +77,10 @@ def _live_trial(state: StepState, number: int) -> Trial:
         raise TrialNotFoundError(f"study '{state.study.name}' has no trial {number}")
     if trial.state is State.TERMINATED:
         why = (trial.reason or "").lower()
-        raise TrialEndedError(f"trial {number} of study '{state.study.name}' is over ({why})")
+        name = state.study.name
+        remedy = f"`headrace why {name} {number}` says how it ended. `headrace resume` is for paused trials; "
+        again = "to try its configuration again, give it to study.add_trials() in Python"
+        if state.study.state.ended:
+            again = "to try its configuration again, list it under `enqueue` in a new study"
+        raise TrialEndedError(f"trial {number} of study '{name}' is over ({why})", remedy=f"{remedy}{again}.")
     return trial
