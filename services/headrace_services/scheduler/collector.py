@@ -5,8 +5,9 @@ keeps. With hundreds of streams that took 50 to 100 ms, every few seconds. So wh
 put aside now and then (`gc.freeze`), and full collections look at the rest. Objects put aside are freed as ever when
 nothing refers to them; only cycles among them wait, for the collection that looks at everything. That one takes 130 ms
 with 256 streams, so it comes when there may be something to find: when what was put aside has grown by a quarter, and
-once a day, for objects are counted here and not what they hold. It also comes when the process has grown: a call that
-ends by an exception can leave a cycle that holds its request, and callers choose how large and how many those are.
+once a day, for objects are counted here and not what they hold. What is not put aside is collected when the process
+has grown, too: a call that ends by an exception can leave a cycle that holds its request, and callers choose how large
+and how many those are.
 """
 
 import asyncio
@@ -24,9 +25,9 @@ GROWN = 1.25
 """How many times as much must have been put aside as there was at least since the last look at everything."""
 LOOK_S = 5.0
 GROWN_BYTES = 32 * 1024**2
-"""By how much the process may grow before the look at everything."""
+"""By how much the process may grow before it is collected."""
 DAY = 144
-"""How many turns pass at most without that look."""
+"""How many turns pass at most without a look at everything."""
 
 
 def put_aside() -> None:
@@ -50,25 +51,23 @@ async def run() -> None:
         gc.freeze()  # without looking: what is garbage by now waits for the collection of everything
     least, turns, size = gc.get_freeze_count(), 0, _resident_bytes()
     while True:
-        has_grown = await _pause(size)
-        if not has_grown:
-            put_aside()
+        await _pause(size)
+        put_aside()
+        size = _resident_bytes()
         turns += 1
-        if has_grown or (aside := gc.get_freeze_count()) > GROWN * least or turns == DAY:
+        if (aside := gc.get_freeze_count()) > GROWN * least or turns == DAY:
             await asyncio.sleep(0)  # others have their turn
             look_at_everything()
-            aside = least = gc.get_freeze_count()
-            turns, size = 0, _resident_bytes()
+            least, turns, size = gc.get_freeze_count(), 0, _resident_bytes()
         least = min(least, aside)
 
 
-async def _pause(size: int) -> bool:
-    """Wait for the next turn, or until the process has grown beyond its size; says whether it has."""
+async def _pause(size: int) -> None:
+    """Wait for the next turn, or until the process has grown beyond its size."""
     for _ in range(ceil(OFTEN_S / LOOK_S)):
         await asyncio.sleep(min(LOOK_S, OFTEN_S))
         if _resident_bytes() > size + GROWN_BYTES:
-            return True
-    return False
+            return
 
 
 def _resident_bytes() -> int:
