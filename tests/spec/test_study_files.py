@@ -2,11 +2,21 @@
 
 import textwrap
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from headrace.errors import InvalidFieldError
-from headrace.spec import AshaPolicy, CommandLine, Condition, GridSampler, RandomSampler, load_study_file
+from headrace.spec import (
+    AshaPolicy,
+    CommandLine,
+    Condition,
+    FloatDomain,
+    GridSampler,
+    RandomSampler,
+    load_study_file,
+    parse_spec,
+)
 from headrace.spec.yaml import read_yaml
 
 SOUND = """\
@@ -283,3 +293,36 @@ def test_scalars_are_those_of_yaml_1_2(text, value):
     data, problems = read_yaml(f"a: {text}")
     assert problems == []
     assert (type(data["a"]), data["a"]) == (type(value), value)
+
+
+def test_a_mapping_has_the_keys_of_a_study_file(load):
+    data, _ = read_yaml(SOUND)
+    spec = parse_spec(data)
+    assert spec.template is not None
+    assert spec.template.working_dir == str(Path.cwd())
+    in_file = load(SOUND).spec
+    here = in_file.template.model_copy(update={"working_dir": str(Path.cwd())})
+    assert spec == in_file.model_copy(update={"template": here})
+    assert parse_spec(spec.model_dump(mode="json")) == spec, "and the spec's own keys"
+
+
+def test_a_mapping_without_a_name_is_a_spec_and_its_errors_have_its_words():
+    data, _ = read_yaml(SOUND)
+    del data["name"], data["trials"]
+    data["max_trials"] = 3
+    data["space"]["momentum"]["when"] = {"optimiser": ("sgd",)}
+    data["trial"]["working_dir"] = "a\0b"
+    found = {violation.field: violation for violation in _violations(data)}
+    assert {"max_trials", "space.momentum.when.optimiser", "trial.working_dir"} <= set(found)
+    assert "`trials`" in found["max_trials"].remedy
+    assert "trials" in {violation.field for violation in _violations({})}
+    assert "[1]" in {violation.field for violation in _violations({1: 2})}
+    condition = Condition(parameter="nobody", values=("sgd",))
+    data["space"]["momentum"] = FloatDomain(low=0.0, high=1.0, conditions=(condition,))
+    assert "space.momentum.when.nobody" in {violation.field for violation in _violations(data)}
+
+
+def _violations(data):
+    with pytest.raises(InvalidFieldError) as raised:
+        parse_spec(data)
+    return raised.value.violations

@@ -97,3 +97,21 @@ async def test_a_metric_that_is_none_is_refused(site: RpcSite) -> None:
             await asked.report(1, loss=None)
         assert await study.reports() == []
         assert (await asked.report(1, loss=0.5)).action is not Action.STOP
+
+
+async def test_a_study_is_made_from_a_mapping_with_the_keys_of_a_file(site: RpcSite) -> None:
+    data = {
+        "name": "mapped",
+        "objective": {"metric": "loss", "goal": "minimize"},
+        "space": {
+            "pen": {"type": "categorical", "values": ["en", "l2"]},
+            "l1": {"type": "float", "low": 0.0, "high": 1.0, "when": {"pen": ["en"]}},
+        },
+        "trials": 3,
+        "steps": 9,
+    }
+    async with AsyncClient(site.replicas[0].address) as client:
+        study = await client.create_study(None, data)
+        assert study.name == "mapped"
+        assert (await study.status()).spec.max_trials == 3
+        assert (await client.preview(data)).trials == 3

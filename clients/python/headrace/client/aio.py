@@ -12,7 +12,6 @@ A client belongs to the event loop in which it is first used.
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -26,7 +25,6 @@ from headrace.client.model import StudyInfo
 from headrace.client.records import dataframe
 from headrace.client.transport import AsyncTransport
 from headrace.client.watch import OnBreak
-from headrace.spec import StudySpec
 from headrace.target import Target
 
 if TYPE_CHECKING:
@@ -156,8 +154,10 @@ class AsyncClient:
         """The handle of a study."""
         return AsyncStudy(self.transport, name)
 
-    async def create_study(self, name: str | None, spec: StudySpec | str | Path) -> AsyncStudy:
-        """Creates a study from a spec or a study file, and starts it. With None, the file brings the name."""
+    async def create_study(self, name: str | None, spec: flows.AnySpec) -> AsyncStudy:
+        """Creates a study from a spec, a mapping with a study file's keys, or the path of a study file, and starts it.
+
+        With None, the mapping or the file brings the name."""
         return self.study((await self.transport.run(flows.create_study(self, name, spec))).name)
 
     async def close(self) -> None:

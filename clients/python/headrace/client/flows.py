@@ -8,7 +8,7 @@ that did the work but lost the answer does it once.
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from headrace.client import cluster, convert, methods
 from headrace.client.events import TrialStory
@@ -26,11 +26,14 @@ from headrace.client.model import (
 )
 from headrace.client.names import study_name, trial_name
 from headrace.errors import InvalidFieldError, Violation, show_value
-from headrace.spec import StudyFile, StudySpec, check_study_id, load_study_file, to_proto
+from headrace.spec import StudySpec, check_study_id, load_study_file, parse_named_spec, to_proto
 from headrace.spec.convert import params_to_proto
 from headrace.v1 import study_pb2 as pb
 
 PAGE_SIZE = 500
+
+AnySpec = StudySpec | Mapping[str, Any] | str | Path
+"""A spec, a mapping with the keys of a study file, or a study file's path."""
 
 
 class StudyHandle(Protocol):
@@ -57,13 +60,11 @@ def request_id() -> str:
 # ---- the client ----------------------------------------------------------------------------------------
 
 
-def create_study(_: object, name: str | None, spec: StudySpec | str | Path) -> Flow[StudyInfo]:
-    """Creates a study from a spec or a study file, and starts it. A file may bring the name along."""
-    if not isinstance(spec, StudySpec):
-        file = _study_file(spec)
-        name, spec = name or file.name, file.spec
-    study_id = check_study_id(name or "", field="name")
-    request = pb.CreateStudyRequest(request_id=request_id(), study_id=study_id, spec=to_proto(spec))
+def create_study(_: object, name: str | None, spec: AnySpec) -> Flow[StudyInfo]:
+    """Creates a study from a spec, a mapping or a study file, and starts it. The last two may bring the name."""
+    its_name, found = _named_spec(spec)
+    study_id = check_study_id(name or its_name or "", field="name")
+    request = pb.CreateStudyRequest(request_id=request_id(), study_id=study_id, spec=to_proto(found))
     response = yield from rpc(methods.CREATE_STUDY, request)
     return convert.study(response.study)
 
@@ -82,26 +83,32 @@ def studies(_: object) -> Flow[Listing[StudyInfo]]:
 
 
 def preview(
-    _: object, spec: StudySpec | str | Path, slots: int | None = None, seconds_per_step: float | None = None
+    _: object, spec: AnySpec, slots: int | None = None, seconds_per_step: float | None = None
 ) -> Flow[Preview]:
     """What a spec would do, before anything is spent: rungs, trials and steps, and the time where the seconds per
     step are known. Without `slots`, those that are connected now."""
-    spec = spec if isinstance(spec, StudySpec) else _study_file(spec).spec
+    found = _named_spec(spec)[1]
     request = pb.PreviewStudyRequest(
-        spec=to_proto(spec), slots=slots or 0, seconds_per_step=seconds_per_step or 0.0
+        spec=to_proto(found), slots=slots or 0, seconds_per_step=seconds_per_step or 0.0
     )
     response = yield from rpc(methods.PREVIEW_STUDY, request)
-    return convert.preview(response, order=spec.space)
+    return convert.preview(response, order=found.space)
 
 
-def _study_file(path: object) -> StudyFile:
-    if isinstance(path, str | Path):
-        return load_study_file(path)
+def _named_spec(spec: object) -> tuple[str | None, StudySpec]:
+    match spec:
+        case StudySpec():
+            return None, spec
+        case Mapping():
+            return parse_named_spec(spec)
+        case str() | Path():
+            file = load_study_file(spec)
+            return file.name, file.spec
     violation = Violation(
         field="spec",
-        value=show_value(path),
-        message="is neither a spec nor the path of a study file",
-        remedy="Make a spec of a mapping with headrace.spec.parse_spec.",
+        value=show_value(spec),
+        message="is neither a spec nor a mapping nor the path of a study file",
+        remedy="Give a mapping with the keys of a study file.",
     )
     raise InvalidFieldError([violation])
 

@@ -14,7 +14,6 @@ carried over a `fork`.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -29,7 +28,6 @@ from headrace.client.planning import Planner, SearchProgress, TrainingPlan
 from headrace.client.records import dataframe
 from headrace.client.transport import BlockingTransport
 from headrace.client.watch import OnBreak
-from headrace.spec import StudySpec
 from headrace.target import Target
 
 if TYPE_CHECKING:
@@ -154,8 +152,10 @@ class Client:
         """The handle of a study."""
         return Study(self.transport, name)
 
-    def create_study(self, name: str | None, spec: StudySpec | str | Path) -> Study:
-        """Creates a study from a spec or a study file, and starts it. With None, the file brings the name."""
+    def create_study(self, name: str | None, spec: flows.AnySpec) -> Study:
+        """Creates a study from a spec, a mapping with a study file's keys, or the path of a study file, and starts it.
+
+        With None, the mapping or the file brings the name."""
         return self.study(self.transport.run(flows.create_study(self, name, spec)).name)
 
     def plan(

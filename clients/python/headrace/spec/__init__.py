@@ -15,7 +15,7 @@ from headrace.spec.convert import (
     value_to_proto,
 )
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain
-from headrace.spec.file import StudyFile, load_study_file
+from headrace.spec.file import StudyFile, load_study_file, parse_named_spec, parse_spec
 from headrace.spec.halving import (
     AshaPolicy,
     AshaVariant,
@@ -45,7 +45,6 @@ from headrace.spec.study import (
     StudySpec,
     check_assignment,
     check_study_id,
-    parse_spec,
     violations_of,
 )
 from headrace.spec.template import CommandLine, TrialTemplate
@@ -96,6 +95,7 @@ __all__ = [
     "params_from_proto",
     "params_to_json",
     "params_to_proto",
+    "parse_named_spec",
     "parse_spec",
     "to_proto",
     "value_from_proto",

@@ -2,7 +2,7 @@
 
 Both directions go field by field. What an unset message field means is decided here: an absent sampler is random,
 an absent policy is ASHA, and 0 means what `spec.proto` says. `from_proto` builds plain data and leaves every
-judgement to `parse_spec`, so a client in any language gets the same violations with the same paths.
+judgement to `spec_of`, so a client in any language gets the same violations with the same paths.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ from headrace.spec.convert_sampler import (
 )
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain
 from headrace.spec.scalars import check_value, value_to_json
-from headrace.spec.study import StudySpec, parse_spec
+from headrace.spec.study import StudySpec, spec_of
 from headrace.spec.template import TrialTemplate
 from headrace.v1 import spec_pb2 as pb
 
@@ -154,7 +154,7 @@ def from_proto(message: pb.StudySpec) -> StudySpec:
         data["elastic"] = elastic_data(message.elastic)
     if message.HasField("warm_start"):
         data["warm_start"] = warm_start_data(message.warm_start)
-    return parse_spec(data)
+    return spec_of(data)
 
 
 def _parameter(name: str, domain: Domain) -> pb.Parameter:

@@ -1,11 +1,12 @@
-"""Study files: a spec in YAML with friendlier spelling.
+"""Study files, and mappings with their keys: a spec with friendlier spelling.
 
 The file says `trials`, `steps`, `trial` and `when` where the spec says `max_trials`, `max_steps`, `template` and
-`conditions`. Reading is three moves: YAML to plain data, friendly names to the spec's names, and `parse_spec`.
+`conditions`. Reading is three moves: YAML to plain data, friendly names to the spec's names, and the spec's own checks.
 Violations come back with the names that the user wrote.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,7 @@ from pydantic import ValidationError
 from headrace.errors import InvalidFieldError
 from headrace.spec.problems import Loc, Problem, did_you_mean
 from headrace.spec.resources import WHOLE
-from headrace.spec.study import StudySpec, check_study_id, known_keys, plain_loc, spec_problems
+from headrace.spec.study import StudySpec, check_study_id, known_keys, plain_loc, spec_of, spec_problems
 from headrace.spec.yaml import read_yaml
 from headrace.userfile import MIB, UserFile
 
@@ -61,6 +62,38 @@ def parse_study_text(text: str, *, folder: Path, file: str = "") -> tuple[str, S
     named = dict(data)
     name = named.pop("name", None)
     problems += _name_problems(name, missing="name" not in data)
+    return str(name), _parsed(named, folder, problems)
+
+
+def parse_spec(data: Any) -> StudySpec:
+    """The spec that a mapping describes, under the keys of a study file or under the spec's own (`max_trials`).
+
+    A relative `working_dir` starts from the current folder. Raises `InvalidFieldError` with all violations.
+    """
+    return parse_named_spec(data)[1]
+
+
+def parse_named_spec(data: Any) -> tuple[str | None, StudySpec]:
+    """As `parse_spec`, with the study's name where the mapping has one."""
+    if not isinstance(data, Mapping) or not _has_keys_of_file(data):
+        return None, spec_of(data)
+    named = dict(data)
+    name = named.pop("name", None)
+    problems = _name_problems(name, missing=False) if "name" in data else []
+    return name, _parsed(named, Path.cwd(), problems)
+
+
+def _has_keys_of_file(data: Mapping[Any, Any]) -> bool:
+    """Whether a mapping is to be read as a study file: it has a key of one, or none that only a spec has."""
+    space = data.get("space")
+    domains = space.values() if isinstance(space, Mapping) else ()
+    keys = {key for domain in domains if isinstance(domain, Mapping) for key in domain}.union(data)
+    if not keys.isdisjoint({"name", *_TOP, *_DOMAIN}):
+        return True
+    return keys.isdisjoint({*_TOP.values(), *_DOMAIN.values()}) and not isinstance(space, list)
+
+
+def _parsed(named: Mapping[str, Any], folder: Path, problems: list[Problem]) -> StudySpec:
     plain = _renamed(named, _TOP, (), problems, extra=("name",))
     _spell_out_trial(plain, folder, problems)
     _spell_out_space(plain, problems)
@@ -77,7 +110,7 @@ def parse_study_text(text: str, *, folder: Path, file: str = "") -> tuple[str, S
         problems += [problem for problem in found if problem.loc not in reported]
     if problems or spec is None:
         raise InvalidFieldError(problem.violation() for problem in problems)
-    return str(name), spec
+    return spec
 
 
 def _resolved(path: str | Path) -> Path:
@@ -126,7 +159,9 @@ def _renamed(
             names = [*extra, *_friendly_keys(())]
             problems.append(
                 Problem(
-                    loc=(*loc, key), message="is not a known key", remedy=did_you_mean(key, names, noun="key")
+                    loc=(*loc, key),
+                    message="is not a known key",
+                    remedy=did_you_mean(str(key), names, noun="key"),
                 )
             )
         else:
@@ -141,7 +176,8 @@ def _spell_out_trial(plain: dict[str, Any], folder: Path, problems: list[Problem
     template = _renamed(template, _TRIAL, ("trial",), problems)
     directory = template.get("working_dir", ".")
     if isinstance(directory, str):
-        template["working_dir"] = str((folder / Path(directory).expanduser()).resolve())
+        with suppress(OSError, RuntimeError, ValueError):  # the spec's checks say what is wrong with it
+            template["working_dir"] = str((folder / Path(directory).expanduser()).resolve())
     if "command" in template:
         template["command"] = {"args": template["command"]}
     if isinstance(template.get("env"), Mapping):
@@ -193,7 +229,7 @@ def _spell_out_space(plain: dict[str, Any], problems: list[Problem]) -> None:
             when = domain.get("conditions")
             if isinstance(when, Mapping):
                 domain["conditions"] = [
-                    {"parameter": parent, "values": values if isinstance(values, list) else [values]}
+                    {"parameter": parent, "values": values if isinstance(values, list | tuple) else [values]}
                     for parent, values in when.items()
                 ]
             elif "conditions" in domain:
@@ -229,7 +265,10 @@ def _friendly_loc(loc: Loc, plain: Mapping[str, Any]) -> Loc:
         case ("template", str() as key, *rest):
             return ("trial", _reverse(_TRIAL).get(key, key), *rest)
         case ("space", str() as name, "conditions", int() as index, *rest):
-            parent = plain["space"][name]["conditions"][index]["parameter"]
+            domain = plain["space"][name]
+            conditions = domain["conditions"] if isinstance(domain, Mapping) else domain.conditions
+            condition = conditions[index]
+            parent = condition["parameter"] if isinstance(condition, Mapping) else condition.parameter
             return ("space", name, "when", parent, *(part for part in rest if isinstance(part, int)))
         case (str() as key, *rest):
             return (_reverse(_TOP).get(key, key), *rest)

@@ -263,8 +263,8 @@ _MODELS: Final[dict[Loc, type[SpecModel]]] = {
 _LISTED: Final[dict[str, type[SpecModel]]] = {"further_objectives": Objective, "constraints": Constraint}
 
 
-def parse_spec(data: Any) -> StudySpec:
-    """The spec that plain data describes; raises `InvalidFieldError` with all violations otherwise."""
+def spec_of(data: Any) -> StudySpec:
+    """The spec that plain data describes under the spec's own names; raises `InvalidFieldError` with all violations."""
     try:
         return StudySpec.model_validate(data)
     except ValidationError as error:
