@@ -99,6 +99,29 @@ def test_attach_exits_like_run(fake: FakeStudyService, invoke: Invoke) -> None:
     assert len(lines) == len(fake.scripts["studies/digits"].events) + 1
 
 
+def test_pauses_without_a_checkpoint_are_warned_of_once(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path
+) -> None:
+    warning = "trials save no checkpoint, so a paused one begins again from step 0"
+    assert warning not in invoke("run", str(study_file), "--name", "saving").out
+
+    def forgetful(name: str):  # type: ignore[no-untyped-def]
+        script = race(name)
+        for event in script.events:
+            if event.trial_moved.action == "pause":
+                event.trial_moved.action = "vacate"
+        return script
+
+    fake.answers["CreateStudy"] = forgetful
+    said = invoke("run", str(study_file), "--name", "forgetful").out
+    assert said.count(warning) == 1
+    missing = "none: a trial that goes on begins again from step 0, unless it tracks its state"
+    for told in (said, invoke("show", "forgetful").out):
+        assert missing in told
+    fake.scripts["studies/forgetful"].final.study.status.best.checkpoint.uri = "file:///saved"
+    assert missing not in invoke("show", "forgetful").out
+
+
 def test_detach_returns_at_once(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:
     result = invoke("run", str(study_file), "--detach")
     assert result.code == 0

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 from rich.console import Console
-from scripted_study import BEGAN, Script
+from scripted_study import BEGAN, Script, race
 
 from headrace.cli.live import Picture
 from headrace.client import convert
@@ -100,3 +100,13 @@ def test_a_broken_connection_is_shown_until_the_next_update(script: Script) -> N
     assert lost in text_of(picture, 120)
     picture.update(Update(events=(), study=picture.study))
     assert "trying again" not in text_of(picture, 120)
+
+
+def test_the_picture_warns_of_pauses_without_a_checkpoint(script: Script) -> None:
+    warning = "save no checkpoint"
+    assert warning not in text_of(picture_of(script, 1, 40), 200)
+    forgetful = race()
+    for event in forgetful.events:
+        if event.trial_moved.action == "pause":
+            event.trial_moved.action = "vacate"
+    assert text_of(picture_of(forgetful, 1, 40), 200).count(warning) == 1

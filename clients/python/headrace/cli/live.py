@@ -33,6 +33,10 @@ LEAST_BAR = 6
 LAST_EVENTS = 4
 FRONT_ROWS = 5
 DETACHES = "Ctrl-C detaches; the study goes on."
+LOSES_STEPS = (
+    "Warning: trials save no checkpoint, so a paused one begins again from step 0 when it goes on. "
+    "Track its state in the trial: t.track(model, optimizer)."
+)
 
 
 class Picture:
@@ -48,6 +52,7 @@ class Picture:
         self._began_steps = study.steps_spent
         self._last: deque[Event] = deque(maxlen=LAST_EVENTS)
         self._trouble: str | None = None
+        self._loses_steps = False
 
     def lose(self, error: HeadraceError) -> None:
         """The connection broke; the next one is being tried."""
@@ -58,6 +63,7 @@ class Picture:
         self.study = update.study
         self._trouble = None
         self._last.extend(event for event in update.events if noteworthy(event))
+        self._loses_steps = self._loses_steps or any(map(loses_steps, update.events))
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
         yield self.draw(datetime.now(UTC), width=options.max_width, height=options.size.height)
@@ -88,6 +94,8 @@ class Picture:
         if events:
             lines.append(Text())
             lines += [line for event in list(self._last)[-events:] for line in _event_lines(event, width)]
+        if self._loses_steps:
+            lines += [Text(), *_folded(Text(LOSES_STEPS, style="yellow"), width)]
         if self._trouble is not None:
             trouble = Text(f"The connection is lost; trying again. {self._trouble}", style="yellow")
             lines += [Text(), *_folded(trouble, width)]
@@ -215,6 +223,11 @@ def noteworthy(event: Event) -> bool:
             )
         case _:
             return False
+
+
+def loses_steps(event: Event) -> bool:
+    """True where a trial leaves its worker without a checkpoint to go on from."""
+    return isinstance(event.detail, TrialMoved) and event.detail.action == "vacate"
 
 
 def event_text(event: Event) -> str:

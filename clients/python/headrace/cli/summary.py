@@ -9,7 +9,7 @@ from rich.text import Text
 
 from headrace.cli import views, wording
 from headrace.cli.output import Output, clean
-from headrace.client.model import StudyInfo, StudyState, TrialInfo, Value
+from headrace.client.model import StudyInfo, StudyState, TrialInfo, TrialState, Value
 from headrace.client.outcome import Outcome
 
 FRONT_ROWS = 8
@@ -79,12 +79,24 @@ class Summary:
             lines.append(("", f"headrace why {study.name} {study.failures[0].trial} {shown}"))
         if self.outcome.wall_time_s is not None:
             lines.append(("wall time", wording.duration(self.outcome.wall_time_s)))
-        if study.best is not None and study.best.checkpoint is not None and not self.outcome.several:
-            checkpoint = study.best.checkpoint
-            lines.append(("checkpoint", f"{checkpoint.uri} (step {checkpoint.step})"))
+        if study.best is not None and not self.outcome.several:
+            lines += self._checkpoint_lines(study.best)
         if self.report is not None:
             lines.append(("report", str(self.report)))
         return lines
+
+    def _checkpoint_lines(self, best: TrialInfo) -> list[tuple[str, str]]:
+        if best.checkpoint is not None:
+            return [("checkpoint", f"{best.checkpoint.uri} (step {best.checkpoint.step})")]
+        came_to_a_save = bool(best.rungs) or best.state is TrialState.TERMINATED
+        if self.study.spec.template is None or not came_to_a_save:
+            return []
+        return [
+            (
+                "checkpoint",
+                "none: a trial that goes on begins again from step 0, unless it tracks its state",
+            )
+        ]
 
     def _front_lines(self) -> list[tuple[str, str]]:
         front, objectives = self.study.front, self.study.spec.objectives
