@@ -236,3 +236,9 @@ def test_a_study_says_which_configuration_is_checked(
     assert configuration is None or configuration in line
     if configuration is None:
         assert checked(tmp_path, "study.yaml", "--json").stderr.splitlines()[0] == line
+
+
+def test_a_function_is_named_as_in_a_study_file(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(PLAIN + "\ndef more(t):\n    train(t)\n    t.report(total=1.0)\n")
+    done = checked(tmp_path, "plain.py:train", "--param", "rate=0.5")
+    assert done.returncode == 0, done.stderr

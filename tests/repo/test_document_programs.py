@@ -53,3 +53,11 @@ def test_a_script_that_counts_optimizer_steps_runs(tmp_path: Path) -> None:
 def test_a_script_that_is_no_function_runs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(programs("how-to/write-a-trial.md")[2])
     run("train.py", folder=tmp_path)
+
+
+def test_the_program_for_those_who_come_from_optuna_runs_and_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(programs("how-to/coming-from-optuna.md")[0])
+    command = ("train.py", "--steps", "3", "--checkpoints", "saved")
+    first = run(*command, folder=tmp_path)
+    assert re.findall(r"^ +(\d+) ", first, re.MULTILINE) == ["1", "2", "3"]
+    assert "step-00000003" in run(*command, folder=tmp_path)

@@ -1,5 +1,6 @@
 """Study files: friendly names, YAML 1.2 scalars, and errors in the words of the file."""
 
+import re
 import textwrap
 from datetime import timedelta
 from pathlib import Path
@@ -14,9 +15,11 @@ from headrace.spec import (
     FloatDomain,
     GridSampler,
     RandomSampler,
+    elsewhere,
     load_study_file,
     parse_spec,
 )
+from headrace.spec.file import _friendly_keys
 from headrace.spec.yaml import read_yaml
 
 SOUND = """\
@@ -198,6 +201,45 @@ def test_one_fault(faults, text, path, message, remedy):
     assert message in found[path].message
     assert remedy in found[path].remedy
     assert list(found) == [path]
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "remedy"),
+    [
+        (MINIMAL + "direction: maximize\n", "direction", "`objective: {metric: NAME, goal: maximize}`"),
+        (MINIMAL + "mode: max\n", "mode", "`objective: {metric: NAME, goal: maximize}`"),
+        (MINIMAL + "pruner: median\n", "pruner", "`policy: {kind: asha}`"),
+        (MINIMAL + "n_jobs: 2\n", "n_jobs", "`parallel`"),
+        (MINIMAL + "num_samples: 2\n", "num_samples", "`trials`"),
+        (MINIMAL + "max_t: 9\n", "max_t", "`steps`"),
+        (MINIMAL.replace("float", "loguniform"), "space.x.type", "`type: float` with `log: true`"),
+        (MINIMAL.replace("float", "uniform"), "space.x.type", "`type: float`"),
+        (MINIMAL.replace("float", "choice"), "space.x.type", "`type: categorical` with `values"),
+        (MINIMAL.replace("low: 0", "low: 0, q: 1"), "space.x.q", "`step`"),
+        (MINIMAL + "policy: {kind: asha, reduction_factor: 3}\n", "policy.reduction_factor", "`eta`"),
+        (MINIMAL + "policy: {kind: sha}\n", "policy.kind", "`successive_halving`"),
+        (MINIMAL + "policy: ahsa\n", "policy.kind", "`asha`"),
+        (MINIMAL + "sampler: tpee\n", "sampler.kind", "`tpe`"),
+        (MINIMAL + "enqueue: {x: 0.5}\n", "enqueue", "[{parameter: value}, …]"),
+    ],
+)
+def test_words_of_other_tuners_get_a_hint(faults, text, path, remedy):
+    found = faults(text)
+    assert list(found) == [path]
+    assert remedy in found[path].remedy
+
+
+def test_a_policy_and_a_sampler_may_be_a_word(load):
+    spec = load(MINIMAL + "policy: run_all\nsampler: tpe\n").spec
+    assert (spec.policy.kind, spec.sampler.kind) == ("run_all", "tpe")
+
+
+def test_the_hints_name_keys_and_types_that_exist():
+    keys = {"name", *_friendly_keys(())}
+    for word, remedy in elsewhere.TOP.items():
+        assert word not in keys
+        for named in re.findall(r"`([a-z_]+)`", remedy):
+            assert named in keys, remedy
 
 
 def test_when_with_a_value_outside_the_parents_domain(faults):

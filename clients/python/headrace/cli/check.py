@@ -26,7 +26,9 @@ def check(
     script: Annotated[
         Path,
         typer.Argument(
-            metavar="SCRIPT", help="A training script, or a study file (.yaml).", show_default=False
+            metavar="SCRIPT",
+            help="A training script (also train.py:function), or a study file (.yaml).",
+            show_default=False,
         ),
     ],
     steps: Annotated[
@@ -67,6 +69,9 @@ def check(
     headrace check train.py --callable train --param lr=0.01 --param width=32
     """
     output = Session.of(context).output
+    path, colon, named = str(script).rpartition(":")
+    if colon and path and function is None and not script.exists():  # as a study file writes it
+        script, function = Path(path), named
     given = dict(_param(text) for text in param or ())
     values, max_steps = given, None
     if script.suffix in (".yaml", ".yml"):

@@ -180,9 +180,10 @@ def _create(client: Client, loaded: StudyFile, name: str | None, output: Output,
     study = client.create_study(name or loaded.name, loaded.spec)
     spec = loaded.spec
     rungs = ", ".join(map(str, spec.rungs()))
+    extra = " and the baseline" if spec.baseline is not None else ""
     if not quiet:
         output.line(
-            f"Study {study.name} created on {client.address}: {spec.max_trials} configurations, "
+            f"Study {study.name} created on {client.address}: {spec.max_trials} configurations{extra}, "
             f"{spec.policy.kind} with rungs at {rungs}, {spec.objective.goal} {spec.objective.metric}."
         )
     return study.name

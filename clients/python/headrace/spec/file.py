@@ -14,6 +14,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from headrace.errors import InvalidFieldError
+from headrace.spec import elsewhere
 from headrace.spec.problems import Loc, Problem, did_you_mean
 from headrace.spec.resources import WHOLE
 from headrace.spec.study import StudySpec, check_study_id, known_keys, plain_loc, spec_of, spec_problems
@@ -98,6 +99,7 @@ def _parsed(named: Mapping[str, Any], folder: Path, problems: list[Problem]) -> 
     _spell_out_trial(plain, folder, problems)
     _spell_out_space(plain, problems)
     _spell_out_resources(plain)
+    _spell_out_kinds(plain)
     problems += (empty := _empty_rungs(plain))
     spec: StudySpec | None = None
     try:
@@ -157,13 +159,8 @@ def _renamed(
                 plain.setdefault(key, value)  # so that it does not count as missing too
         elif table is _TOP and key not in table and key not in StudySpec.model_fields:
             names = [*extra, *_friendly_keys(())]
-            problems.append(
-                Problem(
-                    loc=(*loc, key),
-                    message="is not a known key",
-                    remedy=did_you_mean(str(key), names, noun="key"),
-                )
-            )
+            remedy = elsewhere.hint((*loc, key), str(key)) or did_you_mean(str(key), names, noun="key")
+            problems.append(Problem(loc=(*loc, key), message="is not a known key", remedy=remedy))
         else:
             plain[table.get(key, key)] = value
     return plain
@@ -194,6 +191,13 @@ def _spell_out_resources(plain: dict[str, Any]) -> None:
     if isinstance(gpus, float) and 0 < gpus < 1 and "gpu_milli" not in resources:
         rest = {key: value for key, value in resources.items() if key != "gpus"}
         plain["resources"] = {**rest, "gpu_milli": round(gpus * WHOLE)}
+
+
+def _spell_out_kinds(plain: dict[str, Any]) -> None:
+    """A policy or a sampler with nothing to set, written as the word that it is: `policy: asha`."""
+    for key in ("policy", "sampler"):
+        if isinstance(plain.get(key), str):
+            plain[key] = {"kind": plain[key]}
 
 
 def _empty_rungs(plain: Mapping[str, Any]) -> list[Problem]:
@@ -252,7 +256,13 @@ def _friendly(problem: Problem, plain: Mapping[str, Any]) -> Problem:
     remedy = problem.remedy
     if problem.message == "is not a known key" and loc:
         tagged = _tagged(loc[:-1], plain)
-        remedy = did_you_mean(str(loc[-1]), _friendly_keys(tagged), noun="key")
+        remedy = elsewhere.hint(loc, str(loc[-1])) or did_you_mean(
+            str(loc[-1]), _friendly_keys(tagged), noun="key"
+        )
+    elif problem.message == "is not a known kind":
+        remedy = elsewhere.hint(loc, str(problem.value)) or remedy
+    elif loc == ("enqueued",) and problem.message == "must be a list":
+        remedy = "Write it as [{parameter: value}, …], one mapping a trial."
     return replace(problem, loc=_friendly_loc(loc, plain), remedy=remedy)
 
 

@@ -1,0 +1,107 @@
+"""Words of other tuners' studies, and what a study file calls it: for the hints of those who move one over.
+
+The words are those of Optuna, Ray Tune and their like.
+"""
+
+from typing import Final
+
+TOP: Final = {
+    "direction": "Write `objective: {metric: NAME, goal: maximize}`.",
+    "directions": "Write `objective`, and the others as `further_objectives`.",
+    "metric": "Write `objective: {metric: NAME, goal: minimize}`.",
+    "mode": "Write `objective: {metric: NAME, goal: maximize}`.",
+    "goal": "Write `objective: {metric: NAME, goal: maximize}`.",
+    "pruner": "Write `policy: {kind: asha}`, or another kind of policy.",
+    "scheduler": "Write `policy: {kind: asha}`, or another kind of policy.",
+    "search_alg": "Write `sampler: {kind: tpe}`, or another kind of sampler.",
+    "n_trials": "Did you mean `trials`?",
+    "num_samples": "Did you mean `trials`?",
+    "n_jobs": "Did you mean `parallel`?",
+    "max_concurrent": "Did you mean `parallel`?",
+    "max_concurrent_trials": "Did you mean `parallel`?",
+    "max_t": "Did you mean `steps`?",
+    "max_resource": "Did you mean `steps`?",
+    "training_iteration": "Did you mean `steps`?",
+    "config": "Did you mean `space`?",
+    "param_space": "Did you mean `space`?",
+    "search_space": "Did you mean `space`?",
+    "parameters": "Did you mean `space`?",
+    "study_name": "Did you mean `name`?",
+    "points_to_evaluate": "Did you mean `enqueue`?",
+    "enqueue_trial": "Did you mean `enqueue`?",
+    "max_failures": "Did you mean `retries`?",
+    "catch": "Did you mean `retries`?",
+    "resources_per_trial": "Did you mean `resources`?",
+    "storage": "Leave it out: the service keeps every study.",
+}
+"""Keys of the whole file."""
+
+_LOG_FLOAT: Final = "Write `type: float` with `log: true`."
+_FLOAT_STEP: Final = "Write `type: float` with `step`."
+_INT: Final = "Write `type: int`."
+_CHOICE: Final = "Write `type: categorical` with `values: [a, b, …]`."
+
+TYPES: Final = {
+    "loguniform": _LOG_FLOAT,
+    "log_uniform": _LOG_FLOAT,
+    "logfloat": _LOG_FLOAT,
+    "uniform": "Write `type: float`.",
+    "double": "Write `type: float`.",
+    "quniform": _FLOAT_STEP,
+    "discrete_uniform": _FLOAT_STEP,
+    "integer": _INT,
+    "randint": _INT,
+    "lograndint": "Write `type: int` with `log: true`.",
+    "qrandint": "Write `type: int` with `step`.",
+    "choice": _CHOICE,
+    "choices": _CHOICE,
+    "category": _CHOICE,
+    "bool": "Write `type: categorical` with `values: [true, false]`.",
+}
+"""Types of a parameter."""
+
+DOMAIN: Final = {
+    "choices": "Did you mean `values`?",
+    "min": "Did you mean `low`?",
+    "lower": "Did you mean `low`?",
+    "max": "Did you mean `high`?",
+    "upper": "Did you mean `high`?",
+    "q": "Did you mean `step`?",
+    "distribution": "Did you mean `type`?",
+}
+"""Keys of a parameter."""
+
+POLICY: Final = {
+    "reduction_factor": "Did you mean `eta`?",
+    "grace_period": "Did you mean `min_steps`?",
+    "min_resource": "Did you mean `min_steps`?",
+    "max_t": "Leave it out, and write `steps` at the top: the full budget.",
+    "max_resource": "Leave it out, and write `steps` at the top: the full budget.",
+}
+"""Keys of a policy."""
+
+KINDS: Final = {
+    "none": "Did you mean `run_all`?",
+    "nop": "Did you mean `run_all`?",
+    "fifo": "Did you mean `run_all`?",
+    "sha": "Did you mean `successive_halving`?",
+}
+"""Kinds of a policy."""
+
+
+def hint(loc: tuple[str | int, ...], word: str) -> str:
+    """What to write instead of a key or a kind that another tuner has; empty where there is nothing to say."""
+    match loc:
+        case (_,):
+            table = TOP
+        case ("space", _, "type"):
+            table = TYPES
+        case ("space", _, _):
+            table = DOMAIN
+        case ("policy", "kind"):
+            table = KINDS
+        case ("policy", _):
+            table = POLICY
+        case _:
+            return ""
+    return table.get(word.lower(), "")
