@@ -93,9 +93,9 @@ def test_a_metric_that_is_no_number_is_refused_here(
         (3, {"val_loss": "low"}, "metrics.val_loss", "is 'low' of type str"),
         (3, {"val_loss": {"mean": 1.0}}, "metrics.val_loss", "is a dict"),
         (3, 0.5, "metrics", "report() got 0.5 without a name"),
-        (1.5, {"val_loss": 1.0}, "step", "is not a number of steps"),
-        (-1, {"val_loss": 1.0}, "step", "is not a number of steps"),
-        (1 << 63, {"val_loss": 1.0}, "step", "is not a number of steps"),
+        (1.5, {"val_loss": 1.0}, "step", "is not a whole number of steps"),
+        (-1, {"val_loss": 1.0}, "step", "is not a whole number of steps"),
+        (1 << 63, {"val_loss": 1.0}, "step", "is not a whole number of steps"),
     ],
 )
 def test_a_report_that_makes_no_sense_is_refused_here(
@@ -326,3 +326,15 @@ async def test_the_async_loop_does_the_same(fake: FakeStudyService, script: Scri
     assert fake.requests["CompleteTrial"][0].next.study == "studies/digits"
     (back,) = fake.requests["ReleaseTrial"]
     assert back.lease.trial == "studies/digits/trials/3"
+
+
+def test_the_end_of_a_trial_takes_no_result(client: Client, fake: FakeStudyService, script: Script) -> None:
+    fake.add(script)
+    fake.suggestions.append(suggestion(script, 5))
+    trial = client.study("digits").ask()
+    assert trial is not None
+    with pytest.raises(
+        InvalidFieldError, match=r"error: is neither a text nor an exception \(got 0.3\).*report"
+    ):
+        trial.complete(0.3)  # type: ignore[arg-type]
+    assert not fake.requests["CompleteTrial"]

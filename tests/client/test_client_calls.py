@@ -51,8 +51,10 @@ def test_a_study_file_may_bring_the_name(client: Client, fake: FakeStudyService,
 
 
 def test_what_is_no_spec_and_no_name_is_told(client: Client, fake: FakeStudyService) -> None:
-    data: Any = {"objective": {"metric": "loss", "goal": "minimize"}}
-    with pytest.raises(InvalidFieldError, match=r"spec: is neither .*parse_spec"):
+    with pytest.raises(InvalidFieldError, match=r"(?m)^trials: is required"):
+        client.create_study("digits", {"objective": {"metric": "loss", "goal": "minimize"}})
+    data: Any = 3
+    with pytest.raises(InvalidFieldError, match=r"spec: is neither .*keys of a study file"):
         client.create_study("digits", data)
     with pytest.raises(InvalidFieldError, match=r"spec: is neither"):
         client.preview(data)
@@ -272,3 +274,32 @@ def test_of_several_schedulers_the_next_one_answers(fake: FakeStudyService, scri
     fake.add(script)
     with Client(f"127.0.0.1:1,{fake.address}", timeout_s=5) as client:
         assert client.study("digits").status().name == "digits"
+
+
+def test_trials_are_chosen_by_the_words_that_the_commands_show(
+    client: Client, fake: FakeStudyService, script: Script
+) -> None:
+    fake.add(script)
+    study = client.study("digits")
+    every = study.trials()
+    for words in (
+        "failed",
+        ("failed",),
+        (TerminationReason.FAILED, TrialState.PAUSED),
+        ("terminated", "failed"),
+    ):
+        chosen = {words} if isinstance(words, str) else set(words)
+        expected = [trial.number for trial in every if {trial.state, trial.reason} & chosen]
+        assert [trial.number for trial in study.trials(words)] == expected != []
+    with pytest.raises(InvalidFieldError, match=r"states: .*nonsense.*stopped_early"):
+        study.trials(("failed", "nonsense"))
+
+
+def test_configurations_that_are_no_list_of_mappings_are_refused(
+    client: Client, fake: FakeStudyService
+) -> None:
+    study = client.study("digits")
+    for wrong in ({"lr": 0.1}, [0.1], 0.1):
+        with pytest.raises(InvalidFieldError, match=r"params: is no list of configurations"):
+            study.add_trials(wrong)  # type: ignore[arg-type]
+    assert not fake.requests["AddTrials"]

@@ -136,6 +136,11 @@ def report(
 def complete(handle: LeaseHandle, error: str | BaseException | None = None) -> Flow[TrialInfo]:
     """Tells that the caller is done with the trial; with `error`, that it failed (charged to its retries). In a loop
     over `ask_all` it asks for the next one in the same call."""
+    if not isinstance(error, str | BaseException | None):
+        message, remedy = "is neither a text nor an exception", "Results go by report(step, metric=value)."
+        raise InvalidFieldError(
+            [Violation(field="error", value=show_value(error), message=message, remedy=remedy)]
+        )
     text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error or ""
     asking = handle.asking
     following = asking.with_end_of(handle.lease) if asking else None
@@ -184,7 +189,11 @@ def _step(step: object) -> int:
         return found
     remedy = "Report the number of steps done so far."
     raise InvalidFieldError(
-        [Violation(field="step", value=show_value(step), message="is not a number of steps", remedy=remedy)]
+        [
+            Violation(
+                field="step", value=show_value(step), message="is not a whole number of steps", remedy=remedy
+            )
+        ]
     )
 
 

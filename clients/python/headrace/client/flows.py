@@ -19,6 +19,7 @@ from headrace.client.model import (
     Report,
     StudyInfo,
     StudyShare,
+    TerminationReason,
     TrialInfo,
     TrialState,
     Value,
@@ -159,10 +160,12 @@ def front(study: StudyHandle) -> Flow[tuple[TrialInfo, ...]]:
     return (yield from status(study)).front
 
 
-def trials(study: StudyHandle, states: Iterable[TrialState] = ()) -> Flow[Listing[TrialInfo]]:
-    """The study's trials by number; with `states`, only those in one of them."""
+def trials(study: StudyHandle, states: Iterable[str] | str = ()) -> Flow[Listing[TrialInfo]]:
+    """The study's trials by number; with `states`, only those in one of them: `running`, or `failed` for the reason."""
+    chosen = _chosen_states(states)
     order = tuple((yield from status(study)).spec.space)
-    wanted = [number for number, state in convert.TRIAL_STATES.items() if state in set(states)]
+    over = {TrialState.TERMINATED} if chosen & set(TerminationReason) else set()
+    wanted = [number for number, state in convert.TRIAL_STATES.items() if state in chosen | over]
     found = Listing[TrialInfo]()
     token = ""
     while True:
@@ -170,11 +173,25 @@ def trials(study: StudyHandle, states: Iterable[TrialState] = ()) -> Flow[Listin
             study=study_name(study.name), page_size=PAGE_SIZE, page_token=token, states=wanted
         )
         page = yield from rpc(methods.LIST_TRIALS, request)
-        found += [convert.trial(trial, order=order) for trial in page.trials]
+        shown = [convert.trial(trial, order=order) for trial in page.trials]
+        found += [trial for trial in shown if not chosen or {trial.state, trial.reason} & chosen]
         found.unshown += map(convert.unshown, page.unshown)
         token = page.next_page_token
         if not token:
             return found
+
+
+def _chosen_states(states: Iterable[str] | str) -> set[str]:
+    chosen = {states} if isinstance(states, str) else set(states)
+    known = [*convert.TRIAL_STATES.values(), *TerminationReason]
+    unknown = sorted(map(str, chosen.difference(known)))
+    if unknown:
+        remedy = f"Choose among {', '.join(known)}."
+        message = "has words that are no state of a trial"
+        raise InvalidFieldError(
+            [Violation(field="states", value=", ".join(unknown), message=message, remedy=remedy)]
+        )
+    return chosen
 
 
 def reports(study: StudyHandle) -> Flow[Listing[Report]]:
@@ -210,11 +227,17 @@ def delete_study(study: StudyHandle) -> Flow[None]:
 
 
 def add_trials(study: StudyHandle, params: Iterable[Mapping[str, Value]]) -> Flow[list[TrialInfo]]:
-    """Adds configurations to try before the sampler is asked again."""
+    """Adds configurations, each a mapping, to try next: after those that are proposed already."""
+    configurations = list(params) if isinstance(params, Iterable) else [params]
+    if isinstance(params, Mapping) or not all(isinstance(values, Mapping) for values in configurations):
+        message, remedy = "is no list of configurations", 'Give a list of mappings, such as [{"lr": 0.1}].'
+        raise InvalidFieldError(
+            [Violation(field="params", value=show_value(params), message=message, remedy=remedy)]
+        )
     request = pb.AddTrialsRequest(
         request_id=request_id(),
         study=study_name(study.name),
-        parameters=[params_to_proto(dict(values)) for values in params],
+        parameters=[params_to_proto(dict(values)) for values in configurations],
     )
     response = yield from rpc(methods.ADD_TRIALS, request)
     return [convert.trial(trial) for trial in response.trials]
