@@ -230,9 +230,17 @@ def test_a_script_that_does_not_run_is_an_error(check: Check, source: str, messa
         check(source=source)
 
 
+def test_a_script_that_fails_by_itself_may_work_as_a_study(check: Check) -> None:
+    with pytest.raises(CheckError) as caught:
+        check(source="raise KeyError('lr')")
+    assert "by hand" not in caught.value.remedy
+    assert "check the study file, which gives it parameters and steps" in caught.value.remedy
+
+
 def test_a_missing_script_and_too_few_steps_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(CheckError, match="there is no script"):
+    with pytest.raises(CheckError, match="there is no script") as caught:
         run_check(tmp_path / "nothing.py")
+    assert caught.value.remedy == "Give the path of a script, or of a study file."
     (tmp_path / "one.py").write_text("")
     with pytest.raises(CheckError, match="at least 2"):
         run_check(tmp_path / "one.py", steps=1)

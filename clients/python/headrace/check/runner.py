@@ -56,10 +56,15 @@ def run_check(
     """
     script = script.resolve()
     if not script.is_file():
-        raise CheckError(f"there is no script {script}")
+        raise CheckError(
+            f"there is no script {script}", remedy="Give the path of a script, or of a study file."
+        )
     count = STEPS if steps is None else steps
     if count < 2:
-        raise CheckError(f"steps={count}: at least 2 are needed, one before a restore and one after")
+        raise CheckError(
+            f"steps={count}: at least 2 are needed, one before a restore and one after",
+            remedy="Give at least 2 steps.",
+        )
     target = callable or training_function(script) or ""
     if target and ":" not in target:
         target = f"{script.stem}:{target}"
@@ -149,7 +154,11 @@ class _Check:
         if NO_PARAMETER in result.error:
             raise self._parameters_missing(name)
         if result.error:
-            raise CheckError(f"{name} fails by itself, without any pause: {result.error}\n{result.traceback}")
+            raise CheckError(
+                f"{name} fails by itself, without any pause: {result.error}\n{result.traceback}",
+                remedy="Mend it; it has to work without a pause. Where it works as a study's trial, check the study "
+                "file, which gives it parameters and steps: `headrace check STUDY.yaml`.",
+            )
         if not result.attached:
             raise CheckError(
                 f"{name} never asks for a trial, and no function of it clearly takes one",
