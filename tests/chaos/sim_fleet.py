@@ -20,7 +20,7 @@ from headrace.target import Target
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
 from headrace_worker.courier import Courier
-from headrace_worker.effects import Acked, Decide, Effect, Finish, Forget, Kill, Start, Welcomed
+from headrace_worker.effects import Acked, Decide, Effect, Finish, Forget, Kill, PutAside, Start, Welcomed
 from headrace_worker.outbox import DurableOutbox, Outbox
 from headrace_worker.session import Session
 from headrace_worker.session_core import Identity, SessionCore
@@ -144,6 +144,8 @@ class SimWorker:
                 self.journal.schedulers.append(effect.scheduler)
             case Finish():
                 pass
+            case PutAside():
+                raise AssertionError(f"a message of a sound fleet is refused: {effect}")
 
     async def telemetry(self) -> Sequence[worker_pb2.DeviceTelemetry]:
         """There is nothing to measure."""
@@ -151,6 +153,10 @@ class SimWorker:
 
     def trouble(self) -> str:
         """Nothing is wrong."""
+        return ""
+
+    def set_aside(self) -> str:
+        """Nothing is refused."""
         return ""
 
     def beat(self) -> None:
