@@ -115,3 +115,20 @@ async def test_a_study_is_made_from_a_mapping_with_the_keys_of_a_file(site: RpcS
         assert study.name == "mapped"
         assert (await study.status()).spec.max_trials == 3
         assert (await client.preview(data)).trials == 3
+
+
+async def test_a_trial_without_a_checkpoint_goes_on_from_the_beginning(site: RpcSite) -> None:
+    async with AsyncClient(site.replicas[0].address) as client:
+        study = await client.create_study("s", make_spec(policy={"kind": "run_all"}, max_trials=1))
+        for uri, step in (("", 0), ("mem:/1", 1)):
+            asked = await study.ask()
+            assert asked is not None
+            await asked.report(1, loss=0.5, checkpoint_uri=uri)
+            await asked.give_back()
+            again = await study.ask()
+            assert again is not None
+            assert (again.step, again.checkpoint is None) == (step, not uri)
+            await again.give_back()
+        last = await study.ask()
+        assert last is not None
+        await last.give_back()

@@ -36,7 +36,7 @@ class TrialBase(Generic[TransportT]):
 class AskedTrialBase(Generic[TransportT]):
     """A trial that the caller runs in its own loop, under a lease.
 
-    Train from step `step` + 1 on (0 was reported by nobody yet), loading `checkpoint` if there is one, and report.
+    Train from step `step` + 1 on (0: from the beginning), loading `checkpoint` if there is one, and report.
     """
 
     def __init__(self, transport: TransportT, suggestion: Suggestion, asking: Asking | None = None) -> None:
@@ -65,8 +65,8 @@ class AskedTrialBase(Generic[TransportT]):
 
     @property
     def step(self) -> int:
-        """The last step that was reported before; 0 for a new trial."""
-        return self._suggestion.trial.step
+        """The step to go on from, that of the checkpoint; 0 without one."""
+        return self.checkpoint.step if self.checkpoint else 0
 
     @property
     def next_milestone(self) -> int:
