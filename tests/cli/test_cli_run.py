@@ -34,6 +34,18 @@ def test_a_run_in_a_pipe_prints_lines_and_a_summary(
     assert fake.requests["CreateStudy"][0].study_id == "mine"
 
 
+def test_a_study_without_early_stopping_names_its_last_step_and_no_rungs(
+    fake: FakeStudyService, invoke: Invoke, tmp_path: Path
+) -> None:
+    file = tmp_path / "all.yaml"
+    file.write_text(
+        "name: all\nobjective: {metric: val_loss, goal: minimize}\ntrial: {callable: train:train}\n"
+        "space: {lr: {type: float, low: 0.1, high: 1}}\npolicy: {kind: run_all}\nsteps: 3\ntrials: 4\n"
+    )
+    result = invoke("run", str(file), "--detach", "--no-preflight")
+    assert f"Study all created on {fake.address}: 4 configurations, run_all to step 3, minimize" in result.out
+
+
 def test_a_run_as_json_prints_every_event_and_the_summary(
     fake: FakeStudyService, invoke: Invoke, study_file: Path, tmp_path: Path
 ) -> None:

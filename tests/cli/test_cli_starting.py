@@ -38,7 +38,7 @@ def test_a_command_waits_for_the_address(
     result = invoke("run", str(study_file), "--detach")
     assert result.code == 0, result.err
     assert result.err.count("still starts") == 1
-    assert f"Study fresh created on {fake.address}: 27 configurations" in result.out
+    assert f"Study fresh created on {fake.address}: 27 configurations and the baseline" in result.out
 
 
 def test_a_command_gives_up_with_a_clear_error(

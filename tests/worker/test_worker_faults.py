@@ -84,6 +84,17 @@ async def test_silence_is_a_failure_of_the_program(site: Site, scheduler: Script
     assert (exited.outcome, exited.error) == (FAILED, "reported nothing for 2.5 s")
 
 
+async def test_silence_since_the_start_says_that_imports_count(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program("time.sleep(100)"), report_timeout_s=2.5))
+    exited = await stream.get("exited")
+    assert exited.outcome == FAILED
+    assert exited.error.startswith("reported nothing for 2.5 s; its start and imports count too")
+
+
 async def test_waiting_for_a_decision_is_no_silence(site: Site, scheduler: ScriptedScheduler) -> None:
     scheduler.acks = False
     site.start()

@@ -98,6 +98,7 @@ class Attempt:
         self._log: AttemptLog | None = None
         self._launch: Launch | None = None
         self._imported = False
+        self._has_reported = False
         self.reports = Reports(
             assign,
             checkpoint_dir=self._scratch / "checkpoints",
@@ -174,6 +175,7 @@ class Attempt:
 
     async def report(self, request: runtime_pb2.ReportRequest) -> event_pb2.Decision:
         """Takes a report; see `Reports.report`."""
+        self._has_reported = True
         self._heard()
         self._stand_by()
         try:
@@ -339,6 +341,8 @@ class Attempt:
                 if self._silence_ends_at() <= now and self._ending is None:
                     timeout_s = self.assign.template.report_timeout.ToTimedelta().total_seconds()
                     error = f"reported nothing for {timeout_s:g} s"
+                    if not self._has_reported:
+                        error += "; its start and imports count too, so report_timeout_s may be too short"
                     ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=error)
                     self._end(ending, 0.0, min(self._grace_s(), _AFTER_TERM_S))
                 if self._kill_at <= now:
@@ -402,7 +406,11 @@ class Attempt:
         slots = ",".join(str(index) for index in self.assign.grant.slots)
         when = datetime.now(UTC).isoformat(timespec="seconds")
         count = len(launch.withheld)
-        kept = f", {count} variables of the worker not passed (--pass-env)" if count else ""
+        kept = (
+            f", {count} variables of the worker not passed (--pass-env); `headrace doctor` there lists them"
+            if count
+            else ""
+        )
         return f"{when} {self.lease.trial} attempt {self.lease.epoch} on slot {slots} {start}{kept}"
 
     async def _unless_ended(

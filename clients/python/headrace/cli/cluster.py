@@ -59,6 +59,10 @@ def cluster(context: typer.Context, as_json: AsJson = False) -> None:
             right=["PRIORITY", "WEIGHT", "GPUS", "CPU SLOTS", "GPU HOURS", "CPU HOURS", "VIRTUAL TIME"],
             below=["GPU HOURS", "CPU HOURS", "VIRTUAL TIME", "WAITS"],
         )
+        session.output.note(
+            "Free slots go to the highest PRIORITY, then to the least VIRTUAL TIME: "
+            "what a study used, divided by its WEIGHT."
+        )
 
 
 def _slot_rows(worker: Worker, slot: Slot) -> list[list[Cell]]:
@@ -72,7 +76,7 @@ def _slot_rows(worker: Worker, slot: Slot) -> list[list[Cell]]:
 
 
 def _note(holder: Holder) -> str:
-    return f"leaves soon: {holder.leaving}" if holder.leaving else ""
+    return f"pauses soon: {holder.leaving}" if holder.leaving else ""
 
 
 def _kept(worker: str, kept: SlotReservation) -> str:

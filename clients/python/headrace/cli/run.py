@@ -179,12 +179,13 @@ def _check_options(
 def _create(client: Client, loaded: StudyFile, name: str | None, output: Output, *, quiet: bool) -> str:
     study = client.create_study(name or loaded.name, loaded.spec)
     spec = loaded.spec
-    rungs = ", ".join(map(str, spec.rungs()))
+    rungs = spec.rungs()
+    where = f"with rungs at {', '.join(map(str, rungs))}" if len(rungs) > 1 else f"to step {spec.max_steps}"
     extra = " and the baseline" if spec.baseline is not None else ""
     if not quiet:
         output.line(
             f"Study {study.name} created on {client.address}: {spec.max_trials} configurations{extra}, "
-            f"{spec.policy.kind} with rungs at {rungs}, {spec.objective.goal} {spec.objective.metric}."
+            f"{spec.policy.kind} {where}, {spec.objective.goal} {spec.objective.metric}."
         )
     return study.name
 
