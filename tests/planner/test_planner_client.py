@@ -1,5 +1,6 @@
 """The SDK's planner against a real server: `headrace up --planner`, the document's ten lines, `plan --address`."""
 
+import asyncio
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import doctor
-from headrace.client import Client, Planner, SearchProgress
+from headrace.client import AsyncClient, Client, Planner, SearchProgress
 from headrace.errors import HeadraceError, InvalidFieldError, UnreachableError
 from headrace_services.planner.command import plan
 from headrace_services.up.command import Options, children
@@ -74,6 +76,23 @@ def test_a_cancelled_search_frees_the_server(address: str) -> None:
         with pytest.raises(KeyboardInterrupt):
             planner.plan("megatron-1t", "a100-3072", batch=6144, on_progress=enough)
         assert planner.plan("gpt3-2.7b", "a100-16", batch=32).iteration_s > 0
+
+
+async def test_the_async_client_plans_and_a_cancelled_call_frees_the_server(address: str) -> None:
+    begun = threading.Event()
+    async with AsyncClient() as client:
+        large = client.plan(
+            "megatron-1t", "a100-3072", planner=address, batch=6144, on_progress=lambda _: begun.set()
+        )
+        waiting = asyncio.create_task(large)
+        assert await asyncio.to_thread(begun.wait, 60)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        found = await client.plan("gpt3-2.7b", "a100-16", planner=address, batch=32)
+        degrees = found.degrees
+        again = await client.simulate("gpt3-2.7b", "a100-16", degrees, planner=address, batch=32)
+        assert again.iteration_s == pytest.approx(found.iteration_s)
 
 
 def test_simulate_keeps_to_the_mode(address: str) -> None:

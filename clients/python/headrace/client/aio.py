@@ -11,9 +11,9 @@ A client belongs to the event loop in which it is first used.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from headrace.client import ask_tell, flows
 from headrace.client.asking import Asking
@@ -22,6 +22,7 @@ from headrace.client.events import Update
 from headrace.client.flow import awaiting
 from headrace.client.handles import AskedTrialBase, StudyBase, TrialBase
 from headrace.client.model import StudyInfo
+from headrace.client.planning import Planner, SearchProgress, TrainingPlan
 from headrace.client.records import dataframe
 from headrace.client.transport import AsyncTransport
 from headrace.client.watch import OnBreak
@@ -159,6 +160,39 @@ class AsyncClient:
 
         With None, the mapping or the file brings the name."""
         return self.study((await self.transport.run(flows.create_study(self, name, spec))).name)
+
+    async def plan(
+        self,
+        model: str | Mapping[str, Any],
+        cluster: str | Mapping[str, Any],
+        *,
+        planner: str | None = None,
+        on_progress: Callable[[SearchProgress], None] | None = None,
+        **options: Any,
+    ) -> TrainingPlan:
+        """The fastest way to split a training job, from the planner's server at `planner` (see `Planner`).
+
+        `on_progress` is called in another thread. A call that is cancelled ends the search on the server too."""
+        with Planner(planner) as served:
+            search = served.search(model, cluster, **options)
+            try:
+                return await asyncio.to_thread(search.result, on_progress)
+            except asyncio.CancelledError:
+                search.cancel()
+                raise
+
+    async def simulate(
+        self,
+        model: str | Mapping[str, Any],
+        cluster: str | Mapping[str, Any],
+        degrees: Mapping[str, int],
+        *,
+        planner: str | None = None,
+        **options: Any,
+    ) -> TrainingPlan:
+        """The best plan with these degrees, from the planner's server at `planner`."""
+        with Planner(planner) as served:
+            return await asyncio.to_thread(served.simulate, model, cluster, degrees, **options)
 
     async def close(self) -> None:
         """Leaves the loops over trials and closes the connection; watches end."""

@@ -87,10 +87,17 @@ class SearchCall:
         except grpc.RpcError as error:
             raise from_rpc_error(error) from None
 
-    def result(self) -> TrainingPlan:
-        """The plan, when it is there. Raises HeadraceError: what is wrong with the question, that nothing fits."""
-        for _ in self:
-            pass
+    def result(self, on_progress: Callable[[SearchProgress], None] | None = None) -> TrainingPlan:
+        """The plan, when it is there. Raises HeadraceError: what is wrong with the question, that nothing fits.
+
+        `on_progress` is called while the search runs; what it raises cancels the search."""
+        try:
+            for progress in self:
+                if on_progress is not None:
+                    on_progress(progress)
+        except BaseException:
+            self.cancel()
+            raise
         if self._plan is None:
             raise HeadraceError("The planner ended without a plan.", remedy="Ask again.")
         return self._plan
@@ -149,15 +156,8 @@ class Planner:
         **options: Any,
     ) -> TrainingPlan:
         """The fastest plan. `on_progress` is called while the search runs; what it raises cancels the search."""
-        call = self.search(model, cluster, seconds=seconds, budget=budget, **options)
-        try:
-            for progress in call:
-                if on_progress is not None:
-                    on_progress(progress)
-            return call.result()
-        except BaseException:
-            call.cancel()
-            raise
+        search = self.search(model, cluster, seconds=seconds, budget=budget, **options)
+        return search.result(on_progress)
 
     def simulate(
         self,
