@@ -93,12 +93,12 @@ async def test_a_preview_on_very_many_slots(desk: Desk) -> None:
     assert (found.rungs, found.steps, found.samples) == (few.rungs, few.steps, few.samples)
 
 
-LARGE_TRIALS = {"max_trials": 600, "template": {"callable": "t:t", "working_dir": "/tmp"}}
+LARGE_TRIALS = {"max_trials": 2400, "template": {"callable": "t:t", "working_dir": "/tmp"}}
 
 
 async def test_what_a_preview_cannot_hold_is_refused_and_harms_nobody(desk: Desk) -> None:
     """Each simulated machine gets as many devices as a trial asks for."""
-    refusal = await answer(desk.preview(make_spec(**LARGE_TRIALS, resources={"gpus": 4096}), 600, None))
+    refusal = await answer(desk.preview(make_spec(**LARGE_TRIALS, resources={"gpus": 1024}), 2400, None))
     assert isinstance(refusal, TooLargeError), refusal
     assert "256 MiB of memory" in refusal.message or "5 s" in refusal.message
     assert refusal.remedy
@@ -119,7 +119,9 @@ async def test_work_stops_when_its_caller_has_gone(desk: Desk) -> None:
     assert (await answer(desk.preview(make_spec(), 1, None))).trials == 9
     (process,) = {psutil.Process(child.pid) for child in set(multiprocessing.active_children()) - before}
     spent_s = process.cpu_times().user
-    work = asyncio.ensure_future(desk.preview(make_spec(**LARGE_TRIALS, resources={"gpus": 4096}), 600, None))
+    work = asyncio.ensure_future(
+        desk.preview(make_spec(**LARGE_TRIALS, resources={"gpus": 1024}), 2400, None)
+    )
     async with asyncio.timeout(30):
         while process.cpu_times().user < spent_s + 0.1:
             await asyncio.sleep(0.01)

@@ -52,7 +52,7 @@ def grid(points: int, dimensions: int = 1) -> spec_pb2.StudySpec:
 def large_trials() -> spec_pb2.StudySpec:
     """The most of everything that a preview may be asked for."""
     template = {"callable": "t:t", "working_dir": "/tmp"}
-    return spec(max_trials=1_000_000, template=template, resources={"gpus": 10_000})
+    return spec(max_trials=1_000_000, template=template, resources={"gpus": 1024})
 
 
 def with_max_steps(steps: int) -> spec_pb2.StudySpec:

@@ -110,7 +110,7 @@ async def test_a_refused_request_is_not_kept_until_the_next_collection(site: Rpc
         for _ in range(40):
             await site.refusal("StopStudy", pb.StopStudyRequest(name=name, reason="r" * 8192))
         await asyncio.sleep(0.1)
-        kept = sum(isinstance(held, pb.StopStudyRequest) for held in gc.get_objects())
+        kept = sum(type(held) is pb.StopStudyRequest for held in gc.get_objects())
     finally:
         gc.enable()
     assert kept < 10  # the last ones, on either side
