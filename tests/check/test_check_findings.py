@@ -12,6 +12,7 @@ Check = Callable[..., CheckReport]
 TRACK = "t.track(model=model, optimizer=opt, lr_scheduler=sched, batches=batches, noise=noise)"
 LOOP = "for epoch in t.steps():"
 REPORT = "t.report(loss=loss, luck=random.random() + numpy.random.rand())"
+GROW = "data = inputs, targets[:, 0]; forest.n_estimators += 1; forest.fit(*data); "
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -187,6 +188,23 @@ def test_nothing_else_than_the_trial_is_saved_by_t_state(check: Check) -> None:
         (REPORT, "BEST; t.report(best=t.state['best'])"),
     )
     assert check(*changes, ("BEST", "t.state['best'] = min(t.state['best'], loss.item())")).passed
+
+
+def test_a_pickled_estimator_in_t_state_is_judged_by_its_values(check: Check) -> None:
+    """Reading and pickling it again changes the bytes of its pickle, and nothing that it predicts."""
+    keeps = (
+        (
+            "import torch\n",
+            "import pickle\nimport torch\nfrom sklearn.ensemble import RandomForestRegressor\n",
+        ),
+        (LOOP, "forest = FOREST\n    " + LOOP),
+        (REPORT, f"{GROW}t.state['forest'] = pickle.dumps(forest); t.report(score=forest.score(*data))"),
+    )
+    new = "RandomForestRegressor(0, warm_start=True, random_state=0)"
+    old = f"pickle.loads(t.state['forest']) if 'forest' in t.state else {new}"
+    report = check(*keeps, ("FOREST", old))
+    assert report.passed, render(report)
+    assert not check(*keeps, ("FOREST", new)).passed
 
 
 def test_a_callable_is_checked_with_the_parameters_given(

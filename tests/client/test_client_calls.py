@@ -303,3 +303,22 @@ def test_configurations_that_are_no_list_of_mappings_are_refused(
         with pytest.raises(InvalidFieldError, match=r"params: is no list of configurations"):
             study.add_trials(wrong)  # type: ignore[arg-type]
     assert not fake.requests["AddTrials"]
+
+
+def test_an_error_of_the_server_ends_at_the_users_call(client: Client, fake: FakeStudyService) -> None:
+    with pytest.raises(StudyNotFoundError) as caught:
+        client.study("nope").status()
+    assert len(caught.traceback) == 2  # the call here, and the method
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_what_a_notebook_shows_of_studies_and_trials_is_a_line(client: Client, fake: FakeStudyService) -> None:
+    fake.add(race("digits"))
+    study = client.study("digits")
+    shown = repr(study.status())
+    assert shown.startswith("<StudyInfo digits: completed, 28 trials, 1 failed, best trial 22 "), shown
+    trials = study.trials()
+    assert repr(trials[0]).startswith("<TrialInfo digits/0: ")
+    assert str(dict(trials[0].params)) in repr(trials[0])
+    assert max(len(repr(trial)) for trial in trials) < 200

@@ -185,6 +185,21 @@ async def test_a_study_without_a_usable_result_fails_with_a_remedy(
     assert (study.state, study.detail) == ("FAILED", why)
 
 
+async def test_a_trial_that_was_never_promoted_says_so_and_why(engine: AsyncEngine) -> None:
+    asha = {"kind": "asha", "min_steps": 1, "eta": 2}
+    site, leases = await study_of(engine, trials=2, policy=asha)
+    await reports(site, leases[0], 1, loss=NAN)
+    await reports(site, leases[1], 1, loss=1.0)
+    await site.kick()
+    await reports(site, list(site.leases.values())[-1], 2, loss=1.0)
+    assert (await site.study()).state == "COMPLETED"
+    ended = await site.trial(0)
+    assert (ended.reason, ended.detail) == (
+        "STOPPED_EARLY",
+        "never promoted: its value at step 1 was NaN, not a finite number",
+    )
+
+
 async def test_the_baseline_alone_is_no_result(engine: AsyncEngine) -> None:
     site, leases = await study_of(engine, trials=2, baseline={"x": 0.5})
     await reports(site, leases[0], 2, loss=1.0)

@@ -26,6 +26,14 @@ def _is_plain(value: Any) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
+def _is_pickle(value: bytes) -> bool:
+    """An object that is pickled, read and pickled again may have other bytes though nothing of it changed.
+
+    So pickles are compared by what the script computes with them, as objects are whose bits cannot be read.
+    """
+    return value[:1] == b"\x80" and value[-1:] == b"."
+
+
 def _feed(hasher: "blake2b", value: Any) -> None:
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
@@ -45,7 +53,7 @@ def _feed(hasher: "blake2b", value: Any) -> None:
     elif isinstance(value, set | frozenset):
         _feed(hasher, sorted(value, key=repr))
     elif isinstance(value, bytes):
-        hasher.update(value)
+        hasher.update(b"pickle" if _is_pickle(value) else value)
     elif value is None or isinstance(value, bool | int | float | str):
         hasher.update(f"{type(value).__name__} {value!r};".encode())
     else:  # an object whose bits cannot be read: its kind is all that can be compared

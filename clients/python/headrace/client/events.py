@@ -39,6 +39,10 @@ class Decision:
     next_milestone: int
     reason: str
 
+    def __repr__(self) -> str:
+        to = f" to step {self.next_milestone}" if self.goes_on else ""
+        return f"<Decision {self.action.value}{to}: {self.reason}>"
+
     @property
     def goes_on(self) -> bool:
         """True when the loop is to compute the next step."""

@@ -21,6 +21,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
+from headrace.errors import HeadraceError
+
 T = TypeVar("T")
 P = ParamSpec("P")
 Req = TypeVar("Req", bound=Message)
@@ -97,7 +99,10 @@ def blocking(flow: Callable[Concatenate[Any, P], Flow[T]]) -> Callable[Concatena
 
     @wraps(flow)
     def method(handle: BlockingHandle, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return handle.transport.run(flow(handle, *args, **kwargs))
+        try:
+            return handle.transport.run(flow(handle, *args, **kwargs))
+        except HeadraceError as error:
+            raise _from_here(error) from None
 
     return method
 
@@ -107,6 +112,14 @@ def awaiting(flow: Callable[Concatenate[Any, P], Flow[T]]) -> Callable[Concatena
 
     @wraps(flow)
     async def method(handle: AwaitingHandle, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await handle.transport.run(flow(handle, *args, **kwargs))
+        try:
+            return await handle.transport.run(flow(handle, *args, **kwargs))
+        except HeadraceError as error:
+            raise _from_here(error) from None
 
     return method
+
+
+def _from_here(error: HeadraceError) -> HeadraceError:
+    """The error as if it began here: a user's traceback ends at the call, not ten frames inside the client."""
+    return error.with_traceback(None)

@@ -208,6 +208,10 @@ class TrialInfo:
     last_worker: str | None = None
     """The worker that runs it, or ran it last; None in one's own loop."""
 
+    def __repr__(self) -> str:
+        said = f"step {self.step}, value {self.value}, best {self.best_value}, params {dict(self.params)}"
+        return f"<TrialInfo {self.study}/{self.number}: {self.outcome}, {said}>"
+
     @property
     def failed(self) -> bool:
         """Whether its own code ended it: then its values are not to be relied on."""
@@ -291,6 +295,12 @@ class StudyInfo:
     """The first trials that failed, at most 20; `counts.failed` counts all. Empty in lists of studies."""
     uid: str = ""
     """Tells it from an earlier study of the same name."""
+
+    def __repr__(self) -> str:
+        said = f"{self.counts.total} trials, {self.counts.failed} failed"
+        if self.best is not None:
+            said += f", best trial {self.best.number} with {self.best.best_value}"
+        return f"<StudyInfo {self.name}: {self.state.value}, {said}>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,6 +112,11 @@ def show_runs(output: Output, runs: Sequence[tuple[str, Summary]], times: Times)
     ]
     output.table(columns, body, right=columns[1:])
     output.line()
+    unit = " Times are in steps." if times.in_steps else ""
+    output.line(
+        "VALUE: the best that the winner reported at any step, noise included. REGRET: how far that value, without the "
+        f"noise, falls short of the best that any trial has at the full budget.{unit}"
+    )
     base = runs[0][1]
     for label, one in runs[1:] or runs:
         output.line(_told(label, base, one, times))

@@ -6,6 +6,7 @@ touch, calls `apply` for each arrival, then `placing.place` until it asks for no
 """
 
 from collections.abc import Iterable
+from math import isfinite, isnan
 from typing import assert_never
 
 from headrace_services.scheduler.arrivals import (
@@ -28,6 +29,7 @@ from headrace_services.scheduler.arrivals import (
     Suggest,
 )
 from headrace_services.scheduler.lifecycle import Reason, State, StudyState
+from headrace_services.scheduler.records import Trial
 from headrace_services.scheduler.step import commands, endings, proposals, reports
 from headrace_services.scheduler.step.state import StepState
 
@@ -79,13 +81,21 @@ def finish(state: StepState, numbers: Iterable[int]) -> None:
     reason = Reason.STOPPED_EARLY if complete else Reason.CANCELLED
     failed = state.study.state is StudyState.FAILED
     detail = "the study failed" if failed else state.study.detail
-    detail = "not promoted before the study was complete" if complete else detail
     for number in sorted(numbers):
         trial = state.trials[number]
         if trial.state is State.TERMINATED:
             continue
-        state.cancel(trial, detail)
+        why = _never_promoted(trial) if complete else detail
+        state.cancel(trial, why)
         if failed and endings.failed_early(state, trial):
             state.terminate(number, Reason.FAILED, endings.last_failure(state, trial))
         else:
-            state.terminate(number, reason, detail)
+            state.terminate(number, reason, why)
+
+
+def _never_promoted(trial: Trial) -> str:
+    """Why a trial that waited to the end did not go on."""
+    if trial.value is None or isfinite(trial.value):
+        return "not promoted before the study was complete"
+    said = "NaN" if isnan(trial.value) else str(trial.value)
+    return f"never promoted: its value at step {trial.step} was {said}, not a finite number"
