@@ -260,4 +260,5 @@ def test_a_reader_that_leaves_is_no_error(fake: FakeStudyService) -> None:
 
 def test_version(invoke: Invoke) -> None:
     assert invoke("version").out.startswith("headrace ")
+    assert invoke("--version").out == invoke("version").out
     assert set(json.loads(invoke("version", "--json").out)) == {"version"}

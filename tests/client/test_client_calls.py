@@ -313,7 +313,9 @@ def test_an_error_of_the_server_ends_at_the_users_call(client: Client, fake: Fak
     assert caught.value.__suppress_context__
 
 
-def test_what_a_notebook_shows_of_studies_and_trials_is_a_line(client: Client, fake: FakeStudyService) -> None:
+def test_what_a_notebook_shows_of_studies_and_trials_is_a_line(
+    client: Client, fake: FakeStudyService
+) -> None:
     fake.add(race("digits"))
     study = client.study("digits")
     shown = repr(study.status())

@@ -58,6 +58,12 @@ def build(wanted: str | None = None) -> typer.Typer:
     return app
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headrace {version('headrace')}")
+        raise typer.Exit
+
+
 def root(
     context: typer.Context,
     address: Annotated[
@@ -68,6 +74,10 @@ def root(
             show_default=False,
         ),
     ] = None,
+    _: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
+    ] = False,
 ) -> None:
     """Headrace tunes hyperparameters: it races trials against each other and stops the losers early.
 
