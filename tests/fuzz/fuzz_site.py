@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 
 LIMIT_BYTES = 4 * 1024**3
+CALLER_BYTES = 6 * 1024**3
+"""By how much the caller itself may grow: what it draws is large at times."""
 # Each trial says where its worker's socket is, and lives until it is killed.
 TRIAL = """
 import json, os, pathlib, sys, time
@@ -112,6 +114,17 @@ def _process(arguments: Sequence[str], log: Path) -> Iterator["subprocess.Popen[
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def limited_caller() -> Iterator[None]:
+    """A caller that draws too much gets a MemoryError, instead of taking the machine's memory."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + CALLER_BYTES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _limit() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from attack import Attack, calls
-from fuzz_site import Site, site
+from fuzz_site import Site, limited_caller, site
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(7200 if CALLS > 1000 else 600)
 
 @pytest.mark.parametrize("number", SEEDS)
 def test_whatever_is_sent_nobody_else_is_hurt(database_url: str, tmp_path: Path, number: int) -> None:
-    with site(tmp_path, database_url) as here, contextmanager(calls)(here) as attack:
+    with site(tmp_path, database_url) as here, contextmanager(calls)(here) as attack, limited_caller():
         _begin(attack, here)
         _attack(attack, 100, number + 1000)  # what is loaded once is loaded
         before = here.memory()

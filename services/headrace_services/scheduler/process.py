@@ -7,6 +7,7 @@ that loses nothing either.
 """
 
 import asyncio
+import gc
 import ipaddress
 import logging
 import random
@@ -25,7 +26,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InvalidFieldError, Violation
 from headrace.target import PEM
 from headrace.v1 import study_pb2, study_pb2_grpc, worker_pb2, worker_pb2_grpc
-from headrace_services.scheduler import collector
 from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.hub import Hub
 from headrace_services.scheduler.loop_watch import LoopWatch
@@ -46,6 +46,9 @@ log = logging.getLogger(__name__)
 CONNECTION_AGE_S = 30 * 60
 """Clients' connections end about this often, so that they spread over the replicas again. Workers are asked to go
 sooner, by their sessions (`Timing.stream_age_s`)."""
+
+SETTLING_S = (5.0, 10.0, 15.0, 30.0, 60.0)
+"""Pauses after the start, while code is imported, statements are compiled and workers connect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +163,7 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         watch = LoopWatch()
         background = [
             tasks.create_task(watch.run()),
-            tasks.create_task(collector.run()),
+            tasks.create_task(_put_aside()),
             tasks.create_task(hub.run_spreading()),
             tasks.create_task(heartbeats.run()),
             tasks.create_task(registry.run_notifying()),
@@ -168,7 +171,8 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
             tasks.create_task(Sweeper(hub, settings.timing.lease_ttl_s).run()),
             tasks.create_task(suggester.run()),
         ]
-        collector.put_aside()
+        gc.collect()
+        gc.freeze()
         host = settings.listen.rpartition(":")[0]
         print(f"headrace scheduler: serving on {host}:{port}", flush=True)  # what starters wait for
         await stop.wait()
@@ -180,6 +184,17 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
             task.cancel()
         suggester.close()
         await desk.close()
+
+
+async def _put_aside() -> None:
+    """Keep what the start and the first streams have made out of later garbage collections: it stays to the end.
+
+    With hundreds of streams a collection that looks at all of it stops the event loop for 50 to 100 ms.
+    """
+    for pause_s in SETTLING_S:
+        await asyncio.sleep(pause_s)
+        gc.collect(1)  # what is old already and garbage is lost to the collections; it is little
+        gc.freeze()
 
 
 async def _drain(
