@@ -18,7 +18,7 @@ STUDY ?= examples/digits/study.yaml
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram policies fuzz bench chaos clean
+.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram policies guard fuzz bench chaos clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ chaos: setup ## Kill, freeze, cut off and fill up everything, over and over (ARG
 
 policies: setup ## Play 10,000 random histories of every policy against its oracle (a quarter of an hour)
 	@HEADRACE_HISTORIES=10000 pytest -n 2 --dist worksteal tests/policies/test_policy_contract.py -k "histories or mirror" --durations=30
+
+guard: setup ## Compare 300 event logs of simulated studies with those that were kept (ARGS=--write keeps today's)
+	@python tests/simulator/logged_studies.py $(ARGS)
 
 fuzz: setup ## Send 20,000 calls drawn from the contract at real servers, four seeds (an hour)
 	@HEADRACE_FUZZ_CALLS=5000 pytest -s tests/fuzz
