@@ -4,7 +4,7 @@
 """
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,65 +14,20 @@ from typer.core import TyperGroup
 from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session
+from headrace_services.planner.options import (
+    Asked,
+    BudgetOption,
+    ClusterArgument,
+    MethodOption,
+    ModelArgument,
+    ModeOption,
+    SecondsOption,
+    asked,
+)
 
 if TYPE_CHECKING:
     from headrace_services.planner.costing import Request
     from headrace_services.planner.search import Method
-
-USABLE_MEMORY = 0.94
-
-MODEL = "A preset (gpt3-175b, llama3-70b, deepseek-141b, …), a Hugging Face config.json, or a description (.json)."
-CLUSTER = "DEVICE-COUNT (a100-80g-64, h100-128, ascend910-128, …), or a description (.json)."
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]
-ClusterArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help=CLUSTER, show_default=False)]
-Batch = Annotated[
-    int | None,
-    typer.Option(help="Sequences per iteration. Default: 16 per device.", show_default=False),
-]
-Sequence = Annotated[
-    int | None, typer.Option(help="Tokens per sequence. Default: the model's own.", show_default=False)
-]
-ScheduleOption = Annotated[str, typer.Option(help="1f1b, interleaved, zero-bubble or gpipe.")]
-Chunks = Annotated[int, typer.Option(help="Model chunks per stage, for interleaved.")]
-Zero = Annotated[int, typer.Option(help="What the optimizer degree shards: 1, 2 or 3 as in ZeRO.")]
-AttentionOption = Annotated[str, typer.Option(help="flash, selective or materialised.")]
-ModeOption = Annotated[
-    str, typer.Option(help="Which axes to search: h2o (all), d-rec, dapple, pipedream, alpa, adapipe.")
-]
-GradientsOption = Annotated[
-    str | None,
-    typer.Option(help="Precision of gradients: fp32 or bf16. Default: the target's own.", show_default=False),
-]
-OverlapOption = Annotated[
-    str | None,
-    typer.Option(
-        help="What hides behind computation: all, none, or some of gradients,tensor,optimizer. Default: as measured.",
-        show_default=False,
-    ),
-]
-SequenceParallel = Annotated[
-    bool, typer.Option(help="Whether tensor ranks split the sequence between their products.")
-]
-UsableMemory = Annotated[float, typer.Option(help="Share of a device's memory that a plan may use.")]
-ConstantsOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Constants of the cluster, from `headrace plan calibrate --out`.",
-        show_default=False,
-    ),
-]
-MethodOption = Annotated[str, typer.Option(help="Level 2: exact, or local as in the paper.")]
-
-
-SecondsOption = Annotated[
-    float | None,
-    typer.Option(help="End the search after so long, with the best plan until then.", show_default=False),
-]
-BudgetOption = Annotated[
-    int | None,
-    typer.Option(help="End it after so many tuples of degrees (the paper's N).", show_default=False),
-]
 
 
 class PlanGroup(TyperGroup):
@@ -103,22 +58,13 @@ plan = typer.Typer(
 
 
 @plan.command("make")
+@asked
 def make(
     context: typer.Context,
     model: ModelArgument,
     cluster: ClusterArgument,
-    batch: Batch = None,
-    sequence: Sequence = None,
+    options: Asked,
     mode: ModeOption = "h2o",
-    schedule: ScheduleOption = "1f1b",
-    chunks: Chunks = 1,
-    zero: Zero = 1,
-    attention: AttentionOption = "flash",
-    gradients: GradientsOption = None,
-    overlap: OverlapOption = None,
-    sequence_parallel: SequenceParallel = True,
-    usable_memory: UsableMemory = USABLE_MEMORY,
-    constants: ConstantsOption = None,
     method: MethodOption = "exact",
     target: Annotated[
         str | None, typer.Option(help="Write it for deepspeed or megatron.", show_default=False)
@@ -138,6 +84,14 @@ def make(
             help="Ask the planner's server at HOST:PORT instead of planning here.", show_default=False
         ),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw the plan: FILE.svg is a picture, FILE.html a page to zoom and point at.",
+            show_default=False,
+        ),
+    ] = None,
     comparing: Annotated[bool, typer.Option("--compare", help="All modes of Table 1 side by side.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -147,43 +101,31 @@ def make(
 
     headrace plan gpt3-175b a100-64 --batch 64 --target megatron --out plan
     """
-    from headrace_services.planner import asking, reporting
+    from headrace_services.planner import asking, picture, reporting
     from headrace_services.planner.explain import nothing_fits
     from headrace_services.planner.record import brief_record, plan_record
     from headrace_services.planner.tradeoff import front
 
-    if comparing and (mode, target, out) != ("h2o", None, None):
+    if comparing and (mode, target, out, plot) != ("h2o", None, None, None):
         raise CommandError(
-            "--compare searches all modes and writes no files, so --mode, --target and --out do not go with it.",
+            "--compare searches all modes and writes no files, so --mode, --target, --out and --plot do not go with "
+            "it.",
             remedy="Leave them out, or leave out --compare.",
             code=USAGE,
         )
     if target is not None and out is None:
         raise CommandError("--target needs --out.", remedy="Say where to write with --out DIR.", code=USAGE)
     output = Session.of(context).output
-    options = asking.Options(
-        batch=batch,
-        sequence=sequence,
-        schedule=schedule,
-        chunks=chunks,
-        zero=zero,
-        attention=attention,
-        gradients=gradients,
-        overlap=overlap,
-        sequence_parallel=sequence_parallel,
-        usable_memory=usable_memory,
-        constants=constants,
-        target=asking.target(target),
-    )
+    options = replace(options, target=asking.target(target))
     # `headrace` takes --address from wherever it stands, for its session.
     address = address or Session.of(context).address
     if address is not None:
         from headrace_services.planner import remote
 
-        if comparing or constants is not None:
+        if comparing or plot is not None or options.constants is not None:
             raise CommandError(
-                "A planner's server neither compares nor reads files, so --compare and --constants do not go with "
-                "--address.",
+                "A planner's server neither compares nor draws nor reads files, so --compare, --plot and --constants "
+                "do not go with --address.",
                 remedy="Leave out --address.",
                 code=USAGE,
             )
@@ -193,6 +135,8 @@ def make(
     chosen, way = asking.mode(mode), asking.method(method)
     if out is not None:
         reporting.writable_folder(out)
+    if plot is not None:
+        picture.drawable(plot)
     if comparing:
         _compare(output, request, way, as_json)
         return
@@ -207,6 +151,9 @@ def make(
     if found is None:
         raise nothing_fits(search, chosen)
     written = reporting.write(found, out, target) if out is not None else []
+    if plot is not None:
+        reporting.write_text(plot, picture.drawn(found, plot), "plot")
+        written.append(plot)
     if as_json:
         told: dict[str, object] = {"complete": outcome.complete, "bound_s": outcome.bound_s}
         told |= {
@@ -231,21 +178,12 @@ def make(
 
 
 @plan.command("compare")
+@asked
 def compare(
     context: typer.Context,
     model: ModelArgument,
     cluster: ClusterArgument,
-    batch: Batch = None,
-    sequence: Sequence = None,
-    schedule: ScheduleOption = "1f1b",
-    chunks: Chunks = 1,
-    zero: Zero = 1,
-    attention: AttentionOption = "flash",
-    gradients: GradientsOption = None,
-    overlap: OverlapOption = None,
-    sequence_parallel: SequenceParallel = True,
-    usable_memory: UsableMemory = USABLE_MEMORY,
-    constants: ConstantsOption = None,
+    options: Asked,
     method: MethodOption = "exact",
     as_json: AsJson = False,
 ) -> None:
@@ -258,40 +196,18 @@ def compare(
     from headrace_services.planner import asking
 
     output = Session.of(context).output
-    options = asking.Options(
-        batch=batch,
-        sequence=sequence,
-        schedule=schedule,
-        chunks=chunks,
-        zero=zero,
-        attention=attention,
-        gradients=gradients,
-        overlap=overlap,
-        sequence_parallel=sequence_parallel,
-        usable_memory=usable_memory,
-        constants=constants,
-    )
     request = asking.request(model, cluster, options)
     _compare(output, request, asking.method(method), as_json)
 
 
 @plan.command("explain")
+@asked
 def explain(
     context: typer.Context,
     model: ModelArgument,
     cluster: ClusterArgument,
-    batch: Batch = None,
-    sequence: Sequence = None,
+    options: Asked,
     mode: ModeOption = "h2o",
-    schedule: ScheduleOption = "1f1b",
-    chunks: Chunks = 1,
-    zero: Zero = 1,
-    attention: AttentionOption = "flash",
-    gradients: GradientsOption = None,
-    overlap: OverlapOption = None,
-    sequence_parallel: SequenceParallel = True,
-    usable_memory: UsableMemory = USABLE_MEMORY,
-    constants: ConstantsOption = None,
     method: MethodOption = "exact",
     count: Annotated[int, typer.Option(min=1, max=50, help="How many losers to tell of.")] = 5,
     as_json: AsJson = False,
@@ -307,19 +223,6 @@ def explain(
     from headrace_services.planner.record import plan_record
 
     output = Session.of(context).output
-    options = asking.Options(
-        batch=batch,
-        sequence=sequence,
-        schedule=schedule,
-        chunks=chunks,
-        zero=zero,
-        attention=attention,
-        gradients=gradients,
-        overlap=overlap,
-        sequence_parallel=sequence_parallel,
-        usable_memory=usable_memory,
-        constants=constants,
-    )
     request = asking.request(model, cluster, options)
     with reporting.progress(output, f"planning {request.model.name} on {request.cluster.name}") as watch:
         answer = explained(

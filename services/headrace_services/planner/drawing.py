@@ -4,7 +4,7 @@ A long iteration is drawn as its beginning and its end, with a gap between: what
 stands what share of the whole iteration each stage spends on what, so that a sliver in the lanes can be judged.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
 from typing import Final
@@ -53,26 +53,34 @@ class Window:
 
 def timeline_svg(plan: Plan) -> str:
     """The picture."""
+    return page(plan, *timeline(plan))
+
+
+def page(plan: Plan, height: int, parts: Iterable[str]) -> str:
+    """Parts below the plan's title, as a file."""
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WHOLE} {height}" '
+        f'font-family="sans-serif" font-size="12">'
+    )
+    back = f'<rect width="{WHOLE}" height="{height}" fill="white"/>'
+    said = f'<text x="16" y="26" font-size="16">{escape(title(plan))}</text>'
+    return "\n".join([head, back, said, *parts, "</svg>\n"])
+
+
+def timeline(plan: Plan) -> tuple[int, list[str]]:
+    """How high the timeline is, and its parts below a title."""
     simulation = plan.run()
     rows = [simulation.events(number) for number in range(len(plan.stages))]
-    # Enough that the pipeline has filled before the gap, and that little is left to drain after it.
-    passes = max(WINDOW_PASSES, 3 * len(rows)) * min(len(plan.stages[0].chunks), 2)
-    windows = _windows(rows, simulation.total_s, passes)
+    windows = _windows(spans(rows, simulation.total_s, len(plan.stages[0].chunks)))
     height = TOP + len(rows) * (LANE + MEMORY + GAP) + 40
     out = [
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WHOLE} {height}" '
-            f'font-family="sans-serif" font-size="12">'
-        ),
-        f'<rect width="{WHOLE}" height="{height}" fill="white"/>',
-        f'<text x="16" y="26" font-size="16">{escape(_title(plan))}</text>',
         *_legend(rows, plan),
         f'<text x="{SHARES}" y="{TOP - 8}" fill="#444">shares of the iteration</text>',
     ]
     floor = int(0.9 * min(stage.memory.static_bytes for stage in plan.stages))
     for number, (stage, events) in enumerate(zip(plan.stages, rows, strict=True)):
         top = TOP + number * (LANE + MEMORY + GAP)
-        name = f"stage {number} · layers {_spans(stage)}"
+        name = f"stage {number} · layers {layers_of(stage)}"
         out.append(f'<text x="16" y="{top + 17}">{name}</text>')
         share = stage.memory.total_bytes / plan.request.capacity_bytes
         below = top + LANE
@@ -85,21 +93,32 @@ def timeline_svg(plan: Plan) -> str:
             out += _memory(window, top + LANE + 4, stage, events, floor, plan.request.capacity_bytes)
         out += _shares(top, stage, events, simulation.total_s)
     out += _axis(windows, height - 26)
-    return "\n".join([*out, "</svg>\n"])
+    return height, out
 
 
-def _spans(stage: StagePlan) -> str:
-    spans = [f"{chunk[0]}–{chunk[-1]}" for chunk in stage.chunks if chunk]
-    return ", ".join(spans[:2]) + (", …" if len(spans) > 2 else "")
+def spans(rows: list[list[Event]], total_s: float, chunks: int) -> list[tuple[float, float]]:
+    """The stretches of time to draw: all of a short iteration, of a long one its beginning and its end.
 
-
-def _windows(rows: list[list[Event]], total_s: float, passes: int) -> list[Window]:
-    longest = max(len(row) for row in rows)
-    if longest <= passes * 1.5:
-        return [Window(0.0, total_s, LEFT, WIDTH)]
+    They are so long that the pipeline has filled before the gap, and that little is left to drain after it."""
+    passes = max(WINDOW_PASSES, 3 * len(rows)) * min(chunks, 2)
+    if max(len(row) for row in rows) <= passes * 1.5:
+        return [(0.0, total_s)]
     span = min(row[passes // 2].end_s for row in rows)
-    half = (WIDTH - 40) / 2
-    return [Window(0.0, span, LEFT, half), Window(total_s - span, total_s, LEFT + half + 40, half)]
+    return [(0.0, span), (total_s - span, total_s)]
+
+
+def layers_of(stage: StagePlan) -> str:
+    """Its layers in a few words, chunk by chunk."""
+    runs = [f"{chunk[0]}–{chunk[-1]}" if len(chunk) > 1 else f"{chunk[0]}" for chunk in stage.chunks if chunk]
+    return ", ".join(runs[:2]) + (", …" if len(runs) > 2 else "")
+
+
+def _windows(drawn: list[tuple[float, float]]) -> list[Window]:
+    width = (WIDTH - 40 * (len(drawn) - 1)) / len(drawn)
+    return [
+        Window(start_s, end_s, LEFT + number * (width + 40), width)
+        for number, (start_s, end_s) in enumerate(drawn)
+    ]
 
 
 def _lane(window: Window, top: int, stage: StagePlan, events: list[Event]) -> Iterator[str]:
@@ -135,9 +154,9 @@ def _shares(top: int, stage: StagePlan, events: list[Event], total_s: float) -> 
     for what, spent in seconds.items():
         width = spent / total_s * SHARES_WIDTH
         if width > 0:
-            title = f"<title>{what}: {spent:.4g} s</title>"
+            tip = f"<title>{what}: {spent:.4g} s</title>"
             shape = f'x="{at:.1f}" y="{top}" width="{width:.1f}" height="{LANE}"'
-            yield f'<rect {shape} fill="{COLOURS[what]}">{title}</rect>'
+            yield f'<rect {shape} fill="{COLOURS[what]}">{tip}</rect>'
         at += width
     told = [f"{what} {seconds[what] / total_s:.1%}" for what in ("bubble", "recompute") if seconds[what]]
     talks = seconds["receive"] + seconds["collectives"]
@@ -205,7 +224,8 @@ def _axis(windows: list[Window], top: int) -> Iterator[str]:
     for window in windows:
         for part in range(5):
             at_s = window.start_s + (window.end_s - window.start_s) * part / 4
-            yield f'<text x="{window.x(at_s):.1f}" y="{top}" text-anchor="middle" fill="#444">{at_s:.3g} s</text>'
+            anchor = "start" if part == 0 else "end" if part == 4 else "middle"
+            yield f'<text x="{window.x(at_s):.1f}" y="{top}" text-anchor="{anchor}" fill="#444">{at_s:.4g} s</text>'
     if len(windows) > 1:
         yield f'<text x="{LEFT + WIDTH / 2}" y="{TOP - 8}" text-anchor="middle" fill="#444">… repeats …</text>'
 
@@ -214,10 +234,10 @@ def _box(
     window: Window, top: float, height: float, start_s: float, end_s: float, what: str, told: str = ""
 ) -> str:
     x, width = window.x(start_s), window.x(end_s) - window.x(start_s)
-    title = f"<title>{escape(told)}</title>" if told else ""
+    tip = f"<title>{escape(told)}</title>" if told else ""
     edge = ' stroke="white" stroke-width="0.5"' if told else ""
     shape = f'x="{x:.1f}" y="{top}" width="{max(width, 0.0):.1f}" height="{height}"'
-    return f'<rect {shape} fill="{COLOURS[what]}"{edge}>{title}</rect>'
+    return f'<rect {shape} fill="{COLOURS[what]}"{edge}>{tip}</rect>'
 
 
 def _told(event: Event) -> str:
@@ -225,7 +245,8 @@ def _told(event: Event) -> str:
     return f"{kind} of micro-batch {event.step.micro_batch}: {event.start_s:.4g} to {event.end_s:.4g} s"
 
 
-def _title(plan: Plan) -> str:
+def title(plan: Plan) -> str:
+    """What is planned, and how."""
     d = plan.degrees
     return (
         f"{plan.request.model.name} on {plan.request.cluster.name}: {plan.request.schedule.value}, "

@@ -1,6 +1,7 @@
 """`headrace plan --address`: the same question to a planner's server, and its answer on the terminal."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +26,8 @@ def show(
     """Asks, tells of progress, and prints or writes the plan. Raises HeadraceError."""
     if out is not None:
         reporting.writable_folder(out)
-    fields = {
-        "batch": options.batch,
-        "sequence": options.sequence,
-        "schedule": options.schedule,
-        "chunks": options.chunks,
-        "zero": options.zero,
-        "attention": options.attention,
-        "gradients": options.gradients,
-        "overlap": options.overlap,
-        "sequence_parallel": options.sequence_parallel,
-        "usable_memory": options.usable_memory,
-        "target": options.target,
-        "mode": mode,
-        "method": method,
-    }
+    fields = {name: value for name, value in asdict(options).items() if name != "constants"}
+    fields |= {"mode": mode, "method": method}
     with Planner(address) as planner, reporting.status(output, f"planning {model} on {cluster}") as say:
 
         def watch(now: SearchProgress) -> None:

@@ -220,28 +220,28 @@ def write(plan: Plan, out: Path, target: str | None) -> list[Path]:
     return [out / name for name in files]
 
 
-def writable_folder(out: Path) -> None:
+def writable_folder(out: Path, field: str = "out") -> None:
     """Makes a folder that can be written to. Raises InvalidFieldError, before anything is computed."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
             pass
     except OSError as error:
-        raise _unwritable(out, error) from None
+        raise _unwritable(out, error, field) from None
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, field: str = "out") -> None:
     """Writes a file. Raises InvalidFieldError."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise _unwritable(path, error, field) from None
 
 
-def _unwritable(path: Path, error: OSError) -> InvalidFieldError:
+def _unwritable(path: Path, error: OSError, field: str) -> InvalidFieldError:
     message = f"cannot be written: {error.strerror or error}"
     remedy = "Name a folder in which you may write."
-    return InvalidFieldError([Violation(field="out", value=str(path), message=message, remedy=remedy)])
+    return InvalidFieldError([Violation(field=field, value=str(path), message=message, remedy=remedy)])
 
 
 def _degrees(plan: Plan) -> str:
