@@ -21,6 +21,11 @@ SECRETS = {
     "GOOGLE_APPLICATION_CREDENTIALS": "/key.json",
     "SSH_AUTH_SOCK": "/tmp/agent",
     "HF_TOKEN": "t",
+    "HF_APIKEY": "k",
+    "DS_SECRETKEY": "k",
+    "SLURM_JWT": "a token of Slurm's",
+    "TF_VAR_database": "a variable of Terraform's",
+    "HTTPS_PROXY": "http://token@proxy:3128",
     "https_proxy": "http://me:pw@proxy:3128",
 }
 NEEDED = {

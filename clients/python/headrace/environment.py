@@ -47,10 +47,10 @@ PASSED: Final = (
 )  # fmt: skip
 
 _SECRET_NAME: Final = re.compile(
-    r"(^|_)(SECRETS?|TOKENS?|PASS|PASSWD|PASSWORDS?|CREDENTIALS?|KEYS?)(_|$)", re.I
+    r"(^|_)(SECRETS?|TOKENS?|JWT|PASS|PASSWD|PASSWORDS?|CREDENTIALS?|(API|SECRET|ACCESS)?KEYS?)(_|$)|^TF_VAR_", re.I
 )
-_SECRET_VALUE: Final = re.compile(r"://[^/@\s]*:[^/@\s]+@")
-"""An address with a password in it."""
+_SECRET_VALUE: Final = re.compile(r"://[^/@\s]+@")
+"""An address with a user, a password or a token in it."""
 _OF_SHELLS: Final = frozenset({"_", "PWD", "OLDPWD", "SHLVL"})
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 _SHORTEST: Final = 4

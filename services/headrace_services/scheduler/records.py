@@ -173,6 +173,12 @@ class Trial(Struct, frozen=True, kw_only=True):
         waiting = self.state in (State.PENDING, State.PAUSED)
         return waiting and self.milestone is not None and not self.held
 
+    def rungs_ahead(self, spec: StudySpec) -> tuple[int, ...]:
+        """The rungs that it must still report at, in steps. One where it was recorded is behind it, even where it
+        begins anew."""
+        due = spec.due_rungs(self.bracket)
+        return tuple(rung for rung in due if self.milestone is None or rung >= self.milestone)
+
     @property
     def leased(self) -> bool:
         """Whether it is on a worker."""

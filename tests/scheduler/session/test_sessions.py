@@ -43,6 +43,25 @@ async def test_an_assignment_lost_with_the_stream_is_repeated(engine: AsyncEngin
         assert (await w.hears("assign")).lease == first.lease
 
 
+async def test_a_trial_that_begins_anew_is_not_told_the_rungs_behind_it(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    asha = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9]}
+    site = await study(engine, policy=asha, max_trials=3)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        for number, loss in enumerate((0.1, 0.2, 0.3)):
+            fresh = await w.hears(
+                "assign", lambda assign, number=number: assign.lease.trial.endswith(f"/{number}")
+            )
+            assert list(fresh.rungs) == [1, 3, 9]
+            await w.report(fresh.lease, 1, 1, loss)
+        best = await w.hears("assign", lambda assign: assign.lease.epoch == 2)
+        assert best.lease.trial.endswith("/0")
+        assert (best.resume_step, list(best.rungs)) == (0, [3, 9])
+
+
 async def test_a_lease_that_the_worker_still_runs_is_confirmed_and_not_assigned_again(
     engine: AsyncEngine, replica: Replica
 ) -> None:

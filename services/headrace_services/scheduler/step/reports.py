@@ -83,12 +83,8 @@ def _require_sound(state: StepState, trial: Trial, lease: Lease, arrival: Report
 
 
 def _step_violations(state: StepState, trial: Trial, lease: Lease, step: int) -> list[Violation]:
-    """A rung where the trial was recorded before is behind it, wherever this lease began."""
     spec = state.study.spec
-    ahead = [
-        rung for rung in spec.due_rungs(trial.bracket) if trial.milestone is None or rung >= trial.milestone
-    ]
-    refused = refusal(step, since=lease.step, rungs=ahead, max_steps=spec.max_steps)
+    refused = refusal(step, since=lease.step, rungs=trial.rungs_ahead(spec), max_steps=spec.max_steps)
     if refused is None:
         return []
     return [Violation(field="step", value=show_value(step), message=refused.message, remedy=refused.remedy)]
