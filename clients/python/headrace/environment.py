@@ -47,7 +47,8 @@ PASSED: Final = (
 )  # fmt: skip
 
 _SECRET_NAME: Final = re.compile(
-    r"(^|_)(SECRETS?|TOKENS?|JWT|PASS|PASSWD|PASSWORDS?|CREDENTIALS?|(API|SECRET|ACCESS)?KEYS?)(_|$)|^TF_VAR_", re.I
+    r"(^|_)(SECRETS?|TOKENS?|JWT|PASS|PASSWD|PASSWORDS?|CREDENTIALS?|(API|SECRET|ACCESS)?KEYS?)(_|$)|^TF_VAR_",
+    re.I,
 )
 _SECRET_VALUE: Final = re.compile(r"://[^/@\s]+@")
 """An address with a user, a password or a token in it."""
