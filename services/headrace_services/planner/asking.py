@@ -74,6 +74,9 @@ def assembled(model: Model, cluster: Cluster, options: Options) -> Request:
     kernel = _choice(check, "attention", options.attention, AttentionKernel)
     precision = _choice(check, "gradients", options.gradients or GRADIENTS[options.target], Gradients)
     overlapped = _overlapped(check, options.overlap, cluster)
+    if model.profiled and options.target == "megatron":
+        message = "has no layers but its own, and this model's are a profile"
+        check.fail("target", options.target, message, "Say deepspeed, or describe the model.")
     if order is Schedule.INTERLEAVED and options.chunks < 2:
         check.fail(
             "chunks", options.chunks, "must be at least 2 for an interleaved schedule", "Say --chunks 2."

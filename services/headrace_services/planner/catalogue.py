@@ -22,6 +22,7 @@ from headrace_services.planner.cluster import (
     efficiencies_from,
 )
 from headrace_services.planner.huggingface import is_configuration, model_from_configuration
+from headrace_services.planner.layer_profile import is_profile, model_from_profile
 from headrace_services.planner.model import Model
 
 ALIASES: Final[Mapping[str, str]] = MappingProxyType(
@@ -58,9 +59,10 @@ def profile_source(name: str) -> str:
 
 
 def model(name: str, sequence: int | None = None) -> Model:
-    """A preset, or a JSON file: a description (`blocks`) or a Hugging Face config.json. Raises InvalidFieldError.
+    """A preset, or a JSON file: a description (`blocks`), a profile (`layers`) or a Hugging Face config.json.
 
-    A sequence length replaces that of a preset or a description, and must be given for a configuration."""
+    A sequence length replaces that of a preset or a description, and must be given for a configuration. Raises
+    InvalidFieldError."""
     presets = _data("models.json")
     if name.lower() in presets:
         return described_model(name.lower(), presets[name.lower()], sequence)
@@ -72,11 +74,18 @@ def model(name: str, sequence: int | None = None) -> Model:
 
 
 def described_model(name: str, description: Mapping[str, Any], sequence: int | None) -> Model:
-    """The model of a description or a configuration, with sequences of this length. Raises InvalidFieldError."""
+    """The model of a description, a configuration or a profile, with sequences of this length.
+
+    Raises InvalidFieldError."""
     if sequence is not None:
         check = Checker("")
         check.integer({"sequence": sequence}, "sequence", low=1, high=LONGEST_SEQUENCE)
         check.done()
+    if is_profile(description):
+        if sequence is not None:
+            message = "goes with no profile: its samples have no length"
+            raise _unknown("sequence", str(sequence), message, "Leave the sequence length out.")
+        return model_from_profile(name, description)
     if is_configuration(description):
         return model_from_configuration(name, description, sequence)
     return model_from_description(

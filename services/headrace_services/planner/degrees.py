@@ -63,6 +63,8 @@ def least_data(devices: int, batch: int, layers: int) -> int:
 
 def tensor_fault(model: Model, cluster: Cluster, m: int) -> str | None:
     """Why m ranks cannot split a layer of this model on this cluster; None where they can."""
+    if model.profiled and m > 1:
+        return "splits layers, and a profile says nothing of layers that are split"
     if cluster.node % m:
         return f"does not divide the {cluster.node} devices of a node"
     if model.sequence % m:

@@ -248,7 +248,8 @@ def _told(event: Event) -> str:
 def title(plan: Plan) -> str:
     """What is planned, and how."""
     d = plan.degrees
+    mfu = f", MFU {plan.mfu:.1%}" if plan.mfu else ""
     return (
         f"{plan.request.model.name} on {plan.request.cluster.name}: {plan.request.schedule.value}, "
-        f"d={d.d} m={d.m} o={d.o} s={d.s} µ={d.mu}, {plan.simulated_s:.4g} s, MFU {plan.mfu:.1%} (simulated)"
+        f"d={d.d} m={d.m} o={d.o} s={d.s} µ={d.mu}, {plan.simulated_s:.4g} s{mfu} (simulated)"
     )

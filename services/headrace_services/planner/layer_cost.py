@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from headrace_services.planner.cluster import Cluster
 from headrace_services.planner.collectives import Group, all_reduce_s, all_to_all_s, hidden_s
-from headrace_services.planner.model import Gemm, Layer, LayerKind, Split
+from headrace_services.planner.model import Gemm, Layer, LayerKind, LayerProfile, Split
 
 BYTES = 2
 """Of a number in 16-bit training."""
@@ -78,8 +78,21 @@ class LayerTimes:
 
 
 def layer_times(layer: Layer, shape: Shape, cluster: Cluster) -> LayerTimes:
-    """The times of one layer: of its formulas, or as measured where just this shape was."""
+    """The times of one layer: as profiled, else of its formulas, or as measured where just this shape was."""
+    if layer.profile is not None:
+        return _profiled_times(layer.profile, shape.micro_batch)
     return formula_times(layer, shape, cluster).scaled(measured_factor(layer, shape, cluster))
+
+
+def _profiled_times(profile: LayerProfile, micro_batch: float) -> LayerTimes:
+    forward = profile.seconds(profile.forward_s, micro_batch)
+    return LayerTimes(
+        forward_s=forward,
+        backward_s=profile.seconds(profile.backward_s, micro_batch),
+        recompute_s=forward if profile.recomputable else 0.0,
+        weight_s=profile.seconds(profile.weight_s, micro_batch),
+        communication_s=0.0,
+    )
 
 
 def measured_factor(layer: Layer, shape: Shape, cluster: Cluster) -> float:

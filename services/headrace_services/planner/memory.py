@@ -74,6 +74,8 @@ def saved_bytes(layer: Layer, shape: Shape) -> float:
 
     For a GPT block Sbh(10 + 24/t + 5kS/(ht)); with sequence parallelism Sbh(34 + 5kS/h)/t; without the last term where
     scores are not saved (selective recomputation, flash attention)."""
+    if layer.profile is not None:
+        return layer.profile.bytes(layer.profile.activation_bytes, shape.micro_batch)
     replicated = layer.saved_replicated / shape.t if shape.sequence_parallel else layer.saved_replicated
     per_token = replicated + layer.saved_split / shape.t + 2 * BYTES * layer.kv_width * layer.copies(shape.t)
     if shape.attention is AttentionKernel.MATERIALISED:
@@ -83,4 +85,6 @@ def saved_bytes(layer: Layer, shape: Shape) -> float:
 
 def checkpoint_bytes(layer: Layer, shape: Shape) -> float:
     """Activations that one micro-batch saves when the layer is recomputed: its input, 2Sbh."""
+    if layer.profile is not None:
+        return layer.profile.bytes(layer.profile.input_bytes, shape.micro_batch)
     return BYTES * shape.tokens * layer.hidden

@@ -5,6 +5,7 @@ Layers are plain numbers, so that one formula serves a single plan (floats) and 
 here validates.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -45,6 +46,44 @@ class Gemm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerProfile:
+    """What a layer took when somebody ran it, by micro-batch size (`layer_profile`)."""
+
+    micro_batches: tuple[int, ...]
+    """The sizes that were measured, ascending; each tuple below has a number for each."""
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    weight_s: tuple[float, ...]
+    """The part of the backward pass that computes weight gradients; 0 where nobody told them apart."""
+    activation_bytes: tuple[float, ...]
+    """Saved for the backward pass when the layer is not recomputed."""
+    input_bytes: tuple[float, ...]
+    """Saved when it is, and sent where a stage begins with it."""
+    forward_flops: float = 0.0
+    """Of one sample; 0 where not known."""
+    recomputable: bool = True
+
+    def seconds(self, measured: tuple[float, ...], micro_batch: float) -> float:
+        """Seconds of a micro-batch: on the line between two sizes, in proportion beyond, never below the smallest's."""
+        return self._at(measured, max(micro_batch, self.micro_batches[0]))
+
+    def bytes(self, measured: tuple[float, ...], micro_batch: float) -> float:
+        """Bytes of a micro-batch: on the line between two sizes, and in proportion on both sides."""
+        smallest = self.micro_batches[0]
+        if micro_batch < smallest:
+            return measured[0] * micro_batch / smallest
+        return self._at(measured, micro_batch)
+
+    def _at(self, measured: tuple[float, ...], micro_batch: float) -> float:
+        sizes = self.micro_batches
+        if micro_batch >= sizes[-1]:
+            return measured[-1] * micro_batch / sizes[-1]
+        place = bisect_right(sizes, micro_batch) - 1
+        share = (micro_batch - sizes[place]) / (sizes[place + 1] - sizes[place])
+        return measured[place] + share * (measured[place + 1] - measured[place])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """One link of the chain. Activations are bytes per token, 2 bytes a number (Korthikanti et al. 2022, section 4)."""
 
@@ -76,6 +115,8 @@ class Layer:
     """kv_heads × width of a head."""
     divided: tuple[tuple[str, int], ...] = ()
     """What tensor ranks must divide evenly, by name."""
+    profile: LayerProfile | None = None
+    """What was measured of it, which then stands for all formulas."""
 
     def copies(self, t: float) -> float:
         """The share of keys and values that each of t tensor ranks holds beyond 1/t: copies, where t > kv_heads."""
@@ -89,10 +130,12 @@ class Layer:
     @property
     def recomputable(self) -> bool:
         """Whether its activations can be dropped and computed again."""
-        return self.kind is LayerKind.BLOCK
+        return self.kind is LayerKind.BLOCK and (self.profile is None or self.profile.recomputable)
 
     def forward_flops(self, sequence: float) -> float:
         """FLOPs per token of one forward pass, attention counted full (not causal)."""
+        if self.profile is not None:
+            return self.profile.forward_flops / sequence
         products = sum((2 * gemm.rows * gemm.inner * gemm.outer for gemm in self.gemms), 0.0)
         return products + 2 * sequence * (self.score_width + self.value_width)
 
@@ -127,6 +170,11 @@ class Model:
         """All parameters; a tied matrix counts once."""
         twice = sum(layer.parameters_split for layer in self.layers if layer.kind is LayerKind.HEAD)
         return sum(layer.parameters for layer in self.layers) - (twice if self.tied else 0)
+
+    @property
+    def profiled(self) -> bool:
+        """Whether its layers are measured instead of described."""
+        return self.layers[0].profile is not None
 
     @property
     def experts(self) -> int:

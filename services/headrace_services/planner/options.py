@@ -20,7 +20,10 @@ Asked: TypeAlias = "Options"
 
 USABLE_MEMORY = 0.94
 
-MODEL = "A preset (gpt3-175b, llama3-70b, deepseek-141b, …), a Hugging Face config.json, or a description (.json)."
+MODEL = (
+    "A preset (gpt3-175b, llama3-70b, deepseek-141b, …), a Hugging Face config.json, a description, or a profile of "
+    "layers (.json)."
+)
 CLUSTER = "DEVICE-COUNT (a100-80g-64, h100-128, ascend910-128, …), or a description (.json)."
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]
 ClusterArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help=CLUSTER, show_default=False)]

@@ -133,6 +133,12 @@ class Plan:
                 f"the vocabulary of {words:g} is padded to {padded:g}, a multiple of {VOCABULARY_UNIT} for each of "
                 f"{self.degrees.m} tensor ranks"
             )
+        sizes = request.model.layers[0].profile.micro_batches if request.model.layers[0].profile else ()
+        if sizes and self.micro_batch not in sizes:
+            among = ", ".join(map(str, sizes))
+            found.append(
+                f"micro-batches of {self.micro_batch} were not measured; times follow those of {among}"
+            )
         overlapped = [name for name in OVERLAPS if getattr(request.cluster.device.efficiencies, name)]
         if overlapped:
             hidden = ", ".join(name.removeprefix("overlap_") for name in overlapped)

@@ -50,7 +50,8 @@ def show_plan(output: Output, plan: Plan) -> None:
     facts = [
         (
             "model",
-            f"{request.model.name}, {request.model.parameters / 1e9:.4g}B parameters, S={request.model.sequence}",
+            f"{request.model.name}, {request.model.parameters / 1e9:.4g}B parameters, "
+            + ("as profiled" if request.model.profiled else f"S={request.model.sequence}"),
         ),
         (
             "cluster",
@@ -63,7 +64,7 @@ def show_plan(output: Output, plan: Plan) -> None:
             f"{plan.simulated_s:.4g} s simulated ({plan.analytic_s:.4g} analytic, ≥ {plan.lower_bound_s:.4g})",
         ),
         ("", f"µ·max T_j, as the paper has it, would be {plan.paper_s:.4g} s"),
-        ("MFU", f"{plan.mfu:.1%} (HFU {plan.hfu:.1%}; attention counted full, not causal)"),
+        ("MFU", _mfu(plan)),
         ("recomputed", f"{len(plan.recomputed)} of {len(request.model.layers)} layers"),
     ]
     facts += [("" if number else "notes", note) for number, note in enumerate(plan.notes)]
@@ -242,6 +243,13 @@ def _unwritable(path: Path, error: OSError, field: str) -> InvalidFieldError:
     message = f"cannot be written: {error.strerror or error}"
     remedy = "Name a folder in which you may write."
     return InvalidFieldError([Violation(field=field, value=str(path), message=message, remedy=remedy)])
+
+
+def _mfu(plan: Plan) -> str:
+    if not plan.mfu:
+        return "not known: no layer of the profile has forward_flops"
+    counted = "as profiled" if plan.request.model.profiled else "attention counted full, not causal"
+    return f"{plan.mfu:.1%} (HFU {plan.hfu:.1%}; {counted})"
 
 
 def _degrees(plan: Plan) -> str:

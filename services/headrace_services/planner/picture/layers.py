@@ -25,6 +25,7 @@ KINDS = {
     "embedding": "#44546a",
     "block": "#b8c4d0",
     "mixture": "#8195ab",
+    "measured": "#b8c4d0",
     "head": "#7a5195",
 }
 MEMORY = {
@@ -36,6 +37,8 @@ MEMORY = {
 
 def kind_of(layer: Layer) -> str:
     """Which of `KINDS` a layer is drawn as."""
+    if layer.profile is not None:
+        return "measured"
     if layer.kind is not LayerKind.BLOCK:
         return layer.kind.value
     return "mixture" if layer.experts else "block"

@@ -52,7 +52,8 @@ def _cards(plan: Plan) -> Iterator[str]:
     split = f"d={d.d} m={d.m} s={d.s}" + (f" e={d.e}" if request.model.experts else "")
     told = f"o={d.o}, µ={d.mu} micro-batches of {plan.micro_batch}, {request.schedule.value}"
     yield document.card("plan", split, told)
-    yield document.card("MFU", f"{plan.mfu:.1%}", f"HFU {plan.hfu:.1%}")
+    if plan.mfu:
+        yield document.card("MFU", f"{plan.mfu:.1%}", f"HFU {plan.hfu:.1%}")
     share = plan.peak_bytes / request.cluster.device.memory_bytes
     yield document.card("peak memory", f"{plan.peak_bytes / GIB:.1f} GiB", f"{share:.0%} of the device")
     again = len(plan.recomputed)
