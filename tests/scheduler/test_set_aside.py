@@ -112,6 +112,29 @@ async def test_a_study_whose_rows_cannot_be_read_is_set_aside(engine: AsyncEngin
     assert await bad.rows(live(bad)) == []
 
 
+@pytest.mark.parametrize(
+    "defect",
+    [
+        "UPDATE study SET spec = jsonb_set(spec::jsonb, '{resources}', '{\"gpus\": 5000}')::json WHERE id = :study",
+        "UPDATE study SET standing = '{\"usage\": 7}' WHERE id = :study",
+    ],
+)
+async def test_a_waiting_study_that_cannot_be_read_stops_no_other_one(
+    engine: AsyncEngine, defect: str
+) -> None:
+    """Others read what it wants before they take a slot."""
+    sound, waiting, leases = await two_studies(engine)
+    async with running(engine) as (hub, _):
+        assert isinstance(await submit(hub, waiting, Kick()), Accepted)
+    assert (await waiting.study()).standing["wants_slots"]
+    async with transaction(engine) as conn:
+        await conn.execute(text(defect), {"study": waiting.study_id})
+    async with running(engine) as (hub, _):
+        assert isinstance(await submit(hub, sound, gone(leases[0], "FINISHED")), Accepted)
+        assert (await sound.study()).state == "ACTIVE"
+    assert len(await sound.rows(live(sound))) == 2
+
+
 async def test_a_policy_that_raises_for_one_study(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,3 +106,38 @@ async def test_a_study_with_large_trials_is_read_and_watched(site: RpcSite) -> N
     assert story.ByteSize() < FOUR_MIB
     trial = await site.call("GetTrial", pb.GetTrialRequest(name="studies/s/trials/0"))
     assert trial.ByteSize() < FOUR_MIB
+
+
+async def test_a_page_is_bounded_by_what_it_holds_and_not_by_what_compresses_well(site: RpcSite) -> None:
+    """Specs of 900 KB that say the same often: compressed, twelve of them would take less than a page's bound."""
+    value = "a long text " * 40
+    space = {"x": {"type": "categorical", "values": [value, "b"]}}
+    for number in range(12):
+        await site.create(f"s{number}", space=space, enqueued=({"x": value},) * 1_800, max_trials=1_800)
+    async with transaction(site.engine) as conn:
+        sizes = text("SELECT sum(pg_column_size(spec)), sum(length(spec::text)) FROM study")
+        stored, real = (await conn.execute(sizes)).one()
+    assert stored > 0.9 * real > 0
+    page = await site.call("ListStudies", pb.ListStudiesRequest(page_size=1000))
+    assert 0 < len(page.studies) < 12
+    assert page.next_page_token
+
+
+async def test_workers_of_many_slots_are_listed_in_more_pages(site: RpcSite) -> None:
+    async with transaction(site.engine) as conn:
+        await conn.execute(
+            text(
+                "INSERT INTO worker (name, incarnation, connected, expires_at, log_dir, last_seen)"
+                " SELECT 'w' || n, '1', true, now() + interval '1 hour', '/', now() FROM generate_series(1, 30) AS n"
+            )
+        )
+        await conn.execute(
+            text(
+                'INSERT INTO slot (worker_id, "index", kind, model, memory_bytes, uuid, present) '
+                "SELECT id, n, 'CPU', 'cpu', 0, '', true FROM worker, generate_series(0, 999) AS n"
+            )
+        )
+    page = await site.call("ListWorkers", pb.ListWorkersRequest(page_size=1000))
+    assert len(page.workers) == 10
+    found, unshown = await paged(site, "ListWorkers", "workers")
+    assert (len({worker.name for worker in found}), unshown) == (30, [])

@@ -62,6 +62,26 @@ async def test_a_trial_that_begins_anew_is_not_told_the_rungs_behind_it(
         assert (best.resume_step, list(best.rungs)) == (0, [3, 9])
 
 
+async def test_an_error_is_stored_as_far_as_the_limits_say(engine: AsyncEngine, replica: Replica) -> None:
+    site = await study(engine, max_trials=2, max_retries=0)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        lease = (await w.hears("assign")).lease
+        error = "first\n" + "x" * 1_000_000
+        await w.say(
+            exited=worker_pb2.Exited(
+                sequence=1, lease=lease, outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=error, log_tail=error
+            )
+        )
+        await w.hears("ack", lambda ack: 1 in ack.sequences)
+    trial = await site.trial(0)
+    assert len(trial.detail) == 8192
+    assert trial.detail.startswith("first\nxxx")
+    assert len(trial.log_tail) == 8192
+    assert max(len(event.message) for event in await site.log()) < 9000
+
+
 async def test_a_lease_that_the_worker_still_runs_is_confirmed_and_not_assigned_again(
     engine: AsyncEngine, replica: Replica
 ) -> None:

@@ -27,6 +27,7 @@ TABLE: Final[dict[str, dict[str, Bound]]] = {**SPECS, **CALLS, **SESSIONS, **PLA
 SIZES: Final[dict[str, int]] = {
     "StudySpec": 1024 * n.KIB,
     "ParameterAssignment": 64 * n.KIB,
+    "AddTrialsRequest": 1024 * n.KIB,
     "ReportTrialRequest": 64 * n.KIB,
     "Report": 64 * n.KIB,
     "ReportRequest": 64 * n.KIB,

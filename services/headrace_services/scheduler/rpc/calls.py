@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 5
 """How often a transaction that lost against another one is tried again."""
 
-MOST_KNOWN = 1024
+MOST_KNOWN = 256
 
 Found = TypeVar("Found", Study, Brief)
 _Found = tuple[Study, studies.Figures]
@@ -91,9 +91,10 @@ class Calls:
         found = await self._find(request, partial(find_study, study_id=study_id))
         if isinstance(found, bytes):
             return found
-        if len(self._known) >= MOST_KNOWN:
-            self._known.clear()
+        self._known.pop(study_id, None)
         self._known[study_id] = found
+        if len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
         return await self._submit(found, once_only, arrival, answer, shows, lasting=lasting)
 
     async def order(

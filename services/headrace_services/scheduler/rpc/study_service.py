@@ -12,7 +12,10 @@ from headrace_services.scheduler.rpc.study_calls import StudyCalls
 from headrace_services.scheduler.rpc.trial_calls import TrialCalls
 from headrace_services.scheduler.store import cluster
 from headrace_services.scheduler.store.database import transaction
-from headrace_services.scheduler.store.defects import each
+from headrace_services.scheduler.store.defects import each, within
+
+MOST_SLOTS = 10_000
+"""How many slots a page of workers reads: a tenth of a second."""
 
 
 # grpc.aio also takes a coroutine that writes to the context (TellTrials), which the stubs do not know.
@@ -25,9 +28,12 @@ class StudyServicer(StudyCalls, TrialCalls, AskTellCalls, StudyServiceServicer):
         after = str(window.after[0]) if window.after else ""
         async with transaction(self.hub.engine) as conn:
             keys = await cluster.workers_after(conn, name=after, limit=window.limit)
-            found = await each(conn, keys[: window.size], partial(cluster.workers, conn))
+            first = keys[: min(window.size, within([key.slots for key in keys], MOST_SLOTS))]
+            found = await each(conn, first, partial(cluster.workers, conn))
             shares, unreadable = ([], ()) if after else await cluster.shares(conn)
-        page = window.fill(keys, found, convert.worker, lambda name: (name,), names.worker_name)
+        page = window.fill(
+            keys, found, convert.worker, lambda key: (key.name,), lambda key: names.worker_name(key.name)
+        )
         unshown = [
             pb.Unshown(name=names.study_name(study), reason="its standing cannot be read")
             for study in unreadable

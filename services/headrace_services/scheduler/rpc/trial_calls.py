@@ -36,6 +36,9 @@ from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.defects import Defect, each, within
 from headrace_services.scheduler.store.requests import Request
 
+MOST_EXPLAINED_BYTES = 1024 * 1024
+_LEFT_OUT = "older entries are left out here: the list of reports has every report"
+
 TrialResponse = pb.PauseTrialResponse | pb.ResumeTrialResponse | pb.StopTrialResponse
 
 
@@ -144,16 +147,16 @@ class TrialCalls(Calls):
     async def ExplainTrial(
         self, request: pb.ExplainTrialRequest, context: Context
     ) -> pb.ExplainTrialResponse:
-        """Everything that happened to the trial, in order."""
+        """What happened to the trial, in order."""
         name = names.parse_trial(request.name)
         async with transaction(self.hub.engine) as conn:
             study = await find_study(conn, name.study)
             trial = await trial_message(conn, study, name.number)
-            stored = await history.events_of_trial(conn, study.id, name.number)
-        return pb.ExplainTrialResponse(
-            trial=trial,
-            events=_abridged([convert.event(event) for event in stored], pages.MAX_BYTES - trial.ByteSize()),
-        )
+            stored, whole = await history.events_of_trial(conn, study.id, name.number, MOST_EXPLAINED_BYTES)
+        events = [convert.event(event) for event in stored]
+        if not whole:
+            events.insert(0, event_pb2.Event(message=_LEFT_OUT, time=trial.create_time))
+        return pb.ExplainTrialResponse(trial=trial, events=events)
 
     async def ListReports(self, request: pb.ListReportsRequest, context: Context) -> pb.ListReportsResponse:
         """The reports of a trial, or of all trials of a study by their numbers, in order."""
@@ -208,21 +211,3 @@ def _valid_states(values: Sequence[trial_pb2.TrialState.ValueType]) -> list[Stat
             )
     checks.done()
     return [state for state in found if state is not None]
-
-
-def _abridged(events: list[event_pb2.Event], most_bytes: int) -> list[event_pb2.Event]:
-    """The events as far as they fit into one response, which says what is left out: the oldest reports first."""
-    size = sum(event.ByteSize() for event in events)
-    kept = events
-    for reports_only in (True, False):
-        rest: list[event_pb2.Event] = []
-        for event in kept:
-            if size > most_bytes and (event.WhichOneof("detail") == "report_recorded" or not reports_only):
-                size -= event.ByteSize()
-            else:
-                rest.append(event)
-        kept = rest
-    if left_out := len(events) - len(kept):
-        what = f"the {left_out} oldest reports are left out here: the list of reports has them"
-        kept.insert(0, event_pb2.Event(message=what, time=events[0].time))
-    return kept

@@ -7,6 +7,8 @@ from functools import lru_cache
 
 from google.protobuf.duration_pb2 import Duration
 
+from headrace.bounds.calls import ERROR
+from headrace.bounds.sessions import LOG_TAIL
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec.convert import params_to_proto, to_proto
 from headrace.spec.convert_resources import resources_to_proto
@@ -23,7 +25,6 @@ _OUTCOMES = {
     worker_pb2.EXIT_OUTCOME_FAILED: "FAILED",
     worker_pb2.EXIT_OUTCOME_LOST: "LOST",
 }
-LOG_TAIL_BYTES = 8192
 _TRIAL = re.compile(r"studies/([^/]+)/trials/([0-9]{1,18})")
 
 
@@ -107,15 +108,15 @@ def restored(message: worker_pb2.Restored, number: int) -> RestoredArrived:
 
 
 def exited(message: worker_pb2.Exited, number: int) -> ExitedArrived:
-    """Convert an Exited. NUL, which Postgres' text cannot hold, is replaced."""
+    """Convert an Exited."""
     return ExitedArrived(
         lease_id=message.lease.lease_id,
         number=number,
         epoch=message.lease.epoch,
         sequence=message.sequence,
         outcome=_OUTCOMES.get(message.outcome, "LOST"),
-        error=_text(message.error),
-        log_tail=_text(message.log_tail[-LOG_TAIL_BYTES:]),
+        error=ERROR.kept(message.error),
+        log_tail=LOG_TAIL.kept(message.log_tail),
     )
 
 

@@ -75,15 +75,26 @@ class WorkerView:
     kept: KeptView | None = None
 
 
-async def workers_after(conn: AsyncConnection, *, name: str, limit: int) -> list[str]:
-    """The names of workers, in order, after `name`."""
-    w = tables.worker
-    query = select(w.c.name).where(w.c.name > name).order_by(w.c.name).limit(limit)
-    return [row.name for row in await conn.execute(query)]
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A worker in a list."""
+
+    name: str
+    slots: int
+    """How many it has or had."""
 
 
-async def workers(conn: AsyncConnection, names: Sequence[str]) -> list[WorkerView]:
+async def workers_after(conn: AsyncConnection, *, name: str, limit: int) -> list[Key]:
+    """Workers, in the order of their names, after `name`."""
+    w, s = tables.worker, tables.slot
+    slots = select(func.count()).where(s.c.worker_id == w.c.id).scalar_subquery().label("slots")
+    query = select(w.c.name, slots).where(w.c.name > name).order_by(w.c.name).limit(limit)
+    return [Key(name=row.name, slots=row.slots) for row in await conn.execute(query)]
+
+
+async def workers(conn: AsyncConnection, keys: Sequence[Key]) -> list[WorkerView]:
     """Workers with their slots, in the order of their names."""
+    names = [key.name for key in keys]
     w, s, le, st = tables.worker, tables.slot, tables.lease, tables.study
     query = select(w, _HEARD_OF.label("heard_of")).where(w.c.name.in_(names)).order_by(w.c.name)
     kept = await _kept(conn)

@@ -22,7 +22,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 MOST_BYTES = 8 * 1024 * 1024
-"""How much of large columns, as Postgres stores them, one page reads: more would not fit into its answer."""
+"""How many bytes of large columns, which are not compressed, one page reads: more would not fit into its answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, case, func, select, tuple_
+from sqlalchemy import Row, Select, and_, case, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.records import Event
@@ -35,6 +35,9 @@ class StoredReport:
 
 MOST_DETAIL_BYTES = 64 * 1024
 """Of an event's detail, as it is stored: what is larger keeps its sentence alone."""
+_MOST_EVENTS = 10_000
+_EVENT_BYTES = 100
+"""What an event takes beside its message and its detail."""
 
 
 def _events() -> Select[Any]:
@@ -52,11 +55,30 @@ async def events_after(conn: AsyncConnection, study_id: int, cursor: int, limit:
     return [_event(row) for row in await conn.execute(query)]
 
 
-async def events_of_trial(conn: AsyncConnection, study_id: int, number: int) -> list[StoredEvent]:
-    """Everything that happened to a trial, in order."""
+async def events_of_trial(
+    conn: AsyncConnection, study_id: int, number: int, most_bytes: int
+) -> tuple[list[StoredEvent], bool]:
+    """What happened to a trial, in order, as far as it fits; and whether older entries are left out.
+
+    Reports are left out first, for they are listed elsewhere; of them, and of the others, the newest stay.
+    """
     e = tables.event
-    query = _events().where(e.c.study_id == study_id, e.c.number == number).order_by(e.c.cursor)
-    return [_event(row) for row in await conn.execute(query)]
+    of_trial = and_(e.c.study_id == study_id, e.c.number == number)
+    size = (func.octet_length(e.c.message) + func.pg_column_size(e.c.detail)).label("size")
+    cursors: list[int] = []
+    left, whole = most_bytes, True
+    for which in (e.c.kind != "report_recorded", e.c.kind == "report_recorded"):
+        query = (
+            select(e.c.cursor, size).where(of_trial, which).order_by(e.c.cursor.desc()).limit(_MOST_EVENTS)
+        )
+        for place, row in enumerate(await conn.execute(query), start=1):
+            left -= row.size + _EVENT_BYTES
+            if left < 0 or place == _MOST_EVENTS:
+                whole = False
+                break
+            cursors.append(row.cursor)
+    found = _events().where(e.c.study_id == study_id, e.c.cursor.in_(cursors)).order_by(e.c.cursor)
+    return [_event(row) for row in await conn.execute(found)], whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,7 +231,7 @@ class Others(Struct, frozen=True, kw_only=True):
     shares: tuple[Share, ...] = ()
     names: dict[int, str]
     unreadable: tuple[str, ...] = ()
-    """The names of those whose rows cannot be read: they are left out, and their own steps find it out."""
+    """The names of those of whose row any part cannot be read: they are left out, and their own steps find it out."""
 
 
 class AskedOthers(Struct, frozen=True):
@@ -243,25 +243,28 @@ class AskedOthers(Struct, frozen=True):
         """The standing of each that can be read."""
         shares, unreadable = [], []
         for row in self.found.rows:
-            standing = readable_standing(row)
-            if standing is None:
+            try:
+                shares.append(_share(row))
+            except Exception:  # noqa: BLE001  (whatever its columns hold)
+                log.warning("the standing or the resources of study '%s' cannot be read", row.name)
                 unreadable.append(row.name)
-                continue
-            wants = _request(row.resources, standing.wants_slots) if standing.wants_slots else None
-            share = Share(
-                study_id=row.id,
-                weight=row.weight,
-                priority=row.priority,
-                usage=standing.usage,
-                wants=wants,
-                wanted=standing.wants_count,
-                reserved=standing.reserved,
-                quantum_s=standing.quantum_s,
-                looked_s=standing.looked_s,
-            )
-            shares.append(share)
         names = {row.id: row.name for row in self.found.rows}
         return Others(shares=tuple(shares), names=names, unreadable=tuple(unreadable))
+
+
+def _share(row: Any) -> Share:
+    standing = rows.standing(row.standing)
+    return Share(
+        study_id=row.id,
+        weight=row.weight,
+        priority=row.priority,
+        usage=standing.usage,
+        wants=_request(row.resources, standing.wants_slots) if standing.wants_slots else None,
+        wanted=standing.wants_count,
+        reserved=standing.reserved,
+        quantum_s=standing.quantum_s,
+        looked_s=standing.looked_s,
+    )
 
 
 def readable_standing(row: Any) -> Standing | None:

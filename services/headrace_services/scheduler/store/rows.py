@@ -62,17 +62,22 @@ def study(row: AnyRow, spec: StudySpec | None = None) -> Study:
     )
 
 
-_specs: "OrderedDict[str, StudySpec]" = OrderedDict()
+_specs: "OrderedDict[str, tuple[StudySpec, int]]" = OrderedDict()
 _SPECS_KEPT = 256
+_SPEC_CHARACTERS_KEPT = 16 * 1024**2
+"""A spec of a million characters takes three to four million bytes once it is read."""
 
 
 def _spec(uid: str, columns: Columns) -> StudySpec:
     """The spec of the study with this random id, validated once: it never changes."""
-    known = _specs.pop(uid, None) or StudySpec.model_validate(columns)
-    _specs[uid] = known
-    if len(_specs) > _SPECS_KEPT:
+    if uid in _specs:
+        _specs.move_to_end(uid)
+        return _specs[uid][0]
+    spec = StudySpec.model_validate(columns)
+    _specs[uid] = (spec, len(str(columns)))
+    while len(_specs) > _SPECS_KEPT or sum(size for _, size in _specs.values()) > _SPEC_CHARACTERS_KEPT:
         _specs.popitem(last=False)
-    return known
+    return spec
 
 
 def standing(columns: Columns) -> Standing:
