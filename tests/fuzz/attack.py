@@ -9,7 +9,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +20,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from headrace.spec import parse_spec, to_proto
-from headrace.v1 import planner_pb2, runtime_pb2, study_pb2, worker_pb2
+from headrace.v1 import planner_pb2, runtime_pb2, spec_pb2, study_pb2, worker_pb2
 from headrace.v1.study_pb2_grpc import StudyServiceStub
 
 DEADLINE_S = 5.0
@@ -30,6 +29,8 @@ SHORT_S = 0.5
 SESSION_S = 1.0
 PROBE_S = 1.0
 MOST_STUDIES = 12
+LARGE = 0.25
+"""How often a study is made of what is large only together."""
 FORBIDDEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 POLICIES: tuple[dict[str, Any], ...] = (
     {"kind": "run_all"},
@@ -171,7 +172,7 @@ class Attack:
         def run() -> None:
             answers = call(request, timeout=limit_s)
             for answer in answers if method.server_streaming else (answers,):
-                self._learn(answer, request)
+                self._learn(answer)
 
         self._watched(method.name, request, limit_s, run)
         return request
@@ -181,7 +182,7 @@ class Attack:
 
         def run() -> None:
             for answer in self.stub.TellTrials(iter(said), timeout=DEADLINE_S):
-                self._learn(answer, said[0])
+                self._learn(answer)
 
         self._watched(method.name, said, DEADLINE_S, run)
         return said
@@ -233,7 +234,10 @@ class Attack:
         way = draw.chance.random()
         request = draw.message(method.input_type, wild=0.0 if way < 0.7 else draw.chance.choice([0.1, 0.5]))
         if isinstance(request, study_pb2.CreateStudyRequest | study_pb2.PreviewStudyRequest) and way < 0.8:
-            request.spec.CopyFrom(to_proto(self._spec(draw.chance)))
+            large = draw.chance.random() < LARGE
+            request.spec.CopyFrom(large_spec(draw.chance) if large else to_proto(self._spec(draw.chance)))
+        if isinstance(request, study_pb2.AddTrialsRequest) and draw.chance.random() < LARGE:
+            request.parameters.extend([spec_pb2.ParameterAssignment()] * 900)
         if 0.3 < way < 0.8:
             draw.spoil(request, count=draw.chance.choice([1, 1, 2, 3]))
         return request
@@ -280,24 +284,21 @@ class Attack:
             self.tally.fault(f"{name}: it took longer than its deadline of {limit_s} s and 1 s", request)
 
     def _probe(self, request: object) -> None:
-        """A lone ListStudies. A machine that stood still meanwhile is looked at twice."""
-        for attempt in (1, 2):
-            began = time.monotonic()
-            try:
-                page = self.stub.ListStudies(study_pb2.ListStudiesRequest(), timeout=30)
-            except grpc.RpcError as error:
-                self.tally.fault(f"ListStudies behind a call: {error.code().name} {error.details()}", request)
-                return
-            took_s = time.monotonic() - began
-            if took_s <= PROBE_S or attempt == 2:
-                break
+        """A lone ListStudies. What the scheduler waited for a core meanwhile is the machine's doing, not the call's."""
+        began, waited_s = time.monotonic(), self.site.waited_s()
+        try:
+            page = self.stub.ListStudies(study_pb2.ListStudiesRequest(), timeout=30)
+        except grpc.RpcError as error:
+            self.tally.fault(f"ListStudies behind a call: {error.code().name} {error.details()}", request)
+            return
+        took_s = time.monotonic() - began - (self.site.waited_s() - waited_s)
         self.tally.probes_s.append(took_s)
         if took_s > PROBE_S:
             self.tally.fault("ListStudies behind a call took longer than 1 s", request)
         names = [study.name.removeprefix("studies/") for study in page.studies]
         self.known.studies[1:] = [name for name in names if not name.startswith("honest")][:40]
 
-    def _learn(self, answer: Message, request: Message) -> None:
+    def _learn(self, answer: Message) -> None:
         """Keep what an answer tells of what exists."""
         token = getattr(answer, "next_page_token", "")
         if token:
@@ -305,8 +306,6 @@ class Attack:
         if isinstance(answer, study_pb2.SuggestTrialResponse) and answer.HasField("lease"):
             lease = answer.lease
             self.known.leases = [*self.known.leases[-40:], (lease.lease_id, lease.trial, lease.epoch)]
-        with suppress(AttributeError):
-            del request
 
     def _channel_of(self, method: MethodDescriptor) -> grpc.Channel | None:
         match method.containing_service.name:
@@ -327,6 +326,35 @@ class Attack:
         if self._runtime is None or self._runtime[0] != address:
             self._runtime = (address, grpc.insecure_channel(address))
         return self._runtime[1]
+
+
+def large_spec(chance: random.Random) -> spec_pb2.StudySpec:
+    """Many parameters, conditions and configurations to try first: each within its bound, their products large."""
+    spec = spec_pb2.StudySpec(max_trials=10_000, max_steps=9)
+    spec.objective.metric, spec.objective.goal = "loss", spec_pb2.GOAL_MINIMIZE
+    parents, count = chance.choice([0, 4, 13, 30]), chance.choice([20, 100, 400, 1000])
+    for number in range(count):
+        parameter = spec.space.add(name=f"p{number}")
+        if number < parents:
+            parameter.categorical.values.extend(
+                [spec_pb2.ParameterValue(bool_value=False), spec_pb2.ParameterValue(bool_value=True)]
+            )
+        else:
+            parameter.int.low, parameter.int.high = 1, 9
+            for parent in range(parents if number == count - 1 else chance.choice([0, 0, 1])):
+                if parent < parents:
+                    values = [spec_pb2.ParameterValue(bool_value=True)] * chance.choice([1, 1, 500])
+                    parameter.conditions.add(parameter=f"p{parent}", values=values)
+    known = {"p0": spec_pb2.ParameterValue(int_value=1)}
+    strange = {f"q{number}": spec_pb2.ParameterValue(int_value=1) for number in range(chance.choice([1, 50]))}
+    entry = spec_pb2.ParameterAssignment(values=chance.choice([{}, known, strange]))
+    spec.enqueued.extend([entry] * chance.choice([0, 10, 300, 3000]))
+    if chance.random() < 0.4:
+        spec.sampler.grid.SetInParent()
+    else:
+        spec.sampler.random.SetInParent()
+    spec.policy.run_all.SetInParent()
+    return spec
 
 
 def worker_pb2_session(channel: grpc.Channel) -> Any:

@@ -35,10 +35,16 @@ class Site:
     planner: str
     processes: dict[str, psutil.Process]
     sockets: Path
+    scheduler_pid: int
 
     def memory(self) -> dict[str, int]:
         """Resident bytes of each process, without those that it started."""
         return {name: process.memory_info().rss for name, process in self.processes.items()}
+
+    def waited_s(self) -> float:
+        """How long the scheduler's event loop was ready so far and had no core."""
+        pid = self.scheduler_pid
+        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9
 
     def runtimes(self) -> list[tuple[str, str]]:
         """Sockets and leases of the trials that run or ran, the newest last."""
@@ -89,7 +95,11 @@ def site(folder: Path, database_url: str, *, worker: bool = True) -> Iterator[Si
             process = stack.enter_context(_process(command, folder / "worker.log"))
             started["worker"] = psutil.Process(process.pid)
         yield Site(
-            scheduler=addresses["scheduler"], planner=addresses["planner"], processes=started, sockets=sockets
+            scheduler=addresses["scheduler"],
+            planner=addresses["planner"],
+            processes=started,
+            sockets=sockets,
+            scheduler_pid=started["scheduler"].pid,
         )
 
 
