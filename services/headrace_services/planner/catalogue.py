@@ -104,7 +104,9 @@ def cluster(name: str) -> Cluster:
             raise _unknown(
                 "cluster.devices", str(count), "must be a whole number", "Say how many devices there are."
             )
-        return checked_cluster(device_from_description(Path(name).stem, description, profiles()), count)
+        return checked_cluster(
+            device_from_description(Path(name).stem, description, profiles()), count, description
+        )
     found = re.fullmatch(r"(?P<device>.+)-(?P<count>\d+)", name)
     if found is None or found["device"].lower() not in {*devices(), *ALIASES}:
         known = [*devices(), *ALIASES]

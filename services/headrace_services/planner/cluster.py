@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from headrace_services.planner.checking import Checker
+from headrace_services.planner.links import NodeLinks, links_from
 
 
 class Topology(StrEnum):
@@ -125,6 +126,8 @@ class Cluster:
 
     device: Device
     devices: int
+    links: NodeLinks | None = None
+    """Links between nodes, where they are not all alike; then they stand for the device's network bandwidth."""
 
     @property
     def name(self) -> str:
@@ -168,9 +171,19 @@ def device_from_description(
     """The device that a description tells. Raises InvalidFieldError with every field at fault."""
     check = Checker("cluster")
     own = {"source", "network_cards", "devices_per_node", "topology", "efficiencies", "calibrated", "devices"}
+    own |= {"node_links", "tiers"}
     check.known(description, own | _DEVICE_LIMITS.keys())
+    apart = "node_links" in description or "tiers" in description
     numbers = {
-        field: check.number(description, field, low=low, high=high, unit=unit)
+        field: check.number(
+            description,
+            field,
+            low=low,
+            high=high,
+            unit=unit,
+            # Not needed where every link is given.
+            default=low if apart and field == "network_bandwidth" else None,
+        )
         for field, (low, high, unit) in _DEVICE_LIMITS.items()
     }
     per_node = check.integer(description, "devices_per_node", low=1, high=1024)
@@ -178,6 +191,9 @@ def device_from_description(
     topology = description.get("topology", "switch")
     if topology not in list(Topology):
         check.fail("topology", topology, "is not a topology", "Write switch or ring.")
+    if apart and topology == Topology.RING:
+        message = "does not go with links between nodes, which say themselves how long a way is"
+        check.fail("topology", topology, message, "Leave the topology out.")
     profile = description.get("efficiencies", next(iter(efficiencies)))
     own_constants = isinstance(profile, Mapping)
     if not own_constants and profile not in efficiencies:
@@ -205,8 +221,8 @@ def lent(constants: Efficiencies, cards: int, per_node: int) -> Efficiencies:
     return replace(constants, gradients_shared=1.0) if cards >= per_node else constants
 
 
-def checked_cluster(device: Device, devices: int) -> Cluster:
-    """A cluster of whole nodes (or of a part of one). Raises InvalidFieldError."""
+def checked_cluster(device: Device, devices: int, description: Mapping[str, Any] | None = None) -> Cluster:
+    """A cluster of whole nodes (or of a part of one), with the links of a description. Raises InvalidFieldError."""
     check = Checker("cluster")
     check.integer({"devices": devices}, "devices", low=1, high=1_000_000)
     if devices > device.devices_per_node and devices % device.devices_per_node:
@@ -214,7 +230,10 @@ def checked_cluster(device: Device, devices: int) -> Cluster:
         message = f"is not a whole number of nodes of {device.devices_per_node}"
         check.fail("devices", devices, message, f"Use {whole} or {whole + device.devices_per_node}.")
     check.done()
-    return Cluster(device=device, devices=devices)
+    cluster = Cluster(device=device, devices=devices)
+    links = links_from(check, description or {}, cluster.nodes)
+    check.done()
+    return replace(cluster, links=links if cluster.nodes > 1 else None)
 
 
 def efficiencies_from(values: Mapping[str, Any]) -> Efficiencies:

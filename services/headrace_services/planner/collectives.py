@@ -16,6 +16,10 @@ class Group:
 
     per_node: float
     nodes: float
+    ring: float | None = None
+    """Bytes/s of the slowest link between its nodes in a ring; None: the device's network bandwidth."""
+    pairs: float | None = None
+    """The same in an all-to-all."""
 
     @property
     def ranks(self) -> float:
@@ -49,7 +53,8 @@ def all_to_all_s(volume: float, ranks: Group, cluster: Cluster) -> float:
     n, g, k = ranks.ranks, ranks.per_node, ranks.nodes
     hops = max(k / 4, 1.0) if device.topology is Topology.RING else 1.0
     within = volume * (g - 1) / n / (device.link_bandwidth * constants.link)
-    between = volume * (n - g) / n * hops / (device.network_bandwidth * constants.network)
+    network = device.network_bandwidth if ranks.pairs is None else ranks.pairs
+    between = volume * (n - g) / n * hops / (network * constants.network)
     latency = (k > 1) * constants.transfer_network_s + (n > 1) * constants.collective_s
     return latency + within + between
 

@@ -16,6 +16,7 @@ from headrace_services.planner.degrees import (
     data_group,
     expert_group,
     replica_group,
+    stage_links,
     stages_part,
     tensor_group,
 )
@@ -297,9 +298,12 @@ class Costing:
             return (0.0,)
         cluster, shape = self.request.cluster, self.shape(degrees)
         hidden = self.request.model.layers[0].hidden
-        within, between = (v * transfer_s(hidden, shape, crosses, cluster) for crosses in (0.0, 1.0))
-        along = [between if crosses else within for crosses in stages_part(degrees, cluster)]
-        return (between if cluster.nodes > 1 else within) if v > 1 else 0.0, *along
+        crossing = (float(v > 1 and cluster.nodes > 1), *map(float, stages_part(degrees, cluster)))
+        received = [
+            v * transfer_s(hidden, shape, crosses, cluster, network)
+            for crosses, network in zip(crossing, stage_links(degrees, cluster), strict=True)
+        ]
+        return received[0] if v > 1 else 0.0, *received[1:]
 
     def _received_s(self, degrees: Degrees) -> float:
         """All receives of one micro-batch."""

@@ -7,7 +7,7 @@ divides both d and the number of experts; a dense model has e = 1.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import gcd
 
@@ -87,22 +87,41 @@ def expert_degrees(model: Model, d: int) -> tuple[int, ...]:
 
 def data_group(degrees: Degrees, cluster: Cluster) -> Group:
     """Ranks that hold the same dense parameters: m devices apart (Megatron-LM's order: tensor, data, pipeline)."""
-    return group(degrees.d, degrees.m, cluster.node)
+    return _group(cluster, degrees.d, degrees.m)
 
 
 def expert_group(degrees: Degrees, cluster: Cluster) -> Group:
     """Ranks that share the experts: neighbours in the data group."""
-    return group(degrees.e, degrees.m, cluster.node)
+    return _group(cluster, degrees.e, degrees.m)
 
 
 def replica_group(degrees: Degrees, cluster: Cluster) -> Group:
     """Ranks that hold the same experts."""
-    return group(degrees.d // degrees.e, degrees.m * degrees.e, cluster.node)
+    return _group(cluster, degrees.d // degrees.e, degrees.m * degrees.e)
 
 
 def tensor_group(degrees: Degrees, cluster: Cluster) -> Group:
     """Ranks that split one layer."""
-    return group(degrees.m, 1, cluster.node)
+    return _group(cluster, degrees.m, 1)
+
+
+def _group(cluster: Cluster, ranks: int, stride: int) -> Group:
+    found = group(ranks, stride, cluster.node)
+    links = cluster.links
+    if links is None or found.nodes == 1:
+        return found
+    where = (ranks, stride, cluster.device.devices_per_node, cluster.devices)
+    return replace(found, ring=links.ring(*where), pairs=links.pairs(*where))
+
+
+def stage_links(degrees: Degrees, cluster: Cluster) -> tuple[float | None, ...]:
+    """Per stage, bytes/s of the slowest link from the stage before, of the first from the last; None: the network's."""
+    links, size = cluster.links, degrees.d * degrees.m
+    if links is None:
+        return (None,) * degrees.s
+    node = cluster.device.devices_per_node
+    stages = [range(j * size, (j + 1) * size) for j in range(degrees.s)]
+    return tuple(links.between(stages[j - 1], stages[j], node) for j in range(degrees.s))
 
 
 def stages_part(degrees: Degrees, cluster: Cluster) -> tuple[bool, ...]:

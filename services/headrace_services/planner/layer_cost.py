@@ -187,7 +187,8 @@ def tensor_reduce_s(layer: Layer, shape: Shape, cluster: Cluster) -> float:
         BYTES * shape.tokens * layer.hidden,
         shape.tensor,
         link=device.link_bandwidth * constants.link,
-        network=device.network_bandwidth * constants.network,
+        network=(device.network_bandwidth if shape.tensor.ring is None else shape.tensor.ring)
+        * constants.network,
         latency_s=constants.collective_s,
         node_latency_s=constants.collective_s,
     )

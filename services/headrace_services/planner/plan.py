@@ -139,6 +139,12 @@ class Plan:
             found.append(
                 f"micro-batches of {self.micro_batch} were not measured; times follow those of {among}"
             )
+        links = request.cluster.links
+        if links is not None:
+            found.append(
+                f"links between nodes have {links.slowest / 1e9:.3g} to {links.fastest / 1e9:.3g} GB/s a device, as "
+                "the cluster's description says; ranks are numbered in the order of its nodes"
+            )
         overlapped = [name for name in OVERLAPS if getattr(request.cluster.device.efficiencies, name)]
         if overlapped:
             hidden = ", ".join(name.removeprefix("overlap_") for name in overlapped)

@@ -11,19 +11,21 @@ OPTIMIZER_TRAFFIC = 30
 """Bytes an Adam step moves per parameter: reads 2 + 12 and the gradient in 32 bits, writes 12 + 2 (mixed precision)."""
 
 
-def transfer_s(hidden: float, shape: Shape, crosses: float, cluster: Cluster) -> float:
+def transfer_s(
+    hidden: float, shape: Shape, crosses: float, cluster: Cluster, network: float | None = None
+) -> float:
     """Receiving one micro-batch's activations, or their gradients, from a neighbour stage.
 
     Each tensor rank sends 1/t of the 2bSh bytes and the receivers gather them over their links (SC'21, section 4.1;
     DeepSpeed's pipeline engine does the same). With sequence parallelism each rank wants its own 1/t alone (Korthikanti
-    et al. 2022, section 4.2.2), and nothing is gathered. `crosses` is 1 where the two stages are on different nodes."""
+    et al. 2022, section 4.2.2), and nothing is gathered. `crosses` is 1 where the two stages are on
+    different nodes, `network` the bandwidth between these, if it is not that of all nodes."""
     device, constants = cluster.device, cluster.device.efficiencies
     volume = BYTES * shape.tokens * hidden
     link = device.link_bandwidth * constants.link
     within = constants.transfer_s + volume / shape.t / link
-    between = constants.transfer_network_s + volume / shape.t / (
-        device.network_bandwidth * constants.transfer
-    )
+    bandwidth = device.network_bandwidth if network is None else network
+    between = constants.transfer_network_s + volume / shape.t / (bandwidth * constants.transfer)
     gather = 0.0 if shape.sequence_parallel else (shape.t - 1) / shape.t * volume / link
     return crosses * between + (1 - crosses) * within + gather
 
@@ -40,7 +42,7 @@ def gradient_s(parameters: float, ranks: Group, cluster: Cluster, *, bytes_each:
         bytes_each * parameters,
         ranks,
         link=device.link_bandwidth * constants.gradients,
-        network=device.network_bandwidth * network,
+        network=(device.network_bandwidth if ranks.ring is None else ranks.ring) * network,
         latency_s=0.0,
         node_latency_s=0.0,
     )

@@ -221,7 +221,9 @@ def _cluster(question: pb.PlanQuestion) -> Cluster:
     count = description.get("devices")
     if not isinstance(count, int) or isinstance(count, bool):
         raise _fault("cluster_json.devices", str(count), "must be a whole number", "Say how many there are.")
-    return checked_cluster(device_from_description("cluster", description, catalogue.profiles()), count)
+    return checked_cluster(
+        device_from_description("cluster", description, catalogue.profiles()), count, description
+    )
 
 
 def _by_name(field: str, name: str, find: Callable[[str], T]) -> T:
