@@ -25,7 +25,7 @@ from headrace_services.planner import catalogue
 from headrace_services.planner.blocks import model_from_description
 from headrace_services.planner.cluster import Cluster, Device, Efficiencies, Topology
 from headrace_services.planner.costing import Request
-from headrace_services.planner.layer_cost import AttentionKernel
+from headrace_services.planner.model import AttentionKernel
 from headrace_services.planner.modes import Mode
 from headrace_services.planner.plan import Plan
 from headrace_services.planner.schedules import Schedule

@@ -9,7 +9,7 @@ from headrace_services.planner import catalogue
 from headrace_services.planner.blocks import dense_block, gpt
 from headrace_services.planner.collectives import Group, all_reduce_s, group
 from headrace_services.planner.degrees import Degrees, stages_part
-from headrace_services.planner.layer_cost import AttentionKernel, Shape, layer_times
+from headrace_services.planner.layer_cost import Shape, layer_times
 from headrace_services.planner.memory import (
     Gradients,
     ZeroStage,
@@ -18,6 +18,7 @@ from headrace_services.planner.memory import (
     saved_bytes,
     static_bytes,
 )
+from headrace_services.planner.model import AttentionKernel
 from headrace_services.planner.schedules import Schedule, in_flight
 from headrace_services.planner.stage_cost import transfer_s
 

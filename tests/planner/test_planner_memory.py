@@ -11,8 +11,7 @@ from headrace_services.planner.blocks import model_from_description
 from headrace_services.planner.cluster import checked_cluster
 from headrace_services.planner.costing import Request
 from headrace_services.planner.degrees import Degrees
-from headrace_services.planner.layer_cost import AttentionKernel
-from headrace_services.planner.model import Model
+from headrace_services.planner.model import AttentionKernel, Model
 from headrace_services.planner.modes import Mode
 from headrace_services.planner.plan import Plan
 from headrace_services.planner.schedules import Schedule

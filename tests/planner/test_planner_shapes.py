@@ -19,8 +19,9 @@ from headrace_services.planner.cluster import (
     efficiencies_from,
 )
 from headrace_services.planner.collectives import Group
-from headrace_services.planner.layer_cost import AttentionKernel, Shape, formula_times, layer_times
+from headrace_services.planner.layer_cost import Shape, formula_times, layer_times
 from headrace_services.planner.measured import predicted_s, read_rows
+from headrace_services.planner.model import AttentionKernel
 from headrace_services.planner.validation import groups, ranking
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "planner" / "data"

@@ -1,5 +1,6 @@
 """From the words of a command line or a message to the values of a search. Every refusal names field, value, remedy."""
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -13,9 +14,8 @@ from headrace_services.planner import catalogue
 from headrace_services.planner.checking import Checker, nearest
 from headrace_services.planner.cluster import OVERLAPS, Cluster
 from headrace_services.planner.costing import USABLE_MEMORY, Request
-from headrace_services.planner.layer_cost import AttentionKernel
 from headrace_services.planner.memory import Gradients, ZeroStage
-from headrace_services.planner.model import Model
+from headrace_services.planner.model import AttentionKernel, Model
 from headrace_services.planner.modes import MODES, Mode
 from headrace_services.planner.schedules import Schedule
 from headrace_services.planner.search import Limit, Method, Progress, Search, Watch
@@ -43,6 +43,8 @@ class Options:
     attention: str = "flash"
     gradients: str | None = None
     """None: what the target does by itself; without a target, what Megatron-LM does."""
+    selective: str | None = None
+    """Layers that compute their attention scores again, such as 1-12,20; with materialised attention."""
     overlap: str | None = None
     """None: the cluster's own ratios. Else `all`, `none`, or some of gradients, tensor and optimizer."""
     sequence_parallel: bool = True
@@ -74,6 +76,8 @@ def assembled(model: Model, cluster: Cluster, options: Options) -> Request:
     kernel = _choice(check, "attention", options.attention, AttentionKernel)
     precision = _choice(check, "gradients", options.gradients or GRADIENTS[options.target], Gradients)
     overlapped = _overlapped(check, options.overlap, cluster)
+    if options.selective is not None:
+        model = _selective(check, options.selective, model, kernel)
     if model.profiled and options.target == "megatron":
         message = "has no layers but its own, and this model's are a profile"
         check.fail("target", options.target, message, "Say deepspeed, or describe the model.")
@@ -111,6 +115,34 @@ def _overlapped(check: Checker, named: str | None, cluster: Cluster) -> Cluster:
         for name, field in patterns.items()
     }
     return cluster.with_efficiencies(replace(constants, **ratios))
+
+
+def _selective(check: Checker, told: str, model: Model, kernel: AttentionKernel) -> Model:
+    """The model with these layers' scores computed again in the backward pass."""
+    if kernel is not AttentionKernel.MATERIALISED:
+        message = f"goes with materialised attention alone: {kernel.value} saves no scores"
+        check.fail("selective", told, message, "Say --attention materialised too.")
+        return model
+    last = len(model.layers) - 1
+    again: set[int] = set()
+    for piece in told.split(","):
+        run = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", piece)
+        first, end = (int(run[1]), int(run[2] or run[1])) if run else (1, 0)
+        if not first <= end <= last:
+            message = f"is not a layer, nor a run of layers, from 0 to {last}"
+            check.fail("selective", piece, message, "Write layers as plans number them, such as 1-12,20.")
+            return model
+        again.update(range(first, end + 1))
+    without = [i for i in sorted(again) if not model.layers[i].heads]
+    if without:
+        message = f"names layer {without[0]}, which has no attention"
+        check.fail("selective", told, message, "Leave out embedding and head, the first and the last layer.")
+        return model
+    layers = (
+        replace(layer, attention=AttentionKernel.SELECTIVE) if i in again else layer
+        for i, layer in enumerate(model.layers)
+    )
+    return replace(model, layers=tuple(layers))
 
 
 def mode(name: str) -> Mode:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace_services.planner.checking import Checker
-from headrace_services.planner.model import Gemm, Layer, LayerKind, Model, Split
+from headrace_services.planner.model import AttentionKernel, Gemm, Layer, LayerKind, Model, Split
 
 BLOCK_FIELDS = frozenset(
     [
@@ -29,6 +29,7 @@ BLOCK_FIELDS = frozenset(
         "head_width",
         "rope_width",
         "value_width",
+        "attention",
     ]
 )
 MOST_BLOCKS = 400
@@ -148,10 +149,12 @@ def _block(check: Checker, run: Mapping[str, Any], hidden: int) -> Layer:
             check.fail("heads", heads, f"does not divide hidden {hidden}", "Give a divisor, or head_width.")
         width = check.integer(run, "head_width", low=1, high=10**6, default=max(hidden // max(heads, 1), 1))
         attention = _grouped(hidden, width * heads, width * kv_heads, kv_heads if kv_heads != heads else 0)
+    kernel = _kernel(check, run)
     if not experts:
         feed_forward = check.integer(run, "feed_forward", low=1, high=10**7, default=4 * hidden)
         made = _assemble("block", hidden, heads, attention, feed_forward=feed_forward, gated=gated)
-        return replace(made, divided=(("attention heads", heads), ("feed_forward", feed_forward)))
+        divided = (("attention heads", heads), ("feed_forward", feed_forward))
+        return replace(made, divided=divided, attention=kernel)
     if "shared_experts" in run and "shared_feed_forward" in run:
         message = "says the same as shared_experts"
         check.fail("shared_feed_forward", run["shared_feed_forward"], message, "Give one of them.")
@@ -170,7 +173,16 @@ def _block(check: Checker, run: Mapping[str, Any], hidden: int) -> Layer:
         expert_width=width,
         capacity=check.number(run, "capacity", low=0.01, high=100.0, default=1.0),
     )
-    return replace(made, divided=(("attention heads", heads), ("expert_feed_forward", width)))
+    divided = (("attention heads", heads), ("expert_feed_forward", width))
+    return replace(made, divided=divided, attention=kernel)
+
+
+def _kernel(check: Checker, run: Mapping[str, Any]) -> AttentionKernel | None:
+    told = run.get("attention")
+    if told is None or told in list(AttentionKernel):
+        return None if told is None else AttentionKernel(told)
+    check.fail("attention", told, "is not an attention", f"There are {', '.join(AttentionKernel)}.")
+    return None
 
 
 def _grouped(hidden: float, query: float, key: float, kv_heads: int = 0) -> Attention:

@@ -122,10 +122,16 @@ def make(
     if address is not None:
         from headrace_services.planner import remote
 
-        if comparing or plot is not None or options.constants is not None:
+        options_here = {
+            "--compare": comparing,
+            "--plot": plot is not None,
+            "--constants": options.constants is not None,
+            "--selective": options.selective is not None,
+        }
+        refused = [name for name, given in options_here.items() if given]
+        if refused:
             raise CommandError(
-                "A planner's server neither compares nor draws nor reads files, so --compare, --plot and --constants "
-                "do not go with --address.",
+                f"A planner's server does not take {', '.join(refused)}.",
                 remedy="Leave out --address.",
                 code=USAGE,
             )

@@ -20,7 +20,7 @@ from headrace_services.planner.degrees import (
     stages_part,
     tensor_group,
 )
-from headrace_services.planner.layer_cost import BYTES, AttentionKernel, LayerTimes, Shape, layer_times
+from headrace_services.planner.layer_cost import BYTES, LayerTimes, Shape, layer_times
 from headrace_services.planner.memory import (
     Gradients,
     ZeroStage,
@@ -30,7 +30,7 @@ from headrace_services.planner.memory import (
     saved_bytes,
     static_bytes,
 )
-from headrace_services.planner.model import Layer, LayerKind, Model
+from headrace_services.planner.model import AttentionKernel, Layer, LayerKind, Model
 from headrace_services.planner.problem import Link, Problem, Recompute
 from headrace_services.planner.schedules import Schedule, fill_share, in_flight
 from headrace_services.planner.stage_cost import gradient_s, optimizer_s, transfer_s
@@ -108,7 +108,9 @@ class Costing:
         key = (degrees.m, degrees.e, degrees.micro_batch(self.request.batch))
         if key not in self._times:
             shape = self.shape(degrees)
-            self._times[key] = [layer_times(layer, shape, self.request.cluster) for layer, _ in self._kinds]
+            self._times[key] = [
+                layer_times(layer, _met(shape, layer), self.request.cluster) for layer, _ in self._kinds
+            ]
         return self._times[key]
 
     def held(self, degrees: Degrees) -> list[Held]:
@@ -191,7 +193,7 @@ class Costing:
         shape = self.shape(degrees)
         kinds = []
         for (layer, _), times, held in zip(self._kinds, self.times(degrees), self.held(degrees), strict=True):
-            saved = ceil(saved_bytes(layer, shape))
+            saved = ceil(saved_bytes(layer, _met(shape, layer)))
             kept = min(ceil(checkpoint_bytes(layer, shape)), saved) if layer.recomputable else saved
             copy = 0
             if versions:
@@ -321,6 +323,11 @@ def equal_boundaries(model: Model, stages: int) -> tuple[int, ...]:
         position += share + (stage < over)
         edges.append(position)
     return (*edges, len(model.layers))
+
+
+def _met(shape: Shape, layer: Layer) -> Shape:
+    """How a micro-batch meets a layer whose scores may be treated in a way of their own."""
+    return shape if layer.attention is None else replace(shape, attention=layer.attention)
 
 
 def _balanced(links: list[Link], pieces: int) -> tuple[int, ...]:

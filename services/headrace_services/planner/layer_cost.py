@@ -7,28 +7,16 @@ that fitting can follow it.
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from headrace_services.planner.cluster import Cluster
 from headrace_services.planner.collectives import Group, all_reduce_s, all_to_all_s, hidden_s
-from headrace_services.planner.model import Gemm, Layer, LayerKind, LayerProfile, Split
+from headrace_services.planner.model import AttentionKernel, Gemm, Layer, LayerKind, LayerProfile, Split
 
 BYTES = 2
 """Of a number in 16-bit training."""
 TRAFFIC_REPLICATED = 2.0
 TRAFFIC_SPLIT = 1.5
 """Bytes that element-wise kernels move forward, per saved byte: each is written once and read about once."""
-
-
-class AttentionKernel(StrEnum):
-    """How attention scores are treated (Korthikanti et al. 2022, section 5; Dao et al. 2022)."""
-
-    MATERIALISED = "materialised"
-    """Scores stand in memory and are saved for the backward pass."""
-    SELECTIVE = "selective"
-    """Scores stand in memory, are not saved, and are computed again."""
-    FLASH = "flash"
-    """Scores never leave the chip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,8 @@ from headrace.userfile import MIB, UserFile
 from headrace_services.planner.blocks import dense_block, head
 from headrace_services.planner.cluster import Cluster
 from headrace_services.planner.collectives import Group, hidden_s
-from headrace_services.planner.layer_cost import AttentionKernel, Shape, formula_times, measured_factor
-from headrace_services.planner.model import Layer
+from headrace_services.planner.layer_cost import Shape, formula_times, measured_factor
+from headrace_services.planner.model import AttentionKernel, Layer
 from headrace_services.planner.stage_cost import gradient_s, optimizer_s, transfer_s
 
 COLUMNS: Final = (

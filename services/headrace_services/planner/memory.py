@@ -9,8 +9,8 @@ from enum import IntEnum, StrEnum
 from math import gcd
 
 from headrace_services.planner.degrees import Degrees
-from headrace_services.planner.layer_cost import BYTES, AttentionKernel, Shape
-from headrace_services.planner.model import Layer, padded_vocabulary
+from headrace_services.planner.layer_cost import BYTES, Shape
+from headrace_services.planner.model import AttentionKernel, Layer, padded_vocabulary
 
 OPTIMIZER_BYTES = 12
 """Adam per parameter: a 32-bit copy, momentum and variance."""

@@ -20,6 +20,17 @@ class LayerKind(StrEnum):
     HEAD = "head"
 
 
+class AttentionKernel(StrEnum):
+    """How attention scores are treated (Korthikanti et al. 2022, section 5; Dao et al. 2022)."""
+
+    MATERIALISED = "materialised"
+    """Scores stand in memory and are saved for the backward pass."""
+    SELECTIVE = "selective"
+    """Scores stand in memory, are not saved, and are computed again."""
+    FLASH = "flash"
+    """Scores never leave the chip."""
+
+
 class Split(StrEnum):
     """Which side of a weight matrix tensor parallelism cuts."""
 
@@ -115,6 +126,8 @@ class Layer:
     """kv_heads × width of a head."""
     divided: tuple[tuple[str, int], ...] = ()
     """What tensor ranks must divide evenly, by name."""
+    attention: AttentionKernel | None = None
+    """How its scores are treated, where that is not as in the others."""
     profile: LayerProfile | None = None
     """What was measured of it, which then stands for all formulas."""
 

@@ -41,6 +41,14 @@ AttentionOption = Annotated[str, typer.Option(help="flash, selective or material
 ModeOption = Annotated[
     str, typer.Option(help="Which axes to search: h2o (all), d-rec, dapple, pipedream, alpa, adapipe.")
 ]
+SelectiveOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LAYERS",
+        help="Layers that compute attention scores again, such as 1-12,20. With --attention materialised.",
+        show_default=False,
+    ),
+]
 GradientsOption = Annotated[
     str | None,
     typer.Option(help="Precision of gradients: fp32 or bf16. Default: the target's own.", show_default=False),
@@ -83,6 +91,7 @@ COMMON: Final[dict[str, tuple[Any, Any]]] = {
     "chunks": (Chunks, 1),
     "zero": (Zero, 1),
     "attention": (AttentionOption, "flash"),
+    "selective": (SelectiveOption, None),
     "gradients": (GradientsOption, None),
     "overlap": (OverlapOption, None),
     "sequence_parallel": (SequenceParallel, True),

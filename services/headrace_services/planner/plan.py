@@ -8,7 +8,7 @@ from headrace_services.planner.cluster import OVERLAPS
 from headrace_services.planner.costing import Costing, Request
 from headrace_services.planner.degrees import Degrees
 from headrace_services.planner.memory import bytes_per_parameter
-from headrace_services.planner.model import VOCABULARY_UNIT, padded_vocabulary
+from headrace_services.planner.model import VOCABULARY_UNIT, AttentionKernel, padded_vocabulary
 from headrace_services.planner.problem import Problem, Solution
 from headrace_services.planner.simulator import (
     Simulation,
@@ -139,6 +139,10 @@ class Plan:
             found.append(
                 f"micro-batches of {self.micro_batch} were not measured; times follow those of {among}"
             )
+        for kernel in AttentionKernel:
+            own = [i for i, layer in enumerate(request.model.layers) if layer.attention is kernel]
+            if own:
+                found.append(f"layers {spans(own)} have {kernel.value} attention of their own")
         links = request.cluster.links
         if links is not None:
             found.append(
@@ -154,6 +158,17 @@ class Plan:
     def run(self) -> Simulation:
         """The simulation behind the plan."""
         return run_stages(self.request, self.degrees, self.stages)
+
+
+def spans(layers: Sequence[int]) -> str:
+    """Runs of layers: 0–12, or 0–3 24–27."""
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][1] + 1:
+            runs[-1][1] = layer
+        else:
+            runs.append([layer, layer])
+    return " ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in runs)
 
 
 def run_stages(request: Request, degrees: Degrees, stages: Sequence[StagePlan]) -> Simulation:

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from headrace_services.planner.cluster import Cluster
-from headrace_services.planner.layer_cost import AttentionKernel
 from headrace_services.planner.measured import COLUMNS, Rows, predicted_s
+from headrace_services.planner.model import AttentionKernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,14 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from headrace.cli.output import Output
 from headrace.client.planning import Planner, SearchProgress
 from headrace_services.planner import asking, catalogue, reporting
+
+LOCAL: Final = ("constants", "selective")
+"""Options that a server does not take; of a description's `blocks` it takes `attention`."""
 
 
 def show(
@@ -26,7 +29,7 @@ def show(
     """Asks, tells of progress, and prints or writes the plan. Raises HeadraceError."""
     if out is not None:
         reporting.writable_folder(out)
-    fields = {name: value for name, value in asdict(options).items() if name != "constants"}
+    fields = {name: value for name, value in asdict(options).items() if name not in LOCAL}
     fields |= {"mode": mode, "method": method}
     with Planner(address) as planner, reporting.status(output, f"planning {model} on {cluster}") as say:
 

@@ -12,7 +12,7 @@ from headrace_services.planner.drawing import timeline_svg
 from headrace_services.planner.emit import emit
 from headrace_services.planner.explain import GIB, PARTS, Explanation, nothing_fits
 from headrace_services.planner.modes import MODES
-from headrace_services.planner.plan import Plan
+from headrace_services.planner.plan import Plan, spans
 from headrace_services.planner.record import plan_record
 from headrace_services.planner.search import Outcome, Progress, Search, Watch
 from headrace_services.planner.timeline import chrome_trace
@@ -81,7 +81,7 @@ def show_plan(output: Output, plan: Plan) -> None:
     stages = [
         (
             str(number),
-            _span(stage.layers),
+            spans(stage.layers),
             str(len(stage.recomputed)),
             f"{stage.times.total_s * 1e3:.4g}",
             f"{stage.memory.static_bytes / GIB:.1f}",
@@ -259,14 +259,3 @@ def _degrees(plan: Plan) -> str:
 
 def _bar(share: float) -> str:
     return "█" * max(round(BAR * share), 1 if share > 0 else 0)
-
-
-def _span(layers: Sequence[int]) -> str:
-    """Runs of layers: 0–12, or 0–3 24–27."""
-    runs: list[list[int]] = []
-    for layer in layers:
-        if runs and layer == runs[-1][1] + 1:
-            runs[-1][1] = layer
-        else:
-            runs.append([layer, layer])
-    return " ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in runs)

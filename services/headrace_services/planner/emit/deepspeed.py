@@ -94,6 +94,12 @@ def lower(plan: Plan) -> Lowered:
         notes.append(Note(what="communication behind computation", instead=instead))
         alone: dict[str, Any] = dict.fromkeys(OVERLAPS, 0.0)
         request = replace(request, cluster=request.cluster.with_efficiencies(replace(constants, **alone)))
+    if any(layer.attention for layer in request.model.layers):
+        notes.append(
+            Note(
+                what="attention of several kinds", instead="the layers that you pass treat scores themselves"
+            )
+        )
     if degrees.m > 1:
         notes.append(
             Note(what=f"m={degrees.m}", instead="your layers split themselves over the group that they get")

@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from headrace_services.planner.costing import Request
 from headrace_services.planner.emit.lowering import Lowered, Note, priced, stage_boundaries
-from headrace_services.planner.layer_cost import AttentionKernel
 from headrace_services.planner.memory import Gradients, ZeroStage
-from headrace_services.planner.model import LayerKind
+from headrace_services.planner.model import AttentionKernel, LayerKind
 from headrace_services.planner.plan import Plan
 from headrace_services.planner.schedules import Schedule
 
@@ -63,6 +62,14 @@ def _request(plan: Plan) -> tuple[Request, list[Note]]:
         instead = "the distributed optimizer (stage 1)"
         notes.append(Note(what=f"ZeRO stage {int(request.zero)}", instead=instead))
         request = replace(request, zero=ZeroStage.OPTIMIZER)
+    kernels = {layer.attention or request.attention for layer in request.model.layers if layer.heads}
+    if any(layer.attention for layer in request.model.layers):
+        kernel = kernels.pop() if len(kernels) == 1 else AttentionKernel.MATERIALISED
+        if kernels:
+            instead = "all layers save their scores"
+            notes.append(Note(what="attention of several kinds", instead=instead))
+        plain = tuple(replace(layer, attention=None) for layer in request.model.layers)
+        request = replace(request, attention=kernel, model=replace(request.model, layers=plain))
     if plan.recomputed and request.attention is AttentionKernel.SELECTIVE:
         what = "selective recomputation beside whole layers"
         notes.append(Note(what=what, instead="scores are saved in the other layers"))
