@@ -189,3 +189,49 @@ def test_constants_that_calibration_wrote_are_read(tmp_path: Path) -> None:
     assert with_["iteration_s"] != without["iteration_s"]
     out.write_text("{}")
     assert CliRunner().invoke(plan, [*words, "--constants", str(out)]).exit_code != 0
+
+
+def _gone() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_of_several_addresses_the_first_that_answers(address: str) -> None:
+    """The first server is gone, for searches, simulations and the client's own calls alike."""
+    several = f"{_gone()},{address}"
+    with Planner(several) as planner:
+        found = planner.plan("gpt3-2.7b", "a100-16", batch=32)
+        assert planner.simulate("gpt3-2.7b", "a100-16", found.degrees, batch=32).iteration_s > 0
+        assert planner.plan("gpt3-2.7b", "a100-16", batch=32).degrees == found.degrees
+    with Planner(several) as planner:
+        assert planner.simulate("gpt3-2.7b", "a100-16", found.degrees, batch=32).degrees == found.degrees
+        with pytest.raises(InvalidFieldError):
+            planner.plan("gpt3-2.7", "a100-16")
+    with Client(address) as client:
+        assert client.plan("gpt3-2.7b", "a100-16", batch=32, planner=several).degrees == found.degrees
+    with Planner(f"{_gone()},{_gone()}") as planner:
+        for ask in (planner.plan, lambda model, cluster: planner.simulate(model, cluster, found.degrees)):
+            with pytest.raises(UnreachableError):
+                ask("gpt3-2.7b", "a100-16")
+
+
+def test_a_search_goes_on_at_the_next_server_when_its_own_dies(address: str) -> None:
+    command = [sys.executable, "-m", "headrace.cli", "planner", "--listen", "127.0.0.1:0", "--workers", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        mine = first.stdout.readline().rsplit(" ", 1)[-1].strip()
+        with Planner(f"{mine},{address}", timeout_s=120) as planner:
+            call = planner.search("gpt3-175b", "a100-512", batch=512)
+            next(iter(call))
+            first.kill()
+            assert call.result().iteration_s > 0
+
+
+def test_a_cancelled_search_is_asked_nowhere_else(address: str) -> None:
+    with Planner(f"{address},{address.replace('127.0.0.1', 'localhost')}", timeout_s=120) as planner:
+        call = planner.search("megatron-1t", "a100-3072", batch=6144)
+        next(iter(call))
+        call.cancel()
+        with pytest.raises(HeadraceError):
+            call.result()

@@ -1,8 +1,8 @@
 """Plans from a planner's server (`headrace planner`): what `Client.plan` and `Client.simulate` call.
 
 A search runs on the server and tells how far it is. `SearchCall` is one search: iterate over its progress, or ask for
-its `result`; `cancel` ends it at once, on the server too. Nothing is kept anywhere, so a call that is lost is asked
-again.
+its `result`; `cancel` ends it at once, on the server too. Nothing is kept anywhere, so a question that a server took
+with it is asked again of the next one in the list of addresses, each at most once.
 """
 
 import json
@@ -15,7 +15,8 @@ from typing import Any, Final, Self
 
 import grpc
 
-from headrace.errors import HeadraceError, from_rpc_error
+from headrace.client.route import Route
+from headrace.errors import HeadraceError, UnreachableError, from_rpc_error
 from headrace.target import Target, proxy_options
 from headrace.v1 import planner_pb2 as pb
 from headrace.v1 import planner_pb2_grpc
@@ -64,28 +65,46 @@ class TrainingPlan:
 class SearchCall:
     """One search on the server."""
 
-    def __init__(
-        self, stub: planner_pb2_grpc.PlannerServiceStub, request: pb.PlanRequest, timeout_s: float
-    ) -> None:
-        self._answers = stub.Plan(request, timeout=timeout_s)
+    def __init__(self, replicas: "_Replicas", request: pb.PlanRequest, timeout_s: float) -> None:
+        self._replicas = replicas
+        self._request = request
+        self._timeout_s = timeout_s
         self._plan: TrainingPlan | None = None
+        self._cancelled = False
+        self._channel, self._answers = self._begun()
 
     def __iter__(self) -> Iterator[SearchProgress]:
-        """Progress until the plan is there. Raises HeadraceError."""
-        try:
-            for answer in self._answers:
-                if answer.HasField("plan"):
-                    self._plan = _plan(answer.plan, answer)
-                else:
-                    now = answer.progress
-                    yield SearchProgress(
-                        mode=now.mode,
-                        tuples=now.tuples,
-                        solved=now.solved,
-                        best_s=now.best_s if now.HasField("best_s") else None,
-                    )
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
+        """Progress until the plan is there; it begins anew where the next server is asked. Raises HeadraceError."""
+        left = len(self._replicas.target.replicas)
+        while True:
+            try:
+                yield from self._told()
+            except grpc.RpcError as error:
+                left -= 1
+                self._replicas.failed(
+                    self._channel, from_rpc_error(error), left=0 if self._cancelled else left
+                )
+                self._channel, self._answers = self._begun()
+            else:
+                return
+
+    def _begun(self) -> tuple[grpc.Channel, Any]:
+        channel = self._replicas.route.channel()
+        stub = planner_pb2_grpc.PlannerServiceStub(channel)
+        return channel, stub.Plan(self._request, timeout=self._timeout_s)
+
+    def _told(self) -> Iterator[SearchProgress]:
+        for answer in self._answers:
+            if answer.HasField("plan"):
+                self._plan = _plan(answer.plan, answer)
+            else:
+                now = answer.progress
+                yield SearchProgress(
+                    mode=now.mode,
+                    tuples=now.tuples,
+                    solved=now.solved,
+                    best_s=now.best_s if now.HasField("best_s") else None,
+                )
 
     def result(self, on_progress: Callable[[SearchProgress], None] | None = None) -> TrainingPlan:
         """The plan, when it is there. Raises HeadraceError: what is wrong with the question, that nothing fits.
@@ -104,6 +123,7 @@ class SearchCall:
 
     def cancel(self) -> None:
         """Ends the search, here and on the server."""
+        self._cancelled = True
         self._answers.cancel()
 
 
@@ -111,16 +131,11 @@ class Planner:
     """A connection to a planner's server; a context manager."""
 
     def __init__(self, address: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """`address`, else `HEADRACE_PLANNER`, else 127.0.0.1:7441. `timeout_s` bounds each search."""
+        """`address`, else `HEADRACE_PLANNER`, else 127.0.0.1:7441; of several (`a:7441,b:7441`) the first that answers.
+
+        `timeout_s` bounds each search."""
         target = Target.of(address or os.environ.get("HEADRACE_PLANNER") or DEFAULT_ADDRESS)
-        where, credentials = target.replicas[0], target.credentials()
-        options = (("grpc.max_receive_message_length", _LARGEST_ANSWER), *proxy_options(where))
-        self._channel = (
-            grpc.insecure_channel(where, options)
-            if credentials is None
-            else grpc.secure_channel(where, credentials, options)
-        )
-        self._stub = planner_pb2_grpc.PlannerServiceStub(self._channel)
+        self._replicas = _Replicas(target)
         self._timeout_s = timeout_s
 
     def __enter__(self) -> Self:
@@ -129,7 +144,7 @@ class Planner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._channel.close()
+        self._replicas.close()
 
     def search(
         self,
@@ -143,7 +158,7 @@ class Planner:
         """Begins a search. `model` and `cluster` are names, or descriptions as mappings; `options` are fields of
         `PlanQuestion` (batch, sequence, schedule, chunks, zero, attention, mode, target, ...)."""
         request = pb.PlanRequest(question=_question(model, cluster, options), seconds=seconds, budget=budget)
-        return SearchCall(self._stub, request, self._timeout_s)
+        return SearchCall(self._replicas, request, self._timeout_s)
 
     def plan(
         self,
@@ -172,11 +187,40 @@ class Planner:
         except ValueError as error:
             raise _unknown(error) from None
         request = pb.SimulateRequest(question=_question(model, cluster, options), degrees=chosen)
-        try:
-            answer = self._stub.Simulate(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
-        return _plan(answer.plan)
+        for left in reversed(range(len(self._replicas.target.replicas))):
+            channel = self._replicas.route.channel()
+            stub = planner_pb2_grpc.PlannerServiceStub(channel)
+            try:
+                return _plan(stub.Simulate(request, timeout=self._timeout_s).plan)
+            except grpc.RpcError as error:
+                self._replicas.failed(channel, from_rpc_error(error), left=left)
+        raise AssertionError("the last replica's failure is raised")
+
+
+class _Replicas:
+    """The servers of one target, and the one that is asked."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._credentials = target.credentials()
+        self.route = Route(target.replicas, self._open)
+
+    def failed(self, channel: grpc.Channel, failure: HeadraceError, *, left: int) -> None:
+        """Moves on to the next server, where one is left and this one is gone. Raises the failure otherwise."""
+        self.route.note(channel, failure)
+        if not isinstance(failure, UnreachableError) or not left:
+            raise failure from None
+
+    def close(self) -> None:
+        """Closes all channels."""
+        for channel in self.route.opened():
+            channel.close()
+
+    def _open(self, replica: str) -> grpc.Channel:
+        options = (("grpc.max_receive_message_length", _LARGEST_ANSWER), *proxy_options(replica))
+        if self._credentials is None:
+            return grpc.insecure_channel(replica, options)
+        return grpc.secure_channel(replica, self._credentials, options)
 
 
 def _question(
