@@ -2,13 +2,15 @@
 
 import errno
 import os
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.v1 import worker_pb2
 from headrace_worker.backoff import Backoff
-from headrace_worker.disk import LEAST_BYTES, out_of_room, when_there_is_room
+from headrace_worker.disk import LEAST_BYTES, out_of_room, size_bytes, when_there_is_room
 from headrace_worker.exits import Finished, classify
 
 
@@ -62,3 +64,37 @@ def test_a_worker_says_when_its_disk_is_full(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "statvfs", lambda _: Full)
     assert "full" in out_of_room(tmp_path)
     assert str(tmp_path) in out_of_room(tmp_path)
+
+
+def test_folders_that_vanish_while_they_are_measured_count_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.scandir
+
+    def vanishing(path: Any) -> Any:
+        if "gone" in str(path):
+            Path(path).rmdir()
+        return real(path)
+
+    (tmp_path / "kept").write_bytes(b"x" * 10_000)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert size_bytes(tmp_path) >= 10_000
+    assert not (tmp_path / "gone").exists()
+
+
+def test_folders_nested_very_deep_are_measured(tmp_path: Path) -> None:
+    deepest = tmp_path.joinpath(*["d"] * 1500)
+    try:
+        folder = tmp_path
+        while folder != deepest:
+            folder = folder / "d"
+            folder.mkdir()
+        (deepest / "file").write_bytes(b"x" * 10_000)
+        assert size_bytes(tmp_path) >= 10_000
+    finally:
+        subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)  # pytest could not
+
+
+def test_a_folder_that_is_not_there_takes_nothing(tmp_path: Path) -> None:
+    assert size_bytes(tmp_path / "none") == 0

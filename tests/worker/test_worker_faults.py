@@ -15,6 +15,7 @@ from worker_site import Site, lease_id
 
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker.checkpoints.directory import DirectoryStore
+from headrace_worker.daemon import Daemon
 from headrace_worker.outbox import Outbox
 
 CONTINUE = event_pb2.DECISION_ACTION_CONTINUE
@@ -61,6 +62,23 @@ async def test_a_stopped_process_can_be_cancelled(site: Site, scheduler: Scripte
     stream.send(cancel=worker_pb2.Cancel(lease=assign.lease))
     exited = await stream.get("exited")
     assert (exited.outcome, exited.exit_code) == (RELEASED, -signal.SIGTERM)
+
+
+async def test_devices_that_cannot_be_measured_end_neither_session_nor_daemon(
+    site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+
+    async def failing(_: Daemon) -> None:
+        looks.append(1)
+        raise FileNotFoundError("a folder vanished")
+
+    monkeypatch.setattr(Daemon, "telemetry", failing)
+    site.start()
+    stream = await scheduler.stream()
+    await until(lambda: len(looks) >= 2, "it looks again")
+    await stream.get("heartbeat", count=3)
+    assert len(scheduler.streams) == 1
 
 
 async def test_a_process_killed_from_outside_is_the_machines_loss(

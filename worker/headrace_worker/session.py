@@ -264,7 +264,10 @@ class Session:
     async def _measure(self) -> None:
         # Apart from the heartbeat: a GPU driver that hangs must not cost the leases of all trials.
         while True:
-            self._telemetry = await self._handler.telemetry()
+            try:
+                self._telemetry = await self._handler.telemetry()
+            except Exception:  # the worker lives, whatever its devices and disks say
+                log.exception("the devices and the disk could not be measured")
             await asyncio.sleep(self._interval_s)
 
 
