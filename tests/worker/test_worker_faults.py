@@ -64,6 +64,27 @@ async def test_a_stopped_process_can_be_cancelled(site: Site, scheduler: Scripte
     assert (exited.outcome, exited.exit_code) == (RELEASED, -signal.SIGTERM)
 
 
+DEEP = """
+os.chdir(me.checkpoint_dir)
+for _ in range(1500):
+    os.mkdir("d")
+    os.chdir("d")
+"""
+
+
+async def test_a_trial_that_nests_its_folders_very_deep_ends_no_daemon(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program(DEEP)))
+    await stream.get("exited")
+    await until(lambda: not list(site.settings.scratch_dir.iterdir()), "its folder is removed")
+    stream.send(assign=site.assign(site.program("report(1)"), number=1))
+    await stream.get("exited", count=2)
+    assert not site.daemons[0][1].done()
+
+
 async def test_devices_that_cannot_be_measured_end_neither_session_nor_daemon(
     site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

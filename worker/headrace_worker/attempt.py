@@ -16,7 +16,6 @@ outbox after the last report of the process, so the scheduler never hears of an 
 
 import asyncio
 import logging
-import shutil
 import signal
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from headrace_worker.backoff import Backoff
 from headrace_worker.checkpoints import CheckpointError, CheckpointStore
 from headrace_worker.checkpoints.retention import PruneOrder
 from headrace_worker.courier import Courier
-from headrace_worker.disk import is_full, size_bytes, when_there_is_room
+from headrace_worker.disk import clear_away, is_full, size_bytes, when_there_is_room
 from headrace_worker.exits import Ending, Finished, Verdict, classify
 from headrace_worker.launch import Launch, launch_of
 from headrace_worker.logs import AttemptLog, fit, last_line, shows
@@ -214,7 +213,7 @@ class Attempt:
             "%s: %s %s", self.lease.trial, worker_pb2.ExitOutcome.Name(verdict.outcome).lower(), verdict.error
         )
         # At once, and waited for at the end: on a full disk its end could not be written before there is room.
-        clearing = asyncio.create_task(asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True))
+        clearing = asyncio.create_task(asyncio.to_thread(clear_away, self._scratch))
         await self._place.courier.post_exit(
             worker_pb2.Exited(
                 lease=self.lease,
@@ -295,7 +294,7 @@ class Attempt:
         backoff = Backoff(cap_s=5.0)
         while True:
             try:
-                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                await asyncio.to_thread(clear_away, folder)
                 await asyncio.to_thread(self._place.store.fetch, self.assign.checkpoint, folder)
             except OSError as error:
                 if is_full(error):

@@ -16,7 +16,6 @@ import asyncio
 import fcntl
 import logging
 import os
-import shutil
 import signal
 import uuid
 from collections.abc import Sequence
@@ -35,7 +34,7 @@ from headrace_worker.checkpoints import CheckpointError, CheckpointStore, store_
 from headrace_worker.checkpoints.retention import PruneOrder, Retention, superseded
 from headrace_worker.courier import Courier
 from headrace_worker.devices import Devices, discover
-from headrace_worker.disk import out_of_room
+from headrace_worker.disk import clear_away, out_of_room
 from headrace_worker.effects import (
     Acked,
     Decide,
@@ -111,7 +110,7 @@ class Daemon:
 
     async def _serve(self, store: CheckpointStore, devices: Devices, outbox: DurableOutbox) -> None:
         settings = self._settings
-        await asyncio.to_thread(shutil.rmtree, settings.scratch_dir, ignore_errors=True)
+        await asyncio.to_thread(clear_away, settings.scratch_dir)
         core = SessionCore(_identity(settings, devices.devices))
         await _recall(core, outbox)
         courier = Courier(outbox, core)

@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
@@ -51,6 +53,14 @@ def size_bytes(folder: Path) -> int:
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
     return total
+
+
+def clear_away(folder: Path) -> None:
+    """Deletes what a trial has made, as far as that is possible and however deep it is nested."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:  # Python 3.11 goes one call deeper with each level
+        subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
 
 
 def says_full(text: str) -> bool:

@@ -15,7 +15,6 @@ scheduler answers it trains on for so many reports.
 
 import asyncio
 import logging
-import shutil
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ from headrace_worker.backoff import Backoff
 from headrace_worker.checkpoints import CheckpointInvalidError, CheckpointMeta, CheckpointStore
 from headrace_worker.checkpoints.retention import PruneOrder, checkpoint_name
 from headrace_worker.courier import Courier
+from headrace_worker.disk import clear_away
 from headrace_worker.gangs import Gang
 from headrace_worker.launch import folder_of
 
@@ -217,7 +217,7 @@ class Reports:
                 )
                 self._saved(sequence, order)
             if folder:
-                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                await asyncio.to_thread(clear_away, folder)
         if awaits:
             decided = await decision
             self._leave_soon = False
