@@ -5,6 +5,9 @@ study that takes nothing in for `PATIENCE_S` (its step hangs on a lock, for exam
 worker's other studies. So it falls behind: its further messages are read and left unanswered, which loses nothing,
 for the worker keeps what is not acknowledged. When the study has answered what it had taken, the worker is asked to
 connect anew. It then sends the rest again, in order.
+
+The stream carries the worker's heartbeats too. So studies that hang hold it up once between two heartbeats, however
+many they are: after one has used the patience up, a study that has its share in flight falls behind at once.
 """
 
 import asyncio
@@ -23,6 +26,11 @@ class InFlight:
         self._counts: Counter[int] = Counter()
         self._behind: set[int] = set()
         self._settled = asyncio.Condition()
+        self._patience_s = PATIENCE_S
+
+    def heartbeat(self) -> None:
+        """A heartbeat was taken: there is time to wait for a study again."""
+        self._patience_s = PATIENCE_S
 
     async def enter(self, study_id: int) -> bool:
         """Wait for room for a message. False where its study is behind, and the message is to be left unanswered."""
@@ -30,10 +38,11 @@ class InFlight:
             return False
         if self._counts[study_id] >= SHARE:
             try:
-                async with asyncio.timeout(PATIENCE_S), self._settled:
+                async with asyncio.timeout(self._patience_s), self._settled:
                     await self._settled.wait_for(lambda: self._counts[study_id] < SHARE)
             except TimeoutError:
                 self._behind.add(study_id)
+                self._patience_s = 0.0
                 return False
         self._counts[study_id] += 1
         return True

@@ -168,6 +168,7 @@ class WorkerSession:
     async def _take(self, request: worker_pb2.SessionRequest, tasks: asyncio.TaskGroup) -> None:
         kind = request.WhichOneof("message")
         if kind == "heartbeat":
+            self._in_flight.heartbeat()
             answer = worker_pb2.Ack(heartbeat=request.heartbeat.sequence)
             self._outgoing.put(worker_pb2.SessionResponse(ack=answer))
             self._trouble = _told(request.heartbeat.trouble)
