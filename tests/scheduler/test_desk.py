@@ -6,7 +6,6 @@ may ask for the most that is allowed of everything at once.
 
 import asyncio
 import multiprocessing
-import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -15,15 +14,15 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from headrace.errors import InternalError, InvalidFieldError, TooLargeError
+from headrace.errors import InvalidFieldError, TooLargeError
 from headrace.spec import GridSampler, StudySpec
-from headrace_services.apart import Limits, Pool, Run
+from headrace_services.apart import Limits
 from headrace_services.scheduler.desk import SMALL_FRONT, Desk
 from headrace_services.scheduler.preview import preview
 from headrace_services.scheduler.samplers import make_sampler
 
 INT32_MAX = 2**31 - 1
-LIMITS = Limits(memory_bytes=256 * 1024 * 1024, time_s=5.0, waiting=2)
+LIMITS = Limits(memory_bytes=256 * 1024 * 1024, time_s=5.0, wait_s=30.0, waiting=2, each=2)
 
 
 def make_spec(points: int | None = None, **changes: Any) -> StudySpec:
@@ -44,7 +43,7 @@ def make_spec(points: int | None = None, **changes: Any) -> StudySpec:
 @pytest_asyncio.fixture
 async def desk() -> AsyncIterator[Desk]:
     """A desk with little to spend."""
-    opened = Desk(LIMITS)
+    opened = Desk(previews=LIMITS, fronts=LIMITS)
     yield opened
     await opened.close()
 
@@ -114,6 +113,22 @@ async def test_a_front_that_takes_too_long_is_refused(desk: Desk) -> None:
     )
 
 
+async def test_previews_hold_no_front_up(desk: Desk) -> None:
+    """A study is shown with its front while others preview."""
+    previews = [
+        asyncio.ensure_future(
+            desk.preview(make_spec(**LARGE_TRIALS, resources={"gpus": 1024}), 2400, None, caller=caller)
+        )
+        for caller in ("a", "b")
+    ]
+    places = await answer(desk.front([(0.0, 0.0)] * (SMALL_FRONT + 1), [1.0, 1.0]))
+    assert len(places) == SMALL_FRONT + 1
+    assert not previews[-1].done()
+    for preview_ in previews:
+        preview_.cancel()
+    await asyncio.gather(*previews, return_exceptions=True)
+
+
 async def test_work_stops_when_its_caller_has_gone(desk: Desk) -> None:
     before = set(multiprocessing.active_children())
     assert (await answer(desk.preview(make_spec(), 1, None))).trials == 9
@@ -139,22 +154,3 @@ async def test_too_many_callers_are_refused(desk: Desk) -> None:
     assert len(refused) == 6 - LIMITS.waiting
     assert "Try again" in refused[0].remedy
     assert len([one for one in answers if not isinstance(one, Exception)]) == LIMITS.waiting
-
-
-def dying() -> Run:
-    """Work that kills its process."""
-
-    def run(*_: object) -> bytes:
-        os._exit(1)
-
-    return run
-
-
-async def test_a_process_that_dies_fails_its_call_and_is_replaced() -> None:
-    pool = Pool(dying, 1, LIMITS)
-    try:
-        for _ in range(2):
-            with pytest.raises(InternalError, match="died"):
-                await pool.result("any", b"")
-    finally:
-        await pool.close()

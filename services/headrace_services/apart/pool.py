@@ -1,36 +1,30 @@
 """Processes behind pipes: a call takes one, talks to it, and gives it back, or kills it.
 
 Processes are spawned, never forked: gRPC's threads do not survive a fork. They start when they are first asked for, or
-at once (`start`). One that dies by itself fails its call and is replaced.
+at once under `async with`. One that dies by itself fails its call and is replaced. Where one cannot start, the call
+whose turn it is fails; for the others that wait, another start is tried.
 """
 
 import asyncio
+import logging
 import pickle
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from headrace.errors import InternalError, TooLargeError
+from headrace_services.apart.limits import Limits
 from headrace_services.apart.process import Answer, Run, serve
+from headrace_services.apart.queue import Queue, busy
+
+log = logging.getLogger(__name__)
 
 START_LIMIT_S = 60.0
 """How long a process may take to load its libraries."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What one call may have."""
-
-    memory_bytes: int
-    """Beyond what the libraries of a process take."""
-    time_s: float
-    waiting: int
-    """How many calls may wait for a process; more are refused."""
 
 
 class Worker:
@@ -40,9 +34,7 @@ class Worker:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
         self.pipe: Connection = ours
-        self.process: SpawnProcess = context.Process(
-            target=serve, args=(theirs, load, limits.memory_bytes), daemon=True
-        )
+        self.process: SpawnProcess = context.Process(target=serve, args=(theirs, load, limits), daemon=True)
         self.process.start()
         theirs.close()
         if not ours.poll(START_LIMIT_S):
@@ -69,10 +61,10 @@ class Pool:
         self._load = load
         self._count = count
         self._limits = limits
-        self._free: asyncio.Queue[Worker] = asyncio.Queue()
+        self._free: list[Worker] = []
+        self._queue: Queue[Worker] = Queue(limits)
         self._all: set[Worker] = set()
         self._starting: set[asyncio.Task[None]] = set()
-        self._waiting = 0
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -93,13 +85,15 @@ class Pool:
             worker.kill()
         self._all.clear()
 
-    async def ask(self, task: str, request: bytes) -> AsyncGenerator[tuple[Answer, bytes], None]:
+    async def ask(
+        self, task: str, request: bytes, *, caller: str = ""
+    ) -> AsyncGenerator[tuple[Answer, bytes], None]:
         """Progress, then the result. Closing it early kills the process.
 
         Raises what the process raised, and TooLargeError where the answer takes too much memory or time, or too many
         others wait for one.
         """
-        worker = await self._take()
+        worker = await self._take(caller)
         done = False
         limit = asyncio.timeout(self._limits.time_s)
         try:
@@ -120,13 +114,13 @@ class Pool:
                 ) from None
         finally:
             if done and not self._closed:
-                self._free.put_nowait(worker)
+                self._give(worker)
             else:
                 self._replace(worker)
 
-    async def result(self, task: str, request: bytes) -> bytes:
+    async def result(self, task: str, request: bytes, *, caller: str = "") -> bytes:
         """The result alone; cancelling it kills the process. Raises as `ask` does."""
-        answers = self.ask(task, request)
+        answers = self.ask(task, request, caller=caller)
         try:
             async for kind, payload in answers:
                 if kind is Answer.RESULT:
@@ -135,19 +129,32 @@ class Pool:
             await answers.aclose()
         raise InternalError("a process gave no answer")
 
-    async def _take(self) -> Worker:
-        if self._free.empty():
-            if self._waiting >= self._limits.waiting:
-                raise TooLargeError(
-                    f"{self._waiting} callers wait for such an answer already",
-                    remedy="Try again in a moment.",
-                )
-            self._start_missing()
-        self._waiting += 1
+    async def _take(self, caller: str) -> Worker:
+        if self._free:
+            return self._free.pop()
+        place = self._queue.join(caller)
+        self._start_missing()
         try:
-            return await self._free.get()
+            if self._starting:
+                either: list[asyncio.Future[Any]] = [place, *self._starting]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([place], timeout=self._limits.wait_s)
+        except asyncio.CancelledError:
+            if not place.cancel() and not place.exception():  # a process came at the same moment
+                self._give(place.result())
+            raise
         finally:
-            self._waiting -= 1
+            self._queue.leave(place)
+        if not place.done():
+            raise busy(f"no process was free for such an answer within {self._limits.wait_s:g} s")
+        return place.result()
+
+    def _give(self, worker: Worker) -> None:
+        """To the call whose turn it is."""
+        if (place := self._queue.next()) is not None:
+            place.set_result(worker)
+        else:
+            self._free.append(worker)
 
     async def _next(self, worker: Worker) -> tuple[Answer, bytes]:
         loop, readable = asyncio.get_running_loop(), asyncio.Event()
@@ -173,12 +180,25 @@ class Pool:
         while len(self._all) + len(self._starting) < self._count and not self._closed:
             task = asyncio.get_running_loop().create_task(self._start())
             self._starting.add(task)
-            task.add_done_callback(self._starting.discard)
+            task.add_done_callback(self._started)
 
     async def _start(self) -> None:
-        worker = await asyncio.to_thread(Worker, self._load, self._limits)
-        self._all.add(worker)
+        try:
+            worker = await asyncio.to_thread(Worker, self._load, self._limits)
+        except OSError as error:
+            raise InternalError(f"a process could not be started: {error}") from error
         if self._closed:
             worker.kill()
         else:
-            self._free.put_nowait(worker)
+            self._all.add(worker)
+            self._give(worker)
+
+    def _started(self, task: asyncio.Task[None]) -> None:
+        self._starting.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.error("%s", error)
+        if (place := self._queue.next()) is not None:
+            place.set_exception(error)
+        if self._queue:
+            self._start_missing()

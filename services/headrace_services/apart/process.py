@@ -6,10 +6,12 @@ import resource
 import signal
 from collections.abc import Callable
 from enum import StrEnum
+from math import ceil
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from headrace.errors import HeadraceError, InternalError, TooLargeError
+from headrace_services.apart.limits import Limits
 
 Tell = Callable[[bytes], None]
 """Sends progress."""
@@ -18,6 +20,9 @@ Run = Callable[[str, bytes, Tell], bytes]
 
 _NICENESS = 5
 """What a caller made large may take its time; everybody else's calls may not."""
+
+_ALARM_S = 2
+"""How long after its time a call ends by itself. The parent ends it before, unless the parent was killed."""
 
 
 class Answer(StrEnum):
@@ -29,7 +34,7 @@ class Answer(StrEnum):
     ERROR = "error"
 
 
-def serve(pipe: Connection, load: Callable[[], Run], memory_bytes: int) -> None:
+def serve(pipe: Connection, load: Callable[[], Run], limits: Limits) -> None:
     """The main function of the process: answer until the pipe ends. `load` imports what is heavy."""
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
@@ -38,12 +43,15 @@ def serve(pipe: Connection, load: Callable[[], Run], memory_bytes: int) -> None:
         os.environ.setdefault(name, "1")
     os.nice(_NICENESS)
     run = load()
-    _limit_memory(memory_bytes)
+    _limit_memory(limits.memory_bytes)
     try:
         pipe.send_bytes(pickle.dumps((Answer.READY, b"")))
         while True:
             task, request = pickle.loads(pipe.recv_bytes())  # noqa: S301  (our own parent wrote it)
-            pipe.send_bytes(pickle.dumps(_answer(run, task, request, memory_bytes, _teller(pipe))))
+            signal.alarm(ceil(limits.time_s) + _ALARM_S)
+            answer = _answer(run, task, request, limits.memory_bytes, _teller(pipe))
+            signal.alarm(0)
+            pipe.send_bytes(pickle.dumps(answer))
     except (EOFError, OSError):
         return
 

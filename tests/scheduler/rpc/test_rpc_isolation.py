@@ -9,7 +9,9 @@ import pytest
 from rpc_site import RpcSite
 from sqlalchemy import text
 
+from headrace.errors import InternalError
 from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.store.database import transaction
 
 INT64_MAX = 2**63 - 1
@@ -121,3 +123,23 @@ async def test_a_study_that_stands_nowhere_hides_no_share(site: RpcSite) -> None
     page = await site.call("ListWorkers", pb.ListWorkersRequest())
     assert [share.study for share in page.shares] == ["studies/one"]
     assert [item.name for item in page.unshown] == ["studies/bad"]
+
+
+async def test_a_study_is_shown_though_the_process_that_finds_its_front_dies(
+    site: RpcSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cost = {"metric": "cost", "goal": "minimize"}
+    await site.create("s", policy={"kind": "run_all"}, further_objectives=[cost])
+    found = await site.suggest("s")
+    report = pb.ReportTrialRequest(lease=found.lease, step=9, metrics={"loss": 0.5, "cost": 1.0})
+    await site.call("ReportTrial", report)
+    assert len((await site.study("s")).status.front) == 1
+
+    async def dies(*_: object) -> None:
+        raise InternalError("the process of this call died")
+
+    monkeypatch.setattr(Desk, "front", dies)
+    study = await site.study("s")
+    assert study.status.best.number == 0
+    assert not study.status.front
+    assert "the front is left out: the process of this call died" in study.unshown

@@ -2,7 +2,7 @@
 
 from headrace_services import apart
 
-LIMITS = apart.Limits(memory_bytes=2 * 1024**3, time_s=600.0, waiting=1024)
+LIMITS = apart.Limits(memory_bytes=2 * 1024**3, time_s=600.0, wait_s=600.0, waiting=1024, each=64)
 
 
 class Pool(apart.Pool):

@@ -30,7 +30,7 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
         """Progress, then the plan."""
         async with (
             _translating(context),
-            aclosing(self._pool.ask(Task.PLAN, request.SerializeToString())) as told,
+            aclosing(self._pool.ask(Task.PLAN, request.SerializeToString(), caller=context.peer())) as told,
         ):
             async for kind, payload in told:
                 if kind is Answer.PROGRESS:
@@ -48,7 +48,7 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
 
     async def _result(self, task: Task, request: Message, context: Context) -> bytes:
         async with _translating(context):
-            return await self._pool.result(task, request.SerializeToString())
+            return await self._pool.result(task, request.SerializeToString(), caller=context.peer())
         raise AssertionError("aborting raises")
 
 

@@ -11,21 +11,29 @@ if TYPE_CHECKING:
     from headrace.spec import StudySpec
     from headrace_services.scheduler.preview import Preview
 
-PROCESSES = 1
-LIMITS = Limits(memory_bytes=512 * 1024 * 1024, time_s=10.0, waiting=32)
+PREVIEWS = Limits(memory_bytes=512 * 1024 * 1024, time_s=10.0, wait_s=30.0, waiting=32, each=4)
+FRONTS = Limits(memory_bytes=512 * 1024 * 1024, time_s=10.0, wait_s=2.0, waiting=32, each=32)
+"""A study is shown without its front where that takes longer."""
 SMALL_FRONT = 500
 """Vectors whose front takes a few milliseconds: less than the way to a process."""
 
 
 class Desk:
-    """Asks the processes of one replica. They start with the first question that needs one."""
+    """Asks two processes of one replica, one for previews and one for fronts: a study is shown while others preview.
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
-        self._pool = Pool(_load, PROCESSES, limits)
+    Each starts with the first question that needs it.
+    """
 
-    async def preview(self, spec: "StudySpec", slots: int, seconds_per_step: float | None) -> "Preview":
+    def __init__(self, previews: Limits = PREVIEWS, fronts: Limits = FRONTS) -> None:
+        self._previews = Pool(_load, 1, previews)
+        self._fronts = Pool(_load, 1, fronts)
+
+    async def preview(
+        self, spec: "StudySpec", slots: int, seconds_per_step: float | None, *, caller: str = ""
+    ) -> "Preview":
         """What a spec would do. Raises TooLargeError."""
-        answer = await self._pool.result("preview", pickle.dumps((spec, slots, seconds_per_step)))
+        asked = pickle.dumps((spec, slots, seconds_per_step))
+        answer = await self._previews.result("preview", asked, caller=caller)
         found: Preview = pickle.loads(answer)  # noqa: S301  (our own process wrote it)
         return found
 
@@ -33,13 +41,14 @@ class Desk:
         """The places of the vectors on the front. Raises TooLargeError."""
         if len(vectors) <= SMALL_FRONT:
             return front(vectors, signs)
-        answer = await self._pool.result("front", pickle.dumps((vectors, signs)))
+        answer = await self._fronts.result("front", pickle.dumps((vectors, signs)))
         places: list[int] = pickle.loads(answer)  # noqa: S301  (our own process wrote it)
         return places
 
     async def close(self) -> None:
         """End the processes."""
-        await self._pool.close()
+        await self._previews.close()
+        await self._fronts.close()
 
 
 def _load() -> Run:

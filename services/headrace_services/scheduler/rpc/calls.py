@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from headrace.errors import HeadraceError, StudyNotFoundError, TooLargeError, TrialNotFoundError
+from headrace.errors import HeadraceError, StudyNotFoundError, TrialNotFoundError
 from headrace.v1 import study_pb2 as pb
 from headrace.v1 import trial_pb2
 from headrace_services.scheduler.arrivals import Command, ExitedArrived, Outcome, ReportArrived
@@ -255,7 +255,7 @@ async def whole_study(engine: AsyncEngine, desk: Desk, study_id: int) -> pb.Stud
             return await _render(conn, study_id, found)
     try:
         places = await desk.front([vector for _, vector in found[1].measured], _signs(found[0]))
-    except TooLargeError as error:
+    except HeadraceError as error:
         places, found[1].unshown = [], f"the front is left out: {error.message}"
     async with transaction(engine) as conn:
         await _add_front(conn, found, places)

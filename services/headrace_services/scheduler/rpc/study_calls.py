@@ -33,6 +33,7 @@ from headrace_services.scheduler.rpc.calls import (
     whole_study,
 )
 from headrace_services.scheduler.rpc.checks import Checks
+from headrace_services.scheduler.rpc.interceptors import caller
 from headrace_services.scheduler.rpc.watching import watch
 from headrace_services.scheduler.samplers import make_sampler
 from headrace_services.scheduler.store import aside, cluster, step_reads, studies
@@ -169,7 +170,8 @@ class StudyCalls(Calls):
         if not slots:
             async with transaction(self.hub.engine) as conn:
                 slots = max(1, await cluster.connected_slots(conn))
-        return convert.preview(await self.desk.preview(spec, slots, request.seconds_per_step or None))
+        found = await self.desk.preview(spec, slots, request.seconds_per_step or None, caller=caller().peer)
+        return convert.preview(found)
 
 
 async def _check_warm_start(conn: AsyncConnection, spec: StudySpec) -> None:
