@@ -46,6 +46,7 @@ TRIAL_KEYS = {
     "created",
     "started",
     "ended",
+    "unshown",
 }
 STUDY_KEYS = {
     "name",
@@ -68,6 +69,7 @@ STUDY_KEYS = {
     "max_steps",
     "created",
     "ended",
+    "unshown",
 }
 
 

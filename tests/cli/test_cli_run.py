@@ -78,6 +78,7 @@ def test_a_run_as_json_prints_every_event_and_the_summary(
         "wall_time_s",
         "report",
         "front",
+        "unshown",
     }
     assert summary["state"] == "completed"
     assert summary["improvement"] == pytest.approx(0.2382, abs=1e-4)

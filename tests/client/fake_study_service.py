@@ -49,7 +49,7 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         self.decisions: deque[event_pb2.Decision] = deque()
         self.workers: list[study_pb2.WorkerStatus] = []
         self.unshown: list[study_pb2.Unshown] = []
-        """What lists of studies leave out."""
+        """What lists of studies, trials and reports leave out."""
         self.page_size: int | None = None
         self.finishing: dict[str, Callable[[], object]] = {}
         """What to do before a call of a method is answered."""
@@ -171,7 +171,7 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         moment = self._moment(request.study, context)
         wanted = [t for t in moment.trials if not request.states or t.state in request.states]
         page, token = self._page(wanted, request, context)
-        return study_pb2.ListTrialsResponse(trials=page, next_page_token=token)
+        return study_pb2.ListTrialsResponse(trials=page, next_page_token=token, unshown=self.unshown)
 
     def PauseTrial(self, request: Any, context: grpc.ServicerContext) -> Any:
         self._begin("PauseTrial", request, context)
@@ -198,7 +198,7 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         self._moment(study, context)
         reports = [r for r in self.scripts[study].reports if not number or r.trial_number == int(number)]
         page, token = self._page(reports, request, context)
-        return study_pb2.ListReportsResponse(reports=page, next_page_token=token)
+        return study_pb2.ListReportsResponse(reports=page, next_page_token=token, unshown=self.unshown)
 
     def ListWorkers(self, request: Any, context: grpc.ServicerContext) -> Any:
         self._begin("ListWorkers", request, context)

@@ -6,6 +6,7 @@ from headrace.cli import views, wording
 from headrace.cli.output import Cell
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.summary import exact
+from headrace.cli.unshown import note_unshown
 from headrace.client.model import StudyInfo
 from headrace.client.outcome import Outcome
 
@@ -29,11 +30,12 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
     session = Session.of(context)
     with session.client() as client:
         info = client.study(study).status()
+    note_unshown(session.output, info, *([info.best] if info.best else []))
     if info.spec.further_objectives:
         if as_json:
             session.output.json([views.trial(trial) for trial in info.front])
-            return
-        _show_front(info, session)
+        elif not Outcome(info).front_left_out:
+            _show_front(info, session)
         return
     if as_json:
         session.output.json(views.trial(info.best) if info.best else None)

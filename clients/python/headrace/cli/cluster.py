@@ -4,9 +4,9 @@ import typer
 from rich.text import Text
 
 from headrace.cli import wording
-from headrace.cli.listings import note_unshown
 from headrace.cli.output import Cell
 from headrace.cli.session import AsJson, Session
+from headrace.cli.unshown import note_unshown
 from headrace.client.model import Holder, Slot, SlotReservation, StudyShare, Worker
 
 
@@ -22,7 +22,7 @@ def cluster(context: typer.Context, as_json: AsJson = False) -> None:
     session = Session.of(context)
     with session.client() as client:
         found, shares = client.workers(), client.shares()
-    note_unshown(session.output, found.unshown)
+    note_unshown(session.output, found)
     if as_json:
         session.output.json(
             {"workers": [_worker_json(w) for w in found], "shares": [_share_json(s) for s in shares]}

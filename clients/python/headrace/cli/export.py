@@ -15,6 +15,7 @@ from headrace.cli import wording
 from headrace.cli.failure import CommandError
 from headrace.cli.output import jsonable
 from headrace.cli.session import Session, StudyArgument
+from headrace.cli.unshown import note_unshown
 from headrace.client.records import Row, report_rows, trial_rows
 
 _BEGINS_A_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
@@ -59,7 +60,14 @@ def export(
     with session.client() as client:
         handle = client.study(study)
         info = handle.status()
-        rows = report_rows(info, handle.reports()) if reports else trial_rows(info, handle.trials())
+        if reports:
+            stored = handle.reports()
+            note_unshown(session.output, stored)
+            rows = report_rows(info, stored)
+        else:
+            trials = handle.trials()
+            note_unshown(session.output, trials)
+            rows = trial_rows(info, trials)
     text = (
         _csv(rows) if form is Format.CSV else json.dumps(jsonable(rows), indent=2, ensure_ascii=False) + "\n"
     )

@@ -6,6 +6,7 @@ import typer
 
 from headrace.cli import wording
 from headrace.cli.session import AsJson, Session, StudyArgument
+from headrace.cli.unshown import note_unshown
 from headrace.client.lineage import Stretch, schedule
 from headrace.errors import HeadraceError
 
@@ -41,8 +42,10 @@ def lineage(
                 f"no trial of study '{study}' has a value yet",
                 remedy="Wait for the first report, then try again.",
             )
-        stretches = schedule({info.number: info for info in handle.trials()}, best.number)
+        trials = handle.trials()
+        stretches = schedule({info.number: info for info in (*trials, best)}, best.number)
         space = list(handle.status().spec.space)
+    note_unshown(session.output, trials)
     if as_json:
         session.output.json({"trial": best.number, "schedule": [_json(stretch) for stretch in stretches]})
         return

@@ -1,6 +1,5 @@
 """`headrace studies`, `trials` and `workers`: what there is."""
 
-from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated
 
@@ -10,7 +9,8 @@ from rich.text import Text
 from headrace.cli import views, wording
 from headrace.cli.output import Cell, Output
 from headrace.cli.session import AsJson, Session, StudyArgument
-from headrace.client.model import StudyInfo, TerminationReason, TrialInfo, TrialState, Unshown
+from headrace.cli.unshown import note_unshown
+from headrace.client.model import StudyInfo, TerminationReason, TrialInfo, TrialState
 from headrace.client.outcome import Outcome
 
 TRIAL_STATES = {state.value: state for state in TrialState if state is not TrialState.UNKNOWN}
@@ -32,7 +32,7 @@ def studies(context: typer.Context, as_json: AsJson = False) -> None:
     session = Session.of(context)
     with session.client() as client:
         found = client.studies()
-    note_unshown(session.output, found.unshown)
+    note_unshown(session.output, found)
     if as_json:
         session.output.json([views.study(study) for study in found])
         return
@@ -87,7 +87,7 @@ def trials(
             for trial in Outcome(info).best_first(listed)
             if not state or {trial.outcome, trial.state.value} & set(state)
         ][:limit]
-    note_unshown(session.output, listed.unshown)
+    note_unshown(session.output, info, listed)
     if as_json:
         session.output.json([views.trial(trial) for trial in found])
         return
@@ -107,7 +107,7 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
     session = Session.of(context)
     with session.client() as client:
         found = client.workers()
-    note_unshown(session.output, found.unshown)
+    note_unshown(session.output, found)
     if as_json:
         session.output.json([views.worker(worker) for worker in found])
         return
@@ -145,12 +145,6 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
             session.output.note(f"{worker.name} waits: {worker.trouble}")
         if worker.set_aside:
             session.output.note(f"{worker.name} keeps refused messages: {worker.set_aside}")
-
-
-def note_unshown(output: Output, unshown: Iterable[Unshown]) -> None:
-    """Say what a list leaves out."""
-    for item in unshown:
-        output.note(f"{item.name} cannot be shown: {item.reason}")
 
 
 def _study_row(study: StudyInfo, output: Output) -> list[Cell]:

@@ -11,6 +11,7 @@ from headrace.cli.live import BAR_WIDTH, rung_bar
 from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.summary import Summary, show_summary
+from headrace.cli.unshown import note_unshown
 from headrace.client.model import StudyInfo, TrialInfo
 from headrace.last_words import printed_last
 
@@ -39,6 +40,7 @@ def show(
         info = client.study(study).status()
         one = in_order(client.study(study).trial(trial).info(), info) if trial is not None else None
     if one is not None:
+        note_unshown(session.output, one)
         if as_json:
             session.output.json(views.trial(one))
         else:

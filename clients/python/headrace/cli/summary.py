@@ -36,6 +36,7 @@ class Summary:
             "study": self.study.name,
             "state": self.study.state.value,
             "detail": self.study.detail,
+            "unshown": self.study.unshown,
             "metric": self.study.spec.objective.metric,
             "goal": self.study.spec.objective.goal,
             "best": views.trial(best) if best else None,
@@ -100,6 +101,8 @@ class Summary:
 
     def _front_lines(self) -> list[tuple[str, str]]:
         front, objectives = self.study.front, self.study.spec.objectives
+        if self.outcome.front_left_out:
+            return [("Pareto front", self.study.unshown)]
         if not front:
             return [("Pareto front", f"no trial reported all objectives{self._that_meets()}")]
         failed = "" if self.outcome.sound else "; all of them failed after they had reported"

@@ -60,6 +60,7 @@ def study(info: StudyInfo) -> Json:
         "max_steps": info.spec.max_steps,
         "created": info.created,
         "ended": info.ended,
+        "unshown": info.unshown,
     }
 
 
@@ -102,6 +103,7 @@ def trial(info: TrialInfo) -> Json:
         "created": info.created,
         "started": info.started,
         "ended": info.ended,
+        "unshown": info.unshown,
     }
 
 

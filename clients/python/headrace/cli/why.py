@@ -9,6 +9,7 @@ from headrace.cli import views, wording
 from headrace.cli.output import Output, clean
 from headrace.cli.session import AsJson, Session, StudyArgument, TrialArgument
 from headrace.cli.show import in_order
+from headrace.cli.unshown import note_unshown
 from headrace.client.events import (
     DecisionMade,
     Event,
@@ -48,6 +49,7 @@ def why(
     with session.client() as client:
         info = client.study(study).status()
         story = client.study(study).trial(trial).explain()
+    note_unshown(session.output, story.trial)
     story = replace(story, trial=in_order(story.trial, info))
     if as_json:
         session.output.json(

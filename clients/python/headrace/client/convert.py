@@ -103,6 +103,7 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
             for one in status.failures
         ),
         uid=proto.uid,
+        unshown=proto.unshown,
     )
 
 
@@ -156,6 +157,7 @@ def trial(proto: trial_pb2.Trial, *, order: Iterable[str] = ()) -> model.TrialIn
         slot_milli=proto.slot_milli,
         waits_for=proto.waits_for,
         last_worker=worker_id(proto.last_worker) or None,
+        unshown=proto.unshown,
     )
 
 

@@ -24,7 +24,7 @@ class Stretch:
 def schedule(trials: Mapping[int, TrialInfo], number: int) -> list[Stretch]:
     """The stretches that led to a trial's state now, first to last; one where it copied nobody.
 
-    Raises KeyError where the trial, or one that it copied, is not among `trials`.
+    They begin late where a trial that it copied is not among `trials`. Raises KeyError where the trial itself is not.
     """
     stretches: list[Stretch] = []
     trial = trials[number]
@@ -35,6 +35,7 @@ def schedule(trials: Mapping[int, TrialInfo], number: int) -> list[Stretch]:
         start = before[-1].step if before else 0
         params = after[0].previous_params if after else trial.params
         stretches.append(Stretch(start=start, end=end, trial=trial.number, params=params))
-        if not before:
+        donor = trials.get(before[-1].donor) if before else None
+        if donor is None:
             return stretches[::-1]
-        end, rung, trial = start, before[-1].rung, trials[before[-1].donor]
+        end, rung, trial = start, before[-1].rung, donor

@@ -50,6 +50,9 @@ class Unshown:
     """Its resource name, as in `studies/digits`."""
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.name} cannot be shown: {self.reason}"
+
 
 class Listing(list[T]):
     """A list, and what is left out of it."""
@@ -207,6 +210,8 @@ class TrialInfo:
     """While it could run and does not: what it waits for. Empty in what a change of it returns."""
     last_worker: str | None = None
     """The worker that runs it, or ran it last; None in one's own loop."""
+    unshown: str = ""
+    """What the scheduler left out because the trial is too large; empty where it left out nothing."""
 
     def __repr__(self) -> str:
         said = f"step {self.step}, value {self.value}, best {self.best_value}, params {dict(self.params)}"
@@ -295,6 +300,8 @@ class StudyInfo:
     """The first trials that failed, at most 20; `counts.failed` counts all. Empty in lists of studies."""
     uid: str = ""
     """Tells it from an earlier study of the same name."""
+    unshown: str = ""
+    """What the scheduler left out, and why, such as a front that takes too long; empty where it left out nothing."""
 
     def __repr__(self) -> str:
         said = f"{self.counts.total} trials, {self.counts.failed} failed"

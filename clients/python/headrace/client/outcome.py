@@ -31,9 +31,15 @@ class Outcome:
         return bool(self.study.spec.further_objectives)
 
     @property
+    def front_left_out(self) -> bool:
+        """True where there is a Pareto front that the scheduler could not show."""
+        return self.several and not self.study.front and bool(self.study.unshown)
+
+    @property
     def sound(self) -> bool:
-        """Whether a trial that did not fail has a result: the best one, or those on the Pareto front."""
-        found = self.study.front if self.several else (self.study.best,)
+        """Whether a trial that did not fail has a result: the best one, or those on the Pareto front. Where the front
+        is left out, the best one by the first objective tells."""
+        found = self.study.front if self.several and not self.front_left_out else (self.study.best,)
         return any(trial is not None and not trial.failed for trial in found)
 
     @property

@@ -10,12 +10,14 @@ A parameter that a conditional space leaves out, and any value that does not exi
 `export` writes them as ISO 8601.
 """
 
+import warnings
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from headrace.client.missing import MissingExtraError
-from headrace.client.model import Report, StudyInfo, TrialInfo, Value
+from headrace.client.model import Listing, Report, StudyInfo, TrialInfo, Value
+from headrace.client.wording import left_out
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,12 +50,14 @@ def report_rows(study: StudyInfo, reports: Iterable[Report]) -> list[Row]:
     ]
 
 
-def dataframe(study: StudyInfo, trials: Iterable[TrialInfo]) -> "pd.DataFrame":
-    """`trial_rows` as a pandas frame, indexed by trial."""
+def dataframe(study: StudyInfo, trials: Listing[TrialInfo]) -> "pd.DataFrame":
+    """`trial_rows` as a pandas frame, indexed by trial. Warns of what the list of trials leaves out."""
     try:
         import pandas as pd
     except ImportError:
         raise MissingExtraError.of("A data frame", "report") from None
+    for line in left_out(trials):
+        warnings.warn(line, stacklevel=3)
     rows = trial_rows(study, trials)
     return pd.DataFrame(rows).set_index("trial") if rows else pd.DataFrame()
 

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
-from headrace.client.model import StudyInfo, TrialInfo
+from headrace.client.model import Listing, StudyInfo, TrialInfo
 from headrace.last_words import error_line
 from headrace.spec import Objective, Value
 
@@ -51,6 +52,18 @@ def failures(study: StudyInfo) -> str | None:
     where = f" on worker '{first.worker}'" if first.worker else ""
     failed = f"{count} of {plural(study.counts.total, 'trial')} failed: {numbers}{more}"
     return f"{failed} (trial {first.trial}{where}: {error_line(first.detail)})"
+
+
+def left_out(found: Listing[Any] | StudyInfo | TrialInfo, most: int = 20) -> list[str]:
+    """What an answer leaves out, and why: a line each, at most `most`."""
+    match found:
+        case StudyInfo():
+            return [f"study {found.name}: {found.unshown}"] if found.unshown else []
+        case TrialInfo():
+            return [f"trial {found.study}/{found.number}: {found.unshown}"] if found.unshown else []
+    lines = [*map(str, found.unshown)]
+    lines += [line for one in found if isinstance(one, StudyInfo | TrialInfo) for line in left_out(one)]
+    return lines if len(lines) <= most else [*lines[:most], f"and {len(lines) - most} more like these"]
 
 
 def duration(seconds: float | None) -> str:

@@ -16,6 +16,7 @@ from headrace.client.model import (
 )
 from headrace.client.outcome import Outcome
 from headrace.client.sync import Study
+from headrace.client.wording import left_out
 
 ON_SLOT = (TrialState.RUNNING, TrialState.RESUMED)
 
@@ -42,6 +43,8 @@ class StudyData:
     trials: tuple[TrialInfo, ...]
     reports: tuple[Report, ...]
     events: tuple[Event, ...]
+    left_out: tuple[str, ...] = ()
+    """What the scheduler left out of its answers, a line each."""
 
     @cached_property
     def by_number(self) -> Mapping[int, TrialInfo]:
@@ -92,12 +95,13 @@ class StudyData:
 
 def gather(study: Study) -> StudyData:
     """Reads the study; of one that goes on, the events up to now."""
-    info = study.status()
+    info, trials, reports = study.status(), study.trials(), study.reports()
     return StudyData(
         study=info,
-        trials=tuple(study.trials()),
-        reports=tuple(study.reports()),
+        trials=tuple(trials),
+        reports=tuple(reports),
         events=tuple(_events_until(study, info.cursor)),
+        left_out=tuple(line for found in (info, trials, reports) for line in left_out(found)),
     )
 
 

@@ -18,8 +18,8 @@ MOST_PAIRS = 6
 
 
 def pareto_fronts(data: StudyData) -> list[go.Figure]:
-    """One figure a pair of objectives; none where there is one objective only."""
-    if not data.outcome.several:
+    """One figure a pair of objectives; none where there is one objective only, or the front is left out."""
+    if not data.outcome.several or data.outcome.front_left_out:
         return []
     pairs = list(combinations(data.study.spec.objectives, 2))[:MOST_PAIRS]
     return [_figure(data, across, up) for across, up in pairs]

@@ -113,11 +113,10 @@ def _header(data: StudyData) -> str:
         f"{', '.join(str(milestone) for milestone in spec.rungs())} · {spec.sampler.kind} sampler, "
         f"seed {spec.seed} · {created}"
     )
-    detail = f'<p class="lead">{escape(study.detail)}</p>' if study.detail else ""
-    return (
-        f'<h1>{escape(study.name)}</h1><p class="lead">{escape(lead)}</p>{detail}'
-        f'<div class="cards">{"".join(_cards(data))}</div>'
-    )
+    more = [study.detail] if study.detail else []
+    more += [f"Not on this page: {line}" for line in data.left_out]
+    said = "".join(f'<p class="lead">{escape(line)}</p>' for line in (lead, *more))
+    return f'<h1>{escape(study.name)}</h1>{said}<div class="cards">{"".join(_cards(data))}</div>'
 
 
 def _cards(data: StudyData) -> list[str]:
@@ -127,14 +126,10 @@ def _cards(data: StudyData) -> list[str]:
     if data.outcome.several:
         names = " and ".join(objective.metric for objective in study.spec.objectives)
         failed = "" if data.outcome.sound or not study.front else "; all of them failed"
-        cards.append(
-            document.card(
-                f"Pareto front of {names}",
-                str(len(study.front)),
-                f"trials that no other one beats{failed}",
-                "best",
-            )
-        )
+        found, what = str(len(study.front)), f"trials that no other one beats{failed}"
+        if data.outcome.front_left_out:
+            found, what = "-", study.unshown
+        cards.append(document.card(f"Pareto front of {names}", found, what, "best"))
     elif study.best is not None:
         best = study.best
         failed = "; it failed, as did every trial with a value" if best.failed else ""
