@@ -178,6 +178,12 @@ def test_the_function_of_a_plain_script_is_found(tmp_path: Path, fork_launch: Ca
         (PLAIN + "from headrace import trial\ntrial.main(train)\n", None),
         (PLAIN + "import headrace\nheadrace.trial.main(train)\n", None),
         (PLAIN + "from headrace.trial import current\nt = current()\n", None),
+        (PLAIN + "from headrace import trial as hr\nhr.main(train)\n", None),
+        (PLAIN + "import headrace.trial as ht\nht.main(train)\n", None),
+        (PLAIN + "import headrace as h\nt = h.trial.current()\n", None),
+        (PLAIN + "import headrace.trial\nheadrace.trial.main(train)\n", None),
+        (PLAIN + "from headrace.trial import main as go\ngo(train)\n", None),
+        (PLAIN + "from headrace import trial\nfrom app import main\nmain()\n", "train"),
         ("def train(:\n", None),
     ],
 )
@@ -185,6 +191,24 @@ def test_which_function_takes_a_trial(tmp_path: Path, source: str, function: str
     script = tmp_path / "train.py"
     script.write_text(source)
     assert training_function(script) == function
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "from headrace import trial as hr\nhr.main(train, defaults={'rate': 0.1}, steps=5)\n",
+        "import headrace.trial as ht\nht.main(train, defaults={'rate': 0.1}, steps=5)\n",
+        "import headrace\nstart = headrace.trial.main\nstart(train, defaults={'rate': 0.1}, steps=5)\n",
+    ],
+)
+def test_a_script_that_asks_under_another_name_runs_once(
+    tmp_path: Path, fork_launch: Callable[..., None], ending: str
+) -> None:
+    script = tmp_path / "asking.py"
+    script.write_text(PLAIN + ending)
+    report = run_check(script, launch=fork_launch)
+    assert report.passed, render(report)
+    assert report.restores == 2
 
 
 def test_which_parameters_a_script_reads(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ class Segment:
         self._control = control
         self._defaults = Defaults(params={}, steps=control.steps, seed=control.seed)
         self._heap = Heap()
-        self._attached = False
+        self.attached = False
+        """Whether the script has its trial."""
         self._reports: list[Reported] = []
         self._snapshots: list[Snapshot] = []
         self._checkpoint: tuple[str, int] = ("", 0)
@@ -51,7 +52,7 @@ class Segment:
     def attach(self) -> Assignment:
         """The configuration, and the checkpoint of the segment before."""
         control = self._control
-        self._attached = True
+        self.attached = True
         _watch_seeding(self.seeding)
         self._heap.settle(fingerprint.nameless_classes())
         return Assignment(
@@ -115,7 +116,7 @@ class Segment:
     def result(self) -> SegmentResult:
         """All that happened."""
         return SegmentResult(
-            attached=self._attached,
+            attached=self.attached,
             resume_step=self._control.resume_step,
             reports=tuple(self._reports),
             snapshots=tuple(self._snapshots),
@@ -146,7 +147,8 @@ def run_segment(control: Control) -> SegmentResult:
     try:
         if control.target:
             function = import_target(control.target, str(script.parent))
-            run(function, segment, segment.attach(), segment)
+            if not segment.attached:  # else it asked when it was imported, and has run
+                run(function, segment, segment.attach(), segment)
         else:
             sys.path.insert(0, str(script.parent))
             sys.argv = [str(script)]

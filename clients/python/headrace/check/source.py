@@ -9,12 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _TRAINS = "train"
+_ASKING = {
+    "headrace": (".trial.main", ".trial.current"),
+    "headrace.trial": (".main", ".current"),
+    "headrace.trial.main": ("",),
+    "headrace.trial.current": ("",),
+}
+"""What follows the name of something imported in a call that asks for the trial."""
 
 
 def training_function(script: Path) -> str | None:
     """The function that takes a trial, in a script that never asks for one; None where that is not clear."""
     tree = _parsed(script)
-    if tree is None or any(_asks(node) for node in ast.walk(tree)):
+    if tree is None or _asks(tree):
         return None
     found = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and _takes_a_trial(node)]
     if len(found) > 1 and _TRAINS in found:
@@ -36,16 +43,19 @@ def _parsed(script: Path) -> ast.Module | None:
         return None  # running it says what is wrong
 
 
-def _asks(node: ast.AST) -> bool:
-    match node:
-        case ast.Call(func=ast.Attribute(attr="main" | "current", value=ast.Name(id="trial"))):
-            return True
-        case ast.Call(func=ast.Attribute(attr="main" | "current", value=ast.Attribute(attr="trial"))):
-            return True
-        case ast.ImportFrom(module="headrace.trial", names=names):
-            return any(alias.name in ("main", "current") for alias in names)
-        case _:
-            return False
+def _asks(tree: ast.Module) -> bool:
+    """Whether the script calls `main` or `current` of `headrace.trial`, by whatever names it imports them."""
+    called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return not called.isdisjoint(_names_to_ask_by(tree))
+
+
+def _names_to_ask_by(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            package = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for alias in node.names:
+                name = alias.asname or alias.name
+                yield from (name + rest for rest in _ASKING.get(package + alias.name, ()))
 
 
 def _takes_a_trial(function: ast.FunctionDef) -> bool:
