@@ -1,6 +1,10 @@
 """Which steps may be reported, and what a user is told who counts in another unit."""
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.steps import refusal
 
@@ -78,7 +82,7 @@ def test_a_step_up_to_the_next_rung_is_taken(step: int, since: int, rungs: tuple
             (1, 3, 9),
             None,
             "jumps over the rung at 1",
-            f"Report at every rung, {WHERE} `rungs: [2, 6, 9]`.",
+            "Report at every rung, or give the study rungs at steps that you report.",
         ),
         (
             25,
@@ -111,3 +115,53 @@ def test_a_late_report_past_the_budget_of_a_run_by_hand_gets_no_example() -> Non
     found = refusal(12, since=8, rungs=(), max_steps=9)
     assert found is not None
     assert found.remedy == "Give the run its budget in the unit that you report."
+
+
+@given(data=st.data())
+def test_suggested_rungs_admit_a_script_that_goes_on_as_it_reports(data: st.DataObject) -> None:
+    budget = data.draw(st.integers(2, 100), "budget")
+    own = sorted(data.draw(st.sets(st.integers(1, budget - 1), max_size=6), "rungs") | {budget})
+    each = data.draw(st.sampled_from([0, 0, 2, 5, 10]), "interval")
+    rungs = [*range(each, budget, each), budget] if each else own
+    gap, first = data.draw(st.integers(1, 20), "gap"), data.draw(st.integers(1, 20), "first")
+    before = data.draw(st.sets(st.integers(1, first), max_size=3), "reported before")
+    reported = [*sorted(before - {first}), *range(first, budget + 1, gap)]
+    found = next(filter(None, _refusals(reported, rungs)), None)
+    if found is None:
+        return
+    such = re.search(r"such as `(rungs|interval): \[?([\d, …]+)", found.remedy)
+    if such is None or "…" in such[2]:
+        return
+    levels = [int(level) for level in such[2].split(", ")]
+    ladder = levels if such[1] == "rungs" else [*range(levels[0], budget, levels[0]), budget]
+    so_far = reported[: reported.index(found.step) + 1]
+    goes_on = range(so_far[-1], budget + 1, so_far[-1] - so_far[-2] if len(so_far) > 1 else so_far[-1])
+    assert not any(_refusals([*so_far, *goes_on], ladder)), found
+    assert goes_on[-1] == budget
+
+
+def _refusals(reported: list[int], rungs: list[int]) -> list[object]:
+    since = [0, *reported]
+    return [
+        refusal(step, since=max(since[: place + 1]), rungs=rungs, max_steps=rungs[-1])
+        for place, step in enumerate(reported)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("step", "since", "rungs", "such"),
+    [
+        (4, 1, (1, 3, 9), ""),  # every third step, from 1 on, which leaves the budget out
+        (12, 7, (10, 20, 30, 40, 50), ""),
+        (2, 0, (1, 3, 9), ""),
+        (11, 7, (1, 3, 9, 27), ", such as `rungs: [1, 3, 11, 27]`"),
+        (11, 7, (1, 9, 27), ", such as `rungs: [1, 7, 23, 27]`"),
+        (20, 10, (5, 10, 15, 20, 25, 30, 35, 40), ", such as `interval: 10`"),
+    ],
+)
+def test_suggested_rungs_are_steps_that_are_reported(
+    step: int, since: int, rungs: tuple[int, ...], such: str
+) -> None:
+    found = refusal(step, since=since, rungs=rungs, max_steps=rungs[-1])
+    assert found is not None
+    assert found.remedy == f"Report at every rung, or give the study rungs at steps that you report{such}."

@@ -69,7 +69,7 @@ def refusal(
     told = (
         _past(step, since, rungs, max_steps, own, scale)
         if step > max_steps
-        else _meeting(step - since, rungs, own)
+        else _meeting(step, since, rungs, own)
     )
     return Refusal(step=step, message=message, remedy=told)
 
@@ -85,19 +85,25 @@ def _past(step: int, since: int, rungs: Sequence[int], max_steps: int, own: str,
     return f"Give the run its budget in the unit that you report{such}."
 
 
-def _meeting(gap: int, rungs: Sequence[int], own: str) -> str:
+def _meeting(step: int, since: int, rungs: Sequence[int], own: str) -> str:
+    ladder = _reported_ladder(step - since, since, rungs)
+    such = f", such as {_written(ladder)}" if ladder else ""
+    return f"{own or 'Report at every rung'}, or give the study rungs at steps that you report{such}."
+
+
+def _reported_ladder(gap: int, since: int, rungs: Sequence[int]) -> list[int]:
+    """Rungs that are all reported: those up to `since`, and others among every `gap` steps from there on, up to the
+    budget. None where a trial that goes on so does not report the budget."""
     last = rungs[-1]
-    found = range(gap, last, gap) if _even(rungs) else _powers(gap, last)
-    either = own or "Report at every rung"
-    return f"{either}, or give the study rungs at steps that you report, such as {_written([*found, last])}."
-
-
-def _powers(first: int, last: int) -> list[int]:
-    levels = []
-    while first < last:
-        levels.append(first)
-        first *= _ETA
-    return levels
+    if (last - since) % gap:
+        return []
+    if _even(rungs) and since in (0, gap):
+        return list(range(gap, last + 1, gap))
+    ladder = [rung for rung in rungs if rung <= since]
+    while (level := max(1, since, _ETA * ladder[-1] if ladder else 0)) < last:
+        turns = -((since - level) // gap)  # rounded up
+        ladder.append(min(since + turns * gap, last))
+    return ladder if ladder[-1] == last else [*ladder, last]
 
 
 def _written(rungs: Sequence[int]) -> str:
