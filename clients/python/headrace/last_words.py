@@ -1,6 +1,15 @@
 """What a program that failed said last: the line that tells most of an error, and the last one that it printed."""
 
-_TRACEBACK = "Traceback (most recent call last):"
+import re
+
+_TRACEBACK = re.compile(r"^\s*(\+ (Exception Group )?)?Traceback \(most recent call last\):", re.MULTILINE)
+_WITHIN_ONE = re.compile(
+    r'^[\s|]*File ".*", line \d+'
+    r"|^[\s|]*(During handling of|The above exception was) .*exception.*:$"
+    r"|^[\s|]*\+[-+]+ \d+ -+$",
+    re.MULTILINE,
+)
+"""Lines that stand in tracebacks alone, before the exception's own."""
 _OWN = ("headrace: ", "====")
 """How Headrace's own lines in a trial's log begin."""
 
@@ -11,6 +20,10 @@ def error_line(detail: str) -> str:
 
 
 def printed_last(log_tail: str) -> str:
-    """The last line that a program printed itself before its traceback; empty where it printed nothing."""
-    printed = (line.strip() for line in log_tail.partition(_TRACEBACK)[0].splitlines())
+    """The last line that a program printed itself before its traceback; empty where it printed nothing, and where the
+    tail begins within a traceback."""
+    before = _TRACEBACK.split(log_tail, maxsplit=1)[0]
+    if _WITHIN_ONE.search(before):
+        return ""
+    printed = (line.strip() for line in before.splitlines())
     return next((line for line in reversed(list(printed)) if line and not line.startswith(_OWN)), "")
