@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from fake_study_service import FakeStudyService
 from scripted_study import RUNGS, Script, params_of, race, spec
 
-from headrace import Client
+from headrace import AsyncClient, Client
 from headrace.client import StudyState, TerminationReason, TrialRef, TrialState
 from headrace.client.flows import PAGE_SIZE
 from headrace.errors import (
@@ -311,6 +312,45 @@ def test_an_error_of_the_server_ends_at_the_users_call(client: Client, fake: Fak
     assert len(caught.traceback) == 2  # the call here, and the method
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
+
+
+def _calls(client: Client) -> dict[str, Callable[[], object]]:
+    study = client.study("nope")
+    return {
+        "studies": client.studies,
+        "create": lambda: client.create_study("digits", spec()),
+        "status": study.status,
+        "ask": study.ask,
+        "ask_all": lambda: list(study.ask_all()),
+        "wait": study.wait,
+    }
+
+
+@pytest.mark.parametrize("call", ["studies", "create", "status", "ask", "ask_all", "wait"])
+def test_an_error_of_a_server_that_is_not_there_ends_at_the_users_call(call: str) -> None:
+    with Client("127.0.0.1:1", connect_timeout_s=0.1) as client:
+        calling = _calls(client)[call]
+        with pytest.raises(UnreachableError) as caught:
+            calling()
+    own = [entry for entry in caught.traceback if "headrace" in entry.path.parts]
+    assert len(own) <= 2, own  # the method, and one that it calls
+    assert caught.value.__suppress_context__
+
+
+def test_a_watch_that_finds_no_study_ends_at_the_users_loop(client: Client, fake: FakeStudyService) -> None:
+    with pytest.raises(StudyNotFoundError) as caught:
+        list(client.study("nope").watch())
+    assert len(caught.traceback) == 1, caught.traceback
+
+
+@pytest.mark.parametrize("call", ["studies", "status", "ask", "wait"])
+async def test_an_error_of_an_async_call_ends_at_the_users_await(call: str) -> None:
+    async with AsyncClient("127.0.0.1:1", connect_timeout_s=0.1) as client:
+        study = client.study("nope")
+        with pytest.raises(UnreachableError) as caught:
+            await (client.studies() if call == "studies" else getattr(study, call)())
+    own = [entry for entry in caught.traceback if "headrace" in entry.path.parts]
+    assert len(own) <= 3, own  # of wait: the method, its clock and the status that it asks for
 
 
 def test_what_a_notebook_shows_of_studies_and_trials_is_a_line(

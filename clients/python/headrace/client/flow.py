@@ -17,6 +17,7 @@ flow into a method with the flow's own signature and docstring.
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from functools import wraps
+from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from google.protobuf.message import Message
@@ -68,6 +69,19 @@ def rpc(method: Method[Req, Resp], request: Req) -> Flow[Resp]:
     return response
 
 
+class ErrorsBeginHere:
+    """Around what a user calls: an error that leaves looks as if it began here, not ten frames inside the client."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, HeadraceError):
+            error.__traceback__ = error.__cause__ = None
+
+
 class Blocking(Protocol):
     """What performs flows and returns their results."""
 
@@ -99,10 +113,7 @@ def blocking(flow: Callable[Concatenate[Any, P], Flow[T]]) -> Callable[Concatena
 
     @wraps(flow)
     def method(handle: BlockingHandle, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return handle.transport.run(flow(handle, *args, **kwargs))
-        except HeadraceError as error:
-            raise _from_here(error) from None
+        return handle.transport.run(flow(handle, *args, **kwargs))
 
     return method
 
@@ -112,14 +123,6 @@ def awaiting(flow: Callable[Concatenate[Any, P], Flow[T]]) -> Callable[Concatena
 
     @wraps(flow)
     async def method(handle: AwaitingHandle, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await handle.transport.run(flow(handle, *args, **kwargs))
-        except HeadraceError as error:
-            raise _from_here(error) from None
+        return await handle.transport.run(flow(handle, *args, **kwargs))
 
     return method
-
-
-def _from_here(error: HeadraceError) -> HeadraceError:
-    """The error as if it began here: a user's traceback ends at the call, not ten frames inside the client."""
-    return error.with_traceback(None)

@@ -21,7 +21,7 @@ from headrace.client import ask_tell, connection, convert, lines
 from headrace.client.asking import Asking
 from headrace.client.connection import Patience
 from headrace.client.events import Update
-from headrace.client.flow import Call, Effect, Flow, Method
+from headrace.client.flow import Call, Effect, ErrorsBeginHere, Flow, Method
 from headrace.client.lines import AsyncLines, BlockingLines
 from headrace.client.methods import GET_STUDY, WATCH_STUDY
 from headrace.client.model import StudyInfo
@@ -98,14 +98,15 @@ class BlockingTransport(_Transport):
     def run(self, flow: Flow[T], /) -> T:
         """Performs the flow's effects and returns its result."""
         try:
-            effect = next(flow)
-            while True:
-                try:
-                    answer = self._perform(effect)
-                except HeadraceError as error:
-                    effect = flow.throw(error)
-                else:
-                    effect = flow.send(answer)
+            with ErrorsBeginHere():
+                effect = next(flow)
+                while True:
+                    try:
+                        answer = self._perform(effect)
+                    except HeadraceError as error:
+                        effect = flow.throw(error)
+                    else:
+                        effect = flow.send(answer)
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -115,29 +116,30 @@ class BlockingTransport(_Transport):
     ) -> Iterator[Update]:
         """Updates until the study has ended; `TimeoutError` at the deadline (of the monotonic clock)."""
         position = WatchPosition(study, after)
-        while not (position.done or self._closed.is_set()):
-            timeout_s = connection.STREAM_TIMEOUT_S
-            if deadline is not None:
-                timeout_s = min(timeout_s, deadline - time.monotonic())
-                if timeout_s <= 0:
-                    raise TimeoutError(f"Study {study} has not ended in time.")
-            channel = self._route.channel()
-            stream = _unary_stream(channel, WATCH_STUDY)(position.request(), timeout=timeout_s)
-            try:
-                for response in stream:
-                    yield position.accept(response)
-                    self._note(channel, None)
-                if not position.done and position.missed(self._status(study)):
-                    self._sleep(_PAUSE_AFTER_GOOD_END_S)
-            except (grpc.RpcError, HeadraceError) as error:
-                if self._closed.is_set():
-                    return
-                failure = self._failure(error)
-                self._note(channel, failure)
-                delay_s = position.delay_s(failure, time.monotonic(), on_break)
-                self._sleep(delay_s)
-            finally:
-                stream.cancel()
+        with ErrorsBeginHere():
+            while not (position.done or self._closed.is_set()):
+                timeout_s = connection.STREAM_TIMEOUT_S
+                if deadline is not None:
+                    timeout_s = min(timeout_s, deadline - time.monotonic())
+                    if timeout_s <= 0:
+                        raise TimeoutError(f"Study {study} has not ended in time.")
+                channel = self._route.channel()
+                stream = _unary_stream(channel, WATCH_STUDY)(position.request(), timeout=timeout_s)
+                try:
+                    for response in stream:
+                        yield position.accept(response)
+                        self._note(channel, None)
+                    if not position.done and position.missed(self._status(study)):
+                        self._sleep(_PAUSE_AFTER_GOOD_END_S)
+                except (grpc.RpcError, HeadraceError) as error:
+                    if self._closed.is_set():
+                        return
+                    failure = self._failure(error)
+                    self._note(channel, failure)
+                    delay_s = position.delay_s(failure, time.monotonic(), on_break)
+                    self._sleep(delay_s)
+                finally:
+                    stream.cancel()
 
     def leave(self, asking: Asking, until: float | None = None) -> None:
         """Ends a loop over trials, by a time of the monotonic clock. A trial that cannot be given back by then is free
@@ -235,14 +237,15 @@ class AsyncTransport(_Transport):
     async def run(self, flow: Flow[T], /) -> T:
         """Performs the flow's effects and returns its result."""
         try:
-            effect = next(flow)
-            while True:
-                try:
-                    answer = await self._perform(effect)
-                except HeadraceError as error:
-                    effect = flow.throw(error)
-                else:
-                    effect = flow.send(answer)
+            with ErrorsBeginHere():
+                effect = next(flow)
+                while True:
+                    try:
+                        answer = await self._perform(effect)
+                    except HeadraceError as error:
+                        effect = flow.throw(error)
+                    else:
+                        effect = flow.send(answer)
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -250,30 +253,31 @@ class AsyncTransport(_Transport):
     async def watch(self, study: str, after: int, on_break: OnBreak | None = None) -> AsyncIterator[Update]:
         """Updates until the study has ended."""
         position = WatchPosition(study, after)
-        while not (position.done or self._closed):
-            channel = self._route.channel()
-            stream = _unary_stream(channel, WATCH_STUDY)(
-                position.request(), timeout=connection.STREAM_TIMEOUT_S
-            )
-            try:
-                async for response in stream:
-                    yield position.accept(response)
-                    self._note(channel, None)
-                if not position.done and position.missed(await self._status(study)):
-                    await asyncio.sleep(_PAUSE_AFTER_GOOD_END_S)
-            except asyncio.CancelledError:
-                if self._cut_by_close():
-                    return
-                raise
-            except (grpc.RpcError, HeadraceError) as error:
-                if self._closed:
-                    return
-                failure = self._failure(error)
-                self._note(channel, failure)
-                delay_s = position.delay_s(failure, time.monotonic(), on_break)
-                await asyncio.sleep(delay_s)
-            finally:
-                stream.cancel()
+        with ErrorsBeginHere():
+            while not (position.done or self._closed):
+                channel = self._route.channel()
+                stream = _unary_stream(channel, WATCH_STUDY)(
+                    position.request(), timeout=connection.STREAM_TIMEOUT_S
+                )
+                try:
+                    async for response in stream:
+                        yield position.accept(response)
+                        self._note(channel, None)
+                    if not position.done and position.missed(await self._status(study)):
+                        await asyncio.sleep(_PAUSE_AFTER_GOOD_END_S)
+                except asyncio.CancelledError:
+                    if self._cut_by_close():
+                        return
+                    raise
+                except (grpc.RpcError, HeadraceError) as error:
+                    if self._closed:
+                        return
+                    failure = self._failure(error)
+                    self._note(channel, failure)
+                    delay_s = position.delay_s(failure, time.monotonic(), on_break)
+                    await asyncio.sleep(delay_s)
+                finally:
+                    stream.cancel()
 
     async def leave(self, asking: Asking) -> None:
         """Ends a loop over trials, within some seconds. A trial that cannot be given back by then is free when its
