@@ -142,6 +142,20 @@ def test_a_loop_that_counts_something_else_is_told_how(recording: RecordingRunti
     assert [report.step for report in recording.reports] == [100, 200, 300, 100, 200, 300]
 
 
+@pytest.mark.parametrize("step", [None, 1])
+def test_a_metric_that_is_reported_once_a_batch_is_refused(
+    recording: RecordingRuntime, step: int | None
+) -> None:
+    t = recording.trial()
+    for _epoch in t.steps():
+        t.report(acc=0.1, step=step)
+        t.report(f1=0.2, step=step)
+        with pytest.raises(ValueError, match=r"'acc' of step 1 was reported before .* after the inner loop"):
+            t.report(acc=0.3, step=step)
+        break
+    assert [report.metrics for report in recording.reports] == [{"acc": 0.1}, {"f1": 0.2}]
+
+
 def test_a_trial_that_resumes_between_two_rungs_goes_on_to_the_next(recording: RecordingRuntime) -> None:
     recording.rungs = (2, 8)
     t = recording.trial()

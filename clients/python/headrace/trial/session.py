@@ -73,6 +73,7 @@ class Trial:
         self._checkpoint_every: int | None = None
         self._begun = False
         self._looping = False
+        self._told: set[tuple[int, str]] = set()  # what this turn of `steps` has reported
         self._end: Ended | None = None
         self._warned: set[str] = set()
         self._train_started = time.monotonic()
@@ -176,6 +177,7 @@ class Trial:
         try:
             while self._step < self.max_steps and self._end is None:
                 self._step += 1
+                self._told.clear()
                 yield self._step
                 if self._observer is not None:
                     self._observer.body_ended(self)
@@ -198,8 +200,9 @@ class Trial:
         Put it last in the loop's body: what changes after it is not in the checkpoint. `step` defaults to
         the step of `t.steps()`, or, in a loop of another kind, to one more than the last. `save=True` saves
         before a milestone too. Raises `TypeError` for a metric that is not a number or has no name, and `ValueError`
-        for a step below 1, one past the full budget or one that jumps over a rung. When the trial is told to leave,
-        `t.steps()` ends; in a loop of another kind, `Ended` is raised here.
+        for a step below 1, one past the full budget or one that jumps over a rung, and for a metric that is reported
+        twice in one turn of `t.steps()`. When the trial is told to leave, `t.steps()` ends; in a loop of another kind,
+        `Ended` is raised here.
         """
         if self._end is not None:
             raise self._end
@@ -210,6 +213,7 @@ class Trial:
         except MetricError as error:
             raise TypeError(str(error)) from None
         step = self._checked_step(step)
+        self._check_turn(step, values)
         self._begin()
         train_time_s = time.monotonic() - self._train_started
         if not self._looping:
@@ -275,6 +279,20 @@ class Trial:
             raise ValueError(f"t.report(...): {refused}")
         return step
 
+    def _check_turn(self, step: int, values: Iterable[str]) -> None:
+        """Raises `ValueError` where this turn has reported such a metric of the step: only the first would count."""
+        if not self._looping:
+            return
+        told = {(step, name) for name in values}
+        again = sorted(name for _, name in told & self._told)
+        if again:
+            raise ValueError(
+                f"t.report(...): {again[0]!r} of step {step} was reported before in this turn of t.steps(), and only "
+                "the first report counts. Report once a turn, after the inner loop; or let each turn be one batch, and "
+                "give the study its steps and rungs in batches."
+            )
+        self._told |= told
+
     def _wants_save(self, step: int, *, asked: bool) -> bool:
         interval = self._checkpoint_every
         due = interval is not None and step - self._saved_step >= interval
@@ -329,7 +347,11 @@ class Trial:
                 "or correct the study file: a trial that never reports it is never the best",
             )
         if self._sequence and step == self._reported_step:
-            logger.warning("headrace: step %d is reported twice; the first report counts at a rung", step)
+            self._warn_once(
+                "twice",
+                f"step {step} is reported twice; the first report counts at a rung. "
+                "Report all metrics of a step together",
+            )
         elif step < self._reported_step:
             logger.warning(
                 "headrace: step %d is reported after step %d; steps are expected to grow",
