@@ -19,7 +19,7 @@ def test_pause_resume_stop(fake: FakeStudyService, invoke: Invoke, script: Scrip
     fake.shown["studies/digits"] = 60
     assert "next rung" in invoke("pause", "digits").out
     assert "goes on" in invoke("resume", "digits").out
-    assert "is stopped" in invoke("stop", "digits", "--reason", "enough").out
+    assert "is stopped" in invoke("stop", "digits", "--reason", "enough", "--yes").out
     assert "next report" in invoke("pause", "digits", "1").out
     assert "when a slot is free" in invoke("resume", "digits", "1").out
     assert "Trial 1" in invoke("stop", "digits", "1", "-y").out
@@ -44,8 +44,20 @@ def test_stop_asks_on_a_terminal(fake: FakeStudyService, answer: str, code: int,
     assert len(fake.requests["StopStudy"]) == stopped
 
 
+@pytest.mark.parametrize("command", [["stop", "digits"], ["stop", "digits", "1"], ["delete", "digits"]])
+def test_what_cannot_be_undone_is_refused_where_nobody_can_be_asked(
+    fake: FakeStudyService, invoke: Invoke, command: list[str]
+) -> None:
+    fake.shown["studies/digits"] = 60
+    result = invoke(*command)
+    assert (result.code, result.out) == (2, "")
+    assert "Nothing was done" in result.err
+    assert "--yes" in result.err
+    assert not fake.requests["StopStudy"] + fake.requests["StopTrial"] + fake.requests["DeleteStudy"]
+
+
 def test_delete(fake: FakeStudyService, invoke: Invoke) -> None:
-    assert invoke("delete", "digits").code == 0
+    assert invoke("delete", "digits", "--yes").code == 0
     result = invoke("show", "digits")
     assert result.code == 1
     assert "no study digits" in result.err
@@ -54,7 +66,9 @@ def test_delete(fake: FakeStudyService, invoke: Invoke) -> None:
 def test_an_ended_study_is_not_paused(fake: FakeStudyService, invoke: Invoke) -> None:
     result = invoke("pause", "digits")
     assert (result.code, result.out) == (1, "")
-    assert result.err.splitlines() == ["error: Study digits has completed.", "Create a new study to go on."]
+    assert result.err.startswith("error: Study digits has completed.\nCreate a new study to go on. ")
+    assert "warm_start" in result.err
+    assert "enqueue" in result.err
 
 
 def test_logs_of_a_reachable_file(

@@ -190,7 +190,8 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         error_pb2.ERROR_REASON_STUDY_EXISTS,
         _CODE.ALREADY_EXISTS,
         StudyExistsError,
-        "Choose another name, or delete the old study with `headrace delete`.",
+        "Choose another name; `warm_start: {study: OLD}` begins from an old study's results. "
+        "Or delete the old study with `headrace delete`.",
     ),
     _entry(
         error_pb2.ERROR_REASON_STUDY_NOT_FOUND,
@@ -208,7 +209,8 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         error_pb2.ERROR_REASON_STUDY_ENDED,
         _CODE.FAILED_PRECONDITION,
         StudyEndedError,
-        "Create a new study to go on.",
+        "Create a new study to go on. Its `warm_start: {study: OLD}` begins from these results, and its `enqueue` "
+        "lists configurations to try first.",
     ),
     _entry(
         error_pb2.ERROR_REASON_STUDY_NOT_ENDED,

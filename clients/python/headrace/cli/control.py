@@ -7,7 +7,6 @@ import typer
 
 from headrace.cli import wording
 from headrace.cli.failure import USAGE, CommandError
-from headrace.cli.output import Output
 from headrace.cli.session import Session, StudyArgument
 
 OptionalTrial = Annotated[
@@ -58,7 +57,7 @@ def stop(
     reason: Annotated[str, typer.Option(help="Why; it is kept with the study.", show_default=False)] = "",
     yes: Yes = False,
 ) -> None:
-    """Stop a study with all its trials, or one trial, for good. Asks first on a terminal.
+    """Stop a study with all its trials, or one trial, for good. Asks first; elsewhere than on a terminal, give --yes.
 
     [bold]Examples[/bold]
 
@@ -77,28 +76,34 @@ def stop(
                 )
                 return
             live = before.counts.total - before.counts.terminated
-            _confirm(session.output, f"Stop study {study} and cancel its {live} live trials?", yes=yes)
+            _confirm(f"Stop study {study} and cancel its {live} live trials?", yes=yes)
             handle.stop(reason=reason)
             session.output.line(f"Study {study} is stopped.")
         else:
-            _confirm(session.output, f"Stop trial {trial} of study {study}?", yes=yes)
+            _confirm(f"Stop trial {trial} of study {study}?", yes=yes)
             handle.trial(trial).stop(reason=reason)
             session.output.line(f"Trial {trial} of study {study} is stopped.")
 
 
 def delete(context: typer.Context, study: StudyArgument, yes: Yes = False) -> None:
-    """Remove an ended study with its trials and events. Checkpoints and logs stay where they are."""
+    """Remove an ended study with its trials and events. Asks first; elsewhere than on a terminal, give --yes.
+
+    Checkpoints and logs stay where they are.
+    """
     session = Session.of(context)
     with session.client() as client:
         total = client.study(study).status().counts.total
-        _confirm(session.output, f"Delete study {study} with its {total} trials?", yes=yes)
+        _confirm(f"Delete study {study} with its {total} trials?", yes=yes)
         client.study(study).delete()
     session.output.line(f"Study {study} is deleted.")
 
 
-def _confirm(output: Output, question: str, *, yes: bool) -> None:
-    """Asks on a terminal; a script that calls `stop` means it."""
-    if yes or not (output.is_terminal and sys.stdin.isatty()):
+def _confirm(question: str, *, yes: bool) -> None:
+    if yes:
         return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise CommandError(
+            f"{question} Nothing was done: there is no terminal to ask on.", remedy="Add --yes.", code=USAGE
+        )
     if not typer.confirm(question, default=False, err=True):
         raise CommandError("Nothing was done.", remedy="", code=USAGE)

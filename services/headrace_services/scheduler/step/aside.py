@@ -93,7 +93,4 @@ def _outcome(study: Brief, arrival: Arrival) -> Outcome | HeadraceError:
         case Kick() | Proposed() | StopStudy():
             return Accepted()
         case _:
-            return StudyEndedError(
-                f"study '{study.name}' has ended ({study.state.lower()}): {study.detail}",
-                remedy="Create a new study to go on.",
-            )
+            return StudyEndedError(f"study '{study.name}' has ended ({study.state.lower()}): {study.detail}")
