@@ -171,7 +171,10 @@ async def test_the_front_has_no_failed_trial_where_others_have_values(engine: As
         (
             {"further_objectives": [SECOND]},
             {"loss": 1.0},
-            "no trial reported all objectives ('loss', 'size') with its last report; report them together",
+            (
+                "the trials do not report the objective's metric 'size' but loss; report all objectives in one "
+                "report(...), or correct their names in the study"
+            ),
         ),
     ],
 )
@@ -197,6 +200,36 @@ async def test_a_trial_that_was_never_promoted_says_so_and_why(engine: AsyncEngi
     assert (ended.reason, ended.detail) == (
         "STOPPED_EARLY",
         "never promoted: its value at step 1 was NaN, not a finite number",
+    )
+
+
+async def test_a_study_in_which_none_had_the_full_budget_says_so(engine: AsyncEngine) -> None:
+    site, leases = await study_of(engine, policy={"kind": "asha", "min_steps": 1, "eta": 2})
+    for lease, loss in zip(leases, (1.0, 2.0, 3.0), strict=True):
+        await reports(site, lease, 1, loss=loss)
+    await site.kick()
+    for number in (0, 1):  # the best one goes on, and when it has failed, the next one
+        again = next(lease for lease in site.leases.values() if (lease.number, lease.epoch) == (number, 2))
+        await fails(site, again, "RuntimeError: out of memory")
+    study = await site.study()
+    assert study.state == "COMPLETED"
+    assert study.detail == (
+        "all trials have finished, and none reached the full budget; "
+        "2 of 3 trials failed, all with: RuntimeError: out of memory"
+    )
+
+
+async def test_of_several_objectives_one_that_nobody_reports_ends_the_study_at_the_first_rung(
+    engine: AsyncEngine,
+) -> None:
+    site, leases = await study_of(engine, objective=FIRST, further_objectives=[SECOND])
+    await reports(site, leases[0], 1, loss=1.0)
+    assert (await site.study()).state == "ACTIVE"
+    await reports(site, leases[0], 2, loss=1.0)
+    study = await site.study()
+    assert study.state == "FAILED"
+    assert study.detail.startswith(
+        "the trials do not report the objective's metric 'size' but loss; report all"
     )
 
 

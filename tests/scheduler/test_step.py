@@ -16,6 +16,7 @@ from headrace_services.scheduler.arrivals import (
     RestoredArrived,
     Stale,
 )
+from headrace_services.scheduler.records import Checkpoint
 from headrace_services.scheduler.step.endings import MAX_EARLY_FAILURES, MAX_LOSSES_IN_ROW
 from headrace_services.scheduler.store import tables
 
@@ -152,6 +153,23 @@ async def test_a_program_that_is_killed_again_and_again_without_progress_is_stop
     trial = await site.trial(0)
     assert (trial.state, trial.reason) == ("TERMINATED", "FAILED")
     assert "out of memory" in trial.detail
+
+
+async def test_reports_that_it_makes_again_are_no_progress_of_a_program_that_is_killed(
+    engine: AsyncEngine,
+) -> None:
+    site = await StudySite(engine, make_spec(max_trials=1)).create()
+    await site.connect(slots=1)
+    await site.kick()
+    for turn in range(1, MAX_LOSSES_IN_ROW + 1):
+        lease = next(held for held in site.leases.values() if held.epoch == turn)
+        for step in (4, 5) if turn > 1 else (1, 2, 3, 4, 5):
+            saved = Checkpoint(uri="mem:/", step=3, size_bytes=1) if step == 3 else None
+            await site.step(replace(site.report(lease, step, 0.5), checkpoint=saved))
+        await site.step(gone(lease, "LOST", error="killed by SIGKILL"))
+    trial = await site.trial(0)
+    assert (trial.state, trial.reason) == ("TERMINATED", "FAILED")
+    assert "killed by SIGKILL, 10 times in a row without a new checkpoint or a rung between" in trial.detail
 
 
 async def test_the_user_s_failures_are_retried_then_charged(engine: AsyncEngine) -> None:

@@ -156,7 +156,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     failures: int = 0
     interruptions: int = 0
     losses_in_row: int = 0
-    """Interruptions since the last report that made progress."""
+    """How often it was lost since its last new checkpoint or rung."""
     steps_spent: int = 0
     log_path: str = ""
     log_tail: str = ""

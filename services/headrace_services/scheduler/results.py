@@ -63,6 +63,8 @@ class Results:
         """Whether a trial reported finite values that miss a constraint."""
         self._odd: Result | None = None
         """The first trial whose last value of the objective is not finite."""
+        self._completed = False
+        """Whether any trial came to its own end, at the full budget or before."""
         self._trials = 0
         self._errors: Counter[str] = Counter()
         """How many trials failed with each error."""
@@ -72,6 +74,7 @@ class Results:
         if result.baseline:
             return
         self._trials += 1
+        self._completed |= result.reason is Reason.COMPLETED
         if result.reason is Reason.FAILED:
             self._errors[error_line(result.detail)] += 1
         if has_values(self._spec, result):
@@ -85,6 +88,18 @@ class Results:
             self._odd = _first(self._odd, result)
         elif objective_vector(self._spec.objectives, result.metrics) is not None:
             self._unmet = True
+
+    @property
+    def settled(self) -> bool:
+        """Whether no further trial changes what is said of them."""
+        return self.usable and self._completed
+
+    def how_completed(self) -> str:
+        """How a study with a usable result ended."""
+        if self._completed:
+            return "all trials have finished"
+        failures = f"; {self._failures()}" if self._errors else ""
+        return f"all trials have finished, and none reached the full budget{failures}"
 
     def why_none(self) -> str:
         """Why there is no usable result, and what to do."""

@@ -3,7 +3,7 @@
 Failures of the machine are never charged to the configuration: the trial goes on from its last checkpoint.
 Failures of the user's code are: a few retries, then the trial is over. Two kinds of failure that no retry can
 mend end the study with the reason: first trials that all fail before anything was reported, and a program
-that is killed again and again without one report between.
+that is killed again and again without getting any further.
 """
 
 from msgspec.structs import replace
@@ -23,7 +23,8 @@ from headrace_services.scheduler.records import Lease, Trial
 from headrace_services.scheduler.step.state import StepState
 
 MAX_LOSSES_IN_ROW = 10
-"""A program that is killed this often without one report between is taken to kill itself (out of memory)."""
+"""A program that is killed this often without a new checkpoint or a rung between is taken to kill itself (out of
+memory). Reports alone are no progress: it makes them again each time."""
 
 MAX_EARLY_FAILURES = 3
 """A study whose first trials all fail before anything was reported cannot succeed."""
@@ -149,7 +150,9 @@ def _where(state: StepState) -> str:
 def _lost(state: StepState, trial: Trial, why: str) -> None:
     losses = trial.losses_in_row + 1
     if losses >= MAX_LOSSES_IN_ROW:
-        detail = f"{why}, {losses} times in a row without a report between: is it out of memory?"
+        detail = (
+            f"{why}, {losses} times in a row without a new checkpoint or a rung between: is it out of memory?"
+        )
         state.terminate(trial.number, Reason.FAILED, detail, losses_in_row=losses)
     else:
         state.update(trial.number, losses_in_row=losses)

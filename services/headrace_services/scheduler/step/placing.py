@@ -73,7 +73,7 @@ def settle(state: StepState) -> None:
     if is_complete(state):
         assert state.results is not None, "the results are loaded where nothing is left to run"
         if state.results.usable:
-            state.move_study(StudyState.COMPLETED, "all trials have finished")
+            state.move_study(StudyState.COMPLETED, state.results.how_completed())
         else:
             state.move_study(StudyState.FAILED, state.results.why_none())
     while state.active and len(state.queue) < LOOKAHEAD and _create_next(state) is not None:

@@ -10,7 +10,7 @@ from math import isfinite
 from msgspec.structs import replace
 
 from headrace.errors import InvalidFieldError, Violation, show_value
-from headrace.spec import Goal
+from headrace.spec import Goal, StudySpec
 from headrace.spec.objective import is_feasible
 from headrace.spec.scalars import INT64_MAX
 from headrace.steps import refusal
@@ -123,17 +123,21 @@ def _before_milestone(state: StepState, trial: Trial, lease: Lease, arrival: Rep
 
 def _note_metrics(state: StepState, arrival: ReportArrived, progress: int) -> Trial:
     trial = state.trials[arrival.number]
-    objective = state.study.spec.objective
+    spec = state.study.spec
+    objective = spec.objective
     value = arrival.metrics.get(objective.metric)
     state.study = replace(
         state.study,
         reports=state.study.reports + 1,
-        metric_seen=state.study.metric_seen or value is not None,
+        metric_seen=state.study.metric_seen or not _missing(spec, arrival),
     )
+    saved = arrival.checkpoint
+    further = saved is not None and (trial.checkpoint is None or saved.step > trial.checkpoint.step)
     trial = state.update(
         trial.number,
         steps_spent=min(trial.steps_spent + progress, INT64_MAX),
-        checkpoint=arrival.checkpoint or trial.checkpoint,
+        checkpoint=saved or trial.checkpoint,
+        losses_in_row=0 if further else trial.losses_in_row,
     )
     if (
         progress
@@ -144,7 +148,7 @@ def _note_metrics(state: StepState, arrival: ReportArrived, progress: int) -> Tr
     ):
         trial = state.update(trial.number, best_value=value, best_step=arrival.step)
     if progress:
-        changes = {"step": arrival.step, "value": value, "metrics": arrival.metrics, "losses_in_row": 0}
+        changes = {"step": arrival.step, "value": value, "metrics": arrival.metrics}
         trial = state.update(trial.number, **changes)
     return trial
 
@@ -155,6 +159,11 @@ def _look_for_metrics(state: StepState, arrival: ReportArrived) -> None:
     missing = [name for name in spec.metrics if name not in arrival.metrics]
     if missing:
         state.emit(events.metrics_missing(arrival.number, missing, sorted(arrival.metrics)))
+
+
+def _missing(spec: StudySpec, arrival: ReportArrived) -> list[str]:
+    """The objectives' metrics that a report lacks."""
+    return [one.metric for one in spec.objectives if one.metric not in arrival.metrics]
 
 
 def _better(value: float, than: float | None, goal: Goal) -> bool:
@@ -208,7 +217,7 @@ def _record_rungs(
         state.cache.record(entry)
         cursor = state.emit(events.rung_recorded(entry))
         state.changes.rungs.append(RungChange(entry=entry, cursor=cursor))
-        state.update(trial.number, rungs=entry.rung + 1)
+        state.update(trial.number, rungs=entry.rung + 1, losses_in_row=0)
     for entry in entries[:-1]:
         state.mark_promoted(entry.number, entry.bracket, entry.rung)
     return entries
@@ -275,13 +284,13 @@ def _leave(state: StepState, number: int, why: str, *, milestone: int | None) ->
 
 
 def _metric_unknown(state: StepState, arrival: ReportArrived) -> Decision:
-    """The first trial to reach a rung, and no report so far had the metric: none ever will."""
-    metric = state.study.spec.objective.metric
+    """The first trial to reach a rung, and no report so far had every objective: none ever will."""
+    missing = " and ".join(f"'{metric}'" for metric in _missing(state.study.spec, arrival))
     names = ", ".join(sorted(arrival.metrics)) or "nothing"
-    why = (
-        f"the trials do not report the objective's metric '{metric}' but {names}; "
-        "correct objective.metric or the trial's report(...)"
-    )
+    remedy = "correct objective.metric or the trial's report(...)"
+    if state.study.spec.further_objectives:
+        remedy = "report all objectives in one report(...), or correct their names in the study"
+    why = f"the trials do not report the objective's metric {missing} but {names}; {remedy}"
     state.move_study(StudyState.FAILED, why)
     return Decision(action="STOP", next_milestone=0, reason=why)
 

@@ -278,10 +278,10 @@ async def _place(
 
 
 async def _results(conn: AsyncConnection, state: StepState) -> Results:
-    """What the trials came to, up to the first usable result."""
+    """What the trials came to, as far as the study's end depends on them."""
     results = state.own_results()
     async for page in step_reads.results(conn, state.study.id):
-        if results.usable:
+        if results.settled:
             break
         for result in page:
             if result.number not in state.trials:
