@@ -19,20 +19,28 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a step of 2^63-1": ({"step": 2**63 - 1}, "step: is more than 1099511627776"),
     "a negative step": ({"step": -1}, "step: is less than 0"),
     "a training time of 10^17 s": (
-        {"step": 1, "train_time": Duration(seconds=10**17)},
+        {"train_time": Duration(seconds=10**17)},
         "train_time: is out of bounds",
     ),
     "60,000 metrics": (
-        {"step": 1, "metrics": {f"m{number}": 1.0 for number in range(60_000)}},
+        {"metrics": {f"m{number}": 1.0 for number in range(60_000)}},
         "is larger than 65536 bytes",
     ),
+    "1,001 metrics": (
+        {"metrics": {f"m{number}": 1.0 for number in range(1001)}},
+        "metrics: has more than 1000 entries",
+    ),
     "a metric's name with a NUL": (
-        {"step": 1, "metrics": {"loss": 0.5, "a\0b": 1.0}},
+        {"metrics": {"loss": 0.5, "a\0b": 1.0}},
         "metrics['a\\x00b']: holds a NUL character",
     ),
     "a checkpoint of 2^63-1 bytes": (
-        {"step": 1, "checkpoint": {"uri": "file:///c", "size_bytes": 2**63 - 1}},
+        {"checkpoint": {"uri": "file:///c", "size_bytes": 2**63 - 1}},
         "checkpoint.size_bytes: is more than",
+    ),
+    "a checkpoint whose name has a NUL": (
+        {"checkpoint": {"uri": "file:///a\0b", "step": 1}},
+        "checkpoint.uri: holds a NUL character",
     ),
 }
 
@@ -47,15 +55,19 @@ async def test_a_report_out_of_bounds_ends_its_trial_with_the_reason_and_not_the
         replica.hub.kick(site.study_id)
         bad = (await w.hears("assign")).lease
         good = (await w.hears("assign", count=2)).lease
-        await w.say(report=worker_pb2.Report(sequence=1, lease=bad, **fields))
+        await w.say(report=worker_pb2.Report(sequence=1, lease=bad, **{"step": 1, **fields}))
+        refused = await w.hears("refused")
+        assert refused.sequence == 1
+        assert says in refused.reason
         await w.hears("ack", lambda ack: list(ack.sequences) == [1])
+        assert (await w.hears("cancel")).lease == bad
         await w.report(good, 2, 9, 0.5)
-        assert (await w.hears("decision")).decision.action == event_pb2.DECISION_ACTION_STOP
+        decision = await w.hears("decision", lambda decision: decision.lease == good)
+        assert decision.decision.action == event_pb2.DECISION_ACTION_STOP
         assert not w.ended.is_set()
-    trials = {number: await site.trial(number) for number in (0, 1)}
-    ended = trials[int(bad.trial.rpartition("/")[2])]
-    assert ended.reason == "FAILED"
-    assert says in ended.detail
+    ended = await site.trial(int(bad.trial.rpartition("/")[2]))
+    assert (ended.state, ended.reason) == ("TERMINATED", "FAILED")
+    assert says in ended.detail, "the trial's end says which field of its report was at fault"
 
 
 async def test_a_report_out_of_bounds_of_a_study_that_is_gone_is_no_defect(
@@ -111,7 +123,7 @@ async def test_a_lease_that_names_no_trial_is_answered_and_the_session_goes_on(
     async with worker(replica) as w:
         await w.hello()
         await w.hears("welcome")
-        lease = event_pb2.LeaseRef(lease_id="l", trial=name, epoch=1)
+        lease = event_pb2.LeaseRef(lease_id="l\0", trial=name, epoch=1)
         await w.report(lease, 1, 1, 0.5)
         await w.hears("ack", lambda ack: list(ack.sequences) == [1])
         await w.say(heartbeat=worker_pb2.Heartbeat(sequence=7))
@@ -179,6 +191,22 @@ async def test_a_hello_of_1024_devices_holds_nobody_up(replica: Replica) -> None
             await asyncio.sleep(0)
             longest, before = max(longest, time.monotonic() - before), time.monotonic()
         assert longest < 0.5
+
+
+async def test_a_worker_of_1024_slots_is_sent_all_its_trials_and_again(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    """More orders at once than a queue of 1,024 holds is no sign of a worker that does not read."""
+    site = await study(engine, max_trials=1024)
+    async with worker(replica) as w:
+        await w.hello(slots=1024)
+        await w.hears("welcome")
+        replica.hub.kick(site.study_id)
+        await w.hears("assign", count=1024)
+    async with worker(replica) as w:
+        await w.hello(slots=1024)
+        await w.hears("assign", count=1024)
+        assert not w.ended.is_set()
 
 
 async def test_a_trial_may_take_more_slots_than_a_step_looks_at(
