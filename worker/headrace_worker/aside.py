@@ -39,7 +39,7 @@ class Aside:
         self._prune()
 
     def summary(self) -> str:
-        """How many there are, where, and why the last one was refused; empty where there are none."""
+        """How many there are, where, and why the one with the highest sequence was refused; empty for none."""
         try:
             files = self._files()
             if not files:

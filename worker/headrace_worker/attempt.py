@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from headrace.bounds.sessions import LOG_TAIL
 from headrace.v1 import event_pb2, runtime_pb2, trial_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
 from headrace_worker.checkpoints import CheckpointError, CheckpointStore
@@ -31,7 +32,7 @@ from headrace_worker.courier import Courier
 from headrace_worker.disk import clear_away, is_full, size_bytes, when_there_is_room
 from headrace_worker.exits import Ending, Finished, Verdict, classify
 from headrace_worker.launch import Launch, launch_of
-from headrace_worker.logs import AttemptLog, fit, last_line, shows
+from headrace_worker.logs import AttemptLog, last_line, shows
 from headrace_worker.process import CannotStartError, TrialProcess
 from headrace_worker.reports import Reports
 from headrace_worker.slots import Turn
@@ -208,7 +209,7 @@ class Attempt:
         await self.reports.close()
         tail = await asyncio.to_thread(self._close_log)
         if self._finished and not shows(tail, self._finished.traceback):
-            tail = fit(tail + self._finished.traceback)
+            tail = LOG_TAIL.kept(tail + self._finished.traceback)
         log.info(
             "%s: %s %s", self.lease.trial, worker_pb2.ExitOutcome.Name(verdict.outcome).lower(), verdict.error
         )

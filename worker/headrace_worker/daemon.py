@@ -26,6 +26,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, assert_never
 
+from headrace.bounds.sessions import TROUBLE
 from headrace.spec.resources import WHOLE
 from headrace.target import Target
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
@@ -62,7 +63,6 @@ log = logging.getLogger(__name__)
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PAGE = 256
 _LAST_ACKS_S = 5.0
-_TROUBLE_CHARACTERS = 500
 _LOG_LOOK_S = 0.5
 
 
@@ -204,11 +204,11 @@ class Daemon:
     def trouble(self) -> str:
         """Says which disk or store does not take what has to be written."""
         found = [self._courier.outbox.trouble, self._no_room, *(a.trouble for a in self._attempts.values())]
-        return "; ".join(dict.fromkeys(text for text in found if text))[:_TROUBLE_CHARACTERS]
+        return TROUBLE.kept("; ".join(dict.fromkeys(text for text in found if text)))
 
     def set_aside(self) -> str:
         """Says which refused messages are kept, or nothing."""
-        return self._set_aside[:_TROUBLE_CHARACTERS]
+        return TROUBLE.kept(self._set_aside)
 
     def beat(self) -> None:
         """Prunes what the last heartbeats have proven."""

@@ -3,14 +3,16 @@
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from headrace.bounds.kinds import Told
 from headrace.environment import hint
 from headrace.v1 import worker_pb2
 from headrace_worker.disk import says_full
 
 # What somebody else sends: an administrator, the OOM killer, a closing terminal.
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP}
-_ERROR_CHARACTERS = 2000
+_ERROR: Final = Told(2000, end=True)
 # EX_TEMPFAIL of sysexits.h: `headrace.trial` ends so when its daemon does not answer for long.
 _DAEMON_GONE = 75
 
@@ -61,7 +63,7 @@ def classify(
         full = says_full(finished.error)
         return Verdict(
             outcome=worker_pb2.EXIT_OUTCOME_LOST if full else worker_pb2.EXIT_OUTCOME_FAILED,
-            error=clean(finished.error + hint(finished.error, withheld), _ERROR_CHARACTERS),
+            error=_ERROR.kept(finished.error + hint(finished.error, withheld)),
             exit_code=exit_code,
         )
     if exit_code == 0 or succeeded:
@@ -78,9 +80,7 @@ def classify(
         error = f"it could not reach its worker (exit status {exit_code})"
         return Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error, exit_code=exit_code)
     error = f"exit status {exit_code}" + (f": {last_line}{hint(last_line, withheld)}" if last_line else "")
-    return Verdict(
-        outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=clean(error, _ERROR_CHARACTERS), exit_code=exit_code
-    )
+    return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=_ERROR.kept(error), exit_code=exit_code)
 
 
 def signal_name(number: int) -> str:
@@ -89,8 +89,3 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def clean(text: str, characters: int) -> str:
-    """Makes text fit for a message and a database: no NUL, not too long (the end is kept)."""
-    return text.replace("\x00", "\ufffd")[-characters:]

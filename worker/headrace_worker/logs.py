@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-_TAIL_BYTES = 8 << 10
+from headrace.bounds.sessions import LOG_TAIL
+
 MAX_BYTES = 64 << 20
 _KEPT_BYTES = 4 << 20
 """Of a log that has grown larger than `MAX_BYTES`, so much of its beginning and of its end is kept."""
@@ -52,11 +53,12 @@ class AttemptLog:
         self.offset = min(self.offset, kept)
 
     def tail(self) -> str:
-        """Reads the end of this attempt's output: at most 8 KiB in UTF-8, no NUL."""
+        """Reads the end of this attempt's output: as much as the scheduler keeps."""
         descriptor = self.file.fileno()
         size = os.fstat(descriptor).st_size
-        data = os.pread(descriptor, _TAIL_BYTES, max(min(self.offset, size), size - _TAIL_BYTES))
-        return fit(data.decode(errors="replace"))
+        kept = LOG_TAIL.longest  # a character has one byte at least
+        data = os.pread(descriptor, kept, max(min(self.offset, size), size - kept))
+        return LOG_TAIL.kept(data.decode(errors="replace"))
 
 
 def _open_regular(path: str, flags: int) -> int:
@@ -80,12 +82,6 @@ def _is_odd(path: str) -> bool:
         return not stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:
         return False
-
-
-def fit(text: str) -> str:
-    """Cuts text from the front to 8 KiB in UTF-8."""
-    data = text.replace("\x00", "\ufffd").encode(errors="replace")
-    return data[-_TAIL_BYTES:].decode(errors="ignore")
 
 
 def shows(tail: str, traceback: str) -> bool:

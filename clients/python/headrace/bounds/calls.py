@@ -21,6 +21,7 @@ CURSOR: Final = Whole(
     0, n.EXACT, remedy="Give the cursor of the last event that you saw, or 0 for all events."
 )
 ERROR: Final = Told(n.TEXT)
+LEASE_TIME: Final = Span(0, 86_400)
 
 _PAGE: Final[dict[str, Bound]] = {"page_size": PAGE_SIZE, "page_token": PAGE_TOKEN}
 _ON_STUDY: Final[dict[str, Bound]] = {"request_id": REQUEST_ID, "name": STUDY}
@@ -51,7 +52,7 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
         "request_id": REQUEST_ID,
         "study": STUDY,
         "client_id": NAME,
-        "lease_time": Span(0, 86_400),
+        "lease_time": LEASE_TIME,
     },
     "LeaseRef": {"lease_id": NAME, "trial": TRIAL, "epoch": Whole(0, n.EPOCH)},
     "ReportTrialRequest": {

@@ -12,7 +12,7 @@ from msgspec import Struct
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace import bounds
-from headrace.bounds.calls import ERROR
+from headrace.bounds.calls import ERROR, LEASE_TIME
 from headrace.errors import LeaseStaleError, NotAskTellError, lease_gone
 from headrace.v1 import event_pb2
 from headrace.v1 import study_pb2 as pb
@@ -39,7 +39,6 @@ from headrace_services.scheduler.store.requests import Request
 
 DEFAULT_LEASE_S = 600.0
 SHORTEST_LEASE_S = 1.0
-LONGEST_LEASE_S = 86_400.0
 LONGEST_WAIT_S = 60.0
 ASK_AGAIN_S = 1.0
 
@@ -282,7 +281,7 @@ def _valid_asking(checks: Checks, request: pb.SuggestTrialRequest, within: str =
     ttl_s = DEFAULT_LEASE_S
     if request.HasField("lease_time"):
         ttl_s = checks.seconds(
-            f"{within}lease_time", request.lease_time, least=SHORTEST_LEASE_S, most=LONGEST_LEASE_S
+            f"{within}lease_time", request.lease_time, least=SHORTEST_LEASE_S, most=LEASE_TIME.most_s
         )
     return None if study_id is None else _Asking(study=study_id, client_id=request.client_id, ttl_s=ttl_s)
 

@@ -83,14 +83,14 @@ def trial_number(lease: event_pb2.LeaseRef) -> tuple[str, int] | None:
 
 
 def report(message: worker_pb2.Report, number: int) -> ReportArrived:
-    """Convert a Report. NUL, which Postgres' text and JSON cannot hold, is replaced in the metrics' names."""
+    """Convert a Report."""
     return ReportArrived(
         lease_id=message.lease.lease_id,
         number=number,
         epoch=message.lease.epoch,
         sequence=message.sequence,
         step=message.step,
-        metrics={_text(name): value for name, value in message.metrics.items()},
+        metrics=dict(message.metrics),
         checkpoint=checkpoint(message.checkpoint) if message.HasField("checkpoint") else None,
         train_time_s=seconds(message.train_time),
     )
@@ -118,10 +118,6 @@ def exited(message: worker_pb2.Exited, number: int) -> ExitedArrived:
         error=ERROR.kept(message.error),
         log_tail=LOG_TAIL.kept(message.log_tail),
     )
-
-
-def _text(value: str) -> str:
-    return value.replace("\x00", "�")
 
 
 def checkpoint(ref: trial_pb2.CheckpointRef) -> Checkpoint:

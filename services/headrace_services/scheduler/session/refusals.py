@@ -1,9 +1,12 @@
 """Why a worker's message is refused, in words for the user: what is wrong with it, and whose doing it is. Pure."""
 
+from typing import Final
+
+from headrace.bounds.kinds import Told
 from headrace.errors import HeadraceError, InternalError, InvalidFieldError
 from headrace.v1 import worker_pb2
 
-MAX_REASON = 2000
+REASON: Final = Told(2000)
 
 Durable = worker_pb2.Report | worker_pb2.Restored | worker_pb2.Exited
 
@@ -19,4 +22,4 @@ def reason(message: Durable, error: Exception) -> str:
             what = error.message if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
             why = f"this is a defect of Headrace and not of the trial: {what}"
     text = f"the scheduler could not take a {type(message).__name__.lower()} of it: {why}"
-    return text[:MAX_REASON].replace("\x00", "\ufffd")
+    return REASON.kept(text)

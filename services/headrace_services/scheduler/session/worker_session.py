@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from headrace import bounds
+from headrace.bounds.sessions import TROUBLE
 from headrace.errors import (
     LEASE_GONE,
     DatabaseUnavailableError,
@@ -48,7 +49,6 @@ log = logging.getLogger(__name__)
 
 REPLICA = f"{socket.gethostname()}:{os.getpid()}"
 """How this replica is named in its workers' logs."""
-MAX_TROUBLE = 500
 _LEASE_GONE = f"this worker no longer holds it ({LEASE_GONE})"
 
 
@@ -171,8 +171,8 @@ class WorkerSession:
             self._in_flight.heartbeat()
             answer = worker_pb2.Ack(heartbeat=request.heartbeat.sequence)
             self._outgoing.put(worker_pb2.SessionResponse(ack=answer))
-            self._trouble = _told(request.heartbeat.trouble)
-            self._set_aside = _told(request.heartbeat.set_aside)
+            self._trouble = TROUBLE.kept(request.heartbeat.trouble)
+            self._set_aside = TROUBLE.kept(request.heartbeat.set_aside)
             self._beat.set()
             if wrong := bounds.violations(request):  # the worker lives, whatever else it says
                 log.warning("worker '%s': %s", self._name, wrong[0])
@@ -381,11 +381,6 @@ class WorkerSession:
 
 class SupersededError(Exception):
     """A newer session of the same worker took over."""
-
-
-def _told(text: str) -> str:
-    """What a worker says for people, as far as it is kept."""
-    return text[:MAX_TROUBLE].replace("\x00", "\ufffd")
 
 
 def _arrival(message: Durable, number: int) -> ReportArrived | RestoredArrived | ExitedArrived:
