@@ -65,6 +65,15 @@ async def test_callers_take_turns() -> None:
     assert taken == ["a0", "b3", "c5", "a1", "b4", "a2"]
 
 
+async def test_who_is_new_goes_before_the_caller_that_was_served_last() -> None:
+    queue: Queue[str] = Queue(LIMITS)
+    queue.join("a")
+    queue.next()
+    queue.join("a")
+    new = queue.join("b")
+    assert queue.next() is new
+
+
 async def test_a_caller_may_have_so_many_calls_wait_and_others_more() -> None:
     queue: Queue[str] = Queue(LIMITS)
     for _ in range(LIMITS.each):
@@ -112,6 +121,21 @@ async def test_a_process_that_does_not_start_fails_one_call_and_another_start_is
     assert isinstance(first, InternalError)
     assert "did not start" in first.message
     assert second == b"0"
+
+
+async def test_a_process_that_died_while_it_was_idle_fails_one_call() -> None:
+    pool = Pool(sleeping, 1, LIMITS)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            assert await pool.result("any", b"0") == b"0"
+            (idle,) = pool._free
+            idle.process.kill()
+            idle.process.join()
+            with pytest.raises(InternalError, match="died"):
+                await pool.result("any", b"0")
+            assert await pool.result("any", b"0") == b"0"
+    finally:
+        await pool.close()
 
 
 async def test_a_process_given_to_a_call_that_goes_away_serves_the_next() -> None:

@@ -99,7 +99,7 @@ class Pool:
         try:
             try:
                 async with limit:
-                    await asyncio.to_thread(worker.pipe.send_bytes, pickle.dumps((task, request)))
+                    await self._send(worker, task, request)
                     while not done:
                         kind, payload = await self._next(worker)
                         done = kind is not Answer.PROGRESS
@@ -130,9 +130,8 @@ class Pool:
         raise InternalError("a process gave no answer")
 
     async def _take(self, caller: str) -> Worker:
-        if self._free:
-            return self._free.pop()
         place = self._queue.join(caller)
+        self._serve()
         self._start_missing()
         try:
             if self._starting:
@@ -150,11 +149,19 @@ class Pool:
         return place.result()
 
     def _give(self, worker: Worker) -> None:
-        """To the call whose turn it is."""
-        if (place := self._queue.next()) is not None:
-            place.set_result(worker)
-        else:
-            self._free.append(worker)
+        self._free.append(worker)
+        self._serve()
+
+    def _serve(self) -> None:
+        """A free process goes to the call whose turn it is."""
+        while self._free and (place := self._queue.next()) is not None:
+            place.set_result(self._free.pop())
+
+    async def _send(self, worker: Worker, task: str, request: bytes) -> None:
+        try:
+            await asyncio.to_thread(worker.pipe.send_bytes, pickle.dumps((task, request)))
+        except OSError:
+            raise _died() from None
 
     async def _next(self, worker: Worker) -> tuple[Answer, bytes]:
         loop, readable = asyncio.get_running_loop(), asyncio.Event()
@@ -167,7 +174,7 @@ class Pool:
         try:
             kind, payload = pickle.loads(worker.pipe.recv_bytes())  # noqa: S301  (our own process wrote it)
         except (EOFError, OSError):
-            raise InternalError("the process of this call died, perhaps for want of memory") from None
+            raise _died() from None
         return Answer(kind), payload
 
     def _replace(self, worker: Worker) -> None:
@@ -202,3 +209,7 @@ class Pool:
             place.set_exception(error)
         if self._queue:
             self._start_missing()
+
+
+def _died() -> InternalError:
+    return InternalError("the process of this call died, perhaps for want of memory")

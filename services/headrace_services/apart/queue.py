@@ -15,6 +15,7 @@ class Queue(Generic[_Item]):
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._callers: dict[asyncio.Future[_Item], str] = {}
+        self._last: str | None = None
 
     def __bool__(self) -> bool:
         return bool(self._callers)
@@ -35,16 +36,19 @@ class Queue(Generic[_Item]):
         self._callers.pop(place, None)
 
     def next(self) -> asyncio.Future[_Item] | None:
-        """Take the first place out. The other calls of its caller go behind everybody else's."""
-        while self._callers:
-            place = next(iter(self._callers))
-            caller = self._callers.pop(place)
-            if place.done():  # its caller has gone away
-                continue
-            for other in [other for other, who in self._callers.items() if who == caller]:
+        """Take the place out whose turn it is: the first one of another caller than the last time, if there is any.
+
+        The other calls of its caller go behind everybody else's.
+        """
+        waiting = [place for place in self._callers if not place.done()]  # else the caller has gone away
+        if not waiting:
+            return None
+        place = next((place for place in waiting if self._callers[place] != self._last), waiting[0])
+        self._last = self._callers.pop(place)
+        for other in waiting:
+            if self._callers.get(other) == self._last:
                 self._callers[other] = self._callers.pop(other)
-            return place
-        return None
+        return place
 
 
 def busy(why: str) -> TooLargeError:
