@@ -63,6 +63,19 @@ def test_delete(fake: FakeStudyService, invoke: Invoke) -> None:
     assert "no study digits" in result.err
 
 
+@pytest.mark.parametrize(("word", "meant"), [("list", "studies"), ("dashboard", "report")])
+def test_other_tools_names_of_commands_lead_to_ours(invoke: Invoke, word: str, meant: str) -> None:
+    result = invoke(word)
+    assert result.code == 2
+    assert result.err == f"error: There is no command '{word}'.\nDid you mean `headrace {meant}`?\n"
+
+
+def test_no_name_of_another_tools_command_is_one_of_ours() -> None:
+    ours = {name for commands in application.PANELS.values() for name in commands} | set(application.SERVICES)
+    assert not ours & set(application.ELSEWHERE)
+    assert set(application.ELSEWHERE.values()) <= ours
+
+
 def test_an_ended_study_is_not_paused(fake: FakeStudyService, invoke: Invoke) -> None:
     result = invoke("pause", "digits")
     assert (result.code, result.out) == (1, "")

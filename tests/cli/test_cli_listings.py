@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from commands_run import Invoke
@@ -284,11 +285,24 @@ def test_export_as_csv_and_json(fake: FakeStudyService, invoke: Invoke, script: 
     assert invoke("export", "digits", "-o", str(tmp_path / "no" / "such" / "folder.csv")).code == 1
 
 
+def test_an_export_is_what_its_file_is_called(fake: FakeStudyService, invoke: Invoke, tmp_path: Path) -> None:
+    result = invoke("export", "digits", "-o", str(tmp_path / "digits.xlsx"))
+    assert result.code == 2
+    assert "ends in .xlsx, but an export is CSV or JSON" in result.err
+    assert not list(tmp_path.iterdir())
+    for name, options in (("a.json", []), ("b.txt", ["--format", "json"]), ("c", ["--format", "json"])):
+        assert invoke("export", "digits", "-o", str(tmp_path / name), *options).code == 0
+        assert len(json.loads((tmp_path / name).read_text())) == 28
+    assert invoke("export", "digits", "-o", str(tmp_path / "plain")).code == 0
+    assert (tmp_path / "plain").read_text().startswith("study,trial,")
+
+
 def test_preview(fake: FakeStudyService, invoke: Invoke, study_file) -> None:  # type: ignore[no-untyped-def]
     text = invoke("preview", str(study_file), "--seconds-per-step", "42", "--slots", "8").out
     assert "143 of the 756" in text
     assert "81 % saved" in text
     assert "12 min 31 s on 8 slots" in text
+    assert "(the baseline)" in text.partition("The first configurations:\n")[2].splitlines()[0]
     plan = json.loads(invoke("preview", str(study_file), "--json").out)
     assert set(plan) == {
         "trials",

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from commands_run import Invoke
 from fake_study_service import FakeStudyService
-from scripted_study import race
+from scripted_study import Script, race
 from terminal import terminal
 
+from headrace.cli.wording import number
 from headrace.v1 import study_pb2
 
 
@@ -133,6 +134,59 @@ def test_pauses_without_a_checkpoint_are_warned_of_once(
         assert missing in told
     fake.scripts["studies/forgetful"].final.study.status.best.checkpoint.uri = "file:///saved"
     assert missing not in invoke("show", "forgetful").out
+
+
+def test_a_checkpoint_of_another_step_than_the_best_value_says_its_own_value(
+    fake: FakeStudyService, invoke: Invoke
+) -> None:
+    best = fake.scripts["studies/digits"].final.study.status.best
+    before = type(best)()
+    before.CopyFrom(best)
+    try:
+        best.checkpoint.uri, best.checkpoint.step = "file:///saved", 27
+        assert best.best_step == 27
+        for command in ("show", "best"):
+            assert "file:///saved (step 27)" in invoke(command, "digits").out
+        best.best_step = 26
+        for command in ("show", "best"):
+            said = invoke(command, "digits").out
+            assert f"file:///saved (step 27, where val_loss is {number(best.value)})" in said
+    finally:
+        best.CopyFrom(before)
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_best_fails_where_there_is_none(
+    fake: FakeStudyService, invoke: Invoke, options: tuple[str, ...]
+) -> None:
+    study = fake.scripts["studies/digits"].final.study
+    before = type(study.status)()
+    before.CopyFrom(study.status)
+    study.status.ClearField("best")
+    try:
+        result = invoke("best", "digits", *options)
+    finally:
+        study.status.CopyFrom(before)
+    assert (result.code, result.out) == (1, "null\n" if options else "")
+
+
+def test_what_a_warm_start_brings_is_said_once(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path
+) -> None:
+    def warm(name: str) -> Script:
+        script = race(name)
+        for moment in script.moments:
+            moment.study.spec.warm_start.study = "digits-may"
+            moment.study.spec.sampler.tpe.SetInParent()
+        for event in script.events:
+            if event.HasField("trial_created") and event.trial_number > 1:
+                event.trial_created.proposal.warm_results = event.trial_number
+        return script
+
+    fake.answers["CreateStudy"] = warm
+    said = invoke("run", str(study_file), "--name", "warm").out
+    assert said.count("The sampler begins from") == 1
+    assert "The sampler begins from 2 results of study digits-may." in said
 
 
 def test_detach_returns_at_once(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:

@@ -43,7 +43,7 @@ def test_a_study_without_its_front_whose_trials_failed_is_one(frontless: Script,
 def test_best_and_show_tell_what_is_left_out(frontless: Script, invoke: Invoke, tmp_path: Path) -> None:
     for arguments, out in ((["best", "digits"], ""), (["best", "digits", "--json"], "[]\n")):
         result = invoke(*arguments)
-        assert (result.out, result.err) == (out, f"study digits: {NO_FRONT}\n")
+        assert (result.code, result.out, result.err) == (1, out, f"study digits: {NO_FRONT}\n")
     assert f"Pareto front  {NO_FRONT}" in invoke("show", "digits").out
     assert json.loads(invoke("show", "digits", "--json").out)["unshown"] == NO_FRONT
     page = tmp_path / "report.html"

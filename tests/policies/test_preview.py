@@ -67,6 +67,7 @@ def test_a_grid_may_have_fewer_trials():
     assert [sample["x"] for sample in shown.samples] == [0.0, 0.25, 0.5, 0.75, 1.0]
     enqueued = spec(RunAllPolicy(), sampler=GridSampler(points={"x": 5}), enqueued=[{"x": 0.1}])
     assert preview(enqueued, slots=1).trials == 6
+    assert [sample["x"] for sample in preview(enqueued, slots=1).samples] == [0.1, 0.0, 0.25, 0.5, 0.75]
 
 
 @pytest.mark.parametrize(("slots", "parallel", "shown"), [(0, 0, 1), (8, 0, 8), (8, 2, 2), (1, 5, 1)])

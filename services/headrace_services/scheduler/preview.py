@@ -108,9 +108,10 @@ def _simulate(spec: StudySpec, trials: int, slots: int, seed: int) -> _Run:
 
 
 def _samples(spec: StudySpec) -> tuple[Params, ...]:
+    first = spec.enqueued[:_SAMPLES]
     sampler = make_sampler(spec)
-    drawn = (sampler.suggest(number) for number in range(min(_SAMPLES, spec.max_trials)))
-    return tuple(params for params in drawn if params is not None)
+    drawn = (sampler.suggest(number) for number in range(min(_SAMPLES, spec.max_trials) - len(first)))
+    return (*first, *(params for params in drawn if params is not None))
 
 
 def _rungs(spec: StudySpec, runs: list[_Run], scale: float) -> tuple[PreviewRung, ...]:

@@ -22,7 +22,7 @@ from headrace.cli import (
     show,
     why,
 )
-from headrace.cli.failure import CommandError
+from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.session import Session
 
 GROUP = "headrace.commands"
@@ -37,9 +37,31 @@ SERVICES = {
 }
 """The commands that start services: the extra that brings each, and its line in the list of commands."""
 
+ELSEWHERE = {
+    "create": "run",
+    "start": "run",
+    "optimize": "run",
+    "list": "studies",
+    "ls": "studies",
+    "status": "show",
+    "info": "show",
+    "dashboard": "report",
+    "ui": "report",
+    "cancel": "stop",
+    "remove": "delete",
+    "rm": "delete",
+}
+"""What other tools call our commands."""
+
 
 def build(wanted: str | None = None) -> typer.Typer:
     """The application, about to run the command `wanted`."""
+    if wanted in ELSEWHERE:
+        raise CommandError(
+            f"There is no command '{wanted}'.",
+            remedy=f"Did you mean `headrace {ELSEWHERE[wanted]}`?",
+            code=USAGE,
+        )
     app = typer.Typer(
         name="headrace",
         no_args_is_help=True,

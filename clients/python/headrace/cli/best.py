@@ -3,9 +3,10 @@
 import typer
 
 from headrace.cli import views, wording
+from headrace.cli.failure import FAILED
 from headrace.cli.output import Cell
 from headrace.cli.session import AsJson, Session, StudyArgument
-from headrace.cli.summary import exact
+from headrace.cli.summary import exact, saved
 from headrace.cli.unshown import note_unshown
 from headrace.client.model import StudyInfo
 from headrace.client.outcome import Outcome
@@ -16,10 +17,12 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
 
     The best trial is the one with the best value over all of its steps, the baseline not counted. Of equal values the
     trial that completed is the best, then the one that trained further, then the one with the lower number. The
-    checkpoint of `--json` is the trial's last one; it may be of a later step than the best value.
+    checkpoint is the trial's last one; it may be of a later step than the best value.
 
     Trials that miss a constraint never count, and a trial that failed counts only where no other one has a value. On
     the Pareto front are the trials that no other one beats in every objective, each with the values of its last report.
+
+    Exits with 1 where there is no such trial.
 
     [bold]Examples[/bold]
 
@@ -36,6 +39,8 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
             session.output.json([views.trial(trial) for trial in info.front])
         elif not Outcome(info).front_left_out:
             _show_front(info, session)
+        if not info.front:
+            raise typer.Exit(FAILED)
         return
     if as_json:
         session.output.json(views.trial(info.best) if info.best else None)
@@ -52,8 +57,13 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
             )
         value = f"{info.spec.objective.metric} {wording.number(trial.best_value)} at step {trial.best_step}"
         session.output.line(f"# trial {trial.number}: {value}")
+        if trial.checkpoint is not None:
+            kept = saved(trial, trial.checkpoint, info.spec.objective.metric)
+            session.output.line(f"# checkpoint: {kept}")
         for name, given in trial.params.items():
             session.output.line(f"{name}: {exact(given)}")
+    if info.best is None:
+        raise typer.Exit(FAILED)
 
 
 def _show_front(study: StudyInfo, session: Session) -> None:

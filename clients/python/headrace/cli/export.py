@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli import wording
-from headrace.cli.failure import CommandError
+from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.output import jsonable
 from headrace.cli.session import Session, StudyArgument
 from headrace.cli.unshown import note_unshown
@@ -32,7 +32,10 @@ class Format(StrEnum):
 def export(
     context: typer.Context,
     study: StudyArgument,
-    form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.CSV,
+    form: Annotated[
+        Format | None,
+        typer.Option("--format", help="What to write. Default: as FILE ends, else csv.", show_default=False),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Where. Default: stdout.", show_default=False),
@@ -57,6 +60,7 @@ def export(
     headrace export digits --reports --format json | jq length
     """
     session = Session.of(context)
+    form = form or _format_of(out)
     with session.client() as client:
         handle = client.study(study)
         info = handle.status()
@@ -81,6 +85,17 @@ def export(
             f"{out} cannot be written: {error.strerror}.", remedy="Give another file with -o."
         ) from None
     session.output.note(f"{wording.plural(len(rows), 'row')} in {out}")
+
+
+def _format_of(out: Path | None) -> Format:
+    ending = out.suffix.lower().removeprefix(".") if out is not None else ""
+    if ending and ending not in [*Format]:
+        raise CommandError(
+            f"{out} ends in .{ending}, but an export is CSV or JSON.",
+            remedy="Give a file that ends in .csv or .json, or say what to write with --format.",
+            code=USAGE,
+        )
+    return Format(ending or Format.CSV)
 
 
 class _Lines(io.StringIO):

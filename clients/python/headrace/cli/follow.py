@@ -11,7 +11,7 @@ from enum import Enum
 from rich.live import Live
 
 from headrace.cli import views, wording
-from headrace.cli.live import DETACHES, LOSES_STEPS, Picture, event_text, loses_steps, noteworthy
+from headrace.cli.live import DETACHES, Picture, event_text, noteworthy, once
 from headrace.cli.output import Output
 from headrace.client import Client
 from headrace.client.events import Update
@@ -62,16 +62,17 @@ def _json(updates: Iterator[Update], study: StudyInfo, output: Output) -> StudyI
 
 def _lines(updates: Iterator[Update], study: StudyInfo, output: Output) -> StudyInfo:
     best: tuple[int, float | None] | None = None
-    warned = False
+    said: set[str] = set()
     for update in updates:
         study = update.study
         for event in update.events:
             if noteworthy(event):
                 at = event.time.astimezone().strftime("%H:%M:%S") if event.time else "--:--:--"
                 output.line(f"{at}  {event_text(event)}")
-            if loses_steps(event) and not warned:
-                warned = True
-                output.line(f"{' ' * 8}  {LOSES_STEPS}")
+            for topic, told in once(event, study).items():
+                if topic not in said:
+                    said.add(topic)
+                    output.line(f"{' ' * 8}  {told}")
         if (
             study.best is not None
             and not study.spec.further_objectives

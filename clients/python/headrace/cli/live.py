@@ -19,8 +19,10 @@ from headrace.client.events import (
     DecisionMade,
     Event,
     MetricsMissing,
+    Proposal,
     ProposalFailed,
     StudyMoved,
+    TrialCreated,
     TrialExploited,
     TrialMoved,
     Update,
@@ -35,7 +37,7 @@ FRONT_ROWS = 5
 DETACHES = "Ctrl-C detaches; the study goes on."
 LOSES_STEPS = (
     "Warning: trials save no checkpoint, so a paused one begins again from step 0 when it goes on. "
-    "Track its state in the trial: t.track(model, optimizer)."
+    "Keep its state in the trial: t.track(model, optimizer), or t.state for plain values and bytes."
 )
 
 
@@ -52,7 +54,7 @@ class Picture:
         self._began_steps = study.steps_spent
         self._last: deque[Event] = deque(maxlen=LAST_EVENTS)
         self._trouble: str | None = None
-        self._loses_steps = False
+        self._told_once: dict[str, str] = {}
 
     def lose(self, error: HeadraceError) -> None:
         """The connection broke; the next one is being tried."""
@@ -63,7 +65,8 @@ class Picture:
         self.study = update.study
         self._trouble = None
         self._last.extend(event for event in update.events if noteworthy(event))
-        self._loses_steps = self._loses_steps or any(map(loses_steps, update.events))
+        for event in update.events:
+            self._told_once = once(event, self.study) | self._told_once
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
         yield self.draw(datetime.now(UTC), width=options.max_width, height=options.size.height)
@@ -94,8 +97,8 @@ class Picture:
         if events:
             lines.append(Text())
             lines += [line for event in list(self._last)[-events:] for line in _event_lines(event, width)]
-        if self._loses_steps:
-            lines += [Text(), *_folded(Text(LOSES_STEPS, style="yellow"), width)]
+        for told in self._told_once.values():
+            lines += [Text(), *_folded(Text(told, style="yellow"), width)]
         if self._trouble is not None:
             trouble = Text(f"The connection is lost; trying again. {self._trouble}", style="yellow")
             lines += [Text(), *_folded(trouble, width)]
@@ -225,9 +228,18 @@ def noteworthy(event: Event) -> bool:
             return False
 
 
-def loses_steps(event: Event) -> bool:
-    """True where a trial leaves its worker without a checkpoint to go on from."""
-    return isinstance(event.detail, TrialMoved) and event.detail.action == "vacate"
+def once(event: Event, study: StudyInfo) -> dict[str, str]:
+    """What an event shows of the whole study, by topic; a view tells each topic the first time."""
+    match event.detail:
+        case TrialMoved(action="vacate"):
+            return {"checkpoint": LOSES_STEPS}
+        case TrialCreated(proposal=Proposal(warm_results=results)) if study.spec.warm_start:
+            earlier = study.spec.warm_start.study
+            return {
+                "warm start": f"The sampler begins from {wording.plural(results, 'result')} of study {earlier}."
+            }
+        case _:
+            return {}
 
 
 def event_text(event: Event) -> str:

@@ -61,11 +61,15 @@ def preview(
         )
     else:
         output.note("Give --seconds-per-step to see the time.")
-    if plan.samples:
+    baseline = loaded.spec.baseline
+    first = [wording.params(sample) for sample in plan.samples]
+    if baseline is not None:
+        first.insert(0, f"{wording.params(baseline)} (the baseline)")
+    if first:
         output.line()
         output.line("The first configurations:")
-        for sample in plan.samples[:SAMPLES_SHOWN]:
-            output.line(f"  {wording.params(sample)}")
+        for configuration in first[:SAMPLES_SHOWN]:
+            output.line(f"  {configuration}")
 
 
 def _show_rungs(plan: Preview, output: Output) -> None:

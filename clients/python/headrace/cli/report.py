@@ -15,8 +15,15 @@ def report(
     context: typer.Context,
     study: StudyArgument,
     out: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE.html", help="Where to write it.")
-    ] = Path("report.html"),
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE.html",
+            help="Where to write it. Default: STUDY.html.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Write a page with the study's learning curves, parameters, schedule and trials.
 
@@ -26,11 +33,12 @@ def report(
 
     headrace report digits
 
-    headrace report digits -o digits.html
+    headrace report digits -o figures/digits.html
     """
     session = Session.of(context)
     with session.client() as client:
-        written = write_report(client.study(study), out, session.output)
+        handle = client.study(study)
+        written = write_report(handle, out or Path(f"{handle.name}.html"), session.output)
     session.output.line(str(written))
 
 

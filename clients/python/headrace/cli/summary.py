@@ -9,7 +9,7 @@ from rich.text import Text
 
 from headrace.cli import views, wording
 from headrace.cli.output import Output, clean
-from headrace.client.model import StudyInfo, StudyState, TrialInfo, TrialState, Value
+from headrace.client.model import Checkpoint, StudyInfo, StudyState, TrialInfo, TrialState, Value
 from headrace.client.outcome import Outcome
 
 FRONT_ROWS = 8
@@ -88,7 +88,7 @@ class Summary:
 
     def _checkpoint_lines(self, best: TrialInfo) -> list[tuple[str, str]]:
         if best.checkpoint is not None:
-            return [("checkpoint", f"{best.checkpoint.uri} (step {best.checkpoint.step})")]
+            return [("checkpoint", saved(best, best.checkpoint, self.study.spec.objective.metric))]
         came_to_a_save = bool(best.rungs) or best.state is TrialState.TERMINATED
         if self.study.spec.template is None or not came_to_a_save:
             return []
@@ -168,6 +168,13 @@ class Summary:
         if live:
             parts.append(f"{live} live")
         return ", ".join(parts)
+
+
+def saved(trial: TrialInfo, checkpoint: Checkpoint, metric: str) -> str:
+    """A trial's checkpoint and its step; where the best value is of another step, also the value there."""
+    value = None if checkpoint.step == trial.best_step else Outcome.value_at(trial, checkpoint.step)
+    there = "" if value is None else f", where {metric} is {wording.number(value)}"
+    return f"{checkpoint.uri} (step {checkpoint.step}{there})"
 
 
 def exact(value: Value) -> str:

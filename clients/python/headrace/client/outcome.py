@@ -88,6 +88,12 @@ class Outcome:
             return f"none: {number(-gain, 4)} worse than the baseline's best{relative}"
         return "none: equal to the baseline's best"
 
+    @staticmethod
+    def value_at(trial: TrialInfo, step: int) -> float | None:
+        """The objective at a step, as far as the trial itself knows it: at its rungs and at its last report."""
+        known = {result.step: result.value for result in trial.rungs}
+        return trial.value if step == trial.step else known.get(step)
+
     def best_first(self, trials: Iterable[TrialInfo]) -> list[TrialInfo]:
         """The trials by their best value, then those that failed, then those without a finite value, by number.
 

@@ -1027,7 +1027,7 @@ class PreviewStudyResponse(_message.Message):
     def slot_time(self) -> _duration_pb2.Duration: ...
     @_builtins.property
     def samples(self) -> _containers.RepeatedCompositeFieldContainer[_spec_pb2.ParameterAssignment]:
-        """The first configurations that the sampler would propose."""
+        """The first configurations: the enqueued ones, then those that the sampler would propose."""
 
     def __init__(
         self,
