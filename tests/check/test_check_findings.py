@@ -108,6 +108,19 @@ def test_a_loop_that_starts_over_is_named_by_its_variable(check: Check) -> None:
     assert missing.remedy == "write `for epoch in t.steps()`, or start at t.step + 1"
 
 
+def test_a_step_that_is_reported_again_and_again_is_named(check: Check) -> None:
+    """Two straight runs of it are compared at the same report, so it is not taken for nondeterminism."""
+    report = check(
+        (LOOP, "for epoch in range(t.step + 1, t.max_steps + 1):"),
+        ("            opt.step()\n", "            opt.step()\n            t.report(loss=loss, step=epoch)\n"),
+        ("        " + REPORT + "\n", ""),
+    )
+    assert report.nondeterminism is None
+    (missing,) = report.missing
+    assert (missing.kind, missing.remedy) == (Kind.STEP, "report each step once, when it is done")
+    assert "is reported 3 times" in missing.finding
+
+
 def test_a_counter_and_an_iterator_of_the_scripts_own_are_suspected(check: Check) -> None:
     report = check(
         (LOOP, "stream = iter(sorted(range(20), key=lambda i: i % 7)); seen = 0\n    " + LOOP),

@@ -40,7 +40,7 @@ MUTANTS = {
         [(LOOP, "for epoch in range(1, t.max_steps + 1):"), (REPORT, "t.report(step=epoch, loss=loss,")],
         "step",
         "resumed after step 1, the script reports step 1 again",
-        "loop over t.steps(), or start at t.step + 1",
+        "loop over t.steps(), or start at t.step + 1; keep a count of your own in t.state, which is saved",
     ),
     "data position": (
         [("batches=batches, ", "")],

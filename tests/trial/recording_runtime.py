@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from headrace.trial import Trial
 from headrace.trial.runtime import Action, Assignment, Decision, Report
@@ -14,6 +15,7 @@ class RecordingRuntime:
     checkpoint_dir: Path | None
     rungs: tuple[int, ...] = (2, 4)
     decisions: dict[int, Action] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=lambda: {"lr": 0.1, "act": "relu"})
     metric: str = ""
     constraint_metrics: tuple[str, ...] = ()
     reports: list[Report] = field(default_factory=list)
@@ -23,7 +25,7 @@ class RecordingRuntime:
     def attach(self) -> Assignment:
         assignment = Assignment(
             trial="studies/s/trials/5",
-            params={"lr": 0.1, "act": "relu"},
+            params=self.params,
             max_steps=self.rungs[-1],
             rungs=self.rungs,
             next_milestone=self.rungs[0],

@@ -11,11 +11,14 @@ generator seeded once more, an iterator that starts over.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from headrace.check.report import Difference, Missing
 from headrace.check.snapshot import Kind, Moment, Piece, SegmentResult, Snapshot
+from headrace.trial.runtime import Value
 
 # What follows a container's name on the way to one of its items.
 _ITEMS = re.compile(r"(\[[^\[\]]*\])+$")
@@ -75,9 +78,41 @@ def first_difference(straight: SegmentResult, chain: Sequence[SegmentResult]) ->
     return _first_state_difference(straight, chain)
 
 
+def unused_parameter(
+    name: str,
+    params: Mapping[str, Value],
+    mutated: Mapping[str, Value],
+    restored: SegmentResult,
+    changed: SegmentResult,
+) -> Missing | None:
+    """Whether a member that goes on with another value trains as before: both are restored from one checkpoint.
+
+    A metric that only repeats the value is no effect.
+    """
+    step = restored.resume_step
+    change = f"{name} changed from {params[name]} to {mutated[name]} at step {step}"
+    if changed.error:
+        return Missing(
+            kind=Kind.PARAMETER,
+            finding=f"{change} fails: {changed.error}",
+            remedy=f"leave {name} out of policy.mutable, the list of those that mutate",
+            step=step,
+        )
+    told = _without(restored, params[name]), _without(changed, mutated[name])
+    if first_difference(told[0], [told[1]]) is not None:
+        return None
+    return Missing(
+        kind=Kind.PARAMETER,
+        finding=f"{change} has no effect: the next step is the same bit by bit",
+        remedy=f'set it inside the loop, from t.params["{name}"], as the restored state brings the old one '
+        f"(for group in optimizer.param_groups: group[...] = ...), or leave {name} out of policy.mutable",
+        step=step,
+    )
+
+
 def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
     """What may explain that the curves part, where `losses` found nothing."""
-    steps = tuple(_loop_variables(straight, chain))
+    steps = tuple(_steps_repeated(straight)) or tuple(_loop_variables(straight, chain))
     if steps:
         return steps
     found: dict[str, Missing] = {}
@@ -92,6 +127,16 @@ def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[M
             # A variable is named once, whatever its values at later boundaries.
             found.setdefault(missing.remedy if missing.kind is Kind.VALUE else missing.finding, missing)
     return tuple(found.values())
+
+
+def _without(result: SegmentResult, value: Value) -> SegmentResult:
+    """The result without the metrics that repeat a parameter's value."""
+    repeated = float(value).hex() if isinstance(value, int | float) else ""
+    reports = tuple(
+        replace(one, metrics={name: told for name, told in one.metrics.items() if told != repeated})
+        for one in result.reports
+    )
+    return replace(result, reports=reports)
 
 
 def _lost_at(saved: Snapshot, result: SegmentResult, restored: SegmentResult | None) -> Iterator[Missing]:
@@ -183,8 +228,20 @@ def _steps_counted_anew(result: SegmentResult) -> Iterator[Missing]:
         yield Missing(
             kind=Kind.STEP,
             finding=f"resumed after step {result.resume_step}, the script reports step {result.reports[0].step} again",
-            remedy="loop over t.steps(), or start at t.step + 1",
+            remedy="loop over t.steps(), or start at t.step + 1; keep a count of your own in t.state, which is saved",
             step=result.resume_step,
+        )
+
+
+def _steps_repeated(straight: SegmentResult) -> Iterator[Missing]:
+    counts = Counter(reported.step for reported in straight.reports)
+    step, count = counts.most_common(1)[0]
+    if count > 1:
+        yield Missing(
+            kind=Kind.STEP,
+            finding=f"step {step} is reported {count} times: a pause at the first loses what the others trained",
+            remedy="report each step once, when it is done",
+            step=step,
         )
 
 
@@ -285,7 +342,7 @@ def _fetched_ahead(before: SegmentResult) -> Iterator[Missing]:
 
 def _first_state_difference(straight: SegmentResult, chain: Sequence[SegmentResult]) -> Difference | None:
     others = _reported_by_step(chain)
-    for mine in _reported(straight):
+    for mine in _reported_by_step([straight]).values():
         other = others.get(mine.step)
         for pieces in _by_object(mine, other) if other is not None else ():
             piece, parts = pieces[0]
@@ -301,7 +358,11 @@ def _reported(result: SegmentResult) -> list[Snapshot]:
 
 
 def _reported_by_step(chain: Iterable[SegmentResult]) -> dict[int, Snapshot]:
-    return {found.step: found for result in chain for found in _reported(result)}
+    """The first one of each step."""
+    first: dict[int, Snapshot] = {}
+    for found in (found for result in chain for found in _reported(result)):
+        first.setdefault(found.step, found)
+    return first
 
 
 def _shown(value: str) -> str:

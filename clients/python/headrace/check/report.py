@@ -98,6 +98,8 @@ def _verdict(report: CheckReport) -> str:
         return f"{verdict}; but this is lost for certain" if report.missing else verdict
     if not report.missing:
         return "a resumed run differs, and nothing that can be inspected explains it"
+    if all(missing.kind is Kind.PARAMETER for missing in report.missing):
+        return "a member of the population that mutates does not train with its new parameters"
     count = len(report.missing)
     return f"a pause loses {'one piece' if count == 1 else f'{count} pieces'} of state"
 

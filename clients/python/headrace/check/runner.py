@@ -9,20 +9,22 @@ another machine.
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from headrace.check.compare import first_difference, losses, suspects
+from headrace.check.compare import first_difference, losses, suspects, unused_parameter
 from headrace.check.report import CheckReport, Missing
 from headrace.check.snapshot import Control, Kind, Moment, SegmentResult
 from headrace.check.source import parameters_read, training_function
+from headrace.trial.runtime import Value
 from headrace.trial.session import NO_PARAMETER
 
 STEPS = 3
 
+Params = Mapping[str, Value]
 Progress = Callable[[str, int, int], None]
 Launch = Callable[[Path, Path], None]
 
@@ -41,9 +43,10 @@ def run_check(
     script: Path,
     *,
     steps: int | None = None,
-    params: Mapping[str, bool | int | float | str] | None = None,
+    params: Params | None = None,
     callable: str | None = None,  # noqa: A002 - the word of the study file
     max_steps: int | None = None,
+    mutations: Mapping[str, Params] | None = None,
     progress: Progress | None = None,
     launch: Launch | None = None,
 ) -> CheckReport:
@@ -51,7 +54,8 @@ def run_check(
 
     `steps` (3) are reported in each run, of a budget of `max_steps` (the script's own). `params` override
     the script's defaults. `callable` is `function` or `module:function` where the script does not call
-    `trial.main` itself; left out, it is the function that takes a trial. `progress(what, done, total)` is
+    `trial.main` itself; left out, it is the function that takes a trial. `mutations` are, by parameter,
+    configurations in which a population has changed it: each must have an effect. `progress(what, done, total)` is
     told before each process. Raises `CheckError` where the script fails without any pause.
     """
     script = script.resolve()
@@ -83,7 +87,7 @@ def run_check(
             result_file="",
         )
         check = _Check(control, Path(folder), progress or _silent, launch or _launch)
-        return check.run()
+        return check.run(mutations or {})
 
 
 class _Check:
@@ -96,7 +100,7 @@ class _Check:
         self._launch = launch
         self._started = 0
 
-    def run(self) -> CheckReport:
+    def run(self, mutations: Mapping[str, Params]) -> CheckReport:
         steps = self._control.steps
         straight = self._process("straight run", self._control)
         self._require_sound(straight)
@@ -115,7 +119,24 @@ class _Check:
             if parting is not None:
                 return replace(report, missing=missing, nondeterminism=parting)
             missing = missing or suspects(straight, chain)
-        return replace(report, restores=len(chain) - 1, missing=missing, trajectory=trajectory)
+        unused = tuple(self._unused(mutations, chain))
+        return replace(report, restores=len(chain) - 1, missing=(*missing, *unused), trajectory=trajectory)
+
+    def _unused(self, mutations: Mapping[str, Params], chain: list[SegmentResult]) -> Iterator[Missing]:
+        """The parameters whose change between two steps, as in a population, has no effect or fails."""
+        for name, params in mutations.items() if len(chain) > 1 else ():
+            control = replace(
+                self._control,
+                params=dict(params),
+                checkpoint_dir=str(self._folder / f"mutated-{name}"),
+                until=chain[1].reports[-1].step,
+                resume_step=chain[0].checkpoint_step,
+                restore_dir=chain[0].checkpoint_dir,
+            )
+            changed = self._process(f"resumed with another {name}", control)
+            missing = unused_parameter(name, self._control.params, params, chain[1], changed)
+            if missing is not None:
+                yield missing
 
     def _resumed_run(self, until: int) -> tuple[list[SegmentResult], tuple[Missing, ...]]:
         """The processes, each resumed from the one before up to a step, and why there are no more of them."""

@@ -19,6 +19,7 @@ class Kind(StrEnum):
     RNG = "random numbers"
     STEP = "step"
     VALUE = "other state"
+    PARAMETER = "parameter that mutates"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

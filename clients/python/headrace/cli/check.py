@@ -17,7 +17,7 @@ from headrace.cli.session import AsJson, Session
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import Value
 from headrace.spec import StudySpec, load_study_file
-from headrace.spec.configuration import configuration_of
+from headrace.spec.configuration import configuration_of, mutations_of
 from headrace.spec.yaml import read_yaml
 
 
@@ -58,7 +58,8 @@ def check(
     A study file also says which configuration to train: its baseline, or else one drawn from its space.
 
     Trains a few steps straight, then the same steps with a save and a restore in a new process after each, and
-    compares every bit. Exits with 0 when they are equal and with 1 when they are not.
+    compares every bit. In a population (policy pbt), each parameter that mutates must also have an effect.
+    Exits with 0 when all of this holds and with 1 when it does not.
 
     [bold]Examples[/bold]
 
@@ -73,15 +74,15 @@ def check(
     if colon and path and function is None and not script.exists():  # as a study file writes it
         script, function = Path(path), named
     given = dict(_param(text) for text in param or ())
-    values, max_steps = given, None
+    values, max_steps, mutations = given, None, {}
     if script.suffix in (".yaml", ".yml"):
         spec = load_study_file(script).spec
         script, function = _program(spec, script)
         found, origin = configuration_of(spec)
         values = {**found, **given}
-        max_steps = spec.max_steps
+        max_steps, mutations = spec.max_steps, mutations_of(spec, values)
         output.note(f"configuration: {wording.params(values)} ({origin})")
-    passed = _run(script, steps, function, values, max_steps, output, as_json=as_json)
+    passed = _run(script, steps, function, values, max_steps, mutations, output, as_json=as_json)
     if not passed:
         raise typer.Exit(FAILED)
 
@@ -92,6 +93,7 @@ def _run(
     function: str | None,
     values: dict[str, Value],
     max_steps: int | None,
+    mutations: dict[str, dict[str, Value]],
     output: Output,
     *,
     as_json: bool,
@@ -106,7 +108,13 @@ def _run(
 
     try:
         report = run_check(
-            script, steps=steps, params=values, callable=function, max_steps=max_steps, progress=progress
+            script,
+            steps=steps,
+            params=values,
+            callable=function,
+            max_steps=max_steps,
+            mutations=mutations,
+            progress=progress,
         )
     except CheckError as error:
         raise CommandError(f"{script} cannot be checked: {error}.", remedy=error.remedy) from None

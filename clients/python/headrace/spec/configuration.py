@@ -1,13 +1,15 @@
 """The configuration that a study is checked with: its baseline, else the first one to try, else one drawn here.
 
-The draw depends on the study's seed and the parameters' names alone, so that a check can be repeated.
+For a population also what its members may change it to. The draws depend on the study's seed and the parameters'
+names alone, so that a check can be repeated.
 """
 
 import math
 import random
 from typing import assert_never
 
-from headrace.spec import CategoricalDomain, Domain, FloatDomain, IntDomain, StudySpec, Value
+from headrace.spec import CategoricalDomain, Domain, FloatDomain, IntDomain, PbtPolicy, StudySpec, Value
+from headrace.spec.scalars import same_value
 from headrace.spec.space import draw
 
 
@@ -24,6 +26,29 @@ def configuration_of(spec: StudySpec) -> tuple[dict[str, Value], str]:
     return draw(
         spec.space, choose
     ), f"drawn from the space with seed {spec.seed}, for the study has no baseline"
+
+
+def mutations_of(spec: StudySpec, values: dict[str, Value]) -> dict[str, dict[str, Value]]:
+    """For each parameter that mutates while a trial trains: the configuration with another value of it."""
+    if not isinstance(spec.policy, PbtPolicy):
+        return {}
+    found = {}
+    for mutable in spec.policy.mutable or spec.space:
+
+        def choose(name: str, domain: Domain, mutable: str = mutable) -> Value:
+            if name == mutable:
+                return next(end for end in _ends(domain) if not same_value(end, values[name]))
+            return values[name] if name in values else _drawn(domain, random.Random(name))  # noqa: S311 - as above
+
+        if mutable in values and spec.space[mutable].count != 1:
+            found[mutable] = draw(spec.space, choose)
+    return found
+
+
+def _ends(domain: Domain) -> tuple[Value, Value]:
+    if isinstance(domain, CategoricalDomain):
+        return domain.values[0], domain.values[-1]
+    return domain.low, domain.high
 
 
 def _drawn(domain: Domain, generator: random.Random) -> Value:

@@ -75,6 +75,11 @@ POLICY: Final = {
     "reduction_factor": "Did you mean `eta`?",
     "grace_period": "Did you mean `min_steps`?",
     "min_resource": "Did you mean `min_steps`?",
+    "grace": "Did you mean `min_steps`?",
+    "hyperparam_mutations": "Name the parameters that mutate in `mutable: [lr, …]`.",
+    "perturbation_interval": "Did you mean `interval`?",
+    "quantile_fraction": "Did you mean `quantile`?",
+    "perturbation_factors": "Did you mean `factors`?",
     "max_t": "Leave it out, and write `steps` at the top: the full budget.",
     "max_resource": "Leave it out, and write `steps` at the top: the full budget.",
 }

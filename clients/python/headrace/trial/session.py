@@ -155,7 +155,7 @@ class Trial:
             checkpoint.try_encode(entry.take(), name)
             self._tracked[name] = entry
             if self._restore is not None:
-                self._restore.give(entry)
+                self._restore.give(entry, self.params)
         if self._restore is not None:
             self._restore.put_back(self.state)
         if self._observer is not None:
@@ -320,6 +320,7 @@ class Trial:
             "loop_step": self._step,
             "tracked": {name: entry.take() for name, entry in self._tracked.items()},
             "state": self.state,
+            "params": dict(self.params),
             "rng": rng.capture(),
         }
         folder = self._assignment.checkpoint_dir / f"step-{step:08d}-{self._sequence + 1:06d}"
@@ -346,17 +347,33 @@ class Trial:
                 f"THIS REPORT HAS NO {', '.join(missing)}; it has {_names(values)}. Report it under that name, "
                 "or correct the study file: a trial that never reports it is never the best",
             )
+        if self._restore is not None and not self._sequence:
+            self._warn_of_what_begins_anew(step, self._restore)
         if self._sequence and step == self._reported_step:
             self._warn_once(
                 "twice",
                 f"step {step} is reported twice; the first report counts at a rung. "
                 "Report all metrics of a step together",
             )
-        elif step < self._reported_step:
+        elif self._sequence and step < self._reported_step:
             logger.warning(
                 "headrace: step %d is reported after step %d; steps are expected to grow",
                 step,
                 self._reported_step,
+            )
+
+    def _warn_of_what_begins_anew(self, step: int, restore: Restore) -> None:
+        for name, old in restore.overriding(self.params, self._tracked):
+            self._warn_once(
+                f"overridden {name}",
+                f"{name} is {self.params[name]} now, but the tracked optimizer has {old}, as the checkpoint "
+                f"brought it: set it inside the loop, from t.params[{name!r}]",
+            )
+        if step <= restore.step:
+            self._warn_once(
+                "anew",
+                f"resumed after step {restore.step}, the script reports step {step} again: a count of its own "
+                "begins anew in each process; keep it in t.state, which is saved",
             )
 
     def _warn_once(self, topic: str, message: str) -> None:

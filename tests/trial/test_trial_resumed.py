@@ -1,0 +1,67 @@
+"""What a resumed trial is told that does not go on as it was saved: its count, its rate, its shape."""
+
+import logging
+
+import pytest
+import torch
+from recording_runtime import RecordingRuntime
+
+from headrace.trial import Trial
+
+
+def report_with_optimizer(t: Trial, *, width: int = 1, in_loop: bool = False, count: int = 0) -> None:
+    model = torch.nn.Linear(2, width)
+    optimizer = torch.optim.SGD(model.parameters(), lr=t.params["lr"])
+    t.track(model=model, optimizer=optimizer)
+    if in_loop:
+        for group in optimizer.param_groups:
+            group["lr"] = t.params["lr"]
+    for _ in range(2):
+        count += 1
+        t.report(loss=1.0, step=count)
+
+
+@pytest.fixture
+def resumed(recording: RecordingRuntime, caplog: pytest.LogCaptureFixture) -> RecordingRuntime:
+    report_with_optimizer(recording.trial())
+    caplog.set_level(logging.WARNING)
+    return recording
+
+
+def test_a_count_that_begins_anew_is_told(
+    resumed: RecordingRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    report_with_optimizer(resumed.trial())
+    assert caplog.text.count("resumed after step 2, the script reports step 1 again") == 1
+    assert "keep it in t.state" in caplog.text
+    caplog.clear()
+    report_with_optimizer(resumed.trial(), count=2)
+    assert caplog.text == ""
+
+
+def test_a_rate_that_the_checkpoint_brought_back_is_told(
+    resumed: RecordingRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    resumed.params = {"lr": 0.3, "act": "relu"}
+    report_with_optimizer(resumed.trial(), count=2)
+    assert (
+        caplog.text.count("lr is 0.3 now, but the tracked optimizer has 0.1, as the checkpoint brought it")
+        == 1
+    )
+    caplog.clear()
+    del resumed.reports[2:]
+    report_with_optimizer(resumed.trial(), count=2, in_loop=True)
+    assert caplog.text == ""
+
+
+def test_a_shape_that_mutated_is_told_first(resumed: RecordingRuntime) -> None:
+    resumed.params = {"lr": 0.1, "act": "relu", "width": 3}
+    with pytest.raises(RuntimeError, match="size mismatch"):  # no parameter of the checkpoint's was changed
+        report_with_optimizer(resumed.trial(), width=3)
+    resumed.params = {"lr": 0.1, "act": "tanh"}
+    with pytest.raises(ValueError, match=r"trained with act=relu \(now tanh\), does not fit\.") as caught:
+        report_with_optimizer(resumed.trial(), width=3)
+    first = str(caught.value).splitlines()[0]
+    assert (
+        "A parameter that shapes the model cannot mutate: leave it out of the study's policy.mutable" in first
+    )
