@@ -10,7 +10,7 @@ _Item = TypeVar("_Item")
 
 
 class Queue(Generic[_Item]):
-    """The places of the calls that wait, first the one whose turn comes next."""
+    """The places of the calls that wait."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
