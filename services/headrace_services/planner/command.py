@@ -81,7 +81,8 @@ def make(
     address: Annotated[
         str | None,
         typer.Option(
-            help="Ask the planner's server at HOST:PORT instead of planning here.", show_default=False
+            help="Ask the planner's server at HOST:PORT instead of planning here. With --measure: the scheduler's.",
+            show_default=False,
         ),
     ] = None,
     plot: Annotated[
@@ -92,6 +93,17 @@ def make(
             show_default=False,
         ),
     ] = None,
+    measure: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Time the shortlist as trials of a study on the scheduler's workers; the function is the trial's.",
+            show_default=False,
+        ),
+    ] = None,
+    iterations: Annotated[
+        int, typer.Option(min=1, max=1000, help="Of each plan that is measured, after one to warm up.")
+    ] = 5,
     comparing: Annotated[bool, typer.Option("--compare", help="All modes of Table 1 side by side.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -106,10 +118,10 @@ def make(
     from headrace_services.planner.record import brief_record, plan_record
     from headrace_services.planner.tradeoff import front
 
-    if comparing and (mode, target, out, plot) != ("h2o", None, None, None):
+    if comparing and (mode, target, out, plot, measure) != ("h2o", None, None, None, None):
         raise CommandError(
-            "--compare searches all modes and writes no files, so --mode, --target, --out and --plot do not go with "
-            "it.",
+            "--compare searches all modes and writes no files, so --mode, --target, --out, --plot and --measure do not "
+            "go with it.",
             remedy="Leave them out, or leave out --compare.",
             code=USAGE,
         )
@@ -119,7 +131,7 @@ def make(
     options = replace(options, target=asking.target(target))
     # `headrace` takes --address from wherever it stands, for its session.
     address = address or Session.of(context).address
-    if address is not None:
+    if address is not None and measure is None:
         from headrace_services.planner import remote
 
         options_here = {
@@ -156,7 +168,21 @@ def make(
         raise asking.nothing_yet(outcome.solved)
     if found is None:
         raise nothing_fits(search, chosen)
+    measured = None
+    if measure is not None:
+        from headrace_services.planner import measuring
+
+        with (
+            Session.of(context).client(address) as client,
+            reporting.status(output, f"measuring {len(near)} plans") as say,
+        ):
+            measured = measuring.measure(
+                client, near, measure, iterations=iterations, folder=Path.cwd(), say=say
+            )
+        found = measured.winner.plan
     written = reporting.write(found, out, target) if out is not None else []
+    if measured is not None and out is not None:
+        written.append(measuring.write_constants(measured, out))
     if plot is not None:
         reporting.write_text(plot, picture.drawn(found, plot), "plot")
         written.append(plot)
@@ -166,10 +192,15 @@ def make(
             "shortlist": [brief_record(one) for one in near],
             "front": [brief_record(one) for one in points],
         }
+        if measured is not None:
+            told["measured"] = measuring.record(measured)
         output.json(plan_record(found) | told)
     else:
         reporting.show_plan(output, found)
-        reporting.show_shortlist(output, near)
+        if measured is None:
+            reporting.show_shortlist(output, near)
+        else:
+            measuring.show(output, measured)
         if points:
             reporting.show_front(output, points)
         if not outcome.complete:
