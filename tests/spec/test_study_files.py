@@ -206,8 +206,30 @@ def test_one_fault(faults, text, path, message, remedy):
 @pytest.mark.parametrize(
     ("text", "path", "remedy"),
     [
-        (MINIMAL + "direction: maximize\n", "direction", "`objective: {metric: NAME, goal: maximize}`"),
-        (MINIMAL + "mode: max\n", "mode", "`objective: {metric: NAME, goal: maximize}`"),
+        (MINIMAL + "direction: maximize\n", "direction", "`objective: {metric: NAME, goal: …}`"),
+        (MINIMAL + "mode: max\n", "mode", "`objective: {metric: NAME, goal: …}`"),
+        (
+            MINIMAL.replace("goal: maximize", "goal: maximize, mode: min"),
+            "objective.mode",
+            "`goal: minimize`",
+        ),
+        (
+            MINIMAL + "report_timeout_s: 5\n",
+            "report_timeout_s",
+            "under `trial`, as in `trial: {report_timeout_s: …}`",
+        ),
+        (MINIMAL + "grace_s: 5\n", "grace_s", "under `trial`"),
+        (MINIMAL + "env: {A: b}\n", "env", "under `trial`"),
+        (MINIMAL + "eta: 3\n", "eta", "under `policy`, as in `policy: {eta: …}`"),
+        (MINIMAL + "rungs: [1, 9]\n", "rungs", "under `policy`"),
+        (MINIMAL + "cpus: 2\n", "cpus", "under `resources`"),
+        (MINIMAL + "gpu: 1\n", "gpu", "`resources: {gpus: 1}`"),
+        (MINIMAL + "stop: {a: 1}\n", "stop", "`steps`"),
+        (MINIMAL + "fail_fast: true\n", "fail_fast", "`retries`"),
+        (MINIMAL + "time_budget_s: 3\n", "time_budget_s", "headrace stop"),
+        (MINIMAL + "policy: {kind: asha, grace: 3}\n", "policy.grace", "`min_steps`"),
+        (MINIMAL + "policy: {kind: pbt, retries: 3}\n", "policy.retries", "at the top, as `retries: …`"),
+        (MINIMAL + "policy: {kind: asha, points: 3}\n", "policy.points", "under `sampler`"),
         (MINIMAL + "pruner: median\n", "pruner", "`policy: {kind: asha}`"),
         (MINIMAL + "n_jobs: 2\n", "n_jobs", "`parallel`"),
         (MINIMAL + "num_samples: 2\n", "num_samples", "`trials`"),
@@ -227,6 +249,46 @@ def test_words_of_other_tuners_get_a_hint(faults, text, path, remedy):
     found = faults(text)
     assert list(found) == [path]
     assert remedy in found[path].remedy
+
+
+SPACE = MINIMAL.replace("1}}", "1}, y: Y}")
+
+
+@pytest.mark.parametrize(
+    ("written", "path", "remedy"),
+    [
+        ("32", "space.y", "Leave a constant to the script, or write `{type: categorical, values: [32]}`."),
+        ("true", "space.y", "values: [true]"),
+        ("[1, 2]", "space.y", "`{type: categorical, values: [a, b, …]}`"),
+        (
+            "{lr: {type: float, low: 0, high: 1}}",
+            "space.y.type",
+            "Spaces do not nest: write `y.lr: {type: …}`",
+        ),
+        ("{type: categorical, values: [[64, 32], [8]]}", "space.y.values[0]", "Name each choice with a text"),
+    ],
+)
+def test_what_no_space_holds_gets_an_alternative(faults, written, path, remedy):
+    assert remedy in faults(SPACE.replace("Y}", f"{written}}}"))[path].remedy
+
+
+def test_a_function_is_to_be_named():
+    def train(t):
+        del t
+
+    data = {
+        "objective": {"metric": "loss", "goal": "minimize"},
+        "space": {"x": {"type": "float", "low": 0, "high": 1}},
+        "trials": 3,
+        "steps": 9,
+        "trial": {"callable": train},
+    }
+    with pytest.raises(InvalidFieldError) as raised:
+        parse_spec(data)
+    (found,) = raised.value.violations
+    assert found.field == "trial.callable"
+    assert "workers import the function by name" in found.message
+    assert ":test_a_function_is_to_be_named.<locals>.train" in found.remedy
 
 
 def test_a_policy_and_a_sampler_may_be_a_word(load):

@@ -3,14 +3,15 @@
 The words are those of Optuna, Ray Tune and their like.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 TOP: Final = {
-    "direction": "Write `objective: {metric: NAME, goal: maximize}`.",
+    "direction": "Write `objective: {metric: NAME, goal: …}`, with the goal minimize or maximize.",
     "directions": "Write `objective`, and the others as `further_objectives`.",
-    "metric": "Write `objective: {metric: NAME, goal: minimize}`.",
-    "mode": "Write `objective: {metric: NAME, goal: maximize}`.",
-    "goal": "Write `objective: {metric: NAME, goal: maximize}`.",
+    "metric": "Write `objective: {metric: NAME, goal: …}`, with the goal minimize or maximize.",
+    "mode": "Write `objective: {metric: NAME, goal: …}`, with the goal minimize or maximize.",
+    "goal": "Write `objective: {metric: NAME, goal: …}`, with the goal minimize or maximize.",
     "pruner": "Write `policy: {kind: asha}`, or another kind of policy.",
     "scheduler": "Write `policy: {kind: asha}`, or another kind of policy.",
     "search_alg": "Write `sampler: {kind: tpe}`, or another kind of sampler.",
@@ -32,9 +33,20 @@ TOP: Final = {
     "max_failures": "Did you mean `retries`?",
     "catch": "Did you mean `retries`?",
     "resources_per_trial": "Did you mean `resources`?",
+    "stop": "Did you mean `steps`?",
+    "cpu": "Write `resources: {cpus: 1}`.",
+    "gpu": "Write `resources: {gpus: 1}`.",
+    "time_budget_s": "Leave it out: `headrace stop STUDY` ends a study at any time.",
+    "fail_fast": "Leave it out: a study goes on without its failed trials; `retries` says how often one is repeated.",
     "storage": "Leave it out: the service keeps every study.",
 }
 """Keys of the whole file."""
+
+OBJECTIVE: Final = {
+    "mode": "Write `goal: minimize` or `goal: maximize`.",
+    "direction": "Write `goal: minimize` or `goal: maximize`.",
+}
+"""Keys of the objective."""
 
 _LOG_FLOAT: Final = "Write `type: float` with `log: true`."
 _FLOAT_STEP: Final = "Write `type: float` with `step`."
@@ -105,8 +117,32 @@ def hint(loc: tuple[str | int, ...], word: str) -> str:
             table = DOMAIN
         case ("policy", "kind"):
             table = KINDS
+        case ("objective", _):
+            table = OBJECTIVE
         case ("policy", _):
             table = POLICY
         case _:
             return ""
     return table.get(word.lower(), "")
+
+
+def space_hint(loc: tuple[str | int, ...], space: Mapping[str, Any]) -> str:
+    """What to write instead of a constant, a nested space or a list as a choice; empty where it is none of these."""
+    domain = space.get(str(loc[0])) if loc else None
+    match loc, domain:
+        case (_,), bool() | int() | float() | str():
+            shown = str(domain).lower() if isinstance(domain, bool) else domain
+            return f"Leave a constant to the script, or write `{{type: categorical, values: [{shown}]}}`."
+        case (_,), list():
+            return "Write the choices as `{type: categorical, values: [a, b, …]}`."
+        case (name, "type"), Mapping() if any(isinstance(value, Mapping) for value in domain.values()):
+            inner = next(str(key) for key, value in domain.items() if isinstance(value, Mapping))
+            return f"Spaces do not nest: write `{name}.{inner}: {{type: …}}`, or give it a `when`."
+        case (_, "values", int() as index), {"values": list() as values} if isinstance(
+            values[index], list | Mapping
+        ):
+            return (
+                "Name each choice with a text, such as `64-32`, and look up in the script what it stands for."
+            )
+        case _:
+            return ""

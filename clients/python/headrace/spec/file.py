@@ -5,7 +5,7 @@ The file says `trials`, `steps`, `trial` and `when` where the spec says `max_tri
 Violations come back with the names that the user wrote.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +33,8 @@ _TOP: Final = {
 }
 _TRIAL: Final = {"grace_s": "grace", "report_timeout_s": "report_timeout"}
 _DOMAIN: Final = {"when": "conditions"}
+_PLACES: Final = ("template", "policy", "resources", "objective", "sampler", "elastic", "warm_start")
+"""The mappings that a key may belong under."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +160,7 @@ def _renamed(
             if table is _TOP:
                 plain.setdefault(key, value)  # so that it does not count as missing too
         elif table is _TOP and key not in table and key not in StudySpec.model_fields:
-            names = [*extra, *_friendly_keys(())]
-            remedy = elsewhere.hint((*loc, key), str(key)) or did_you_mean(str(key), names, noun="key")
+            remedy = _key_instead((), str(key), [*extra, *_friendly_keys(())])
             problems.append(Problem(loc=(*loc, key), message="is not a known key", remedy=remedy))
         else:
             plain[table.get(key, key)] = value
@@ -255,15 +256,29 @@ def _friendly(problem: Problem, plain: Mapping[str, Any]) -> Problem:
     loc = problem.loc
     remedy = problem.remedy
     if problem.message == "is not a known key" and loc:
-        tagged = _tagged(loc[:-1], plain)
-        remedy = elsewhere.hint(loc, str(loc[-1])) or did_you_mean(
-            str(loc[-1]), _friendly_keys(tagged), noun="key"
-        )
+        remedy = _key_instead(loc[:-1], str(loc[-1]), _friendly_keys(_tagged(loc[:-1], plain)))
     elif problem.message == "is not a known kind":
         remedy = elsewhere.hint(loc, str(problem.value)) or remedy
+    elif loc[:1] == ("space",) and isinstance(space := plain.get("space"), Mapping):
+        remedy = elsewhere.space_hint(loc[1:], space) or remedy
     elif loc == ("enqueued",) and problem.message == "must be a list":
         remedy = "Write it as [{parameter: value}, …], one mapping a trial."
     return replace(problem, loc=_friendly_loc(loc, plain), remedy=remedy)
+
+
+def _key_instead(loc: Loc, key: str, known: Sequence[str]) -> str:
+    """What to write instead of an unknown key: what another tuner's is here, its right place, or the nearest key."""
+    if hint := elsewhere.hint((*loc, key), key):
+        return hint
+    here = loc[0] if loc else ""
+    if here and key in _friendly_keys(()):
+        return f"It belongs at the top, as `{key}: …`."
+    for place in _PLACES:
+        paths: list[Loc] = [(place, kind) for kind in known_keys((place, "?"))] or [(place,)]
+        if place != here and key != "kind" and any(key in _friendly_keys(path) for path in paths):
+            friendly = _reverse(_TOP).get(place, place)
+            return f"It belongs under `{friendly}`, as in `{friendly}: {{{key}: …}}`."
+    return did_you_mean(key, known, noun="key")
 
 
 def _friendly_loc(loc: Loc, plain: Mapping[str, Any]) -> Loc:

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Final, Self
+from typing import Annotated, Final, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from headrace.spec.domains import SpecModel
-from headrace.spec.problems import Problem, did_you_mean, reject
+from headrace.spec.problems import Problem, did_you_mean, fault, reject
 from headrace.spec.scalars import Duration, Text
 
 _CALLABLE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -35,10 +35,17 @@ class CommandLine(SpecModel):
         ]
 
 
+def _no_function(value: object) -> object:
+    if callable(value):
+        name = f"{getattr(value, '__module__', 'module')}:{getattr(value, '__qualname__', 'function')}"
+        raise fault("must be a text, for workers import the function by name", f"Write it as {name!r}.")
+    return value
+
+
 class TrialTemplate(SpecModel):
     """What a trial runs, where, and how long it may keep silent. Exactly one of callable and command is set."""
 
-    callable: Text | None = None
+    callable: Annotated[Text, BeforeValidator(_no_function)] | None = None
     command: CommandLine | None = None
     working_dir: Text
     env: dict[Text, Text] = Field(default_factory=dict)
