@@ -71,10 +71,36 @@ def test_of_a_worker_that_connects():
     assert "invalid label name 'my zone': use letters" in str(raised.value)
 
 
-@pytest.mark.parametrize("rule", names.RULES, ids=lambda rule: rule.kind)
+@pytest.mark.parametrize(
+    "rule",
+    [names.STUDY, names.PARAMETER, names.METRIC, names.WORKER, names.LABEL],
+    ids=lambda rule: rule.kind,
+)
 @pytest.mark.parametrize("name", ["x y", "", "!!", "9 lives", "É", "a\nb", "x" * 500, " Val Loss "])
 def test_what_is_suggested_is_allowed(rule, name):
     suggested = rule.suggestion(name).removeprefix("For example: ").removesuffix(".")
     assert rule.admits(suggested)
     assert rule.admits(rule.example)
     assert not rule.admits(name)
+
+
+@pytest.mark.parametrize(
+    ("rule", "use"),
+    [
+        (names.STUDY, "lower-case letters, digits and -, beginning with a letter"),
+        (names.PARAMETER, "letters, digits, _ . and -, beginning with a letter or _"),
+        (names.METRIC, "letters, digits, _ . / @ and -, beginning with a letter or _"),
+        (names.WORKER, "letters, digits, _ . and -, beginning with a letter, a digit or _"),
+    ],
+)
+def test_a_rule_in_words(rule, use):
+    assert rule.use == use
+
+
+def test_a_name_that_is_no_text_is_shown_as_it_was_written():
+    with pytest.raises(InvalidFieldError) as raised:
+        parse_spec(
+            {"name": 3, "objective": SPEC["objective"], "space": SPEC["space"], "trials": 1, "steps": 1}
+        )
+    assert refused(raised).startswith("name: invalid study name 3: use lower-case letters, digits and -")
+    assert "(got" not in refused(raised)

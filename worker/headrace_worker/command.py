@@ -160,6 +160,7 @@ def _labels(items: list[str]) -> dict[str, str]:
 
 
 def _checked(rule: names.NameRule, name: str, option: str) -> str:
-    if not rule.admits(name):
-        raise typer.BadParameter(f"{rule.refusal(name)}. {rule.suggestion(name)}", param_hint=option)
+    problem = rule.problem(name)
+    if problem is not None:
+        raise typer.BadParameter(f"{problem.message}. {problem.remedy}", param_hint=option)
     return name

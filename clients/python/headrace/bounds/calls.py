@@ -7,9 +7,7 @@ from headrace.bounds.kinds import Bound, Entries, Items, Real, Span, Text, Told,
 from headrace.bounds.specs import NAME, PROSE, SLOTS, STEPS, TEXT
 
 REQUEST_ID: Final = Text(128, remedy="Use a UUID.")
-STUDY: Final = Text(
-    128, remedy="Write it as studies/STUDY; STUDY has lower-case letters, digits and hyphens, at most 63."
-)
+STUDY: Final = Text(128, remedy="Write it as studies/STUDY.")
 TRIAL: Final = Text(128, remedy="Write it as studies/STUDY/trials/NUMBER.")
 PARENT: Final = Text(128, remedy="Write it as studies/STUDY or studies/STUDY/trials/NUMBER.")
 PAGE_SIZE: Final = Whole(0, n.INT32, remedy="Give 1 to 1000, or 0 for 100.")

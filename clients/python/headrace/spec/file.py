@@ -14,10 +14,10 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from headrace.errors import InvalidFieldError
-from headrace.spec import elsewhere
+from headrace.spec import elsewhere, names
 from headrace.spec.problems import Loc, Problem, did_you_mean
 from headrace.spec.resources import WHOLE
-from headrace.spec.study import StudySpec, check_study_id, known_keys, plain_loc, spec_of, spec_problems
+from headrace.spec.study import StudySpec, known_keys, plain_loc, spec_of, spec_problems
 from headrace.spec.yaml import read_yaml
 from headrace.userfile import MIB, UserFile
 
@@ -133,12 +133,8 @@ def _name_problems(name: object, *, missing: bool) -> list[Problem]:
         return [
             Problem(loc=("name",), message="is required", remedy="Name the study, such as `name: digits`.")
         ]
-    try:
-        check_study_id(name if isinstance(name, str) else "", field="name")
-    except InvalidFieldError as error:
-        found = error.violations[0]
-        return [Problem(loc=("name",), value=name, message=found.message, remedy=found.remedy)]
-    return []
+    found = names.STUDY.problem(name, "name")
+    return [found] if found else []
 
 
 def _renamed(

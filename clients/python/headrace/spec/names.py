@@ -4,14 +4,14 @@ Every check of such a name, in a study file, in a request and on a command line,
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from pydantic import PlainValidator
 
 from headrace.errors import show_value
-from headrace.spec.problems import fault
+from headrace.spec.problems import ABSENT, Problem, fault
 from headrace.spec.scalars import text_of
 
 
@@ -24,19 +24,29 @@ class NameRule:
     """The first character, as the inside of a character class; `holds` are the others."""
     holds: str
     longest: int
-    use: str
     example: str
+
+    @property
+    def use(self) -> str:
+        """The rule in words: `lower-case letters, digits and -, beginning with a letter`."""
+        held, signs = _parts(self.holds, _MANY)
+        first, others = _parts(self.begins, _ONE)
+        return f"{_listed(held, signs, 'and')}, beginning with {_listed(first, others, 'or')}"
+
+    def problem(self, name: object, *loc: str) -> Problem | None:
+        """Why a name is refused, and the nearest one that is not; None where it follows the rule."""
+        if isinstance(name, str) and self.admits(name):
+            return None
+        said = (
+            f"invalid {self.kind} name {show_value(name)}: use {self.use}, {self.longest} characters at most"
+        )
+        value = name if isinstance(name, str) else ABSENT  # any other one is only shown in the sentence
+        return Problem(loc=loc, message=said, remedy=self.suggestion(name), value=value)
 
     def admits(self, name: str) -> bool:
         """Whether a name follows the rule."""
         pattern = f"[{self.begins}][{self.holds}]{{0,{self.longest - 1}}}"
         return re.fullmatch(pattern, name) is not None
-
-    def refusal(self, name: object) -> str:
-        """Why a name is refused: `invalid study name 'x y': use lower-case letters, digits and -, …`."""
-        return (
-            f"invalid {self.kind} name {show_value(name)}: use {self.use}, {self.longest} characters at most"
-        )
 
     def suggestion(self, name: object) -> str:
         """A remedy: the nearest name that follows the rule, or an example."""
@@ -49,12 +59,31 @@ class NameRule:
         return text if "A-Z" in self.holds else text.lower()
 
 
+_MANY: Final = {"A-Za-z": "letters", "a-z": "lower-case letters", "0-9": "digits"}
+_ONE: Final = {"A-Za-z": "a letter", "a-z": "a letter", "0-9": "a digit"}
+
+
+def _parts(characters: str, words: Mapping[str, str]) -> tuple[list[str], str]:
+    """The ranges of a character class in words, and its other characters."""
+    found = []
+    for written, word in words.items():
+        if written in characters:
+            characters = characters.replace(written, "")
+            found.append(word)
+    return found, characters
+
+
+def _listed(words: list[str], signs: str, last: str) -> str:
+    """`letters, digits, _ . and -`."""
+    items = [item for item in (*words, " ".join(signs[:-1]), signs[-1:]) if item]
+    return f"{', '.join(items[:-1])} {last} {items[-1]}" if items[1:] else items[0]
+
+
 STUDY: Final = NameRule(
     kind="study",
     begins="a-z",
     holds="a-z0-9-",
     longest=63,
-    use="lower-case letters, digits and -, beginning with a letter",
     example="my-study",
 )
 PARAMETER: Final = NameRule(
@@ -62,7 +91,6 @@ PARAMETER: Final = NameRule(
     begins="A-Za-z_",
     holds="A-Za-z0-9_.-",
     longest=127,
-    use="letters, digits, _ . and -, beginning with a letter or _",
     example="learning_rate",
 )
 METRIC: Final = NameRule(
@@ -70,7 +98,6 @@ METRIC: Final = NameRule(
     begins="A-Za-z_",
     holds="A-Za-z0-9_./@-",
     longest=127,
-    use="letters, digits, _ . / @ and -, beginning with a letter or _",
     example="val_loss",
 )
 WORKER: Final = NameRule(
@@ -78,7 +105,6 @@ WORKER: Final = NameRule(
     begins="A-Za-z0-9_",
     holds="A-Za-z0-9_.-",
     longest=128,
-    use="letters, digits, _ . and -, beginning with a letter, a digit or _",
     example="node-1",
 )
 LABEL: Final = NameRule(
@@ -86,10 +112,8 @@ LABEL: Final = NameRule(
     begins="A-Za-z0-9_",
     holds="A-Za-z0-9_./-",
     longest=128,
-    use="letters, digits, _ . / and -, beginning with a letter, a digit or _",
     example="zone",
 )
-RULES: Final = (STUDY, PARAMETER, METRIC, WORKER, LABEL)
 
 
 def _checked(rule: NameRule) -> Callable[[Any], str]:
@@ -97,8 +121,9 @@ def _checked(rule: NameRule) -> Callable[[Any], str]:
 
     def check(value: Any) -> str:
         name = text_of(value)
-        if not rule.admits(name):
-            raise fault(rule.refusal(name), rule.suggestion(name))
+        problem = rule.problem(name)
+        if problem is not None:
+            raise fault(problem.message, problem.remedy)
         return name
 
     return check

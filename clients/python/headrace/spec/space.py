@@ -65,15 +65,7 @@ def space_problems(declared: Iterable[str], space: Space) -> list[Problem]:
                 remedy=f"Search over at most {MAX_PARAMETERS} of them.",
             )
         ]
-    problems += [
-        Problem(
-            loc=(name,),
-            message=names.PARAMETER.refusal(name),
-            remedy=names.PARAMETER.suggestion(name),
-        )
-        for name in order
-        if not names.PARAMETER.admits(name)
-    ]
+    problems += filter(None, (names.PARAMETER.problem(name, name) for name in order))
     for name, domain in space.items():
         problems += _condition_problems(name, domain, order, space)
     return problems

@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from headrace.errors import InvalidFieldError, Violation, show_value
+from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import names
 from headrace.spec import space as spaces
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain, SpecModel
@@ -320,18 +320,10 @@ def check_assignment(spec: StudySpec, assignment: Mapping[str, object], *, field
 
 def check_study_id(study_id: str, *, field: str = "study_id") -> str:
     """The id, which must be one; raises `InvalidFieldError` otherwise."""
-    if names.STUDY.admits(study_id):
-        return study_id
-    raise InvalidFieldError(
-        [
-            Violation(
-                field=field,
-                value=show_value(study_id),
-                message=names.STUDY.refusal(study_id),
-                remedy=names.STUDY.suggestion(study_id),
-            )
-        ]
-    )
+    problem = names.STUDY.problem(study_id, field)
+    if problem is not None:
+        raise InvalidFieldError([problem.violation()])
+    return study_id
 
 
 def _with_max_steps(data: Any) -> Any:

@@ -30,16 +30,9 @@ _TRIAL = re.compile(r"studies/([^/]+)/trials/([0-9]{1,18})")
 
 def greeting(hello: worker_pb2.Hello) -> Greeting:
     """Check and convert a Hello. Raises InvalidFieldError."""
-    problems = []
-    if not WORKER.admits(hello.worker):
-        problems.append(
-            _problem("hello.worker", WORKER.refusal(hello.worker), WORKER.suggestion(hello.worker))
-        )
-    problems += [
-        _problem("hello.labels", LABEL.refusal(name), LABEL.suggestion(name))
-        for name in hello.labels
-        if not LABEL.admits(name)
-    ]
+    named = [WORKER.problem(hello.worker, "hello.worker")]
+    named += [LABEL.problem(name, "hello.labels") for name in hello.labels]
+    problems = [found.violation() for found in named if found is not None]
     if not hello.incarnation:
         problems.append(
             _problem("hello.incarnation", "is empty", "Send a random id for every start of the daemon.")
