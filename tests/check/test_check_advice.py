@@ -266,3 +266,13 @@ def test_a_function_is_named_as_in_a_study_file(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text(PLAIN + "\ndef more(t):\n    train(t)\n    t.report(total=1.0)\n")
     done = checked(tmp_path, "plain.py:train", "--param", "rate=0.5")
     assert done.returncode == 0, done.stderr
+
+
+def test_of_a_study_file_another_function_can_be_named(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(
+        PLAIN + "\ndef more(t):\n    t.report(other=1.0)\n    t.report(other=2.0)\n"
+    )
+    (tmp_path / "study.yaml").write_text(STUDY)
+    done = checked(tmp_path, "study.yaml", "--callable", "more", "--json")
+    assert '"other"' in done.stdout, done.stderr
+    assert '"total"' not in done.stdout

@@ -14,7 +14,7 @@ from scripted_study import Script, race
 from terminal import terminal
 
 from headrace.cli.wording import number
-from headrace.v1 import study_pb2
+from headrace.v1 import study_pb2, trial_pb2
 
 
 def test_a_run_in_a_pipe_prints_lines_and_a_summary(
@@ -228,6 +228,47 @@ def test_a_bad_file_exits_with_2_and_starts_nothing(
     assert says in result.err
     assert "Traceback" not in result.err
     assert not fake.requests["CreateStudy"]
+
+
+@pytest.mark.parametrize("name", ["BAD", "../../x"])
+def test_a_bad_name_starts_nothing(
+    invoke: Invoke, study_file: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(
+        "headrace.cli.run.local_service", lambda *_, **__: pytest.fail("a service is started")
+    )
+    result = invoke("run", str(study_file), "--local", "--name", name)
+    assert result.code == 2
+    assert result.err.startswith(f"error: --name: invalid study name '{name}': use lower-case letters")
+
+
+def test_a_variable_that_is_wrong_is_named(
+    invoke: Invoke, study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HEADRACE_PASS_ENV", "9x")
+    result = invoke("run", str(study_file), "--local")
+    assert result.code == 2
+    assert result.err.startswith("error: HEADRACE_PASS_ENV: is not the name of a variable (got '9x')")
+
+
+def test_a_best_trial_that_failed_is_not_praised(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path
+) -> None:
+    def failing(name: str):  # type: ignore[no-untyped-def]
+        script = race(name, trials=4)
+        for moment in script.moments[-20:]:
+            moment.study.status.best.termination_reason = trial_pb2.TERMINATION_REASON_FAILED
+        return script
+
+    fake.answers["CreateStudy"] = failing
+    fake.batch = 5
+    said = invoke("run", str(study_file)).out
+    assert "best so far: val_loss" in said
+    assert "best so far (failed): val_loss" in said
+    _, row = (line for line in invoke("studies").out.splitlines() if line.startswith(("STUDY", "fresh")))
+    assert " (failed) " in row
 
 
 def test_a_file_that_is_not_there(fake: FakeStudyService, invoke: Invoke) -> None:

@@ -134,6 +134,7 @@ def test_a_metric_that_is_never_reported_names_the_nearest(tmp_path: Path) -> No
     [
         ("t.report(a=1); t.report(b=2)", {"a", "b"}),
         ("t.report(3, {'a/x': 1}, b=2)", {"a/x", "b"}),
+        ("t.report(step=s, save=True, acc=x)", {"acc"}),
         ("t.report({'a': 1, **more})", None),
         ("t.report(**metrics)", None),
         ("t.report(metrics)", None),

@@ -81,8 +81,8 @@ def select(environ: Mapping[str, str], named: Iterable[str] = ()) -> Selection:
     return Selection(passed, tuple(sorted(withheld)))
 
 
-def names_to_pass(text: str | None) -> tuple[str, ...]:
-    """The names in `NAME,PREFIX*`. Raises InvalidFieldError."""
+def names_to_pass(text: str | None, *, field: str = "--pass-env") -> tuple[str, ...]:
+    """The names in `NAME,PREFIX*`, which stand in `field`. Raises InvalidFieldError."""
     names = tuple(re.split(r"[,\s]+", text.strip(", \t\n"))) if text and text.strip(", \t\n") else ()
     for name in names:
         if not _NAME.fullmatch(name) or name.startswith("HEADRACE_"):
@@ -90,9 +90,7 @@ def names_to_pass(text: str | None) -> tuple[str, ...]:
                 "is not passed to trials" if name.startswith("HEADRACE_") else "is not the name of a variable"
             )
             remedy = "Write names, or beginnings of names with * after them, as in WANDB_API_KEY,AWS_*."
-            raise InvalidFieldError(
-                [Violation(field="--pass-env", value=repr(name), message=reason, remedy=remedy)]
-            )
+            raise InvalidFieldError([Violation(field=field, value=repr(name), message=reason, remedy=remedy)])
     return names
 
 

@@ -102,6 +102,10 @@ def preflight(
             _check_metric(found.source, spec.objective.metric)
 
 
+_OPTIONS = ("step", "save")
+"""What `t.report` takes beside metrics."""
+
+
 def reported_metrics(source: str) -> set[str] | None:
     """The metrics that a module's `.report(...)` calls name; None when any call may name others, or none is there."""
     names: set[str] = set()
@@ -119,7 +123,8 @@ def reported_metrics(source: str) -> set[str] | None:
         for keyword in call.keywords:
             if keyword.arg is None:
                 return None
-            names.add(keyword.arg)
+            if keyword.arg not in _OPTIONS:
+                names.add(keyword.arg)
     return names or None
 
 

@@ -39,7 +39,8 @@ def check(
         typer.Option(
             "--callable",
             metavar="FUNCTION",
-            help="The function that trains, where the script has several and does not call trial.main itself.",
+            help="The function that trains, where the script has several and does not call trial.main itself. Of a "
+            "study file: another function of its module.",
             show_default=False,
         ),
     ] = None,
@@ -55,7 +56,8 @@ def check(
 ) -> None:
     """Prove that pausing and resuming does not change what a script computes, or name what is missing.
 
-    A study file also says which configuration to train: its baseline, or else one drawn from its space.
+    A study file also says which configuration to train: its baseline, else the first of `enqueue`, else one drawn from
+    its space.
 
     Trains a few steps straight, then the same steps with a save and a restore in a new process after each, and
     compares every bit. In a population (policy pbt), each parameter that mutates must also have an effect.
@@ -77,7 +79,8 @@ def check(
     values, max_steps, mutations = given, None, {}
     if script.suffix in (".yaml", ".yml"):
         spec = load_study_file(script).spec
-        script, function = _program(spec, script)
+        script, named = _program(spec, script)
+        function = function or named
         found, origin = configuration_of(spec)
         values = {**found, **given}
         max_steps, mutations = spec.max_steps, mutations_of(spec, values)

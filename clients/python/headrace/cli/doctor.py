@@ -214,9 +214,9 @@ def _gpus() -> Finding:
 def _environment() -> Finding:
     """What the trials of a worker that is started from here get of this environment."""
     try:
-        selection = select(os.environ, names_to_pass(os.environ.get(NAMED_IN)))
+        selection = select(os.environ, names_to_pass(os.environ.get(NAMED_IN), field=NAMED_IN))
     except InvalidFieldError as error:
-        return Finding(Level.FAIL, "environment", f"{NAMED_IN}: {error}", f"Correct {NAMED_IN}.")
+        return Finding(Level.FAIL, "environment", str(error), f"Correct {NAMED_IN}.")
     count = wording.plural(len(selection.withheld), "variable")
     names = ", ".join(selection.withheld[:MOST_NAMES]) + (
         ", …" if len(selection.withheld) > MOST_NAMES else ""

@@ -61,7 +61,7 @@ def _json(updates: Iterator[Update], study: StudyInfo, output: Output) -> StudyI
 
 
 def _lines(updates: Iterator[Update], study: StudyInfo, output: Output) -> StudyInfo:
-    best: tuple[int, float | None] | None = None
+    best = ""
     said: set[str] = set()
     for update in updates:
         study = update.study
@@ -73,18 +73,21 @@ def _lines(updates: Iterator[Update], study: StudyInfo, output: Output) -> Study
                 if topic not in said:
                     said.add(topic)
                     output.line(f"{' ' * 8}  {told}")
-        if (
-            study.best is not None
-            and not study.spec.further_objectives
-            and best != (study.best.number, study.best.best_value)
-        ):
-            best = (study.best.number, study.best.best_value)
-            output.line(
-                f"{' ' * 8}  best so far: {study.spec.objective.metric} {wording.number(study.best.best_value)}, "
-                f"trial {study.best.number} at step {study.best.best_step} ({wording.params(study.best.params)}); "
-                f"steps {study.steps_spent} of {study.steps_run_all}"
-            )
+        if (now := _best_so_far(study)) and now != best:
+            best = now
+            output.line(f"{' ' * 8}  {best}; steps {study.steps_spent} of {study.steps_run_all}")
     return study
+
+
+def _best_so_far(study: StudyInfo) -> str:
+    best = study.best
+    if best is None or study.spec.further_objectives:
+        return ""
+    failed = " (failed)" if best.failed else ""
+    return (
+        f"best so far{failed}: {study.spec.objective.metric} {wording.number(best.best_value)}, "
+        f"trial {best.number} at step {best.best_step} ({wording.params(best.params)})"
+    )
 
 
 def _live(updates: Iterator[Update], picture: Picture, output: Output) -> StudyInfo:

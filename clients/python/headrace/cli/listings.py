@@ -166,7 +166,9 @@ def _best_value(study: StudyInfo) -> str:
     """With several objectives no value is the best one: `headrace best` has the Pareto front."""
     if study.spec.further_objectives:
         return "Pareto front"
-    return wording.number(study.best.best_value) if study.best else "-"
+    if study.best is None:
+        return "-"
+    return wording.number(study.best.best_value) + (" (failed)" if study.best.failed else "")
 
 
 def _values(trial: TrialInfo, study: StudyInfo, front: set[int]) -> list[Cell]:

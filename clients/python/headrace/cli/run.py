@@ -31,7 +31,7 @@ from headrace.environment import NAMED_IN, names_to_pass, select
 from headrace.errors import HeadraceError
 from headrace.home import is_on_this_machine, make_private, study_folder
 from headrace.preflight import preflight
-from headrace.spec import Resources, StudyFile, load_study_file
+from headrace.spec import Resources, StudySpec, check_study_id, load_study_file
 
 CPU = "cpu"
 """The device of a slot without a GPU."""
@@ -106,18 +106,23 @@ def run(
             remedy="Add `trial: {callable: module:function}`, or create the study in Python and use study.ask().",
             code=USAGE,
         )
+    study_id = check_study_id(name, field="--name") if name else loaded.name
     if not no_preflight:
         here = local or is_on_this_machine(session.where())
-        environ = select(os.environ, names_to_pass(os.environ.get(NAMED_IN))).passed if local else os.environ
+        environ = (
+            select(os.environ, names_to_pass(os.environ.get(NAMED_IN), field=NAMED_IN)).passed
+            if local
+            else os.environ
+        )
         preflight(loaded.spec, workers_here=here, environ=environ)
     mode = Mode.choose(session.output, as_json=as_json)
     with ExitStack() as stack:
         where = session.address
         if local:
-            place = (home or new_home(name or loaded.name)).expanduser().absolute()
+            place = (home or new_home(study_id)).expanduser().absolute()
             where = stack.enter_context(local_service(place, slots=slots, notes=session.output))
         client = stack.enter_context(session.client(where))
-        study = _create(client, loaded, name, session.output, quiet=as_json)
+        study = _create(client, study_id, loaded.spec, session.output, quiet=as_json)
         _warn_of_idleness(client, loaded.spec.resources, session.output)
         if detach:
             _say_detached(session.output, study, as_json=as_json)
@@ -176,9 +181,8 @@ def _check_options(
         )
 
 
-def _create(client: Client, loaded: StudyFile, name: str | None, output: Output, *, quiet: bool) -> str:
-    study = client.create_study(name or loaded.name, loaded.spec)
-    spec = loaded.spec
+def _create(client: Client, study_id: str, spec: StudySpec, output: Output, *, quiet: bool) -> str:
+    study = client.create_study(study_id, spec)
     rungs = spec.rungs()
     where = f"with rungs at {', '.join(map(str, rungs))}" if len(rungs) > 1 else f"to step {spec.max_steps}"
     extra = " and the baseline" if spec.baseline is not None else ""
