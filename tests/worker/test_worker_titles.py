@@ -1,10 +1,12 @@
 """Running trials can be told apart in `ps`: each process's title names its study, its trial and its rank."""
 
+import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import pytest
 from scripted_scheduler import ScriptedScheduler, Stream, until
 from worker_site import Site
 
@@ -129,6 +131,44 @@ async def test_a_script_of_ones_own_and_a_long_name(site: Site, scheduler: Scrip
     assert shown(pid, "comm") == "a-study-whos/12"
     await stream.get("report", 1)
     await end(stream)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "study", "title"),
+    [
+        (["python", "t.py"], "digits", "digits/7"),
+        (["python", "t.py"], "a-longer-name", "a-longer-/7"),
+        (["python", "t.py", "--learning-rate", "1"], "digits", "headrace: trial digits/7"),
+        (["p", "t"], "digits", "d/7"),
+    ],
+)
+def test_short_arguments_keep_the_number(
+    tmp_path: Path, arguments: list[str], study: str, title: str
+) -> None:
+    assert title_of(tmp_path, arguments, f"studies/{study}/trials/7") == title
+
+
+def test_arguments_that_have_no_room_for_the_number_stay(tmp_path: Path) -> None:
+    assert title_of(tmp_path, ["p", "t"], "studies/digits/trials/1234567") == "p t"
+
+
+def title_of(folder: Path, arguments: list[str], trial: str) -> str:
+    """The arguments that the kernel shows of a script which has titled itself."""
+    script = (
+        "import os\nfrom headrace.trial.title import show_trial\nshow_trial(os.environ)\n"
+        "print(open('/proc/self/cmdline').read(), end='')\n"
+    )
+    (folder / arguments[1]).write_text(script)
+    done = subprocess.run(
+        arguments,
+        executable=sys.executable,
+        cwd=folder,
+        env={**os.environ, "HEADRACE_TRIAL": trial, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.replace("\0", " ").strip()
 
 
 def _parent(pid: int) -> int:

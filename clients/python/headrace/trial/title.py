@@ -2,7 +2,8 @@
 
 The title is written over the arguments, where the kernel reads them for /proc/PID/cmdline. The environment lies behind
 them and stays as it is, for a worker finds a trial's processes by it. So a title has the room of the arguments: where
-that is not enough, the study's name is cut and the number stays. A system without /proc shows no title.
+that is not enough, the study's name is cut and the number stays. Arguments with too little room even for the number
+(`python t.py`) stay as they are. A system without /proc shows no title.
 """
 
 import ctypes
@@ -42,11 +43,11 @@ def _show(before: str, name: str, after: str) -> None:
         start, end = (int(stat[place - 3]) for place in (_ARG_START, _ARG_START + 1))
     except (OSError, ValueError, IndexError):
         return
-    room = (
-        end - start - 1
-    )  # the last byte stays 0: with another one there, the kernel reads on into the environment
-    if start and room > 0:
-        title = _fitting(before, name, after, room).encode()[:room]
+    room = end - start - 1  # the last byte stays 0: else the kernel reads on into the environment
+    if len(before + after) >= room:
+        before = ""
+    title = _fitting(before, name, after, room).encode()
+    if start and len(after) < len(title) <= room:
         ctypes.memmove(start, title.ljust(room, b"\0"), room)
 
 
