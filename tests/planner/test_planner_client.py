@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -117,8 +117,36 @@ def test_what_is_wrong_is_named(address: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{free.getsockname()[1]}"
-    with Planner(nobody) as planner, pytest.raises(UnreachableError):
-        planner.plan("gpt3-13b", "a100-32")
+    for ask in (
+        lambda planner: planner.plan("gpt3-13b", "a100-32"),
+        lambda planner: planner.simulate("gpt3-13b", "a100-32", {"data": 2}),
+    ):
+        with Planner(nobody) as planner, pytest.raises(UnreachableError) as absent:
+            ask(planner)
+        assert absent.value.message == f"No Headrace planner answers at {nobody}."
+        assert absent.value.remedy.startswith("Start one with `headrace planner`")
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda p: p.simulate("gpt3-13b", "a100-32", {"data": "2"}), "data: cannot be asked: 'str' object"),
+        (
+            lambda p: p.simulate("gpt3-13b", "a100-32", {"date": 2}),
+            "date: cannot be asked: .*PlanDegrees holds data,",
+        ),
+        (
+            lambda p: p.plan("gpt3-13b", "a100-32", seconds="9"),
+            "seconds: cannot be asked: must be real number",
+        ),
+        (lambda p: p.plan(None, "a100-32"), "model: cannot be asked: .*Give a name, or a description"),
+        (lambda p: p.plan("gpt3-13b", {"nodes": {1}}), "cluster: cannot be asked: .*set"),
+        (lambda p: p.plan("gpt3-13b", "a100-32", batch="x"), "batch: cannot be asked: 'str' object"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_names_its_field(ask: Callable[[Planner], object], says: str) -> None:
+    with Planner("127.0.0.1:1") as planner, pytest.raises(InvalidFieldError, match=says):
+        ask(planner)
 
 
 def test_the_documents_lines_run(address: str) -> None:
@@ -174,6 +202,8 @@ def test_doctor_asks_the_planner_that_is_named(address: str, monkeypatch: pytest
     monkeypatch.setenv("HEADRACE_PLANNER", "127.0.0.1:1")
     (found,) = doctor._planner()
     assert found.level is doctor.Level.FAIL
+    assert found.text == "No Headrace planner answers at 127.0.0.1:1."
+    assert "headrace planner" in found.remedy
 
 
 def test_constants_that_calibration_wrote_are_read(tmp_path: Path) -> None:

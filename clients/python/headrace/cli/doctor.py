@@ -173,9 +173,7 @@ def _planner() -> Iterator[Finding]:
         with Planner(where, timeout_s=3.0) as planner:
             planner.simulate("gpt3-125m", "a100-1", alone, batch=1)
     except HeadraceError as error:
-        yield Finding(
-            Level.FAIL, "planner", error.message, error.remedy or f"headrace planner --listen {where}"
-        )
+        yield Finding(Level.FAIL, "planner", error.message, error.remedy)
         return
     yield Finding(Level.OK, "planner", f"plans at {where}")
 

@@ -83,17 +83,18 @@ def _is_transient(error: BaseException) -> bool:
 retry_transient: Callable[[RetryCallState], bool] = retry_if_exception(_is_transient)
 
 
-def name_address(error: HeadraceError, target: Target) -> HeadraceError:
-    """An unreachable server's error with the address that was tried."""
+def name_address(
+    error: HeadraceError, target: Target, *, server: str = "scheduler", start: str = ""
+) -> HeadraceError:
+    """An unreachable server's error with the address that was tried; `start` is how such a server is started, where it
+    is no scheduler."""
     if isinstance(error, UnreachableError):
         return UnreachableError(
-            f"No Headrace scheduler answers at {target.address}{_reason(error, tls=target.tls)}.",
-            remedy=error.remedy,
+            f"No Headrace {server} answers at {target.address}{_reason(error, tls=target.tls)}.",
+            remedy=start or error.remedy,
         )
     if isinstance(error, DeadlineError):
-        return DeadlineError(
-            f"The scheduler at {target.address} did not answer in time.", remedy=error.remedy
-        )
+        return DeadlineError(f"The {server} at {target.address} did not answer in time.", remedy=error.remedy)
     return error
 
 

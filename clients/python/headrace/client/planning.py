@@ -11,19 +11,33 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
+from headrace.client.connection import name_address
 from headrace.client.route import Route
-from headrace.errors import HeadraceError, UnreachableError, from_rpc_error
+from headrace.errors import (
+    HeadraceError,
+    InvalidFieldError,
+    UnreachableError,
+    Violation,
+    from_rpc_error,
+    show_value,
+)
 from headrace.target import Target, proxy_options
 from headrace.v1 import planner_pb2 as pb
 from headrace.v1 import planner_pb2_grpc
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:7441"
 DEFAULT_TIMEOUT_S: Final = 600.0
+_START: Final = (
+    "Start one with `headrace planner`, or give its address as planner=... or in HEADRACE_PLANNER."
+)
 _LARGEST_ANSWER: Final = 64 * 1024 * 1024
+
+MessageT = TypeVar("MessageT", bound=Message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +171,9 @@ class Planner:
     ) -> SearchCall:
         """Begins a search. `model` and `cluster` are names, or descriptions as mappings; `options` are fields of
         `PlanQuestion` (batch, sequence, schedule, chunks, zero, attention, mode, target, ...)."""
-        request = pb.PlanRequest(question=_question(model, cluster, options), seconds=seconds, budget=budget)
+        limits = {"seconds": seconds, "budget": budget}
+        request = _message(pb.PlanRequest, limits)
+        request.question.CopyFrom(_question(model, cluster, options))
         return SearchCall(self._replicas, request, self._timeout_s)
 
     def plan(
@@ -182,11 +198,9 @@ class Planner:
         **options: Any,
     ) -> TrainingPlan:
         """The best plan with these degrees (data, tensor, optimizer, pipeline, micro_batches, expert)."""
-        try:
-            chosen = pb.PlanDegrees(**degrees)
-        except ValueError as error:
-            raise _unknown(error) from None
-        request = pb.SimulateRequest(question=_question(model, cluster, options), degrees=chosen)
+        request = pb.SimulateRequest(
+            question=_question(model, cluster, options), degrees=_message(pb.PlanDegrees, degrees)
+        )
         for left in reversed(range(len(self._replicas.target.replicas))):
             channel = self._replicas.route.channel()
             stub = planner_pb2_grpc.PlannerServiceStub(channel)
@@ -209,7 +223,7 @@ class _Replicas:
         """Moves on to the next server, where one is left and this one is gone. Raises the failure otherwise."""
         self.route.note(channel, failure)
         if not isinstance(failure, UnreachableError) or not left:
-            raise failure from None
+            raise name_address(failure, self.target, server="planner", start=_START) from None
 
     def close(self) -> None:
         """Closes all channels."""
@@ -226,25 +240,34 @@ class _Replicas:
 def _question(
     model: str | Mapping[str, Any], cluster: str | Mapping[str, Any], options: Mapping[str, Any]
 ) -> pb.PlanQuestion:
-    said: dict[str, Any] = {
-        ("model_name" if isinstance(model, str) else "model_json"): _text(model),
-        ("cluster_name" if isinstance(cluster, str) else "cluster_json"): _text(cluster),
-    }
+    return _message(pb.PlanQuestion, {**_told("model", model), **_told("cluster", cluster), **options})
+
+
+def _told(field: str, told: str | Mapping[str, Any]) -> dict[str, str]:
+    if isinstance(told, str):
+        return {f"{field}_name": told}
     try:
-        return pb.PlanQuestion(
-            **said, **{name: value for name, value in options.items() if value is not None}
-        )
+        return {f"{field}_json": json.dumps(dict(told))}
     except (TypeError, ValueError) as error:
-        raise _unknown(error) from None
+        raise _refusal(field, told, error, "Give a name, or a description as a mapping.") from None
 
 
-def _text(told: str | Mapping[str, Any]) -> str:
-    return told if isinstance(told, str) else json.dumps(dict(told))
+def _message(kind: type[MessageT], values: Mapping[str, Any]) -> MessageT:
+    """A message of the values that are not None. Raises InvalidFieldError for one that it cannot hold."""
+    message = kind()
+    for name, value in values.items():
+        try:
+            message.MergeFrom(kind(**{name: value}))
+        except (TypeError, ValueError) as error:
+            fields = ", ".join(kind.DESCRIPTOR.fields_by_name)
+            raise _refusal(name, value, error, f"{kind.DESCRIPTOR.name} holds {fields}.") from None
+    return message
 
 
-def _unknown(error: Exception) -> HeadraceError:
-    return HeadraceError(
-        f"The question cannot be asked: {error}.", remedy="Options are fields of PlanQuestion."
+def _refusal(field: str, value: object, error: Exception, remedy: str) -> InvalidFieldError:
+    message = f"cannot be asked: {error}".rstrip(".")
+    return InvalidFieldError(
+        [Violation(field=field, value=show_value(value), message=message, remedy=remedy)]
     )
 
 
