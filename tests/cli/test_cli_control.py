@@ -29,7 +29,7 @@ def test_pause_resume_stop(fake: FakeStudyService, invoke: Invoke, script: Scrip
 
 def test_a_study_that_ended_is_not_said_to_be_stopped(fake: FakeStudyService, invoke: Invoke) -> None:
     result = invoke("stop", "digits")
-    assert (result.code, result.out) == (0, "Study digits completed before; nothing was done.\n")
+    assert (result.code, result.out) == (0, "Study digits has ended already (completed); nothing was done.\n")
     assert not fake.requests["StopStudy"]
 
 

@@ -1,4 +1,4 @@
-"""Commands that are typed while `headrace up` still starts in the same home."""
+"""Commands that are typed while `headrace up` is still starting in the same home."""
 
 import fcntl
 import threading
@@ -37,7 +37,7 @@ def test_a_command_waits_for_the_address(
     later(lambda: (tmp_path / "home" / ADDRESS_FILE).write_text(fake.address))
     result = invoke("run", str(study_file), "--detach")
     assert result.code == 0, result.err
-    assert result.err.count("still starts") == 1
+    assert result.err.count("is still starting") == 1
     assert f"Study fresh created on {fake.address}: 27 configurations and the baseline" in result.out
 
 
@@ -47,7 +47,7 @@ def test_a_command_gives_up_with_a_clear_error(
     monkeypatch.setenv("HEADRACE_TIMEOUT_S", "0.5")
     result = invoke("studies")
     assert result.code == 1
-    assert "error: `headrace up` still starts in" in result.err
+    assert "error: `headrace up` is still starting in" in result.err
     assert "7440" not in result.err
 
 

@@ -39,7 +39,7 @@ def test_while_up_starts_nobody_is_sent_to_the_default_address(home: Path) -> No
     assert address() == DEFAULT_ADDRESS  # of one that was killed: the lock went with it
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(StartingError, match=f"still starts in {home}"):
+        with pytest.raises(StartingError, match=f"is still starting in {home}"):
             Client()
         assert address("elsewhere:1") == "elsewhere:1"
         (home / ADDRESS_FILE).write_text("127.0.0.1:7777\n")

@@ -300,9 +300,9 @@ def test_metrics_come_as_a_dictionary_too(recording: RecordingRuntime) -> None:
     ("metrics", "message"),
     [
         (0.3, "report() got 0.3 without a name; name it, as in report(loss=...)"),
-        ({1: 0.3}, "1 is no name of a metric; name each metric with a text"),
-        ({"": 0.3}, "'' is no name of a metric"),
-        ({"loss": 0.3}, "metric 'loss' stands twice, in the dictionary and by name"),
+        ({1: 0.3}, "metric names must be non-empty strings, not 1; name each metric, such as"),
+        ({"": 0.3}, "metric names must be non-empty strings, not ''"),
+        ({"loss": 0.3}, "metric 'loss' is given twice, in the dictionary and by name"),
         ({"val": {"loss": 0.3}}, "metric 'val' is a dict; give each of its values a name, such as 'val/...'"),
     ],
 )

@@ -35,7 +35,7 @@ class StartingError(UnreachableError):
 
     def __init__(self, home: Path) -> None:
         super().__init__(
-            f"`headrace up` still starts in {home}; it has no address yet.",
+            f"`headrace up` is still starting in {home}; it has no address yet.",
             remedy="Try again when it says that Headrace is ready, or give another address with HEADRACE_ADDRESS.",
         )
 

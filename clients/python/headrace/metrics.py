@@ -21,7 +21,7 @@ def to_floats(metrics: object, named: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of a dictionary (or None) and those given by name, each as a float.
 
     A metric that is None is left out; 0-d tensors and NumPy scalars are taken. Raises `MetricError`, a `TypeError` that
-    names the metric, for anything that is not one number, and for a name that is no text or stands twice.
+    names the metric, for anything that is not one number, and for a name that is no string or is given twice.
     """
     if metrics is None:
         metrics = {}
@@ -33,12 +33,12 @@ def to_floats(metrics: object, named: Mapping[str, Any]) -> dict[str, float]:
             raise MetricError(
                 "",
                 name,
-                f"{name!r} is no name of a metric",
-                "name each metric with a text, such as 'val/loss'",
+                f"metric names must be non-empty strings, not {_short(name)}",
+                "name each metric, such as 'val/loss'",
             )
         if name in named:
             raise MetricError(
-                name, metrics[name], "stands twice, in the dictionary and by name", "report it once"
+                name, metrics[name], "is given twice, in the dictionary and by name", "report it once"
             )
     return {name: _to_float(name, value) for name, value in {**metrics, **named}.items() if value is not None}
 

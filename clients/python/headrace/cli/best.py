@@ -52,8 +52,8 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
         trial = info.best
         if trial.failed:
             session.output.note(
-                f"Trial {trial.number} failed after it had reported, as did every trial with a value; "
-                f"see `headrace why {study} {trial.number}`."
+                f"Every trial with a value failed; trial {trial.number}, the best of them, failed after it had "
+                f"reported: see `headrace why {study} {trial.number}`."
             )
         value = f"{info.spec.objective.metric} {wording.number(trial.best_value)} at step {trial.best_step}"
         session.output.line(f"# trial {trial.number}: {value}")

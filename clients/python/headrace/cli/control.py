@@ -71,9 +71,7 @@ def stop(
         if trial is None:
             before = handle.status()
             if before.state.ended:
-                session.output.line(
-                    f"Study {study} {wording.ended(before.state, '')} before; nothing was done."
-                )
+                session.output.line(f"Study {study} has ended already ({before.state}); nothing was done.")
                 return
             live = before.counts.total - before.counts.terminated
             _confirm(f"Stop study {study} and cancel its {live} live trials?", yes=yes)

@@ -2,7 +2,7 @@
 
 | code | meaning |
 |---|---|
-| 0 | done; of `run` and `attach`: the study completed |
+| 0 | done; of `run` and `attach`: the study completed, with a result of a trial that did not fail |
 | 1 | it failed: the study failed or was stopped, the scheduler refused or does not answer |
 | 2 | the command line, the study file or the preflight is at fault; nothing was started |
 | 130 | Ctrl-C; of `run` and `attach`: detached, the study goes on |

@@ -128,7 +128,7 @@ def workers(_: object) -> Flow[Listing[Worker]]:
 
 
 def shares(_: object) -> Flow[list[StudyShare]]:
-    """What each active study has of the cluster, the one that goes first first."""
+    """What each active study has of the cluster, in the order in which they get free slots."""
     page = yield from rpc(methods.LIST_WORKERS, pb.ListWorkersRequest(page_size=1))
     return [cluster.share(proto) for proto in page.shares]
 
