@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import wording
 from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.session import Session, StudyArgument
 

@@ -170,8 +170,8 @@ async def _kept(conn: AsyncConnection) -> dict[int, KeptView]:
 
 
 async def shares(conn: AsyncConnection) -> tuple[list[ShareView], tuple[str, ...]]:
-    """What each active study has of the cluster, in the order in which they get free slots; and the studies whose standing cannot
-    be read."""
+    """What each active study has of the cluster, in the order in which they get free slots; and the studies whose
+    standing cannot be read."""
     async with pipeline(conn) as sent:
         asked = placement.ask_active(sent)
     found = asked.others()
