@@ -11,9 +11,11 @@ import pytest
 from fake_study_service import FakeStudyService
 from scripted_study import RUNGS, Script, params_of, race, spec
 
+import headrace
 from headrace import AsyncClient, Client
-from headrace.client import StudyState, TerminationReason, TrialRef, TrialState
+from headrace.client import AskedTrial, AsyncStudy, Study, StudyState, TerminationReason, TrialRef, TrialState
 from headrace.client.flows import PAGE_SIZE
+from headrace.elsewhere import ASKED, MODULE, STUDY
 from headrace.errors import (
     DatabaseUnavailableError,
     DrainingError,
@@ -49,6 +51,31 @@ def test_a_study_file_may_bring_the_name(client: Client, fake: FakeStudyService,
     )
     assert client.create_study(None, file).name == "from-file"
     assert client.create_study("mine", str(file)).name == "mine"
+
+
+NOWHERE: Any = None
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "hint"),
+    [
+        (headrace, "create_study", r"Client\(\).create_study\(name, spec\)"),
+        (Study(NOWHERE, "a"), "best_params", r"^Study has no attribute 'best_params': use best\(\).params"),
+        (Study(NOWHERE, "a"), "optimize", "ask_all"),
+        (AsyncStudy(NOWHERE, "a"), "enqueue_trial", "AsyncStudy .* add_trials"),
+        (Study(NOWHERE, "a"), "colour", "^Study has no attribute 'colour'$"),
+        (AskedTrial(NOWHERE, NOWHERE), "suggest_float", r"AskedTrial .* params\['NAME'\]"),
+        (AskedTrial(NOWHERE, NOWHERE), "tell", r"report\(step, NAME=value\)"),
+    ],
+)
+def test_a_name_of_another_tuner_says_what_it_is_here(owner: Any, name: str, hint: str) -> None:
+    with pytest.raises(AttributeError, match=hint):
+        getattr(owner, name)
+
+
+def test_no_hint_hides_a_name_of_ours() -> None:
+    for owner, table in ((headrace, MODULE), (Study, STUDY), (AskedTrial, ASKED)):
+        assert not [name for name in table if name in dir(owner)]
 
 
 def test_what_is_no_spec_and_no_name_is_told(client: Client, fake: FakeStudyService) -> None:

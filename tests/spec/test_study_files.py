@@ -242,6 +242,16 @@ def test_one_fault(faults, text, path, message, remedy):
         (MINIMAL + "policy: {kind: sha}\n", "policy.kind", "`successive_halving`"),
         (MINIMAL + "policy: ahsa\n", "policy.kind", "`asha`"),
         (MINIMAL + "sampler: tpee\n", "sampler.kind", "`tpe`"),
+        (
+            MINIMAL.replace("float, low: 0, high: 1", "categorical, values: [null, 1]"),
+            "space.x.values[0]",
+            "a word for it, such as none",
+        ),
+        (MINIMAL + "policy: ASHA\n", "policy.kind", "`asha`"),
+        (MINIMAL + "sampler: TPE\n", "sampler.kind", "`tpe`"),
+        (MINIMAL + "sampler: TPESampler\n", "sampler.kind", "`tpe`"),
+        (MINIMAL.replace("maximize", "max"), "objective.goal", "`maximize`"),
+        (MINIMAL.replace("steps: 9\n", ""), "steps", "last of the policy's `rungs`"),
         (MINIMAL + "enqueue: {x: 0.5}\n", "enqueue", "[{parameter: value}, …]"),
     ],
 )
@@ -260,6 +270,8 @@ SPACE = MINIMAL.replace("1}}", "1}, y: Y}")
         ("32", "space.y", "Leave a constant to the script, or write `{type: categorical, values: [32]}`."),
         ("true", "space.y", "values: [true]"),
         ("[1, 2]", "space.y", "`{type: categorical, values: [a, b, …]}`"),
+        ("[0.5, 1]", "space.y", "`{type: float, low: 0.5, high: 1}`"),
+        ("[sgd, adam]", "space.y", "Write the choices"),
         (
             "{lr: {type: float, low: 0, high: 1}}",
             "space.y.type",

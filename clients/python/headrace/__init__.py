@@ -10,6 +10,8 @@ client, pydantic or YAML.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from headrace.elsewhere import MODULE, no_attribute
+
 if TYPE_CHECKING:
     from headrace import errors
     from headrace.client import AsyncClient, Client
@@ -45,7 +47,7 @@ def __getattr__(name: str) -> Any:
     elif name == "errors":
         value = import_module("headrace.errors")
     else:
-        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+        raise AttributeError(no_attribute("module 'headrace'", name, MODULE), name=name)
     globals()[name] = value
     return value
 

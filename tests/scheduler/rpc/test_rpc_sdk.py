@@ -77,10 +77,13 @@ async def test_who_waits_for_its_own_trials_is_told_so(
         study = await client.create_study("s", make_spec(max_trials=2))
         assert all([await study.ask(), await study.ask()])
         with (
-            pytest.warns(UserWarning, match="no trial to run now: callers hold the trials 0, 1"),
-            pytest.raises(TimeoutError, match=r"for 0\.1 s: callers hold the trials 0, 1.* lease_s"),
+            pytest.warns(UserWarning, match="no trial to run now: callers hold trials 0, 1") as told,
+            pytest.raises(
+                TimeoutError, match=r"for 0\.1 s: callers hold trials 0, 1.* lease_s .*`headrace stop s 0`"
+            ),
         ):
             await study.ask(timeout_s=0.1)
+        assert told[0].filename == __file__
         await study.pause()
         with pytest.raises(TimeoutError, match="it is paused"):
             await study.ask(timeout_s=0.0)

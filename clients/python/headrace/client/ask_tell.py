@@ -1,7 +1,6 @@
 """The operations of ask and tell, as flows: trials that the caller runs in its own loop, under a lease."""
 
 import time
-import warnings
 from collections.abc import Mapping
 from typing import Protocol, SupportsFloat
 
@@ -11,6 +10,7 @@ from headrace.client.events import Decision
 from headrace.client.flow import Flow, Sleep, rpc
 from headrace.client.flows import StudyHandle, request_id, status, trials
 from headrace.client.model import Lease, StudyState, Suggestion, TrialInfo, TrialState
+from headrace.client.warning import warn
 from headrace.errors import HeadraceError, InvalidFieldError, Violation, show_value
 from headrace.metrics import MetricError, to_floats
 from headrace.steps import whole
@@ -74,7 +74,7 @@ def next_asked(study: StudyHandle, asking: Asking, timeout_s: float | None = Non
             raise TimeoutError(f"Study {study.name} has had no trial to run for {timeout_s:g} s{why}")
         if not warned and waited_s >= _PATIENCE_S:
             why = yield from _waiting_for(study)
-            warnings.warn(f"Study {study.name} has no trial to run now{why}", stacklevel=2)
+            warn(f"Study {study.name} has no trial to run now{why}")
             warned = True
         yield Sleep(_ASK_AGAIN_S[min(attempt, len(_ASK_AGAIN_S) - 1)])
         attempt += 1
@@ -87,7 +87,7 @@ def _warn_of_failure(study: StudyHandle) -> Flow[None]:
     except HeadraceError:  # deleted, or out of reach: the caller has its answer all the same
         return
     if info.state is StudyState.FAILED:
-        warnings.warn(f"Study {info.name} has failed: {info.detail}", stacklevel=2)
+        warn(f"Study {info.name} has failed: {info.detail}")
 
 
 def _waiting_for(study: StudyHandle) -> Flow[str]:
@@ -104,8 +104,9 @@ def _waiting_for(study: StudyHandle) -> Flow[str]:
     numbers = ", ".join(str(trial.number) for trial in held[:_TRIALS_SHOWN])
     more = ", …" if len(held) > _TRIALS_SHOWN else ""
     return (
-        f": callers hold the trials {numbers}{more}. Report on these, end them or give them back; one without a "
-        "report for its lease_s (10 minutes unless given) is offered again."
+        f": callers hold trial{'s' * (len(held) > 1)} {numbers}{more}. One without a report for its lease_s "
+        "(10 minutes unless given) is offered again. Sooner: report on it, end it or give it back where it is held; "
+        f"where that program is gone, `headrace stop {study.name} {held[0].number}` ends it for good."
     )
 
 

@@ -71,7 +71,7 @@ def create_study(_: object, name: str | None, spec: AnySpec) -> Flow[StudyInfo]:
 
 
 def studies(_: object) -> Flow[Listing[StudyInfo]]:
-    """All studies, newest first."""
+    """All studies, newest first. Their `failures` are empty: `study(name).status()` has them."""
     found = Listing[StudyInfo]()
     request = pb.ListStudiesRequest(page_size=PAGE_SIZE)
     while True:

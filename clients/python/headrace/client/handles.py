@@ -1,11 +1,12 @@
 """What the blocking and the async handles have in common: names, and what was known when they were made."""
 
 from collections.abc import Mapping
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from headrace.client.asking import Asking
 from headrace.client.model import Checkpoint, Lease, Suggestion, Value
 from headrace.client.names import study_id
+from headrace.elsewhere import ASKED, STUDY, no_attribute
 
 TransportT = TypeVar("TransportT")
 
@@ -16,6 +17,11 @@ class StudyBase(Generic[TransportT]):
     def __init__(self, transport: TransportT, name: str) -> None:
         self.transport = transport
         self.name = study_id(name)
+
+    if not TYPE_CHECKING:  # a type checker is to find the name that is not there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(no_attribute(type(self).__name__, name, STUDY), name=name, obj=self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -44,6 +50,11 @@ class AskedTrialBase(Generic[TransportT]):
         self.transport = transport
         self.asking = asking
         self._suggestion = suggestion
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(no_attribute(type(self).__name__, name, ASKED), name=name, obj=self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.lease.trial}, params={dict(self.params)!r})"

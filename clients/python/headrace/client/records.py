@@ -10,13 +10,13 @@ A parameter that a conditional space leaves out, and any value that does not exi
 `export` writes them as ISO 8601.
 """
 
-import warnings
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import Listing, Report, StudyInfo, TrialInfo, Value
+from headrace.client.warning import warn
 from headrace.client.wording import left_out
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def dataframe(study: StudyInfo, trials: Listing[TrialInfo]) -> "pd.DataFrame":
     except ImportError:
         raise MissingExtraError.of("A data frame", "report") from None
     for line in left_out(trials):
-        warnings.warn(line, stacklevel=3)
+        warn(line)
     rows = trial_rows(study, trials)
     return pd.DataFrame(rows).set_index("trial") if rows else pd.DataFrame()
 

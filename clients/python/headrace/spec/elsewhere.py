@@ -72,6 +72,8 @@ TYPES: Final = {
 }
 """Types of a parameter."""
 
+CHOICES: Final = "Write the choices as `{type: categorical, values: [a, b, …]}`."
+
 DOMAIN: Final = {
     "choices": "Did you mean `values`?",
     "min": "Did you mean `low`?",
@@ -102,8 +104,22 @@ KINDS: Final = {
     "nop": "Did you mean `run_all`?",
     "fifo": "Did you mean `run_all`?",
     "sha": "Did you mean `successive_halving`?",
+    "ashascheduler": "Did you mean `asha`?",
 }
 """Kinds of a policy."""
+
+SAMPLERS: Final = {
+    "tpesampler": "Did you mean `tpe`?",
+    "gpsampler": "Did you mean `gp`?",
+    "nsgaiisampler": "Did you mean `nsga2`?",
+    "nsgaiiisampler": "Did you mean `nsga3`?",
+    "qmcsampler": "Did you mean `sobol`?",
+    "bayesian": "Did you mean `gp`?",
+    "bayesopt": "Did you mean `gp`?",
+    "bohb": "Write `sampler: tpe` with `policy: hyperband`.",
+    "hyperopt": "Did you mean `tpe`?",
+}
+"""Kinds of a sampler."""
 
 
 def hint(loc: tuple[str | int, ...], word: str) -> str:
@@ -119,6 +135,8 @@ def hint(loc: tuple[str | int, ...], word: str) -> str:
             table = KINDS
         case ("objective", _):
             table = OBJECTIVE
+        case ("sampler", "kind"):
+            table = SAMPLERS
         case ("policy", _):
             table = POLICY
         case _:
@@ -133,8 +151,12 @@ def space_hint(loc: tuple[str | int, ...], space: Mapping[str, Any]) -> str:
         case (_,), bool() | int() | float() | str():
             shown = str(domain).lower() if isinstance(domain, bool) else domain
             return f"Leave a constant to the script, or write `{{type: categorical, values: [{shown}]}}`."
-        case (_,), list():
-            return "Write the choices as `{type: categorical, values: [a, b, …]}`."
+        case (_,), [bool(), _]:
+            return CHOICES
+        case (_,), [int() | float() as low, int() | float() as high] if low < high:
+            return f"Write a range as `{{type: float, low: {low}, high: {high}}}`. {CHOICES}"
+        case (_,), list() | tuple():
+            return CHOICES
         case (name, "type"), Mapping() if any(isinstance(value, Mapping) for value in domain.values()):
             inner = next(str(key) for key, value in domain.items() if isinstance(value, Mapping))
             return f"Spaces do not nest: write `{name}.{inner}: {{type: …}}`, or give it a `when`."

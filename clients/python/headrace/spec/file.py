@@ -257,6 +257,10 @@ def _friendly(problem: Problem, plain: Mapping[str, Any]) -> Problem:
         remedy = elsewhere.hint(loc, str(problem.value)) or remedy
     elif loc[:1] == ("space",) and isinstance(space := plain.get("space"), Mapping):
         remedy = elsewhere.space_hint(loc[1:], space) or remedy
+    elif loc == ("max_steps",) and problem.message == "is required":
+        remedy = (
+            "Give the full budget, such as `steps: 27`; without it, it is the last of the policy's `rungs`."
+        )
     elif loc == ("enqueued",) and problem.message == "must be a list":
         remedy = "Write it as [{parameter: value}, …], one mapping a trial."
     return replace(problem, loc=_friendly_loc(loc, plain), remedy=remedy)

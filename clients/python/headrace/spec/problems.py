@@ -91,12 +91,17 @@ def path_of(loc: Loc) -> str:
     return path
 
 
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A remedy that suggests the nearest known name, which is lower case; empty where none is near."""
+    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5)
+    return f"Did you mean `{near[0]}`?" if near else ""
+
+
 def did_you_mean(word: str, known: Iterable[str], *, noun: str) -> str:
     """A remedy that suggests the nearest known name, and otherwise lists them."""
     names = list(known)
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    if near:
-        return f"Did you mean `{near[0]}`?"
+    if near := nearest(word, names):
+        return near
     if not names:
         return f"No {noun} is known here."
     shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
@@ -144,7 +149,7 @@ def _problem(details: ErrorDetails, known_keys: Callable[[Loc], Sequence[str]]) 
             )
         case "enum" | "literal_error":
             choices = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-            remedy = f"Choose one of {', '.join(choices)}."
+            remedy = f"{nearest(str(value), choices)} Choose one of {', '.join(choices)}.".lstrip()
             return Problem(loc=loc, message="is not a known choice", remedy=remedy, value=value)
         case kind if kind in _WORDING:
             message, remedy = _WORDING[kind]

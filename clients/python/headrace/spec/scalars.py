@@ -105,7 +105,8 @@ def check_value(value: Any) -> bool | int | float | str:
         case {"float": int() | float() as number, **rest} if not rest and not isinstance(number, bool):
             return _finite(number)
         case _:
-            raise fault("must be a number, a text, true or false", "Write one plain value.")
+            remedy = "Write a word for it, such as none." if value is None else "Write one plain value."
+            raise fault("must be a number, a text, true or false", remedy)
 
 
 def value_to_json(value: float | str) -> float | str | dict[str, float]:
