@@ -15,6 +15,7 @@ import typer
 from tables import table
 
 from headrace.bounds.table import LIMITS, SIZES
+from headrace.bounds.totals import TOTALS
 from headrace.cli.app import build
 from headrace.environment import PASSED
 from headrace.errors import CATALOGUE
@@ -93,6 +94,7 @@ def limits() -> str:
         for message, fields in bounds.items():
             rows = [(f"`{field}`", str(bound)) for field, bound in fields.items()]
             whole = [("the whole", f"{SIZES[message] // 1024} KiB")] if message in SIZES else []
+            whole += [(f"`{one.field}`", str(one)) for one in TOTALS.get(message, ())]
             if rows or whole:
                 parts += [f"### {message}", table(("field", "bound"), [*rows, *whole])]
     return "\n\n".join(parts)

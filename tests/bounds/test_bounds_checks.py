@@ -12,6 +12,15 @@ from headrace.errors import InvalidFieldError
 from headrace.v1 import event_pb2, planner_pb2, spec_pb2, worker_pb2
 from headrace.v1 import study_pb2 as pb
 
+
+def with_space(parameters: int, conditions: int = 0, values: int = 1, **fields: Any) -> spec_pb2.StudySpec:
+    """A spec with so many parameters, each with so many conditions of so many values."""
+    condition = spec_pb2.Condition(values=[spec_pb2.ParameterValue(bool_value=True)] * values)
+    parameter = spec_pb2.Parameter(conditions=[condition] * conditions)
+    return spec_pb2.StudySpec(space=[parameter] * parameters, **fields)
+
+
+NOTHING = spec_pb2.ParameterAssignment()
 LEASE = event_pb2.LeaseRef(lease_id="l", trial="studies/s/trials/0", epoch=1)
 
 
@@ -21,6 +30,8 @@ def report(**fields: Any) -> pb.ReportTrialRequest:
 
 WITHIN = [
     pb.CreateStudyRequest(),
+    pb.CreateStudyRequest(spec=with_space(100, conditions=1, enqueued=[NOTHING] * 1000)),
+    pb.CreateStudyRequest(spec=with_space(1000, conditions=2, values=10)),
     report(step=2**40, metrics={"loss": float("nan"), "train loss (mean)": float("inf"), "m" * 256: -0.0}),
     report(metrics={f"m{number}": 1.0 for number in range(1000)}),
     pb.StopStudyRequest(name="studies/s", reason="two\nlines\tand ünïcode ✓"),
@@ -64,6 +75,17 @@ OUTSIDE: list[tuple[Message, str, str]] = [
         "spec.space[1].float.low",
         "finite",
     ),
+    (pb.CreateStudyRequest(spec=with_space(63, conditions=32)), "spec.space", "2016 conditions in all"),
+    (
+        pb.CreateStudyRequest(spec=with_space(3, conditions=1, values=9_999)),
+        "spec.space",
+        "29997 values in all",
+    ),
+    (
+        pb.PreviewStudyRequest(spec=with_space(1000, enqueued=[NOTHING] * 201)),
+        "spec.enqueued",
+        "201000 configurations times parameters",
+    ),
     (pb.SuggestTrialRequest(lease_time=Duration(nanos=-1)), "lease_time", "out of bounds"),
     (pb.SuggestTrialRequest(lease_time=Duration(seconds=1, nanos=2**31 - 1)), "lease_time", "out of bounds"),
     (
@@ -103,6 +125,11 @@ def test_all_faults_of_a_message_are_told_at_once() -> None:
     message = report(request_id="x" * 129, step=-1, metrics={"a\0": 1.0, "b\0": 1.0})
     assert [found.field for found in bounds.violations(message)][:2] == ["request_id", "step"]
     assert len(bounds.violations(message)) == 4
+
+
+def test_of_many_faults_the_first_hundred_are_told() -> None:
+    unknown = pb.TellTrialsRequest(report=report(metrics={f"m\0{number}": 1.0 for number in range(500)}))
+    assert len(bounds.violations(unknown)) == 100
 
 
 def test_a_check_costs_a_few_microseconds() -> None:

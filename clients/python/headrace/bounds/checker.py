@@ -7,6 +7,7 @@ from google.protobuf.message import Message
 
 from headrace.bounds.kinds import Bound, Check, Entries, Fault, Items, fault
 from headrace.bounds.table import SIZES, TABLE
+from headrace.bounds.totals import TOTALS
 
 
 class UnboundedError(LookupError):
@@ -18,11 +19,15 @@ def check_of(message: Descriptor) -> Check:
     """The check of a type of message. Raises UnboundedError for fields without a bound."""
     checks = {field.number: inner for field in message.fields if (inner := _field_check(field)) is not None}
     most = SIZES.get(message.name)
+    totals = TOTALS.get(message.name, ())
 
     def check(value: Message) -> list[Fault] | None:
         if most is not None and value.ByteSize() > most:
             size = f"{value.ByteSize()} bytes"
             return [Fault(path="", value=size, message=f"is larger than {most} bytes", remedy="Shorten it.")]
+        # First: what is too much in all is not looked at one by one.
+        if totals and (excess := [one for total in totals for one in total.check(value)]):
+            return excess
         found: list[Fault] | None = None
         for field, content in value.ListFields():
             inner = checks.get(field.number)

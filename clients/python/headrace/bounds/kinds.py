@@ -18,6 +18,8 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _CONTROL_IN_PROSE: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]')
 _SHOWN: Final = 64
+_TOLD: Final = 100
+"""Faults of one list or map that are told: an answer holds fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ class Whole:
     remedy: str = ""
 
     def __str__(self) -> str:
-        return f"{self.least} to {_number(self.most)}"
+        return f"{self.least} to {number(self.most)}"
 
     def check(self) -> Check:
         least, most = self.least, self.most
@@ -114,7 +116,7 @@ class Text:
 
     def __str__(self) -> str:
         but = " but tabs and line ends" if self.prose else ""
-        return f"{_number(self.longest)} characters, no control characters{but}"
+        return f"{number(self.longest)} characters, no control characters{but}"
 
     def check(self) -> Check:
         longest, control = self.longest, _CONTROL_IN_PROSE if self.prose else _CONTROL
@@ -140,7 +142,7 @@ class Told:
 
     def __str__(self) -> str:
         side = "last" if self.end else "first"
-        return f"of a longer text the {side} {_number(self.longest)} characters are kept, and NUL is replaced"
+        return f"of a longer text the {side} {number(self.longest)} characters are kept, and NUL is replaced"
 
     def check(self) -> Check | None:
         return None
@@ -160,7 +162,7 @@ class Json:
     depth: int
 
     def __str__(self) -> str:
-        return f"JSON, {_number(self.longest)} characters, {self.depth} levels"
+        return f"JSON, {number(self.longest)} characters, {self.depth} levels"
 
     def check(self) -> Check:
         longest, most = self.longest, self.depth
@@ -183,7 +185,7 @@ class Span:
     most_s: int
 
     def __str__(self) -> str:
-        return f"{self.least_s} to {_number(self.most_s)} s"
+        return f"{self.least_s} to {number(self.most_s)} s"
 
     def check(self) -> Check:
         least_s, most_s = self.least_s, self.most_s
@@ -212,7 +214,7 @@ class Items:
     remedy: str = ""
 
     def __str__(self) -> str:
-        return f"{_number(self.most)} entries" + (f", each {self.each}" if self.each else "")
+        return f"{number(self.most)} entries" + (f", each {self.each}" if self.each else "")
 
     def check(self, each: Check | None) -> Check:
         """`each` is the check of an entry."""
@@ -229,6 +231,8 @@ class Items:
                 wrong = each(value)
                 if wrong:
                     found += [one.under(f"[{place}]") for one in wrong]
+                    if len(found) >= _TOLD:
+                        break
             return found or None
 
         return check
@@ -245,7 +249,7 @@ class Entries:
 
     def __str__(self) -> str:
         value = f"; each value {self.value}" if self.value else ""
-        return f"{_number(self.most)} entries; each name 1 to {self.key}{value}"
+        return f"{number(self.most)} entries; each name 1 to {self.key}{value}"
 
     def check(self, each: Check | None) -> Check:
         """`each` is the check of a value."""
@@ -262,6 +266,8 @@ class Entries:
                     wrong = each(values[name])
                 if wrong:
                     found = [*(found or ()), *(one.under(_shown_key(name)) for one in wrong)]
+                    if len(found) >= _TOLD:
+                        break
             return found
 
         return check
@@ -295,7 +301,7 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def _number(value: int) -> str:
+def number(value: int) -> str:
     """A number as people read it: powers of two as such, thousands apart."""
     for least in (10, 20, 30, 31, 32, 40, 50, 53, 63):
         for minus in (0, 1):

@@ -21,7 +21,7 @@ POPULATION: Final = Whole(0, 10_000)
 
 SPECS: Final[dict[str, dict[str, Bound]]] = {
     "StudySpec": {
-        "space": Items(1000),
+        "space": Items(n.PARAMETERS),
         "max_trials": Whole(0, n.TRIALS),
         "max_parallel": Whole(0, n.TRIALS),
         "max_steps": STEPS,
@@ -35,7 +35,7 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
         "constraints": Items(64),
     },
     "Objective": {"metric": NAME},
-    "Parameter": {"name": NAME, "conditions": Items(32)},
+    "Parameter": {"name": NAME, "conditions": Items(n.CONDITIONS)},
     "FloatDomain": {"low": FINITE, "high": FINITE, "step": FINITE},
     "IntDomain": {
         "low": Unbounded("the whole of a 64-bit number may be searched"),
@@ -49,7 +49,7 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
         "string_value": PROSE,
     },
     "Condition": {"parameter": NAME, "values": Items(10_000)},
-    "GridSampler": {"points": Entries(1000, NAME, Whole(0, n.GRID_POINTS))},
+    "GridSampler": {"points": Entries(n.PARAMETERS, NAME, Whole(0, n.GRID_POINTS))},
     "TpeSampler": {"startup_trials": COUNT, "candidates": POPULATION, "max_results": RESULTS},
     "GpSampler": {"startup_trials": COUNT, "max_results": RESULTS},
     "CmaEsSampler": {"startup_trials": COUNT, "population": POPULATION},
@@ -84,7 +84,7 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
         "quantile": SHARE,
         "resample_probability": SHARE,
         "factors": Items(64, Real(0, 1e6)),
-        "mutable": Items(1000, NAME),
+        "mutable": Items(n.PARAMETERS, NAME),
     },
     "TrialTemplate": {
         "callable": TEXT,
@@ -103,7 +103,7 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
         "gpu_types": Items(64, NAME),
         "cpus": GRANT,
     },
-    "ParameterAssignment": {"values": Entries(1000, NAME)},
+    "ParameterAssignment": {"values": Entries(n.PARAMETERS, NAME)},
     "Elastic": {"grants": Items(256), "spare": GRANT},
     "ElasticGrant": {"from_step": STEPS, "slots": GRANT},
     "Constraint": {"metric": NAME, "at_most": FINITE, "at_least": FINITE},

@@ -44,6 +44,7 @@ from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, RungMedian
 from headrace.spec.study import (
     StudySpec,
     check_assignment,
+    check_assignments,
     check_study_id,
     violations_of,
 )
@@ -88,6 +89,7 @@ __all__ = [
     "Value",
     "WarmStart",
     "check_assignment",
+    "check_assignments",
     "check_study_id",
     "from_proto",
     "load_study_file",

@@ -9,7 +9,7 @@ import random
 from typing import assert_never
 
 from headrace.spec import CategoricalDomain, Domain, FloatDomain, IntDomain, PbtPolicy, StudySpec, Value
-from headrace.spec.scalars import same_value
+from headrace.spec.scalars import meaning
 from headrace.spec.space import draw
 
 
@@ -37,7 +37,7 @@ def mutations_of(spec: StudySpec, values: dict[str, Value]) -> dict[str, dict[st
 
         def choose(name: str, domain: Domain, mutable: str = mutable) -> Value:
             if name == mutable:
-                return next(end for end in _ends(domain) if not same_value(end, values[name]))
+                return next(end for end in _ends(domain) if meaning(end) != meaning(values[name]))
             return values[name] if name in values else _drawn(domain, random.Random(name))  # noqa: S311 - as above
 
         if mutable in values and spec.space[mutable].count != 1:

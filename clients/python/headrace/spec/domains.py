@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    FailFast,
     Field,
     ModelWrapValidatorHandler,
     ValidationError,
@@ -15,7 +17,7 @@ from pydantic import (
 
 from headrace.errors import show_value
 from headrace.spec.problems import Problem, joined, reject
-from headrace.spec.scalars import INT64_MAX, Flag, Integer, Real, Text, Value, same_value
+from headrace.spec.scalars import INT64_MAX, Flag, Integer, Real, Text, Value, meaning
 
 _STEP_TOLERANCE = 1e-9
 
@@ -44,14 +46,23 @@ class SpecModel(BaseModel):
             raise
 
 
+Values = Annotated[tuple[Value, ...], FailFast()]
+"""A list of values, of which the first one that is none is told: there may be thousands."""
+
+
 class Condition(SpecModel):
     """`parameter` takes one of `values`."""
 
     parameter: Text
-    values: tuple[Value, ...]
+    values: Values
+
+    @cached_property
+    def meanings(self) -> frozenset[tuple[bool, object]]:
+        """What the values mean."""
+        return frozenset(map(meaning, self.values))
 
     def holds(self, value: object) -> bool:
-        return any(same_value(value, wanted) for wanted in self.values)
+        return meaning(value) in self.meanings
 
 
 class FloatDomain(SpecModel):
@@ -174,7 +185,7 @@ class CategoricalDomain(SpecModel):
     """A finite set of choices, of any scalar types."""
 
     type: Literal["categorical"] = "categorical"
-    values: tuple[Value, ...]
+    values: Values
     conditions: tuple[Condition, ...] = ()
 
     @model_validator(mode="after")
@@ -184,19 +195,16 @@ class CategoricalDomain(SpecModel):
             problems.append(
                 Problem(loc=("values",), message="is empty", remedy="List at least one value to choose from.")
             )
-        seen: set[tuple[bool, bool | int | float | str]] = set()
-        for index, value in enumerate(self.values):
-            key = (isinstance(value, bool), value)  # 1 and 1.0 are the same, 1 and true are not
-            if key in seen:
-                problems.append(
-                    Problem(
-                        loc=("values", index),
-                        value=value,
-                        message="is listed twice",
-                        remedy="Remove the duplicate; a repeated value would only skew the draw.",
-                    )
-                )
-            seen.add(key)
+        problems += [
+            Problem(
+                loc=("values", index),
+                value=value,
+                message="is listed twice",
+                remedy="Remove the duplicate; a repeated value would only skew the draw.",
+            )
+            for index, value in enumerate(self.values)
+            if self._places[meaning(value)] != index
+        ]
         reject(problems)
         return self
 
@@ -211,14 +219,28 @@ class CategoricalDomain(SpecModel):
 
     def admit(self, value: object) -> bool | int | float | str | None:
         """The value as this domain writes it, or None when it does not belong."""
-        return next((mine for mine in self.values if same_value(mine, value)), None)
+        place = self.place_of(value)
+        return None if place is None else self.values[place]
+
+    def place_of(self, value: object) -> int | None:
+        """Where a value that means the same stands, if it belongs."""
+        return self._places.get(meaning(value))
+
+    @cached_property
+    def _places(self) -> dict[tuple[bool, object], int]:
+        """The first place of each meaning."""
+        return {meaning(value): place for place, value in reversed(list(enumerate(self.values)))}
 
     def describe(self) -> str:
-        more = ", …" if len(self.values) > 12 else ""
-        return f"one of {', '.join(map(show_value, self.values[:12]))}{more}"
+        return f"one of {listed(self.values)}"
 
 
 Domain = Annotated[FloatDomain | IntDomain | CategoricalDomain, Field(discriminator="type")]
+
+
+def listed(values: tuple[object, ...], joint: str = ", ") -> str:
+    """Values as a sentence shows them: the first dozen."""
+    return joint.join(map(show_value, values[:12])) + (f"{joint}…" if len(values) > 12 else "")
 
 
 def show_real(value: float) -> str:

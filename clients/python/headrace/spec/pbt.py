@@ -1,13 +1,13 @@
 """Population-based training as a user names it (Jaderberg et al., arXiv 1711.09846)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator
 from fractions import Fraction
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
 from headrace.spec.domains import SpecModel
-from headrace.spec.problems import Problem, did_you_mean, fault
+from headrace.spec.problems import Problem, Unknown, fault
 from headrace.spec.scalars import Real, Steps, Text
 
 _MAX_RUNGS = 256
@@ -89,15 +89,11 @@ def population_problems(policy: PbtPolicy, max_trials: int) -> list[Problem]:
     ]
 
 
-def mutable_problems(policy: PbtPolicy, declared: Sequence[str]) -> list[Problem]:
+def mutable_problems(policy: PbtPolicy, declared: Collection[str]) -> Iterator[Problem]:
     """Names that are no parameters."""
-    return [
-        Problem(
-            loc=("policy", "mutable", place),
-            value=name,
-            message="is not a parameter",
-            remedy=did_you_mean(name, declared, noun="parameter"),
-        )
-        for place, name in enumerate(policy.mutable)
-        if name not in declared
-    ]
+    for place, name in enumerate(policy.mutable):
+        if name not in declared:
+            unknown = Unknown(word=name, known=declared, noun="parameter")
+            yield Problem(
+                loc=("policy", "mutable", place), value=name, message="is not a parameter", unknown=unknown
+            )

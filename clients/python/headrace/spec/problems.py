@@ -3,11 +3,16 @@
 The models raise two kinds of errors: pydantic's own (a missing key, an unknown one, a wrong type), whose wording
 is in `_WORDING` here, and `Problem`s from the checks that the models make themselves. Both come out of
 `violations_of`, the one place where a `ValidationError` is translated.
+
+A hostile spec of a few kilobytes can have a million problems. So those who look for them yield them, and `first` stops
+them after as many as an answer holds.
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from heapq import nsmallest
+from itertools import islice
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -27,6 +32,21 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
+MOST: Final = 50
+"""Problems that are told at once."""
+_SUGGESTIONS: Final = 3
+"""Unknown names among them that get a suggestion. One takes milliseconds."""
+_COMPARED, _LONGEST_COMPARED = 50, 48
+"""Known names that an unknown one is compared with, and how long a name may be for that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """A name that is none of the known ones."""
+
+    word: str
+    known: Collection[str]
+    noun: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +55,10 @@ class Problem:
 
     loc: Loc
     message: str
-    remedy: str
+    remedy: str = ""
     value: object = ABSENT
+    unknown: Unknown | None = None
+    """Of a wrong name: `first` makes the remedy of it."""
 
     def under(self, *parents: str | int) -> "Problem":
         """The same problem seen from further out."""
@@ -58,13 +80,29 @@ def reject(problems: Sequence[Problem]) -> None:
         raise joined(problems)
 
 
+def first(problems: Iterable[Problem]) -> list[Problem]:
+    """As many of the problems as are told at once, each with its remedy."""
+    kept: list[Problem] = []
+    suggestions = 0
+    for problem in islice(problems, MOST):
+        if problem.unknown is None:
+            kept.append(problem)
+            continue
+        unknown = problem.unknown
+        guess = nearest(unknown.word, unknown.known) if suggestions < _SUGGESTIONS else ""
+        suggestions += 1
+        kept.append(replace(problem, remedy=guess or _all(unknown.known, unknown.noun), unknown=None))
+    return kept
+
+
 def joined(problems: Sequence[Problem], *errors: ValidationError) -> ValidationError:
     """Problems and pydantic's findings as one error."""
     lines = [
         InitErrorDetails(type=fault(problem.message, problem.remedy), loc=problem.loc, input=problem.value)
-        for problem in problems
+        for problem in first(problems)
     ]
-    for details in (found for error in errors for found in error.errors(include_url=False)):
+    found = (details for error in errors for details in error.errors(include_url=False))
+    for details in islice(found, max(0, MOST - len(lines))):
         context = details.get("ctx", {})
         own = details["type"] == type_name
         kind: Any = fault(context["message"], context["remedy"]) if own else details["type"]
@@ -93,18 +131,27 @@ def path_of(loc: Loc) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A remedy that suggests the nearest known name, which is lower case; empty where none is near."""
-    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5)
+    names = [name for name in known if len(name) <= _LONGEST_COMPARED]
+    if len(word) > _LONGEST_COMPARED:
+        return ""
+    if len(names) > _COMPARED:
+        names = nsmallest(
+            _COMPARED, names, key=lambda name: (name[:1] != word[:1], abs(len(name) - len(word)))
+        )
+    near = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.5)
     return f"Did you mean `{near[0]}`?" if near else ""
 
 
 def did_you_mean(word: str, known: Iterable[str], *, noun: str) -> str:
     """A remedy that suggests the nearest known name, and otherwise lists them."""
     names = list(known)
-    if near := nearest(word, names):
-        return near
-    if not names:
+    return nearest(word, names) or _all(names, noun)
+
+
+def _all(known: Collection[str], noun: str) -> str:
+    if not known:
         return f"No {noun} is known here."
-    shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+    shown = ", ".join(islice(known, 12)) + (", …" if len(known) > 12 else "")
     return f"Known {noun}s: {shown}."
 
 

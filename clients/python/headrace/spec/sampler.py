@@ -4,8 +4,7 @@
 far, and only they can begin with the results of an earlier study.
 """
 
-from collections.abc import Iterable
-from math import prod
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator
@@ -13,11 +12,9 @@ from pydantic import Field, PlainValidator
 from headrace.bounds import numbers
 from headrace.spec.domains import Domain, FloatDomain, IntDomain, SpecModel
 from headrace.spec.objective import Constraint, Objective, WarmStart
-from headrace.spec.problems import Problem, did_you_mean
+from headrace.spec.problems import Problem, Unknown
 from headrace.spec.scalars import Count, Text, integer_within
-from headrace.spec.space import needed_parents
 
-_MAX_CONTEXTS = 20_000
 _MAX_POPULATION = 10_000
 
 GridPoints = Annotated[int, PlainValidator(integer_within(1, numbers.GRID_POINTS))]
@@ -132,50 +129,63 @@ def _unfit(kind: str, why: str, others: str) -> Problem:
     return Problem(loc=("sampler", "kind"), value=kind, message=why, remedy=f"Choose {others}.")
 
 
-def grid_problems(sampler: Sampler, declared: list[str], space: dict[str, Domain]) -> list[Problem]:
+def grid_problems(
+    sampler: Sampler, declared: Collection[str], space: Mapping[str, Domain]
+) -> Iterator[Problem]:
     """What is wrong between a grid and the space."""
     if not isinstance(sampler, GridSampler):
-        return []
-    problems: list[Problem] = []
+        return
+    if not _is_countable(space):
+        yield Problem(
+            loc=("sampler", "kind"),
+            value=sampler.kind,
+            message="would have too many branches: a parameter depends on too many others at once",
+            remedy="Use the random sampler, or fewer conditions.",
+        )
+        return
     for name in sampler.points:
         domain = space.get(name)
+        at = ("sampler", "points", name)
         if name not in declared:
-            remedy = did_you_mean(name, declared, noun="parameter")
-            problems.append(Problem(loc=(name,), message="is not a parameter", remedy=remedy))
+            unknown = Unknown(word=name, known=declared, noun="parameter")
+            yield Problem(loc=at, message="is not a parameter", unknown=unknown)
         elif domain is not None and not isinstance(domain, IntDomain) and domain.count is not None:
-            problems.append(
-                Problem(
-                    loc=(name,),
-                    value=sampler.points[name],
-                    message=f"is not needed, as the {domain.count} values of {name} are all used",
-                    remedy="Remove it.",
-                )
+            yield Problem(
+                loc=at,
+                value=sampler.points[name],
+                message=f"is not needed, as the {domain.count} values of {name} are all used",
+                remedy="Remove it.",
             )
-    if _contexts(space) > _MAX_CONTEXTS:
-        return [
-            Problem(
-                loc=("sampler", "kind"),
-                value=sampler.kind,
-                message="would have too many branches: a parameter depends on too many others at once",
-                remedy="Use the random sampler, or fewer conditions.",
-            )
-        ]
     for name, domain in space.items():
         if isinstance(domain, FloatDomain) and domain.step is None and name not in sampler.points:
-            problems.append(
-                Problem(
-                    loc=(name,),
-                    message=f"is missing: {name} is continuous, so the grid would be empty",
-                    remedy=f"Say how many points of {name} to take, or give {name} a step.",
-                )
+            yield Problem(
+                loc=("sampler", "points", name),
+                message=f"is missing: {name} is continuous, so the grid would be empty",
+                remedy=f"Say how many points of {name} to take, or give {name} a step.",
             )
-    return [problem.under("sampler", "points") for problem in problems]
 
 
-def _contexts(space: dict[str, Domain]) -> int:
-    """At most how many combinations of values that conditions name must be told apart at once."""
-    named: dict[str, int] = {}
-    for domain in space.values():
+def _is_countable(space: Mapping[str, Domain]) -> bool:
+    """Whether few enough branches must be told apart, over all parameters, to count the grid.
+
+    A context is which values were chosen that conditions further on name. Each parameter that conditions name, or that
+    has conditions, is looked at once for each context. The others branch nowhere.
+    """
+    named: dict[str, set[tuple[bool, object]]] = {}
+    last: dict[str, str] = {}
+    for name, domain in space.items():
         for condition in domain.conditions:
-            named[condition.parameter] = named.get(condition.parameter, 1) + len(condition.values)
-    return max(prod(named[name] for name in needed) for needed in needed_parents(space))
+            named.setdefault(condition.parameter, set()).update(condition.meanings)
+            last[condition.parameter] = name
+    branches, contexts = 0, 1
+    for name, domain in space.items():
+        ways = len(named.get(name, ())) + 1
+        if ways > 1 or domain.conditions:
+            branches += contexts * ways
+        if branches > numbers.GRID_BRANCHES:
+            return False
+        contexts *= ways
+        for parent in {condition.parameter for condition in domain.conditions}:
+            if last[parent] == name and parent in space:
+                contexts //= len(named[parent]) + 1
+    return True

@@ -24,11 +24,9 @@ INT64_MIN: Final = -(2**63)
 _WHOLE_IN_JSONB: Final = 1e16
 
 
-def same_value(left: object, right: object) -> bool:
-    """Whether two values mean the same: 1 and 1.0 do, 1 and true do not."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return isinstance(left, bool) and isinstance(right, bool) and left == right
-    return left == right
+def meaning(value: object) -> tuple[bool, object]:
+    """What two values share that mean the same: 1 and 1.0 do, 1 and true do not."""
+    return (isinstance(value, bool), value)
 
 
 def integer_within(low: int, high: int) -> Callable[[Any], int]:

@@ -5,25 +5,23 @@ holds, and a condition holds when its parent is active and takes one of the list
 exactly the active parameters, each with a value of its domain.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
+from headrace.bounds import numbers
 from headrace.spec import names
-from headrace.spec.domains import Domain, FloatDomain
-from headrace.spec.problems import Problem, did_you_mean
-from headrace.spec.scalars import same_value
+from headrace.spec.domains import Condition, Domain, FloatDomain, listed
+from headrace.spec.problems import Problem, Unknown
 
 Space = Mapping[str, Domain]
-MAX_PARAMETERS: Final = 1000
-MAX_CONDITIONS: Final = 32
 
 
 def active(space: Space, assignment: Mapping[str, object]) -> tuple[str, ...]:
     """The parameters that exist given the values of those before them, in the order of the space."""
-    found: list[str] = []
+    found: dict[str, None] = {}
     for name, domain in space.items():
         if all(c.parameter in found and c.holds(assignment.get(c.parameter)) for c in domain.conditions):
-            found.append(name)
+            found[name] = None
     return tuple(found)
 
 
@@ -51,170 +49,164 @@ def admitted(space: Space, assignment: Mapping[str, object]) -> dict[str, Any]:
     return {name: domain.admit(assignment[name]) for name, domain in space.items() if name in assignment}
 
 
-def space_problems(declared: Iterable[str], space: Space) -> list[Problem]:
+def breadth(space: Space) -> int:
+    """What one configuration is held against: the parameters and their conditions."""
+    return len(space) + sum(len(domain.conditions) for domain in space.values())
+
+
+def space_problems(declared: Collection[str], space: Space) -> Iterator[Problem]:
     """What is wrong with the names and the conditions. `space` lacks the parameters that are unsound in themselves."""
-    order = list(declared)
-    problems: list[Problem] = []
-    if not order:
-        return [Problem(loc=(), message="is empty", remedy="Name at least one parameter to search over.")]
-    if len(order) > MAX_PARAMETERS:
-        return [
-            Problem(
-                loc=(),
-                message=f"has {len(order)} parameters",
-                remedy=f"Search over at most {MAX_PARAMETERS} of them.",
-            )
-        ]
-    problems += filter(None, (names.PARAMETER.problem(name, name) for name in order))
+    if not declared:
+        yield Problem(loc=(), message="is empty", remedy="Name at least one parameter to search over.")
+    if len(declared) > numbers.PARAMETERS:
+        yield Problem(
+            loc=(),
+            message=f"has {len(declared)} parameters",
+            remedy=f"Search over at most {numbers.PARAMETERS} of them.",
+        )
+        return
+    yield from filter(None, (names.PARAMETER.problem(name, name) for name in declared))
+    places = {name: place for place, name in enumerate(declared)}
     for name, domain in space.items():
-        problems += _condition_problems(name, domain, order, space)
-    return problems
+        yield from _condition_problems(name, domain, places, space)
 
 
 def assignment_problems(
-    assignment: Mapping[str, object], declared: Iterable[str], space: Space
-) -> list[Problem]:
+    assignment: Mapping[str, object], declared: Collection[str], space: Space
+) -> Iterator[Problem]:
     """Why a configuration does not belong to the space; parameters that hang on unsound ones are left alone."""
-    order = list(declared)
-    problems = [
-        Problem(loc=(name,), message="is not a parameter", remedy=did_you_mean(name, order, noun="parameter"))
-        for name in assignment
-        if name not in order
-    ]
+    for name in assignment:
+        if name not in declared:
+            unknown = Unknown(word=name, known=declared, noun="parameter")
+            yield Problem(loc=(name,), message="is not a parameter", unknown=unknown)
     chosen: dict[str, object] = {}
-    uncertain = set(order) - set(space)
+    uncertain = {name for name in declared if name not in space}
     for name, domain in space.items():
-        if any(condition.parameter in uncertain for condition in domain.conditions):
-            uncertain.add(name)
-            continue
-        unmet = [
-            c for c in domain.conditions if c.parameter not in chosen or not c.holds(chosen[c.parameter])
-        ]
-        if unmet:
-            if name in assignment:
-                condition = unmet[0]
-                choices = " or ".join(map(repr, condition.values))
-                problems.append(
-                    Problem(
-                        loc=(name,),
-                        value=assignment[name],
-                        message=f"is set, but exists only where {condition.parameter} is {choices}",
-                        remedy="Remove it.",
-                    )
+        unmet = None
+        if domain.conditions:
+            if uncertain and any(condition.parameter in uncertain for condition in domain.conditions):
+                uncertain.add(name)
+                continue
+            unmet = _unmet(domain.conditions, chosen)
+        if name not in assignment:
+            if unmet is None:
+                uncertain.add(name)
+                yield Problem(
+                    loc=(name,), message="is missing", remedy=f"Give it a value: {domain.describe()}."
                 )
             continue
-        if name not in assignment:
-            uncertain.add(name)
-            problems.append(
-                Problem(loc=(name,), message="is missing", remedy=f"Give it a value: {domain.describe()}.")
+        given = assignment[name]
+        if unmet is not None:
+            choices = listed(unmet.values, " or ")
+            yield Problem(
+                loc=(name,),
+                value=given,
+                message=f"is set, but exists only where {unmet.parameter} is {choices}",
+                remedy="Remove it.",
             )
             continue
-        value = domain.admit(assignment[name])
+        value = domain.admit(given)
         if value is None:
             uncertain.add(name)
-            problems.append(
-                Problem(
-                    loc=(name,),
-                    value=assignment[name],
-                    message="is outside its domain",
-                    remedy=f"Choose {domain.describe()}.",
-                )
+            yield Problem(
+                loc=(name,),
+                value=given,
+                message="is outside its domain",
+                remedy=f"Choose {domain.describe()}.",
             )
             continue
         chosen[name] = value
-    return problems
 
 
-def _condition_problems(name: str, domain: Domain, order: list[str], space: Space) -> list[Problem]:
-    problems: list[Problem] = []
-    if len(domain.conditions) > MAX_CONDITIONS:
-        return [
-            Problem(
-                loc=(name, "conditions"),
-                message=f"has {len(domain.conditions)} entries",
-                remedy=f"Use at most {MAX_CONDITIONS}; one condition may list several values.",
-            )
-        ]
+def _unmet(conditions: Sequence[Condition], chosen: Mapping[str, object]) -> Condition | None:
+    """The first condition that does not hold."""
+    for condition in conditions:
+        if condition.parameter not in chosen or not condition.holds(chosen[condition.parameter]):
+            return condition
+    return None
+
+
+def _condition_problems(
+    name: str, domain: Domain, places: Mapping[str, int], space: Space
+) -> Iterator[Problem]:
+    if len(domain.conditions) > numbers.CONDITIONS:
+        yield Problem(
+            loc=(name, "conditions"),
+            message=f"has {len(domain.conditions)} entries",
+            remedy=f"Use at most {numbers.CONDITIONS}; one condition may list several values.",
+        )
+        return
     for index, condition in enumerate(domain.conditions):
         at: tuple[str | int, ...] = (name, "conditions", index)
         parent = condition.parameter
-        if parent not in order:
-            problems.append(
-                Problem(
-                    loc=(*at, "parameter"),
-                    value=parent,
-                    message="is not a parameter",
-                    remedy=did_you_mean(
-                        parent, (other for other in order if other != name), noun="parameter"
-                    ),
-                )
+        if parent not in places:
+            unknown = Unknown(
+                word=parent, known=[other for other in places if other != name], noun="parameter"
             )
+            yield Problem(loc=(*at, "parameter"), value=parent, message="is not a parameter", unknown=unknown)
             continue
-        cycle = _cycle(name, parent, space)
-        if cycle:
-            problems.append(
-                Problem(
-                    loc=(*at, "parameter"),
-                    value=parent,
-                    message=f"closes a cycle of conditions: {' → '.join(cycle)}",
-                    remedy="Remove one of these conditions.",
-                )
-            )
-        elif order.index(parent) > order.index(name):
-            problems.append(
-                Problem(
-                    loc=(*at, "parameter"),
-                    value=parent,
-                    message=f"comes after {name}",
-                    remedy=f"Move {parent} before {name}.",
-                )
-            )
+        if places[parent] >= places[name]:
+            yield _backward(name, parent, space).under(*at)
         if parent in space and parent != name:
-            problems += [
-                problem.under(*at) for problem in _value_problems(condition.values, parent, space[parent])
-            ]
-    return problems + _contradictions(name, domain)
+            for problem in _value_problems(condition.values, parent, space[parent]):
+                yield problem.under(*at)
+    yield from _contradictions(name, domain)
 
 
-def _value_problems(values: tuple[object, ...], parent: str, domain: Domain) -> list[Problem]:
+def _backward(name: str, parent: str, space: Space) -> Problem:
+    """What is wrong with a condition on a parameter that is not before this one. Every cycle has such a condition."""
+    cycle = _cycle(name, parent, space)
+    if cycle:
+        way = cycle if len(cycle) <= 12 else [*cycle[:10], "…", name]
+        return Problem(
+            loc=("parameter",),
+            value=parent,
+            message=f"closes a cycle of conditions: {' → '.join(way)}",
+            remedy="Remove one of these conditions.",
+        )
+    return Problem(
+        loc=("parameter",),
+        value=parent,
+        message=f"comes after {name}",
+        remedy=f"Move {parent} before {name}.",
+    )
+
+
+def _value_problems(values: tuple[object, ...], parent: str, domain: Domain) -> Iterator[Problem]:
     if not values:
-        return [
-            Problem(loc=("values",), message="is empty", remedy=f"List the values of {parent} that count.")
-        ]
-    if isinstance(domain, FloatDomain) and domain.step is None:
-        return [
-            Problem(
-                loc=("parameter",),
-                value=parent,
-                message="is continuous, so it hits no listed value",
-                remedy=f"Give {parent} a step, or make it int or categorical.",
-            )
-        ]
-    return [
-        Problem(
-            loc=("values", index),
-            value=value,
-            message=f"is not a value of {parent}",
-            remedy=f"Choose {domain.describe()}.",
+        yield Problem(loc=("values",), message="is empty", remedy=f"List the values of {parent} that count.")
+    elif isinstance(domain, FloatDomain) and domain.step is None:
+        yield Problem(
+            loc=("parameter",),
+            value=parent,
+            message="is continuous, so it hits no listed value",
+            remedy=f"Give {parent} a step, or make it int or categorical.",
         )
-        for index, value in enumerate(values)
-        if domain.admit(value) is None
-    ]
+    else:
+        for index, value in enumerate(values):
+            if domain.admit(value) is None:
+                yield Problem(
+                    loc=("values", index),
+                    value=value,
+                    message=f"is not a value of {parent}",
+                    remedy=f"Choose {domain.describe()}.",
+                )
 
 
-def _contradictions(name: str, domain: Domain) -> list[Problem]:
+def _contradictions(name: str, domain: Domain) -> Iterator[Problem]:
     """Conditions on the same parent that no value meets together."""
-    return [
-        Problem(
-            loc=(name, "conditions", index),
-            message=f"contradicts another condition on {later.parameter}, so it never holds",
-            remedy="Join the two into one list of values.",
-        )
-        for index, later in enumerate(domain.conditions)
-        for earlier in domain.conditions[:index]
-        if later.parameter == earlier.parameter
-        and not any(same_value(a, b) for a in later.values for b in earlier.values)
-    ]
+    left: dict[str, frozenset[tuple[bool, object]]] = {}
+    for index, condition in enumerate(domain.conditions):
+        parent = condition.parameter
+        both = left[parent] & condition.meanings if parent in left else condition.meanings
+        if parent in left and not both:
+            yield Problem(
+                loc=(name, "conditions", index),
+                message=f"contradicts the conditions on {parent} before it, so it never holds",
+                remedy="Join them into one list of values.",
+            )
+        else:
+            left[parent] = both
 
 
 def _cycle(name: str, parent: str, space: Space) -> list[str]:

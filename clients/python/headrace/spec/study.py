@@ -9,17 +9,19 @@ run over the fields that are sound (`_Parts`): a bad bound of one parameter does
 space is a list there) and the type of large floats (see `headrace.spec.scalars`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Self
 
 from pydantic import (
     BeforeValidator,
+    FailFast,
     Field,
     ModelWrapValidatorHandler,
     PlainSerializer,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 from pydantic.fields import FieldInfo
@@ -38,12 +40,14 @@ from headrace.spec.objective import (
 )
 from headrace.spec.pbt import PbtPolicy, mutable_problems, population_problems
 from headrace.spec.policy import POLICIES, Policy, RunAllPolicy, ladder_problems
-from headrace.spec.problems import Loc, Problem, joined, path_of, problems_of
+from headrace.spec.problems import Loc, Problem, first, joined, path_of, problems_of
 from headrace.spec.resources import Elastic, ElasticGrant, Priority, Resources, Weight, elastic_problems
 from headrace.spec.rungs import EvenPolicy, GeometricPolicy
 from headrace.spec.sampler import SAMPLERS, RandomSampler, Sampler, grid_problems, sampler_problems
 from headrace.spec.scalars import Count, CountOrZero, Seed, Steps, Text, Value
 from headrace.spec.template import CommandLine, TrialTemplate, placeholder_problems
+
+_STORED: Final = object()
 
 
 def _space_by_name(data: Any) -> Any:
@@ -79,7 +83,7 @@ class StudySpec(SpecModel):
     max_retries: CountOrZero = 1
     seed: Seed = 0
     baseline: dict[Text, Value] | None = None
-    enqueued: tuple[dict[Text, Value], ...] = ()
+    enqueued: Annotated[tuple[dict[Text, Value], ...], FailFast()] = ()
     checkpoints_kept: CountOrZero = 1
     weight: Weight = 1.0
     priority: Priority = 0
@@ -90,7 +94,11 @@ class StudySpec(SpecModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _sound(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _sound(
+        cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo[object]
+    ) -> Self:
+        if info.context is _STORED:
+            return handler(data)
         data = _with_max_steps(data)
         try:
             spec = handler(data)
@@ -106,6 +114,11 @@ class StudySpec(SpecModel):
         enqueued = tuple(spaces.admitted(spec.space, assignment) for assignment in spec.enqueued)
         object.__setattr__(spec, "enqueued", enqueued)
         return spec
+
+    @classmethod
+    def stored(cls, data: Any) -> Self:
+        """The spec whose canonical JSON was stored. Each field is checked; their joint checks were passed before."""
+        return cls.model_validate(data, context=_STORED)
 
     @property
     def shares_checkpoints(self) -> bool:
@@ -150,14 +163,15 @@ class StudySpec(SpecModel):
 class _Parts:
     """The sound parts of a spec, for the checks that join several fields. None or absent: unsound."""
 
-    declared: list[str]
+    declared: dict[str, None]
+    """The names in the order of the space."""
     space: dict[str, Domain]
     fields: dict[str, Any]
 
     @classmethod
     def of_spec(cls, spec: StudySpec) -> "_Parts":
         fields = {name: getattr(spec, name) for name in StudySpec.model_fields}
-        return cls(declared=list(spec.space), space=dict(spec.space), fields=fields)
+        return cls(declared=dict.fromkeys(spec.space), space=dict(spec.space), fields=fields)
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "_Parts":
@@ -171,7 +185,8 @@ class _Parts:
                 fields[name] = field.get_default(call_default_factory=True)
         raw = _space_by_name(data.get("space"))
         space: dict[str, Domain] = {}
-        declared = [name for name in raw if isinstance(name, str)] if isinstance(raw, Mapping) else []
+        named = [name for name in raw if isinstance(name, str)] if isinstance(raw, Mapping) else []
+        declared = dict.fromkeys(named)
         for name in declared:
             ok, domain = _sound_alone(_DOMAIN, raw[name])
             if ok:
@@ -181,40 +196,44 @@ class _Parts:
         return cls(declared=declared, space=space, fields=fields)
 
     def problems(self) -> list[Problem]:
+        """As many problems as are told at once."""
+        return first(self._found())
+
+    def _found(self) -> Iterator[Problem]:
         known = self.fields
-        found: list[Problem] = []
         if "space" in known:
-            unsound = spaces.space_problems(self.declared, self.space)
-            found += [problem.under("space") for problem in unsound]
-            # Whether a parameter with unsound conditions belongs to a configuration, nobody can say.
-            for problem in unsound:
-                self.space.pop(str(problem.loc[0]) if problem.loc else "", None)
-            if "sampler" in known:
-                found += grid_problems(known["sampler"], self.declared, self.space)
-            if known.get("template") is not None:
-                found += placeholder_problems(known["template"], self.declared)
-            if known.get("baseline") is not None:
-                found += self._assignment("baseline", known["baseline"])
-            for index, assignment in enumerate(known.get("enqueued", ())):
-                found += self._assignment("enqueued", assignment, index)
+            yield from self._of_space()
         if known.get("elastic") is not None and "resources" in known and "max_steps" in known:
-            found += elastic_problems(known["elastic"], known["resources"], known["max_steps"])
+            yield from elastic_problems(known["elastic"], known["resources"], known["max_steps"])
         if "policy" in known and "max_steps" in known:
-            found += ladder_problems(known["policy"], known["max_steps"])
+            yield from ladder_problems(known["policy"], known["max_steps"])
         if isinstance(policy := known.get("policy"), PbtPolicy):
-            found += mutable_problems(policy, self.declared)
-            found += population_problems(policy, known["max_trials"]) if "max_trials" in known else []
-        found += self._aims()
+            yield from mutable_problems(policy, self.declared)
+            yield from population_problems(policy, known["max_trials"]) if "max_trials" in known else ()
+        yield from self._aims()
         most = known.get("max_trials")
         if most is not None and len(known.get("enqueued", ())) > most:
-            found.append(
-                Problem(
-                    loc=("enqueued",),
-                    message=f"has {len(known['enqueued'])} configurations, but only {most} are to be tried",
-                    remedy="Raise the number of trials, or enqueue fewer.",
-                )
+            yield Problem(
+                loc=("enqueued",),
+                message=f"has {len(known['enqueued'])} configurations, but only {most} are to be tried",
+                remedy="Raise the number of trials, or enqueue fewer.",
             )
-        return found
+
+    def _of_space(self) -> Iterator[Problem]:
+        known = self.fields
+        unsound = first(spaces.space_problems(self.declared, self.space))
+        yield from (problem.under("space") for problem in unsound)
+        # Whether a parameter with unsound conditions belongs to a configuration, nobody can say.
+        for problem in unsound:
+            self.space.pop(str(problem.loc[0]) if problem.loc else "", None)
+        if "sampler" in known:
+            yield from grid_problems(known["sampler"], self.declared, self.space)
+        if known.get("template") is not None:
+            yield from placeholder_problems(known["template"], self.declared)
+        if known.get("baseline") is not None:
+            yield from self._assignment("baseline", known["baseline"])
+        for index, assignment in enumerate(known.get("enqueued", ())):
+            yield from self._assignment("enqueued", assignment, index)
 
     def _aims(self) -> list[Problem]:
         known = self.fields
@@ -230,9 +249,9 @@ class _Parts:
             )
         return found
 
-    def _assignment(self, field: str, assignment: dict[str, Any], *index: int) -> list[Problem]:
-        problems = spaces.assignment_problems(assignment, self.declared, self.space)
-        return [problem.under(field, *index) for problem in problems]
+    def _assignment(self, field: str, assignment: dict[str, Any], *index: int) -> Iterator[Problem]:
+        for problem in spaces.assignment_problems(assignment, self.declared, self.space):
+            yield problem.under(field, *index)
 
 
 def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
@@ -312,10 +331,21 @@ def known_keys(loc: Loc) -> Sequence[str]:
 
 def check_assignment(spec: StudySpec, assignment: Mapping[str, object], *, field: str) -> dict[str, Any]:
     """A configuration as the space's domains write it; raises `InvalidFieldError` under `field` otherwise."""
-    problems = spaces.assignment_problems(assignment, spec.space, spec.space)
+    return check_assignments(spec, {field: assignment})[0]
+
+
+def check_assignments(
+    spec: StudySpec, assignments: Mapping[str, Mapping[str, object]]
+) -> list[dict[str, Any]]:
+    """Configurations, each by its field, as the space's domains write them; raises `InvalidFieldError` otherwise."""
+    problems = first(
+        problem.under(field)
+        for field, assignment in assignments.items()
+        for problem in spaces.assignment_problems(assignment, spec.space, spec.space)
+    )
     if problems:
-        raise InvalidFieldError([problem.under(field).violation() for problem in problems])
-    return spaces.admitted(spec.space, assignment)
+        raise InvalidFieldError([problem.violation() for problem in problems])
+    return [spaces.admitted(spec.space, assignment) for assignment in assignments.values()]
 
 
 def check_study_id(study_id: str, *, field: str = "study_id") -> str:

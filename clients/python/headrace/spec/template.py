@@ -1,14 +1,14 @@
 """What a trial runs: a Python callable, or a command line with placeholders."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Final, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from headrace.spec.domains import SpecModel
-from headrace.spec.problems import Problem, did_you_mean, fault, reject
+from headrace.spec.problems import Problem, Unknown, fault, reject
 from headrace.spec.scalars import Duration, Text
 
 _CALLABLE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -94,32 +94,27 @@ def placeholders(arg: str) -> list[str]:
     return [token[1] for token in _TOKEN.finditer(arg) if token[1] is not None]
 
 
-def placeholder_problems(template: TrialTemplate, declared: Sequence[str]) -> list[Problem]:
+def placeholder_problems(template: TrialTemplate, declared: Collection[str]) -> Iterator[Problem]:
     """Placeholders that name no parameter, and parameters that a command could not name."""
     if template.command is None:
-        return []
-    problems = [
-        Problem(
-            loc=("space", name),
-            message=f"has the name of the placeholder {{{name}}}, so the command could not tell them apart",
-            remedy="Rename the parameter.",
-        )
-        for name in declared
-        if name in RESERVED
-    ]
-    known = (*declared, *RESERVED)
-    for index, arg in enumerate(template.command.args):
-        problems += [
-            Problem(
-                loc=("template", "command", "args", index),
-                value=arg,
-                message=f"names `{name}`, which is no parameter",
-                remedy=did_you_mean(name, known, noun="placeholder"),
+        return
+    for name in declared:
+        if name in RESERVED:
+            yield Problem(
+                loc=("space", name),
+                message=f"has the name of the placeholder {{{name}}}, so the command could not tell them apart",
+                remedy="Rename the parameter.",
             )
-            for name in placeholders(arg)
-            if name not in known
-        ]
-    return problems
+    known = dict.fromkeys((*declared, *RESERVED))
+    for index, arg in enumerate(template.command.args):
+        for name in placeholders(arg):
+            if name not in known:
+                yield Problem(
+                    loc=("template", "command", "args", index),
+                    value=arg,
+                    message=f"names `{name}`, which is no parameter",
+                    unknown=Unknown(word=name, known=known, noun="placeholder"),
+                )
 
 
 def _program_problems(template: TrialTemplate) -> list[Problem]:

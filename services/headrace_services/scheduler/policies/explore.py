@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.spec import CategoricalDomain, Domain, FloatDomain
-from headrace.spec.scalars import same_value
 from headrace.spec.space import Space
 from headrace.spec.space import draw as draw_space
 from headrace_services.scheduler.records import Params, Value
@@ -71,6 +70,7 @@ def perturb(
 
 
 def _neighbour(domain: CategoricalDomain, value: Value, generator: np.random.Generator) -> Value:
-    here = next(place for place in range(domain.count) if same_value(domain.value_at(place), value))
+    here = domain.place_of(value)
+    assert here is not None, "a trial's configuration is of its study's space"
     sideways = [place for place in (here - 1, here + 1) if 0 <= place < domain.count]
     return domain.value_at(sideways[int(generator.integers(len(sideways)))]) if sideways else value

@@ -4,7 +4,9 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from headrace.spec import StudySpec, check_assignment, params_from_proto
+from headrace.bounds import numbers
+from headrace.spec import StudySpec, check_assignments, params_from_proto
+from headrace.spec.space import breadth
 from headrace.v1 import event_pb2, spec_pb2, trial_pb2
 from headrace.v1 import study_pb2 as pb
 from headrace_services.scheduler.arrivals import (
@@ -187,17 +189,17 @@ def _added(outcome: Outcome) -> tuple[int, ...]:
 
 def _valid_params(spec: StudySpec, messages: Sequence[spec_pb2.ParameterAssignment]) -> tuple[Params, ...]:
     """The configurations as the space writes them; raises InvalidFieldError with all violations."""
+    most = numbers.CONFIGURATION_CHECKS // breadth(spec.space)
     checks = Checks()
-    found = [
-        checks.take(lambda: _valid_assignment(spec, message, f"parameters[{place}]"))  # noqa: B023  (called at once)
-        for place, message in enumerate(messages)
-    ]
+    if len(messages) > most:
+        said = f"is more than {most} for a space of so many parameters and conditions"
+        checks.note("parameters", f"{len(messages)} configurations", said, "Split them over several calls.")
     checks.done()
-    return tuple(params for params in found if params is not None)
-
-
-def _valid_assignment(spec: StudySpec, message: spec_pb2.ParameterAssignment, field: str) -> Params:
-    return check_assignment(spec, params_from_proto(message, field=field), field=field)
+    given = {
+        field: params_from_proto(message, field=field)
+        for field, message in ((f"parameters[{place}]", message) for place, message in enumerate(messages))
+    }
+    return tuple(check_assignments(spec, given))
 
 
 def _valid_states(values: Sequence[trial_pb2.TrialState.ValueType]) -> list[State]:

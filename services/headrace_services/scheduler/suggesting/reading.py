@@ -99,7 +99,7 @@ def warm_results(spec: StudySpec, found: list[proposals.Measured], most: int) ->
     fitting = [
         _result(spec, one, admitted(spec.space, one.params))
         for one in found
-        if not assignment_problems(one.params, spec.space, spec.space)
+        if next(assignment_problems(one.params, spec.space, spec.space), None) is None
     ]
     sign = spec.objective.sign
     ranked = sorted(

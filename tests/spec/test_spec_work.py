@@ -1,0 +1,226 @@
+"""What a small spec may cost: some tens of milliseconds, whatever it multiplies. A generous second is allowed here."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from headrace import bounds
+from headrace.errors import InvalidFieldError
+from headrace.spec import from_proto
+from headrace.v1 import spec_pb2 as pb
+from headrace_services.scheduler.samplers import make_sampler
+
+MOST_S = 1.0
+MOST_PROBLEMS = 50
+
+
+def spec(*, parameters: int = 0, sampler: str = "random") -> pb.StudySpec:
+    """A sound spec with so many float parameters."""
+    message = pb.StudySpec(max_trials=10_000, max_steps=9)
+    message.objective.metric, message.objective.goal = "loss", pb.GOAL_MINIMIZE
+    message.policy.run_all.SetInParent()
+    getattr(message.sampler, sampler).SetInParent()
+    for number in range(parameters):
+        message.space.add(name=f"p{number}").float.high = 1
+    return message
+
+
+def flags(message: pb.StudySpec, count: int) -> None:
+    for number in range(count):
+        values = [pb.ParameterValue(bool_value=value) for value in (False, True)]
+        message.space.add(name=f"b{number}").categorical.values.extend(values)
+
+
+def under(parameter: pb.Parameter, parent: str, *, times: int = 1) -> None:
+    """It exists only where the parent is true."""
+    for _ in range(times):
+        parameter.conditions.add(parameter=parent).values.add(bool_value=True)
+
+
+def nothing_enqueued() -> pb.StudySpec:
+    message = spec(parameters=1000)
+    message.enqueued.extend([pb.ParameterAssignment()] * 200)
+    return message
+
+
+def unknown_enqueued() -> pb.StudySpec:
+    message = spec(parameters=1000)
+    strange = {f"q{number}": pb.ParameterValue(int_value=1) for number in range(50)}
+    message.enqueued.extend([pb.ParameterAssignment(values=strange)] * 20)
+    return message
+
+
+def long_names() -> pb.StudySpec:
+    message = spec(parameters=1000)
+    for number, parameter in enumerate(message.space):
+        parameter.name = "ab" * 10 + f"{number:03}" + "ba" * 10
+    for number in range(100):
+        message.enqueued.add().values["ba" * 20 + str(number)].int_value = 1
+    return message
+
+
+def unknown_mutable() -> pb.StudySpec:
+    message = spec(parameters=1000)
+    message.policy.pbt.mutable.extend(f"q{number}" for number in range(1000))
+    return message
+
+
+def unknown_points() -> pb.StudySpec:
+    message = spec(parameters=1000, sampler="grid")
+    message.sampler.grid.points.update({f"q{number}": 3 for number in range(1000)})
+    return message
+
+
+def unknown_placeholders() -> pb.StudySpec:
+    message = spec(parameters=1000)
+    message.template.command.args.append("{q}" * 5000)
+    return message
+
+
+def unknown_parents() -> pb.StudySpec:
+    message = spec(parameters=1000)
+    for parameter in message.space:
+        under(parameter, "q")
+    return message
+
+
+def contradictions() -> pb.StudySpec:
+    message = spec()
+    message.space.add(name="a").int.high = 10**6
+    child = message.space.add(name="z")
+    child.float.high = 1
+    for number in range(32):
+        values = [pb.ParameterValue(int_value=value) for value in range(number * 600, (number + 1) * 600)]
+        child.conditions.add(parameter="a", values=values)
+    return message
+
+
+def long_cycles() -> pb.StudySpec:
+    message = spec()
+    for number in range(1000):
+        parameter = message.space.add(name=f"p{number}")
+        parameter.int.high = 1
+        for ahead in (1, 2):
+            condition = parameter.conditions.add(parameter=f"p{(number + ahead) % 1000}")
+            condition.values.add(int_value=1)
+    return message
+
+
+def values_unset() -> pb.StudySpec:
+    message = spec()
+    for number in range(10):
+        message.space.add(name=f"p{number}").categorical.values.extend([pb.ParameterValue()] * 1900)
+    return message
+
+
+def no_domains() -> pb.StudySpec:
+    message = spec()
+    for number in range(1000):
+        message.space.add(name=f"p{number}")
+    return message
+
+
+UNSOUND = [
+    nothing_enqueued,
+    unknown_enqueued,
+    long_names,
+    unknown_mutable,
+    unknown_points,
+    unknown_placeholders,
+    unknown_parents,
+    contradictions,
+    long_cycles,
+    values_unset,
+    no_domains,
+]
+
+
+@pytest.mark.parametrize("make", UNSOUND, ids=lambda make: make.__name__)
+def test_a_small_unsound_spec_is_refused_quickly(make: Callable[[], pb.StudySpec]) -> None:
+    message = make()
+    assert message.ByteSize() < 100_000
+    began = time.process_time()
+    assert bounds.violations(message) == []
+    with pytest.raises(InvalidFieldError) as refused:
+        from_proto(message)
+    assert time.process_time() - began < MOST_S
+    assert len(refused.value.violations) <= MOST_PROBLEMS
+
+
+def off_branches() -> pb.StudySpec:
+    """Configurations of one value, each of which must be held against all conditions."""
+    message = spec()
+    flags(message, 1)
+    for number in range(999):
+        parameter = message.space.add(name=f"p{number}")
+        parameter.float.high = 1
+        under(parameter, "b0")
+    for _ in range(100):
+        message.enqueued.add().values["b0"].bool_value = False
+    return message
+
+
+def long_chain() -> pb.StudySpec:
+    message = spec()
+    flags(message, 1000)
+    for number, parameter in enumerate(message.space):
+        for before in (1, 2):
+            if number >= before:
+                under(parameter, f"b{number - before}")
+    return message
+
+
+def branching_grid() -> pb.StudySpec:
+    """The reviewer's, which counted 4096 contexts at each of 200 parameters."""
+    message = spec(sampler="grid")
+    flags(message, 12)
+    for number in range(200):
+        message.space.add(name=f"n{number}").int.high = 9
+    last = message.space.add(name="z")
+    last.int.high = 1
+    for number in range(12):
+        under(last, f"b{number}")
+    return message
+
+
+def honest_grid() -> pb.StudySpec:
+    """120,000 points, with a few conditions."""
+    message = spec(sampler="grid")
+    flags(message, 3)
+    for number in range(4):
+        message.space.add(name=f"n{number}").int.high = 9
+    for number in range(3):
+        parameter = message.space.add(name=f"z{number}")
+        parameter.int.high = 1
+        under(parameter, f"b{number}")
+    return message
+
+
+def honest_start() -> pb.StudySpec:
+    """100 parameters and 1000 configurations."""
+    message = spec()
+    flags(message, 1)
+    tried = {"b0": pb.ParameterValue(bool_value=False)}
+    for number in range(99):
+        parameter = message.space.add(name=f"p{number}")
+        parameter.int.high = 9
+        if number < 59:
+            tried[parameter.name] = pb.ParameterValue(int_value=1)
+        else:
+            under(parameter, "b0")
+    message.enqueued.extend([pb.ParameterAssignment(values=tried)] * 1000)
+    return message
+
+
+SOUND = [off_branches, long_chain, branching_grid, honest_grid, honest_start]
+
+
+@pytest.mark.parametrize("make", SOUND, ids=lambda make: make.__name__)
+def test_a_sound_spec_is_taken_quickly(make: Callable[[], pb.StudySpec]) -> None:
+    message = make()
+    assert bounds.violations(message) == []
+    began = time.process_time()
+    sampler = make_sampler(from_proto(message))
+    assert sampler.suggest(0)
+    assert time.process_time() - began < MOST_S
