@@ -4,7 +4,8 @@ The grid is a tree, because a conditional parameter exists only under some value
 has fewer points, and no point comes twice. The tree is never built. Below a choice of the first parameters, the number
 of points depends only on the *context*: which values that later conditions name were chosen. So the points
 are counted once per context, from the last parameter to the first, and proposal n is found by walking down: one
-division per parameter, and for one that conditions refer to, a step for each value that they name.
+division per parameter, and for one that conditions refer to, a step for each value that they name. A parameter that
+neither has conditions nor is named by any shares the table of the next one, times its values.
 """
 
 import math
@@ -12,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import assert_never
+from typing import Final, assert_never
 
 from headrace.bounds.numbers import GRID_POINTS
 from headrace.errors import InvalidFieldError, Violation
@@ -24,17 +25,20 @@ MOST_ROUNDED = GRID_POINTS
 """Of a logarithmic range of integers so many points are rounded, to see which differ: a few milliseconds."""
 
 Scalar = bool | int | float | str
-# The chosen values that conditions further on refer to, by parameter; the type keeps 1 and True apart.
-_Context = frozenset[tuple[str, type, Scalar]]
+_Context = tuple[int, ...]
+"""Of each parameter so far that conditions further on refer to, in their order: the place of its value, where one of
+them names it."""
+_UNNAMED: Final = -1
+"""The place of a value that no condition names, and of a parameter that does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """Neighbouring values of an axis that mean the same to every condition; `named` where one names it."""
+    """Neighbouring values of an axis that mean the same to every condition: `place` is what a context has of them."""
 
     first: int
-    last: int
-    named: bool
+    count: int
+    place: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,118 +56,162 @@ class _Axis:
     """One parameter's values in their order."""
 
     name: str
-    domain: Domain
     values: _Values
     runs: tuple[_Run, ...]
+    needs: tuple[tuple[int, frozenset[int]], ...]
+    """Its conditions: at which place of the context which entries meet one."""
+    kept: tuple[int, ...]
+    """The places of the context that are needed further on."""
+    named: bool
+    """Whether conditions refer to it."""
 
-    def exists(self, context: _Context) -> bool:
-        return all(
-            any(name == condition.parameter and condition.holds(value) for name, _, value in context)
-            for condition in self.domain.conditions
-        )
+    @property
+    def plain(self) -> bool:
+        """Whether it exists in every context and changes none."""
+        return not self.needs and not self.named
+
+    def branches(self, context: _Context) -> Iterator[tuple[_Run | None, _Context]]:
+        """The runs to choose from (None where the parameter does not exist), and the context after each."""
+        kept = context if len(self.kept) == len(context) else tuple(context[place] for place in self.kept)
+        exists = all(context[place] in entries for place, entries in self.needs)
+        for run in self.runs if exists else (None,):
+            place = run.place if run is not None else _UNNAMED
+            yield run, ((*kept, place) if self.named else kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _Below:
+    """The points below each context: `factor` times the table's entry."""
+
+    factor: int
+    table: dict[_Context, int]
+
+    def points(self, context: _Context) -> int:
+        return self.factor * self.table[context]
 
 
 class Grid:
     """The grid of a spec whose sampler is `grid`."""
 
     def __init__(self, spec: StudySpec, sampler: GridSampler) -> None:
-        self._axes = tuple(
-            _axis(name, domain, sampler.points.get(name), spec.space) for name, domain in spec.space.items()
-        )
-        self._needed = needed_parents(spec.space)
+        self._axes = _axes(spec.space, sampler)
         self._below = self._count()
 
     @property
     def size(self) -> int | None:
-        return self._below[0][frozenset()]
+        return self._below[0].points(())
 
     def suggest(self, number: int) -> Params | None:
-        if not 0 <= number < self._below[0][frozenset()]:
+        if not 0 <= number < self._below[0].points(()):
             return None
         chosen: Params = {}
-        context: _Context = frozenset()
-        for place in range(len(self._axes)):
-            for run, further in self._branches(place, context):
-                below = self._below[place + 1][further]
+        context: _Context = ()
+        for place, axis in enumerate(self._axes):
+            for run, further in axis.branches(context):
+                below = self._below[place + 1].points(further)
                 index, rest = divmod(number, below)
-                if run is None or index <= run.last - run.first:
+                if run is None or index < run.count:
                     if run is not None:
-                        axis = self._axes[place]
                         chosen[axis.name] = axis.values.at(run.first + index)
                         number = rest
                     context = further
                     break
-                number -= below * (run.last - run.first + 1)
+                number -= below * run.count
         return chosen
 
-    def _count(self) -> list[dict[_Context, int]]:
-        """For each place and each context that occurs there: the number of points from there on."""
-        below: list[dict[_Context, int]] = [{frozenset(): 0}]
-        for place in range(len(self._axes)):
-            below.append(
-                {further: 0 for context in below[place] for _, further in self._branches(place, context)}
-            )
-        below[-1] = dict.fromkeys(below[-1], 1)
-        for place in reversed(range(len(self._axes))):
-            for context in below[place]:
-                below[place][context] = sum(
-                    (1 if run is None else run.last - run.first + 1) * below[place + 1][further]
-                    for run, further in self._branches(place, context)
+    def _count(self) -> list[_Below]:
+        """For each axis, and the end: the points from there on, in each context that occurs there."""
+        contexts: list[tuple[_Context, ...]] = [((),)]
+        for axis in self._axes:
+            here = contexts[-1]
+            if not axis.plain:
+                here = tuple({further: None for context in here for _, further in axis.branches(context)})
+            contexts.append(here)
+        below = [_Below(1, dict.fromkeys(contexts[-1], 1))]
+        for axis, here in zip(reversed(self._axes), reversed(contexts[:-1]), strict=True):
+            after = below[-1]
+            if axis.plain:
+                below.append(_Below(after.factor * axis.values.count, after.table))
+                continue
+            table = {
+                context: sum(
+                    (1 if run is None else run.count) * after.points(further)
+                    for run, further in axis.branches(context)
                 )
-        return below
-
-    def _branches(self, place: int, context: _Context) -> Iterator[tuple[_Run | None, _Context]]:
-        """The runs to choose from (None where the parameter does not exist), and the context after each."""
-        axis = self._axes[place]
-        needed = self._needed[place + 1]
-        kept = frozenset(entry for entry in context if entry[0] in needed)
-        if not axis.exists(context):
-            yield None, kept
-            return
-        for run in axis.runs:
-            if run.named and axis.name in needed:
-                value = axis.values.at(run.first)
-                yield run, kept | {(axis.name, type(value), value)}
-            else:
-                yield run, kept
+                for context in here
+            }
+            below.append(_Below(1, table))
+        return below[::-1]
 
 
-def _axis(name: str, domain: Domain, points: int | None, space: Mapping[str, Domain]) -> _Axis:
-    values = _values(name, domain, points)
-    count = values.count
-    named = [
-        value
-        for other in space.values()
-        for condition in other.conditions
-        if condition.parameter == name
-        for value in condition.values
-    ]
-    marks = sorted({place for value in named for place in _places(domain, value, values)})
+def _axes(space: Mapping[str, Domain], sampler: GridSampler) -> tuple[_Axis, ...]:
+    needed = needed_parents(space)
+    axes: list[_Axis] = []
+    values = {name: _values(name, domain, sampler.points.get(name)) for name, domain in space.items()}
+    meet: dict[str, list[tuple[str, frozenset[int]]]] = {
+        name: [
+            (
+                condition.parameter,
+                frozenset(
+                    place
+                    for value in condition.values
+                    for place in _places(space[condition.parameter], value, values[condition.parameter])
+                ),
+            )
+            for condition in domain.conditions
+        ]
+        for name, domain in space.items()
+    }
+    marks: dict[str, set[int]] = {}
+    for conditions in meet.values():
+        for parent, places in conditions:
+            marks.setdefault(parent, set()).update(places)
+    live: list[str] = []
+    for place, name in enumerate(space):
+        kept = tuple(at for at, parent in enumerate(live) if parent in needed[place + 1])
+        axes.append(
+            _Axis(
+                name=name,
+                values=values[name],
+                runs=_runs(values[name].count, sorted(marks.get(name, ()))),
+                needs=tuple((live.index(parent), places) for parent, places in meet[name]),
+                kept=kept,
+                named=name in marks,
+            )
+        )
+        live = [live[at] for at in kept] + ([name] if name in marks else [])
+    return tuple(axes)
+
+
+def _runs(count: int, marks: list[int]) -> tuple[_Run, ...]:
+    """The values at the marks one by one, and those between them together."""
     runs: list[_Run] = []
     start = 0
     for mark in marks:
         if start < mark:
-            runs.append(_Run(first=start, last=mark - 1, named=False))
-        runs.append(_Run(first=mark, last=mark, named=True))
+            runs.append(_Run(first=start, count=mark - start, place=_UNNAMED))
+        runs.append(_Run(first=mark, count=1, place=mark))
         start = mark + 1
     if start < count:
-        runs.append(_Run(first=start, last=count - 1, named=False))
-    return _Axis(name=name, domain=domain, values=values, runs=tuple(runs))
+        runs.append(_Run(first=start, count=count - start, place=_UNNAMED))
+    return tuple(runs)
 
 
-def _places(domain: Domain, value: Scalar, axis: "_Values") -> list[int]:
+def _places(domain: Domain, value: Scalar, axis: _Values) -> Iterator[int]:
     """Where a value named by a condition stands on the axis, if it does."""
+    if isinstance(domain, CategoricalDomain):
+        place = domain.place_of(value)
+        if place is not None:
+            yield place
+        return
     admitted = domain.admit(value)
-    if admitted is None:
-        return []
-    if isinstance(domain, CategoricalDomain) or isinstance(admitted, bool | str):
-        places = range(axis.count)  # a message listed them
-    else:
+    if admitted is not None:
         near = axis.place_of(admitted)
-        places = range(max(0, near - 1), min(near + 2, axis.count))
-    return [
-        place for place in places if axis.at(place) == admitted and type(axis.at(place)) is type(admitted)
-    ]
+        yield from (
+            place
+            for place in range(max(0, near - 1), min(near + 2, axis.count))
+            if axis.at(place) == admitted
+        )
 
 
 def _values(name: str, domain: Domain, points: int | None) -> _Values:
