@@ -56,7 +56,11 @@ class OneStudy:
         event = trial_created(Trial(study_id=0, number=0, params={}, milestone=None))
         async with transaction(self.engine) as conn:
             uid = uuid4().hex  # as the service's are: what a process remembers of a study is filed under it
-            self.id = (await studies.create(conn, name=self.name, uid=uid, spec=spec, event=event)).id
+            self.id = (
+                await studies.create(
+                    conn, name=self.name, uid=uid, spec=spec, planned=spec.max_trials, event=event
+                )
+            ).id
         return self
 
     async def step(self, *arrivals: Any) -> StepResult:

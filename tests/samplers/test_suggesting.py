@@ -63,6 +63,7 @@ class Replica:
                 name=name or f"s-{secrets.token_hex(4)}",
                 uid=secrets.token_hex(6),
                 spec=spec,
+                planned=spec.max_trials,
                 event=event,
             )
         return study.id

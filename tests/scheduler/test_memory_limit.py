@@ -55,6 +55,35 @@ def large_trials() -> spec_pb2.StudySpec:
     return spec(max_trials=1_000_000, template=template, resources={"gpus": 1024})
 
 
+def products() -> Iterator[tuple[str, spec_pb2.StudySpec]]:
+    """Specs of a few kilobytes whose fields are within their bounds, and whose products once took minutes."""
+    wide = spec(
+        space={f"p{n}": {"type": "float", "low": 0, "high": 1} for n in range(1000)}, max_trials=10_000
+    )
+    yield "wide", wide
+    for entries in (200, 1000):
+        empty = spec_pb2.StudySpec()
+        empty.CopyFrom(wide)
+        empty.enqueued.extend([spec_pb2.ParameterAssignment()] * entries)
+        yield f"empty-{entries}", empty
+    strange = spec_pb2.StudySpec()
+    strange.CopyFrom(wide)
+    for entry in range(20):
+        strange.enqueued.add()
+        for name in range(50):
+            strange.enqueued[entry].values[f"q{name}"].int_value = 1
+    yield "strange", strange
+    for parents, others in ((13, 250), (12, 200), (12, 40)):
+        flag = {"type": "categorical", "values": [False, True]}
+        space = {f"b{n}": flag for n in range(parents)}
+        space |= {f"n{n}": {"type": "int", "low": 1, "high": 9} for n in range(others)}
+        message = spec(space={**space, "z": {"type": "int", "low": 1, "high": 2}})
+        for parent in range(parents):
+            message.space[-1].conditions.add(parameter=f"b{parent}").values.add(bool_value=True)
+        message.sampler.grid.SetInParent()
+        yield f"grid-{parents}-{others}", message
+
+
 def with_max_steps(steps: int) -> spec_pb2.StudySpec:
     message = spec(policy={"kind": "run_all"})
     message.max_steps = steps
@@ -73,6 +102,14 @@ def aimed(lease: event_pb2.LeaseRef) -> Iterator[tuple[str, Any]]:
     yield "PreviewStudy", pb.PreviewStudyRequest(spec=spec(), slots=INT32_MAX)
     yield "PreviewStudy", pb.PreviewStudyRequest(spec=large_trials(), slots=10_000)
     yield "PreviewStudy", pb.PreviewStudyRequest(spec=grid(10_000, 200), slots=10_000)
+    for name, message in products():
+        yield "CreateStudy", pb.CreateStudyRequest(study_id=name, spec=message)
+        yield "PreviewStudy", pb.PreviewStudyRequest(spec=message, slots=2)
+    empty, strange = spec_pb2.ParameterAssignment(), spec_pb2.ParameterAssignment()
+    for name in range(1000):
+        strange.values[f"q{name}"].int_value = 1
+    yield "AddTrials", pb.AddTrialsRequest(study="studies/wide", parameters=[empty] * 200)
+    yield "AddTrials", pb.AddTrialsRequest(study="studies/wide", parameters=[strange] * 100)
     for _ in range(2):
         yield "ReportTrial", pb.ReportTrialRequest(lease=lease, step=INT64_MAX, metrics={"loss": 0.5})
     yield "ReportTrial", pb.ReportTrialRequest(lease=lease, step=1, metrics=many)

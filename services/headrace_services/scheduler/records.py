@@ -105,6 +105,9 @@ class Study(Struct, frozen=True, kw_only=True):
     create_time: datetime
     end_time: datetime | None
     standing: Standing = Standing()
+    planned: int | None = None
+    """How many configurations are to be tried, without the baseline and what users add: a grid may have fewer than
+    asked for. Counted when the study is created, which takes some tens of milliseconds."""
     now: datetime = datetime.fromtimestamp(0, UTC)
     """The database's clock when the row was read: the time of all that a step does."""
     now_s: float = 0.0

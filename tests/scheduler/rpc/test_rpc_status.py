@@ -9,6 +9,7 @@ from sqlalchemy import select
 
 from headrace.v1 import study_pb2 as pb
 from headrace.v1 import trial_pb2
+from headrace_services.scheduler.samplers.grid import Grid
 from headrace_services.scheduler.store import tables
 
 
@@ -112,6 +113,22 @@ async def test_best_ignores_what_is_not_finite_and_breaks_ties_by_number(site: R
     assert math.isnan(trials[0].rung_results[0].value)
     assert trials[1].value == -math.inf
     assert not trials[0].HasField("best_value")
+
+
+async def test_a_grid_is_counted_when_its_study_is_created(
+    site: RpcSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = {"x": {"type": "int", "low": 1, "high": 5}}
+    study = await site.create(space=space, sampler={"kind": "grid"}, max_trials=100)
+    assert study.status.steps_run_all == 5 * 9
+
+    def count(grid: Grid) -> None:
+        raise AssertionError(f"{grid} was counted again")
+
+    monkeypatch.setattr(Grid, "_count", count)
+    assert (await site.study()).status.steps_run_all == 5 * 9
+    page = await site.call("ListStudies", pb.ListStudiesRequest())
+    assert page.studies[0].status.steps_run_all == 5 * 9
 
 
 async def test_trials_added_by_users_count_as_to_be_run(site: RpcSite) -> None:

@@ -17,7 +17,6 @@ from headrace_services.scheduler.lifecycle import Reason, State
 from headrace_services.scheduler.preview import Preview
 from headrace_services.scheduler.records import Checkpoint, Decision, Exploit, Lease, Study
 from headrace_services.scheduler.rpc import names
-from headrace_services.scheduler.simulator.scenario import expected_trials
 from headrace_services.scheduler.store.aside import Brief
 from headrace_services.scheduler.store.cluster import KeptView, ShareView, SlotView, WorkerView
 from headrace_services.scheduler.store.history import StoredEvent, StoredReport
@@ -116,7 +115,8 @@ def _trials_to_run(record: Study) -> int:
     """How many trials there will be: the sampler's, the baseline, and those that users added since."""
     baseline = record.spec.baseline is not None
     created = record.next_number - (baseline and record.next_number > 0)
-    return expected_trials(record.spec) + baseline + max(0, created - record.sampled)
+    planned = record.spec.max_trials if record.planned is None else record.planned
+    return planned + baseline + max(0, created - record.sampled)
 
 
 def trial(

@@ -35,7 +35,7 @@ from headrace_services.scheduler.rpc.calls import (
 from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.rpc.interceptors import caller
 from headrace_services.scheduler.rpc.watching import watch
-from headrace_services.scheduler.samplers import make_sampler
+from headrace_services.scheduler.simulator.scenario import expected_trials
 from headrace_services.scheduler.store import aside, cluster, step_reads, studies
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.defects import each, within
@@ -49,7 +49,7 @@ class StudyCalls(Calls):
 
     async def CreateStudy(self, request: pb.CreateStudyRequest, context: Context) -> pb.CreateStudyResponse:
         """Validate the spec and create the study, which begins at once."""
-        spec = _valid_study(request.study_id, request.spec)
+        spec, planned = _valid_study(request.study_id, request.spec)
         created: list[Study] = []
 
         async def create(conn: AsyncConnection) -> pb.CreateStudyResponse:
@@ -58,7 +58,12 @@ class StudyCalls(Calls):
                 raise StudyExistsError(f"a study '{request.study_id}' exists already")
             await _check_warm_start(conn, spec)
             study = await studies.create(
-                conn, name=request.study_id, uid=secrets.token_hex(6), spec=spec, event=_created()
+                conn,
+                name=request.study_id,
+                uid=secrets.token_hex(6),
+                spec=spec,
+                planned=planned,
+                event=_created(),
             )
             created.append(study)
             return pb.CreateStudyResponse(study=await study_message(conn, study.id))
@@ -83,7 +88,7 @@ class StudyCalls(Calls):
             keys = await studies.newest(
                 conn, before_id=None if before is None else int(before), limit=window.limit
             )
-            first = keys[: min(window.size, within([key.size for key in keys]))]
+            first = keys[: min(window.size, within([key.size for key in keys], studies.MOST_SPEC_BYTES))]
             found = await each(conn, first, partial(studies.with_figures, conn))
         page = window.fill(
             keys,
@@ -186,8 +191,8 @@ async def _check_warm_start(conn: AsyncConnection, spec: StudySpec) -> None:
         raise InvalidFieldError([violation])
 
 
-def _valid_study(study_id: str, message: SpecMessage) -> StudySpec:
-    """The spec of a new study; every violation of the spec and of the id at once."""
+def _valid_study(study_id: str, message: SpecMessage) -> tuple[StudySpec, int]:
+    """The spec of a new study, and how many configurations it tries; every violation of spec and id at once."""
     checks = Checks()
     checks.take(lambda: check_study_id(study_id))
     spec = checks.take(lambda: from_proto(message))
@@ -198,11 +203,11 @@ def _valid_study(study_id: str, message: SpecMessage) -> StudySpec:
             "needs PyTorch, which this scheduler lacks",
             "Install headrace[torch] beside the scheduler, or choose tpe.",
         )
-    if spec is not None:
-        checks.take(partial(make_sampler, spec))  # a grid says whether it can be counted
+    planned = None if spec is None else checks.take(partial(expected_trials, spec))
     checks.done()
     assert spec is not None
-    return spec
+    assert planned is not None
+    return spec, planned
 
 
 def _created() -> Event:

@@ -46,6 +46,7 @@ def study(row: AnyRow, spec: StudySpec | None = None) -> Study:
         detail=row.detail,
         cursor=row.cursor,
         next_number=row.next_number,
+        planned=row.planned,
         sampled=row.sampled,
         reports=row.reports,
         metric_seen=row.metric_seen,
@@ -73,7 +74,7 @@ def _spec(uid: str, columns: Columns) -> StudySpec:
     if uid in _specs:
         _specs.move_to_end(uid)
         return _specs[uid][0]
-    spec = StudySpec.model_validate(columns)
+    spec = StudySpec.stored(columns)
     _specs[uid] = (spec, len(str(columns)))
     while len(_specs) > _SPECS_KEPT or sum(size for _, size in _specs.values()) > _SPEC_CHARACTERS_KEPT:
         _specs.popitem(last=False)

@@ -96,6 +96,8 @@ study = Table(
     Column("spec", JSON, nullable=False),
     Column("cursor", BigInteger, nullable=False, server_default="0"),
     Column("next_number", BigInteger, nullable=False, server_default="0"),
+    # Of studies older than the column it is unknown.
+    Column("planned", BigInteger),
     Column("sampled", BigInteger, nullable=False, server_default="0"),
     Column("reports", BigInteger, nullable=False, server_default="0"),
     Column("metric_seen", Boolean, nullable=False, server_default="false"),

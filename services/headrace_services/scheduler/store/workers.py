@@ -73,7 +73,7 @@ class StudyInfo:
     @cached_property
     def spec(self) -> StudySpec:
         """The spec. Raises ValidationError where its columns are none: only the study's own assignments need it."""
-        return StudySpec.model_validate(self._columns)
+        return StudySpec.stored(self._columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
