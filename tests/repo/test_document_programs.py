@@ -2,26 +2,36 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from headrace.cli.local import local_service
+from headrace.cli.output import Output
+
 ROOT = Path(__file__).resolve().parents[2]
+OPTUNA = "how-to/coming-from-optuna.md"
+WRITE_A_TRIAL = "how-to/write-a-trial.md"
 
 
-def programs(document: str) -> list[str]:
-    """The Python blocks of a document."""
+def programs(document: str, language: str = "python") -> list[str]:
+    """The Python blocks of a document, or those of another language."""
     text = (ROOT / "docs" / document).read_text(encoding="utf-8")
-    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def run(*command: str, folder: Path) -> str:
-    """Runs a program with this Python, outside of any cluster, and returns what it printed."""
+def run(*command: str, folder: Path, address: str | None = None) -> str:
+    """Runs a program with this Python, outside of any cluster unless told where one is; returns what it printed."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
     done = subprocess.run(
         [sys.executable, *command],
         cwd=folder,
-        env=env,
+        env=env if address is None else {**env, "HEADRACE_ADDRESS": address},
         capture_output=True,
         text=True,
         check=False,
@@ -32,7 +42,7 @@ def run(*command: str, folder: Path) -> str:
 
 
 def test_the_training_function_runs_by_hand_and_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(programs("how-to/write-a-trial.md")[0])
+    (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[0])
     command = ("train.py", "--lr", "0.01", "--steps", "3", "--checkpoints", "saved")
     first = run(*command, folder=tmp_path)
     assert re.findall(r"^ +(\d+) ", first, re.MULTILINE) == ["1", "2", "3"]
@@ -40,24 +50,67 @@ def test_the_training_function_runs_by_hand_and_goes_on_from_its_checkpoints(tmp
 
 
 def test_the_training_function_of_the_how_to_resumes_exactly(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(programs("how-to/write-a-trial.md")[0])
+    (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[0])
     run("-m", "headrace.cli", "check", "train.py", folder=tmp_path)
 
 
 def test_a_script_that_counts_optimizer_steps_runs(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(programs("how-to/write-a-trial.md")[1])
+    (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[1])
     said = run("train.py", folder=tmp_path)
     assert re.findall(r"^ +(\d+) ", said, re.MULTILINE) == [str(step) for step in range(100, 901, 100)]
 
 
 def test_a_script_that_is_no_function_runs(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(programs("how-to/write-a-trial.md")[2])
-    run("train.py", folder=tmp_path)
+    (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[3])
+    said = run("train.py", folder=tmp_path)
+    assert re.findall(r"^ +(\d+) ", said, re.MULTILINE) == [str(step) for step in range(1, 10)]
 
 
 def test_the_program_for_those_who_come_from_optuna_runs_and_goes_on(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(programs("how-to/coming-from-optuna.md")[0])
+    (tmp_path / "train.py").write_text(programs(OPTUNA)[0])
     command = ("train.py", "--steps", "3", "--checkpoints", "saved")
     first = run(*command, folder=tmp_path)
     assert re.findall(r"^ +(\d+) ", first, re.MULTILINE) == ["1", "2", "3"]
     assert "step-00000003" in run(*command, folder=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A service with two slots."""
+    folder = tempfile.mkdtemp(prefix="hr-")  # a short path: Unix sockets lie in it
+    python_folder = str(Path(sys.executable).parent)  # for trials whose command is `python`
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", python_folder, prepend=os.pathsep)
+        with local_service(Path(folder), slots=2, notes=Output()) as found:
+            yield found
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("document", "study", "program"),
+    [
+        (OPTUNA, 0, 0),
+        (WRITE_A_TRIAL, 0, 1),
+        (WRITE_A_TRIAL, 0, 2),
+        (WRITE_A_TRIAL, 1, 0),
+        (WRITE_A_TRIAL, 2, 3),
+    ],
+    ids=["from optuna", "by optimizer steps", "by own count", "my study", "by command"],
+)
+def test_a_study_file_runs_with_the_program_beside_it(
+    address: str, tmp_path: Path, document: str, study: int, program: int
+) -> None:
+    file = re.sub(r"^trials: \d+$", "trials: 3", programs(document, "yaml")[study], flags=re.MULTILINE)
+    (tmp_path / "study.yaml").write_text(file)
+    (tmp_path / "train.py").write_text(programs(document)[program])
+    name = f"study-{study}-{program}"
+    said = run("-m", "headrace.cli", "run", "study.yaml", "--name", name, folder=tmp_path, address=address)
+    assert f"Study {name} completed" in said
+    assert ", 0 failed" in said
+
+
+def test_the_loop_for_those_who_come_from_optuna_finds_the_optimum(address: str, tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(programs(OPTUNA)[1])
+    found = re.search(r"{'x': (-?[\d.]+)}", run("loop.py", folder=tmp_path, address=address))
+    assert found is not None
+    assert abs(float(found[1]) - 2) < 2
