@@ -49,7 +49,10 @@ def values() -> str:
 
 def trial_api() -> str:
     """What a training script uses."""
-    rows = [(f"`trial.{_call(function)}`", _summary(function)) for function in (trial.main, trial.current)]
+    rows = [
+        (f"`trial.{_call(function)}`", _summary(function))
+        for function in (trial.main, trial.current, trial.read_checkpoint)
+    ]
     parts = ["### Functions", table(("call", "meaning"), rows)]
     for kind in (trial.Trial, trial.ResumableBatches):
         parts += [f"### trial.{kind.__name__}", _summary(kind), members(kind)]

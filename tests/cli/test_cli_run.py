@@ -5,15 +5,21 @@ import re
 import signal
 import threading
 import time
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from commands_run import Invoke
 from fake_study_service import FakeStudyService
-from scripted_study import Script, race
+from scripted_study import BEGAN, Script, race
 from terminal import terminal
 
+from headrace.cli import wording
+from headrace.cli.summary import Summary
 from headrace.cli.wording import number
+from headrace.client import convert
+from headrace.client.model import TerminationReason, TrialState
 from headrace.v1 import study_pb2, trial_pb2
 
 
@@ -134,6 +140,30 @@ def test_pauses_without_a_checkpoint_are_warned_of_once(
         assert missing in told
     fake.scripts["studies/forgetful"].final.study.status.best.checkpoint.uri = "file:///saved"
     assert missing not in invoke("show", "forgetful").out
+
+
+def test_a_trial_that_failed_before_its_first_rung_is_not_said_to_track_nothing(script: Script) -> None:
+    study = convert.study(script.final.study)
+    assert study.best is not None
+    failed = replace(study.best, reason=TerminationReason.FAILED, rungs=(), checkpoint=None)
+    told = dict(Summary(study=replace(study, best=failed)).lines())["checkpoint"]
+    assert told == "none: the trial failed before its first rung, where it would have saved"
+
+
+def test_a_trial_on_a_slot_says_when_it_was_heard_of(script: Script) -> None:
+    study = convert.study(script.final.study)
+    assert study.best is not None
+    running = replace(study.best, state=TrialState.RUNNING)
+    later = BEGAN + timedelta(seconds=45)
+    told = wording.silence(running, study.spec, BEGAN, later)
+    assert told == "45 s ago; nothing ends one that hangs: trial.report_timeout_s would"
+    template = study.spec.template.model_copy(update={"report_timeout": timedelta(seconds=60)})
+    patient = study.spec.model_copy(update={"template": template})
+    assert (
+        wording.silence(running, patient, BEGAN, later)
+        == "45 s ago; one that hangs is ended after 1 min 00 s"
+    )
+    assert wording.silence(study.best, study.spec, BEGAN, later) == ""
 
 
 def test_a_checkpoint_of_another_step_than_the_best_value_says_its_own_value(

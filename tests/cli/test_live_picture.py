@@ -6,9 +6,10 @@ import pytest
 from rich.console import Console
 from scripted_study import BEGAN, Script, race
 
-from headrace.cli.live import Picture
+from headrace.cli.live import Picture, event_text, noteworthy
 from headrace.client import convert
-from headrace.client.events import Update
+from headrace.client.events import Event, TrialMoved, Update
+from headrace.client.model import TrialState
 from headrace.errors import UnreachableError
 
 
@@ -110,3 +111,19 @@ def test_the_picture_warns_of_pauses_without_a_checkpoint(script: Script) -> Non
         if event.trial_moved.action == "pause":
             event.trial_moved.action = "vacate"
     assert text_of(picture_of(forgetful, 1, 40), 200).count(warning) == 1
+
+
+def test_a_trial_that_is_tried_again_is_told() -> None:
+    moved = TrialMoved(
+        from_state=TrialState.RUNNING,
+        to_state=TrialState.PENDING,
+        action="retry",
+        attempt=1,
+        worker="node-1",
+        slots=(0,),
+        reason=None,
+        detail="ValueError: no data\nin two lines",
+    )
+    event = Event(cursor=3, time=None, trial=2, message="trial 2 running → pending (retry)", detail=moved)
+    assert noteworthy(event)
+    assert event_text(event) == "trial 2: failed, and is tried again: ValueError: no data"

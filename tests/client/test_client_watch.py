@@ -6,10 +6,11 @@ from typing import Any
 import grpc
 import pytest
 from fake_study_service import FakeStudyService
-from scripted_study import Script
+from scripted_study import Script, race
 
 from headrace import AsyncClient, Client
 from headrace.errors import CallCancelledError, HeadraceError, StudyNotFoundError
+from headrace.v1 import study_pb2
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
@@ -127,6 +128,25 @@ def test_wait_returns_the_ended_study(client: Client, fake: FakeStudyService, sc
     fake.add(script, shown=1)
     assert client.study("digits").wait().counts.completed == 4
     assert client.study("digits").wait(timeout_s=0.0).state.ended
+
+
+@pytest.mark.filterwarnings("error")
+def test_wait_warns_of_a_study_that_failed(client: Client, fake: FakeStudyService) -> None:
+    script = race()
+    script.final.study.state = study_pb2.STUDY_STATE_FAILED
+    script.final.study.detail = "the first 3 trials failed"
+    fake.add(script, shown=len(script.events))
+    with pytest.raises(UserWarning, match="Study digits has failed: the first 3 trials failed"):
+        client.study("digits").wait()
+
+
+async def test_an_async_wait_warns_too(fake: FakeStudyService) -> None:
+    script = race()
+    script.final.study.state = study_pb2.STUDY_STATE_FAILED
+    fake.add(script, shown=len(script.events))
+    async with AsyncClient(fake.address) as client:
+        with pytest.warns(UserWarning, match="Study digits has failed"):
+            await client.study("digits").wait()
 
 
 def test_wait_gives_up_in_time(client: Client, fake: FakeStudyService, script: Script) -> None:

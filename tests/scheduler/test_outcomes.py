@@ -277,7 +277,8 @@ async def test_trials_that_fail_first_on_several_machines_name_them(engine: Asyn
     await site.step(*(gone(lease, "FINISHED") for lease in leases))  # all in one step
     assert (await site.study()).detail == (
         f"the first 3 trials failed before reporting anything (on the workers {site.name}-a, {site.name}-b); "
-        "the last one: its program ended without reporting 'loss'; what the function returns does not count: "
+        "the last one: its program ended without reporting 'loss'; it returned or exited with 0; "
+        "what a function returns does not count: "
         "call t.report(...)"
     )
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from recording_runtime import RecordingRuntime
 
-from headrace.trial import Trial
+from headrace.trial import Trial, read_checkpoint
 
 
 def report_with_optimizer(t: Trial, *, width: int = 1, in_loop: bool = False, count: int = 0) -> None:
@@ -65,3 +65,16 @@ def test_a_shape_that_mutated_is_told_first(resumed: RecordingRuntime) -> None:
     assert (
         "A parameter that shapes the model cannot mutate: leave it out of the study's policy.mutable" in first
     )
+
+
+def test_a_checkpoint_is_read_outside_a_trial(resumed: RecordingRuntime) -> None:
+    folder = resumed.reports[-1].checkpoint_dir
+    assert folder is not None
+    for where in (folder, str(folder), f"file://{folder}/"):
+        saved = read_checkpoint(where)
+        assert (saved.step, saved.params) == (2, resumed.params)
+        torch.nn.Linear(2, 1).load_state_dict(saved.tracked["model"])
+    with pytest.raises(ValueError, match="is not on this machine; copy the folder here first"):
+        read_checkpoint("s3://bucket/step9-fde49678")
+    with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
+        read_checkpoint("/nowhere")

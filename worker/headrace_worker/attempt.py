@@ -342,7 +342,7 @@ class Attempt:
                     timeout_s = self.assign.template.report_timeout.ToTimedelta().total_seconds()
                     error = f"reported nothing for {timeout_s:g} s"
                     if not self._has_reported:
-                        error += "; its start and imports count too, so report_timeout_s may be too short"
+                        error += " since its start: it hangs, or report_timeout_s is too short for it (imports count)"
                     ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=error)
                     self._end(ending, 0.0, min(self._grace_s(), _AFTER_TERM_S))
                 if self._kill_at <= now:

@@ -186,6 +186,8 @@ def _values(trial: TrialInfo, study: StudyInfo, front: set[int]) -> list[Cell]:
 def _trial_row(trial: TrialInfo, study: StudyInfo, front: set[int], output: Output) -> list[Cell]:
     label = Text(f"{trial.number}" + ("*" if trial.baseline else ""))
     why = trial.detail.splitlines()[0] if trial.detail else ""
+    if trial.failures and not why:
+        why = f"tried again after {wording.plural(trial.failures, 'failure')}"
     if trial.waits_for:
         why = f"waits for {trial.waits_for}"
     if trial.baseline and not why:

@@ -29,6 +29,7 @@ from headrace.client.events import (
 )
 from headrace.client.model import RungStatus, StudyInfo, TerminationReason, TrialInfo, TrialState
 from headrace.errors import HeadraceError
+from headrace.last_words import error_line
 
 BAR_WIDTH = 30
 LEAST_BAR = 6
@@ -221,7 +222,7 @@ def noteworthy(event: Event) -> bool:
             return True
         case TrialMoved(to_state=to_state, action=action, reason=reason):
             # Stopped early: its decision was told before, or the study's end says it of all that waited.
-            return action == "interrupt" or (
+            return action in ("interrupt", "retry") or (
                 to_state is TrialState.TERMINATED and reason is not TerminationReason.STOPPED_EARLY
             )
         case _:
@@ -245,6 +246,8 @@ def once(event: Event, study: StudyInfo) -> dict[str, str]:
 def event_text(event: Event) -> str:
     """An event in one line."""
     what = event.message
+    if isinstance(event.detail, TrialMoved) and event.detail.action == "retry":
+        what = f"failed, and is tried again: {error_line(event.detail.detail)}"
     if event.trial is not None and not what.lower().startswith(f"trial {event.trial}"):
         what = f"trial {event.trial}: {what}"
     return what

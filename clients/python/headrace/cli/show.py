@@ -38,13 +38,16 @@ def show(
     session = Session.of(context)
     with session.client() as client:
         info = client.study(study).status()
-        one = in_order(client.study(study).trial(trial).info(), info) if trial is not None else None
+        handle = client.study(study).trial(trial) if trial is not None else None
+        one = in_order(handle.info(), info) if handle is not None else None
+        reports = handle.reports() if handle is not None and not as_json else []
     if one is not None:
         note_unshown(session.output, one)
         if as_json:
             session.output.json(views.trial(one))
         else:
-            _show_trial(one, session.output)
+            heard = reports[-1].time if reports else None
+            _show_trial(one, wording.silence(one, info.spec, heard), session.output)
     elif as_json:
         session.output.json(views.study(info))
     else:
@@ -78,7 +81,7 @@ def _show_study(study: StudyInfo, output: Output) -> None:
     )
 
 
-def _show_trial(trial: TrialInfo, output: Output) -> None:
+def _show_trial(trial: TrialInfo, silence: str, output: Output) -> None:
     output.line(
         Text.assemble(
             f"Trial {trial.number} of study {trial.study}"
@@ -91,6 +94,8 @@ def _show_trial(trial: TrialInfo, output: Output) -> None:
     lines.append(
         ("step", f"{trial.step}" + (f", may run to {trial.milestone}" if trial.milestone is not None else ""))
     )
+    if silence:
+        lines.append(("last report" if trial.metrics else "started", silence))
     if trial.best_value is not None:
         lines.append(("best value", f"{wording.number(trial.best_value)} at step {trial.best_step}"))
     if trial.feasible is not None:

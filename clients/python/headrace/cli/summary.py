@@ -89,9 +89,10 @@ class Summary:
     def _checkpoint_lines(self, best: TrialInfo) -> list[tuple[str, str]]:
         if best.checkpoint is not None:
             return [("checkpoint", saved(best, best.checkpoint, self.study.spec.objective.metric))]
-        came_to_a_save = bool(best.rungs) or best.state is TrialState.TERMINATED
-        if self.study.spec.template is None or not came_to_a_save:
+        if self.study.spec.template is None or not (best.rungs or best.state is TrialState.TERMINATED):
             return []
+        if best.failed and not best.rungs:
+            return [("checkpoint", "none: the trial failed before its first rung, where it would have saved")]
         return [
             (
                 "checkpoint",

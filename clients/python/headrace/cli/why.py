@@ -24,6 +24,7 @@ from headrace.client.events import (
     TrialStory,
 )
 from headrace.client.model import TrialInfo
+from headrace.spec import StudySpec
 
 LOG_TAIL_LINES = 20
 
@@ -61,11 +62,11 @@ def why(
             }
         )
         return
-    _show(story, info.spec.objective.metric, session.output)
+    _show(story, info.spec, session.output)
 
 
-def _show(story: TrialStory, metric: str, output: Output) -> None:
-    trial = story.trial
+def _show(story: TrialStory, spec: StudySpec, output: Output) -> None:
+    trial, metric = story.trial, spec.objective.metric
     output.line(
         Text.assemble(
             (f"Trial {trial.number} of study {trial.study}", "bold"),
@@ -83,6 +84,9 @@ def _show(story: TrialStory, metric: str, output: Output) -> None:
             output.line(line)
         if isinstance(event.detail, DecisionMade):
             told = event.detail.explanation.sentence
+    if silence := wording.silence(trial, spec, story.events[-1].time if story.events else None):
+        output.line()
+        output.line(f"The last of these was {silence}.")
     if trial.detail:
         output.line()
         output.line(f"Now {trial.outcome}: {trial.detail}")

@@ -17,6 +17,7 @@ from headrace.client.wording import (
     percent,
     plural,
     scalar,
+    silence,
     size,
 )
 
@@ -33,6 +34,7 @@ __all__ = [
     "percent",
     "plural",
     "scalar",
+    "silence",
     "size",
     "state",
 ]

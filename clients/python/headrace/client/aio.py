@@ -25,6 +25,7 @@ from headrace.client.model import StudyInfo
 from headrace.client.planning import Planner, SearchProgress, TrainingPlan
 from headrace.client.records import dataframe
 from headrace.client.transport import AsyncTransport
+from headrace.client.warning import warn_of_failure
 from headrace.client.watch import OnBreak
 from headrace.target import Target
 
@@ -76,7 +77,8 @@ class AsyncStudy(StudyBase[AsyncTransport]):
         return self.transport.watch(self.name, after, on_break)
 
     async def wait(self, timeout_s: float | None = None) -> StudyInfo:
-        """The study once it has ended. Raises `TimeoutError` when that takes longer than `timeout_s`."""
+        """The study once it has ended, with a warning if it failed. Raises `TimeoutError` when that takes longer than
+        `timeout_s`."""
         async with asyncio.timeout(timeout_s):
             return await self._end()
 
@@ -85,6 +87,7 @@ class AsyncStudy(StudyBase[AsyncTransport]):
         if not final.state.ended:
             async for update in self.watch(final.cursor):
                 final = update.study
+        warn_of_failure(final)
         return final
 
     async def ask(

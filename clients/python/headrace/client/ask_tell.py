@@ -10,7 +10,7 @@ from headrace.client.events import Decision
 from headrace.client.flow import Flow, Sleep, rpc
 from headrace.client.flows import StudyHandle, request_id, status, trials
 from headrace.client.model import Lease, StudyState, Suggestion, TrialInfo, TrialState
-from headrace.client.warning import warn
+from headrace.client.warning import warn, warn_of_failure
 from headrace.errors import HeadraceError, InvalidFieldError, Violation, show_value
 from headrace.metrics import MetricError, to_floats
 from headrace.steps import whole
@@ -81,13 +81,11 @@ def next_asked(study: StudyHandle, asking: Asking, timeout_s: float | None = Non
 
 
 def _warn_of_failure(study: StudyHandle) -> Flow[None]:
-    """A loop that ends because its study failed looks like one that is through; so say it."""
     try:
         info = yield from status(study)
     except HeadraceError:  # deleted, or out of reach: the caller has its answer all the same
         return
-    if info.state is StudyState.FAILED:
-        warn(f"Study {info.name} has failed: {info.detail}")
+    warn_of_failure(info)
 
 
 def _waiting_for(study: StudyHandle) -> Flow[str]:

@@ -27,6 +27,7 @@ from headrace.client.model import StudyInfo
 from headrace.client.planning import Planner, SearchProgress, TrainingPlan
 from headrace.client.records import dataframe
 from headrace.client.transport import BlockingTransport
+from headrace.client.warning import warn_of_failure
 from headrace.client.watch import OnBreak
 from headrace.target import Target
 
@@ -78,12 +79,14 @@ class Study(StudyBase[BlockingTransport]):
         return self.transport.watch(self.name, after, on_break)
 
     def wait(self, timeout_s: float | None = None) -> StudyInfo:
-        """The study once it has ended. Raises `TimeoutError` when that takes longer than `timeout_s`."""
+        """The study once it has ended, with a warning if it failed. Raises `TimeoutError` when that takes longer than
+        `timeout_s`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         final = self.status()
         if not final.state.ended:
             for update in self.transport.watch(self.name, final.cursor, deadline=deadline):
                 final = update.study
+        warn_of_failure(final)
         return final
 
     def ask(

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.client.model import Listing, StudyInfo, TrialInfo
+from headrace.client.model import Listing, StudyInfo, TrialInfo, TrialState
 from headrace.last_words import error_line
-from headrace.spec import Objective, Value
+from headrace.spec import Objective, StudySpec, Value
 
 
 def number(value: float | None, digits: int = 5) -> str:
@@ -87,6 +87,19 @@ def ago(time: datetime | None, now: datetime | None = None) -> str:
     if time is None:
         return "-"
     return f"{duration(max(0.0, ((now or datetime.now(UTC)) - time).total_seconds()))} ago"
+
+
+def silence(trial: TrialInfo, spec: StudySpec, heard: datetime | None, now: datetime | None = None) -> str:
+    """When a trial on a slot was heard of last, and what becomes of one that hangs; empty for any other."""
+    if trial.state is not TrialState.RUNNING or spec.template is None:
+        return ""
+    timeout = spec.template.report_timeout
+    ends = (
+        f"one that hangs is ended after {duration(timeout.total_seconds())}"
+        if timeout
+        else "nothing ends one that hangs: trial.report_timeout_s would"
+    )
+    return f"{ago(heard or trial.started, now)}; {ends}"
 
 
 def size(value: int) -> str:

@@ -27,8 +27,18 @@ PyTorch checkpoints are JSON.
 """
 
 from headrace.trial.batches import ResumableBatches
+from headrace.trial.reading import Saved, read_checkpoint
 from headrace.trial.runtime import Ended, TrialRuntimeError
 from headrace.trial.script import current, main
 from headrace.trial.session import Trial
 
-__all__ = ["Ended", "ResumableBatches", "Trial", "TrialRuntimeError", "current", "main"]
+__all__ = [
+    "Ended",
+    "ResumableBatches",
+    "Saved",
+    "Trial",
+    "TrialRuntimeError",
+    "current",
+    "main",
+    "read_checkpoint",
+]

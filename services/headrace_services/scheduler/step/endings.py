@@ -93,7 +93,7 @@ def _unreported(spec: StudySpec, trial: Trial) -> str:
         return f"it reported {', '.join(sorted(trial.metrics))}"
     if spec.template is None:
         return "report before you complete"
-    return "what the function returns does not count: call t.report(...)"
+    return "it returned or exited with 0; what a function returns does not count: call t.report(...)"
 
 
 def _failed(state: StepState, trial: Trial, lease: Lease, error: str) -> None:

@@ -1,0 +1,41 @@
+"""A checkpoint outside a trial: to load the model of the best one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from headrace.trial import checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What a trial had saved at a step."""
+
+    step: int
+    params: Mapping[str, Any]
+    # What each tracked object's `state_dict()` gave, by the name in `t.track(...)`.
+    tracked: Mapping[str, Any]
+    # `t.state`.
+    state: Mapping[str, Any]
+
+
+def read_checkpoint(where: str | Path) -> Saved:
+    """What a trial saved, from a checkpoint's folder or its `file://` address, as `headrace show` and `best` tell it.
+
+    Load a model with `model.load_state_dict(saved.tracked["model"])`. Tensors are on the CPU. Raises
+    `FileNotFoundError` where no checkpoint is, and `ValueError` for an address of a store such as S3, from which
+    the folder has to be copied first.
+    """
+    address = urlsplit(str(where))
+    if address.scheme not in ("", "file"):
+        raise ValueError(f"{where} is not on this machine; copy the folder here first, and give its path")
+    folder = Path(unquote(address.path)) if address.scheme else Path(where)
+    document = checkpoint.read(folder)
+    return Saved(
+        step=document["step"],
+        params=document.get("params", {}),
+        tracked=document["tracked"],
+        state=document["state"],
+    )
