@@ -87,6 +87,31 @@ async def test_a_spec_beyond_its_bounds_is_refused(site: RpcSite) -> None:
     assert [violation.field for violation in error.violations] == ["slots"]
 
 
+def unit_space(parameters: int) -> dict[str, Any]:
+    return {f"p{number}": {"type": "float", "low": 0.0, "high": 1.0} for number in range(parameters)}
+
+
+async def test_a_thousand_configurations_are_taken_at_once(site: RpcSite) -> None:
+    await site.create(space=unit_space(50))
+    values = {f"p{number}": spec_pb2.ParameterValue(float_value=0.5) for number in range(50)}
+    tried = spec_pb2.ParameterAssignment(values=values)
+    added = await site.call("AddTrials", pb.AddTrialsRequest(study="studies/s", parameters=[tried] * 1000))
+    assert len(added.trials) == 1000
+
+
+async def test_configurations_times_parameters_are_bounded(site: RpcSite) -> None:
+    await site.create(space=unit_space(1000))
+    nothing = spec_pb2.ParameterAssignment()
+    error = await site.refusal(
+        "AddTrials", pb.AddTrialsRequest(study="studies/s", parameters=[nothing] * 201)
+    )
+    assert isinstance(error, errors.InvalidFieldError)
+    (violation,) = error.violations
+    assert violation.field == "parameters"
+    assert "more than 200" in violation.message
+    assert "Split" in violation.remedy
+
+
 async def test_a_line_goes_on_after_a_request_out_of_bounds(site: RpcSite) -> None:
     await site.create()
     asked = await site.suggest()
