@@ -22,7 +22,7 @@ from headrace.errors import HeadraceError, InvalidFieldError
 from headrace_services.planner import asking, catalogue
 from headrace_services.planner.command import plan as command
 from headrace_services.planner.learning import learned, predicted_s
-from headrace_services.planner.measuring import label, study_of
+from headrace_services.planner.measuring import label, measure, study_of
 from headrace_services.planner.plan import Plan
 from headrace_torch.measuring import MeasureError, PlanToTime, check, plan_of
 from headrace_torch.profiling import profile
@@ -94,8 +94,8 @@ def test_a_shortlist_is_timed_and_the_fastest_is_the_plan(
 ) -> None:
     """Two plans, of data ranks and of stages: both run on two processes, and the winner's files are written."""
     out = tmp_path / "plan"
-    measure = ["--measure", "measured_net:measure", "--iterations", "3", "--address", scheduler]
-    told = json.loads(run(*words, *measure, "--out", str(out), "--json"))
+    asked = ["--measure", "measured_net:measure", "--iterations", "3", "--address", scheduler]
+    told = json.loads(run(*words, *asked, "--out", str(out), "--json"))
     measured = told["measured"]
     rows = measured["plans"]
     assert len(rows) == len(told["shortlist"]) >= 2
@@ -175,6 +175,40 @@ def test_the_study_is_a_grid_of_plans_one_after_the_other(tmp_path: Path) -> Non
         near, "train:measure", 5, tmp_path, [worker("cpu", 64), worker("A100", 64, connected=False)]
     )
     assert cpus["resources"] == {"cpus": 64, "processes": "per_slot"}
+
+
+def test_an_interruption_stops_the_study(tmp_path: Path) -> None:
+    """The trials of a command that was interrupted hold the slots no longer."""
+
+    class Interrupted:
+        name = "plan-1"
+        stopped = False
+
+        def watch(self) -> Iterator[None]:
+            raise KeyboardInterrupt
+
+        def stop(self) -> None:
+            self.stopped = True
+
+    study = Interrupted()
+
+    class FakeClient:
+        def workers(self) -> list[Worker]:
+            return [worker("cpu", 64)]
+
+        def create_study(self, *_: object) -> Interrupted:
+            return study
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(
+            FakeClient(),  # type: ignore[arg-type]
+            plans(),
+            "train:measure",
+            iterations=1,
+            folder=tmp_path,
+            say=lambda _: None,
+        )
+    assert study.stopped
 
 
 @pytest.mark.parametrize(("name", "factor"), [("gemm", 0.8), ("link", 0.5), ("gradients", 0.5)])

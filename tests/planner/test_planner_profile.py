@@ -17,6 +17,7 @@ from headrace_services.planner.assignment import solve
 from headrace_services.planner.command import plan as command
 from headrace_services.planner.costing import Costing, Request
 from headrace_services.planner.degrees import Degrees
+from headrace_services.planner.explain import nothing_fits
 from headrace_services.planner.layer_profile import model_from_profile
 from headrace_services.planner.model import LayerProfile
 from headrace_services.planner.plan import Plan
@@ -164,6 +165,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (described([layer(0.01), "x"]), "model.layers[1]", "mapping"),  # type: ignore[list-item]
     (described([layer(0.01, count=401)]), "model.layers[0].count", "from 1 to"),
     (described([layer(0.01 + i / 1000) for i in range(33)]), "model.layers", "kinds"),
+    (described([layer(0.0)]), "model.layers[0].forward_s[0]", "from 1e-09"),
     (described([layer(0.01)], number_bytes=0), "model.number_bytes", "from 1"),
 ]
 
@@ -176,6 +178,15 @@ def test_what_is_wrong_in_a_profile_is_named(told: dict[str, Any], field: str, w
     assert field in found
     assert words in found[field].message
     assert found[field].remedy
+
+
+def test_absurd_sizes_are_an_error_and_no_traceback() -> None:
+    """Bytes beyond 64 bits in sum: nothing fits, and the error says by how much."""
+    asked = request([layer(0.01, activation=1e14, count=8)], batch=262144)
+    search = asking.search(asked, asking.method("exact"), None)
+    assert search.run().plan is None
+    with pytest.raises(InvalidFieldError, match="GiB short"):
+        raise nothing_fits(search)
 
 
 def run(*words: str) -> str:

@@ -301,11 +301,10 @@ class Costing:
         cluster, shape = self.request.cluster, self.shape(degrees)
         hidden = self.request.model.layers[0].hidden
         crossing = (float(v > 1 and cluster.nodes > 1), *map(float, stages_part(degrees, cluster)))
-        received = [
-            v * transfer_s(hidden, shape, crosses, cluster, network)
-            for crosses, network in zip(crossing, stage_links(degrees, cluster), strict=True)
-        ]
-        return received[0] if v > 1 else 0.0, *received[1:]
+        ways = list(zip(crossing, stage_links(degrees, cluster), strict=True))
+        # Most stages have one way or the other.
+        known = {way: v * transfer_s(hidden, shape, way[0], cluster, way[1]) for way in set(ways)}
+        return known[ways[0]] if v > 1 else 0.0, *(known[way] for way in ways[1:])
 
     def _received_s(self, degrees: Degrees) -> float:
         """All receives of one micro-batch."""

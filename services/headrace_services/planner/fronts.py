@@ -35,7 +35,7 @@ class Chain:
     kind_of: list[int] = field(init=False)
     signature: NDArray[np.int64] = field(init=False)
     counts: list[tuple[int, ...]] = field(init=False)
-    matrix: NDArray[np.int64] = field(init=False)
+    matrix: NDArray[np.float64] = field(init=False)
     reserve: int = field(init=False)
     _fronts: dict[tuple[int, ...], Front] = field(init=False, default_factory=dict)
 
@@ -46,7 +46,7 @@ class Chain:
         self.kind_of = [index[link] for link in links]
         self.reserve = max((k.saved_bytes - k.kept_bytes for k in self.kinds if k.recomputable), default=0)
         self.signature, self.counts = _signatures(tuple(self.kind_of), len(self.kinds))
-        self.matrix = np.array(self.counts, dtype=np.int64)
+        self.matrix = np.array(self.counts, dtype=np.float64)
 
     def front(self, counts: tuple[int, ...]) -> Front:
         """The front of a multiset, built from that of its earlier kinds, which is mostly there already."""
@@ -73,7 +73,8 @@ class Chain:
 
     def sums(self, values: Sequence[float]) -> NDArray[np.float64]:
         """Per multiset, the sum of a value of its links (whole bytes are exact below 2⁵³)."""
-        total: NDArray[np.float64] = self.matrix @ np.array(values)
+        # As floats: whole numbers of 64 bits would wrap around where sizes are absurd.
+        total: NDArray[np.float64] = self.matrix @ np.array(values, dtype=np.float64)
         return total
 
     def _build(self, counts: tuple[int, ...]) -> Front:

@@ -23,6 +23,8 @@ FIELDS: Final = frozenset(
 )
 TOP_FIELDS: Final = frozenset(["source", "name", "micro_batches", "number_bytes", "layers"])
 MOST_SIZES: Final = 64
+SHORTEST_S: Final = 1e-9
+"""Of a forward pass: time passes even where nothing is computed."""
 
 
 def is_profile(description: Mapping[str, Any]) -> bool:
@@ -124,5 +126,6 @@ def _numbers(check: Checker, told: Mapping[str, Any], field: str, count: int, un
         check.fail(field, listed, message, f"Give a list of {unit}, one number per micro-batch size.")
         return ()
     high = 1e6 if unit == "seconds" else 1e15
+    low = SHORTEST_S if field == "forward_s" else 0.0
     numbers = {f"{field}[{place}]": one for place, one in enumerate(listed)}
-    return tuple(check.number(numbers, place, low=0, high=high, unit=unit) for place in numbers)
+    return tuple(check.number(numbers, place, low=low, high=high, unit=unit) for place in numbers)
