@@ -230,6 +230,15 @@ def checked(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]"
     )
 
 
+def test_a_script_that_fails_ends_with_its_traceback_and_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("from headrace import trial\nt = trial.current()\n1 / 0\n")
+    failed = checked(tmp_path, "broken.py")
+    assert failed.returncode == 1
+    *_, error, remedy = failed.stderr.splitlines()
+    assert error == "ZeroDivisionError: division by zero"
+    assert remedy.startswith("Mend it")
+
+
 @pytest.mark.parametrize(
     ("more", "configuration", "origin"),
     [

@@ -181,6 +181,8 @@ def test_without_track_all_that_is_lost_is_listed(check: Check) -> None:
     report = check((TRACK, ""))
     (missing,) = report.missing
     assert "nothing is tracked" in missing.finding
+    assert "t.state['model'] = pickle.dumps(model)" in missing.remedy
+    assert "1. state of the script: nothing is tracked" in render(report)
     assert {"not tracked: Sequential `model`", "not tracked: AdamW `opt`"} <= set(missing.evidence)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import grpc
 import pytest
 from commands_run import Invoke
 from fake_study_service import FakeStudyService
@@ -407,6 +408,16 @@ def test_ctrl_c_on_a_terminal_detaches(fake: FakeStudyService, study_file: Path)
     assert "\x1b[" in seen
     assert "headrace attach fresh" in seen
     assert "Traceback" not in seen
+
+
+def test_a_lost_connection_is_told_once_and_its_return_too(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path
+) -> None:
+    fake.answers["CreateStudy"] = race
+    fake.cut_watch_after.extend([(1, grpc.StatusCode.UNAVAILABLE), *[(0, grpc.StatusCode.UNAVAILABLE)] * 3])
+    said = invoke("run", str(study_file)).err
+    assert said.count("The connection is lost; trying again.") == 1
+    assert said.count("The connection is back.") == 1
 
 
 def test_the_live_view_says_that_it_tries_again(fake: FakeStudyService, study_file: Path) -> None:

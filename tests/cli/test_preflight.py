@@ -155,3 +155,11 @@ def test_a_command_whose_program_is_not_there(tmp_path: Path) -> None:
     preflight(spec_of(tmp_path, command={"args": ["./train.sh", "{lr}"]}))
     preflight(spec_of(tmp_path, command={"args": ["sh", "-c", "true"]}))
     preflight(spec_of(tmp_path, command={"args": ["{optimizer}"]}))
+
+
+def test_a_script_of_a_command_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    violation = refused(spec_of(tmp_path, command={"args": ["python3", "trian.py", "--lr", "{lr}"]}))
+    assert violation.field == "trial.command"
+    assert "Did you mean train.py?" in violation.remedy
+    preflight(spec_of(tmp_path, command={"args": ["python3", "train.py", "--lr", "{lr}"]}))

@@ -99,6 +99,11 @@ async def test_where_all_with_a_value_failed_the_study_fails_and_shows_the_best_
     [
         (["TypeError: no"], "1 of 1 trial failed with: TypeError: no"),
         (["TypeError: no"] * 2, "2 of 2 trials failed, all with: TypeError: no"),
+        (["TypeError: no (attempt 2 of 2)"] * 2, "2 of 2 trials failed, all with: TypeError: no"),
+        (
+            ["RuntimeError: Error(s) in A:\n\tsize mismatch\n\tmore"],
+            "1 of 1 trial failed with: RuntimeError: Error(s) in A: size mismatch",
+        ),
         (["KeyError: a", "TypeError: no", None], "2 of 3 trials failed, 1 of them with: KeyError: a"),
         (
             ["KeyError: a", "TypeError: no", "TypeError: no"],
@@ -319,7 +324,7 @@ async def test_a_trial_that_a_user_pauses_is_told_so_and_what_it_would_have_done
     (lease,) = await site.kick()
     await site.step(PauseStudy())
     assert (await site.tell(lease, 1, 0.5)).reason == (
-        "paused by a user, else it goes on: value 0.5 equals the cutoff; "
+        "paused by a user, else it goes on: value 0.5 meets the cutoff; "
         "rank 1 of 1 at the rung at step 1, where the best one goes on"
     )
     (made,) = await site.events("decision_made")

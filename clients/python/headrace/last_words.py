@@ -15,8 +15,10 @@ _OWN = ("headrace: ", "====")
 
 
 def error_line(detail: str) -> str:
-    """The exception's own line: its type and message. A message of several lines begins with what went wrong."""
-    return next((line.strip() for line in detail.splitlines() if line.strip()), "")
+    """The exception's own line: its type and message. A message of several lines begins with what went wrong; where
+    its first line only announces that, by a colon at its end, the next one belongs to it."""
+    lines = [line.strip() for line in detail.splitlines() if line.strip()]
+    return " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
 
 
 def printed_last(log_tail: str) -> str:

@@ -19,7 +19,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -213,7 +213,7 @@ def _judge(answer: dict[str, object], target: str, folder: Path, python: str) ->
             says = (
                 f"has no function {attribute}"
                 if problem == "absent"
-                else f"has a {attribute} that is no function"
+                else f"has {attribute}, which is no function"
             )
             _fail(
                 "trial.callable",
@@ -250,7 +250,9 @@ def _keyword(metric: str) -> str:
 
 
 def _check_program(template: TrialTemplate, folder: Path) -> None:
-    program = template.command.args[0] if template.command else ""
+    args = template.command.args if template.command else ("",)
+    _check_script(args, folder)
+    program = args[0]
     if "{" in program or (folder / program).exists():
         return
     path = template.env.get("PATH", os.environ.get("PATH"))
@@ -261,6 +263,21 @@ def _check_program(template: TrialTemplate, folder: Path) -> None:
             program,
             "Correct its name, or pass --no-preflight if only the workers have it.",
         )
+
+
+def _check_script(args: Sequence[str], folder: Path) -> None:
+    """A script that an interpreter is to run: the first argument, `[python, train.py, ...]`."""
+    script = args[1] if len(args) > 1 else ""
+    if not script.endswith(".py") or "{" in script or (folder / script).exists():
+        return
+    nearest = difflib.get_close_matches(script, [path.name for path in folder.glob("*.py")], 1)
+    meant = f"Did you mean {nearest[0]}? Otherwise correct" if nearest else "Correct"
+    _fail(
+        "trial.command",
+        f"the script is not in {folder}",
+        script,
+        f"{meant} its name or trial.working_dir, or pass --no-preflight if only the workers have it.",
+    )
 
 
 def _fail(field: str, message: str, value: str, remedy: str) -> NoReturn:

@@ -6,6 +6,7 @@ last report. A study without one ends FAILED, and the reason says what to do.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 
@@ -16,6 +17,13 @@ from headrace.spec import StudySpec
 from headrace.spec.objective import is_feasible, objective_vector
 from headrace_services.scheduler.lifecycle import Reason
 from headrace_services.scheduler.records import Trial
+
+_ATTEMPTS = re.compile(r" \(attempt \d+ of \d+\)$")
+
+
+def with_attempts(error: str, attempts: int) -> str:
+    """The detail of a trial that failed for good: its last error, and how often it was tried."""
+    return f"{error} (attempt {attempts} of {attempts})" if attempts > 1 else error
 
 
 class Result(Struct, frozen=True, kw_only=True):
@@ -76,7 +84,7 @@ class Results:
         self._trials += 1
         self._completed |= result.reason is Reason.COMPLETED
         if result.reason is Reason.FAILED:
-            self._errors[error_line(result.detail)] += 1
+            self._errors[error_line(_ATTEMPTS.sub("", result.detail))] += 1
         if has_values(self._spec, result):
             if result.reason is not Reason.FAILED:
                 self.usable = True

@@ -95,7 +95,8 @@ async def test_a_metric_that_is_none_is_refused(site: RpcSite) -> None:
         asked = await study.ask()
         assert asked is not None
         with pytest.raises(
-            errors.InvalidFieldError, match=r"lack the objective's metric 'loss'.* None is left out"
+            errors.InvalidFieldError,
+            match=r"lack the objective's metric 'loss'.* None does not count",
         ):
             await asked.report(1, loss=None)
         assert await study.reports() == []

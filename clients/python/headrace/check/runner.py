@@ -222,7 +222,8 @@ def _nothing_saved(result: SegmentResult) -> Missing:
     return Missing(
         kind=Kind.VALUE,
         finding="nothing is tracked: the script saves no checkpoint, so a trial starts again after a pause",
-        remedy="call t.track(model=..., optimizer=..., lr_scheduler=..., batches=...) before the loop",
+        remedy="call t.track(model=..., optimizer=..., lr_scheduler=..., batches=...) before the loop, or keep what "
+        "has no state_dict() in t.state, as bytes: t.state['model'] = pickle.dumps(model)",
         step=saved.step if saved else 0,
         evidence=tuple(f"not tracked: {subject}" for subject in untracked),
     )

@@ -18,7 +18,7 @@ class Kind(StrEnum):
     DATA = "data position"
     RNG = "random numbers"
     STEP = "step"
-    VALUE = "other state"
+    VALUE = "state of the script"
     PARAMETER = "parameter that mutates"
 
 

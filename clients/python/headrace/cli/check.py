@@ -120,7 +120,9 @@ def _run(
             progress=progress,
         )
     except CheckError as error:
-        raise CommandError(f"{script} cannot be checked: {error}.", remedy=error.remedy) from None
+        said = str(error).rstrip()
+        stop = "" if "\n" in said else "."  # after a traceback or a log it would stand alone
+        raise CommandError(f"{script} cannot be checked: {said}{stop}", remedy=error.remedy) from None
     if as_json:
         output.json({"passed": report.passed, "params": values, **asdict(report)})
     else:

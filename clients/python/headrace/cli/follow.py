@@ -13,7 +13,7 @@ from rich.live import Live
 from headrace.cli import views, wording
 from headrace.cli.live import DETACHES, Picture, event_text, noteworthy, once
 from headrace.cli.output import Output
-from headrace.client import Client
+from headrace.client import Client, Study
 from headrace.client.events import Update
 from headrace.client.model import StudyInfo
 from headrace.errors import HeadraceError
@@ -45,11 +45,25 @@ def follow(
         picture = Picture(now, expected_steps=expected, now=datetime.now(UTC), leaving=leaving)
         return _live(study.watch(after, on_break=picture.lose), picture, output)
 
-    def tell(error: HeadraceError) -> None:
-        output.note(f"The connection is lost; trying again. {error.message}")
-
-    updates = study.watch(after, on_break=tell)
+    updates = _updates(study, after, output)
     return _json(updates, now, output) if mode is Mode.JSON else _lines(updates, now, output)
+
+
+def _updates(study: Study, after: int, output: Output) -> Iterator[Update]:
+    """The updates of a watch. Says once that its connection is lost, and once that it is back."""
+    lost = False
+
+    def tell(error: HeadraceError) -> None:
+        nonlocal lost
+        if not lost:
+            output.note(f"The connection is lost; trying again. {error.message}")
+        lost = True
+
+    for update in study.watch(after, on_break=tell):
+        if lost:
+            output.note("The connection is back.")
+        lost = False
+        yield update
 
 
 def _json(updates: Iterator[Update], study: StudyInfo, output: Output) -> StudyInfo:

@@ -93,11 +93,11 @@ def trials(
         return
     front = {trial.number for trial in info.front}
     metrics = [objective.metric for objective in info.spec.objectives]
-    values = [*metrics, "PARETO FRONT"] if info.spec.further_objectives else [*metrics, "AT"]
+    values = [*metrics, "PARETO FRONT"] if info.spec.further_objectives else [*metrics, "AT STEP"]
     session.output.table(
         ["TRIAL", "STATE", "STEP", "RUNG AT STEP", *values, "PARAMETERS", "WHY"],
         [_trial_row(trial, info, front, session.output) for trial in found],
-        right=["TRIAL", "STEP", "RUNG AT STEP", *metrics, "AT"],
+        right=["TRIAL", "STEP", "RUNG AT STEP", *metrics, "AT STEP"],
         below=["PARAMETERS", "WHY"],
     )
 

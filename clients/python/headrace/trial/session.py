@@ -303,7 +303,7 @@ class Trial:
         self._warn_once(
             "untracked",
             "nothing is tracked, so after a pause this trial starts again from the beginning; "
-            "call t.track(model=..., optimizer=...)",
+            "call t.track(model=..., optimizer=...), or keep what has no state_dict() in t.state",
         )
         return False
 

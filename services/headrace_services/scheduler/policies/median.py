@@ -95,9 +95,11 @@ class Median(StoppingRule):
             said = f"half of the {who} running averages are no finite numbers: it goes on"
             return self._verdict(result, Action.CONTINUE, said)
         first, second = figures(self._sign * best, self._sign * median)
-        word = "worse" if stops else "not worse"
+        word = "worse than" if stops else "at least as good as"
         outcome = "it stops" if stops else "it goes on"
-        said = f"its best value {first} is {word} than {second}, the median of the {who} running averages: {outcome}"
+        said = (
+            f"its best value {first} is {word} {second}, the median of the {who} running averages: {outcome}"
+        )
         return self._verdict(
             result,
             Action.STOP if stops else Action.CONTINUE,

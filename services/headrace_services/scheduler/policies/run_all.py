@@ -48,7 +48,7 @@ class RunAll(Policy):
         said = "" if result.finite else f"{no_value_sentence(result)}; "
         sentence = (
             f"{said}every trial runs to the end; "
-            f"rank {place.rank} of {place.results} at the full budget of {self._max_steps} steps"
+            f"rank {place.rank} of {place.results} at the full budget, step {self._max_steps}"
         )
         explanation = Explanation(
             rule=self.rule,

@@ -60,10 +60,10 @@ class RungMedian(StoppingRule):
         stops = self._sign * value > bound
         limit = self._sign * bound
         first, second = figures(value, limit)
-        word = "worse" if stops else "not worse"
+        word = "worse than" if stops else "at least as good as"
         outcome = "it stops" if stops else "it goes on"
         said = (
-            f"value {first} is {word} than {second}, the median {figures(median, limit)[0]}"
+            f"value {first} is {word} {second}, the median {figures(median, limit)[0]}"
             f" with a tolerance of {percent(self._tolerance)}: {outcome}"
         )
         return self._verdict(

@@ -36,8 +36,9 @@ def compare_sentence(value: float | None, cutoff: float | None, rank: int, kept:
         return f"{shown}, and fewer results than may go on have a finite value"
     first, second = figures(value, cutoff)
     if value == cutoff:
-        late = "" if rank <= kept else ", but arrived later"
-        return f"value {first} equals the cutoff{late}"
+        if rank <= kept:
+            return f"value {first} meets the cutoff"
+        return f"value {first} equals the cutoff, but arrived later"
     word = "better" if rank <= kept else "worse"
     return f"value {first} is {word} than the cutoff {second}"
 

@@ -20,6 +20,7 @@ from headrace_services.scheduler.arrivals import (
 )
 from headrace_services.scheduler.lifecycle import Action, Reason, State, StudyState
 from headrace_services.scheduler.records import Lease, Trial
+from headrace_services.scheduler.results import with_attempts
 from headrace_services.scheduler.step.state import StepState
 
 MAX_LOSSES_IN_ROW = 10
@@ -99,8 +100,7 @@ def _unreported(spec: StudySpec, trial: Trial) -> str:
 def _failed(state: StepState, trial: Trial, lease: Lease, error: str) -> None:
     failures = trial.failures + 1
     if failures > state.study.spec.max_retries:
-        after = f" (attempt {failures} of {failures})" if failures > 1 else ""
-        state.terminate(trial.number, Reason.FAILED, f"{error}{after}", failures=failures)
+        state.terminate(trial.number, Reason.FAILED, with_attempts(error, failures), failures=failures)
     else:
         state.move(trial.number, Action.RETRY, failures=failures, detail=error)
     _count_early_failure(state, trial, lease)

@@ -101,7 +101,7 @@ def _metric_violations(state: StepState, arrival: ReportArrived) -> list[Violati
             field="metrics",
             value=reported,
             message=f"lack the objective's metric '{metric}'",
-            remedy=f"Report '{metric}' at every step: a number, or NaN where there is none. None is left out.",
+            remedy=f"Report '{metric}' at every step: a number, or NaN where there is none; None does not count.",
         )
     ]
 
@@ -178,7 +178,8 @@ def _at_milestone(
     ladder = state.cache.policy.ladder(trial.bracket)
     entries = [] if trial.baseline else _record_rungs(state, trial, ladder, arrival, progress)
     if arrival.step >= ladder[-1]:
-        why = f"reached the full budget of {state.study.spec.max_steps} steps"
+        budget = state.study.spec.max_steps
+        why = f"reached the full budget of {budget} step{'s' * (budget > 1)}"
         state.terminate(trial.number, Reason.COMPLETED, why)
         return Decision(action="STOP", next_milestone=0, reason=why)
     if entries:
