@@ -4,6 +4,8 @@ import errno
 import logging
 import random
 import re
+import subprocess
+import sys
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 import torch
 from recording_runtime import RecordingRuntime
 
+import headrace
 from headrace.trial import Ended, Trial, checkpoint
 from headrace.trial.runtime import Action
 
@@ -418,6 +421,8 @@ def test_a_parameter_that_is_not_active_says_what_is(recording: RecordingRuntime
         ("should_prune", r"a Trial has no 'should_prune': t.report\(...\) asks the study's policy"),
         ("set_user_attr", "keep plain values in t.state"),
         ("get_checkpoint", r"t.track\(model=..., optimizer=...\)"),
+        ("get_trial_id", "use t.number, or t.name"),
+        ("trial_dir", "all trials share the study's working_dir, so put t.number into a file's name"),
         ("colour", "a Trial has no 'colour'$"),
     ],
 )
@@ -426,6 +431,36 @@ def test_a_name_of_another_tuner_says_what_it_is_here(
 ) -> None:
     with pytest.raises(AttributeError, match=hint):
         getattr(recording.trial(), name)
+
+
+def test_a_configuration_read_in_another_way_says_how_it_goes(recording: RecordingRuntime) -> None:
+    t: Any = recording.trial()
+    with pytest.raises(TypeError, match=r"as in t.params\['lr'\]"):
+        t["lr"]
+    with pytest.raises(AttributeError, match=r"a parameter is read as t.params\['lr'\]"):
+        t.params.lr  # noqa: B018 - the error is meant
+    with pytest.raises(
+        TypeError, match=r"metric 'checkpoint' is 'x' .*; t.track\(model=..., optimizer=...\) names"
+    ):
+        t.report({"loss": 0.1}, checkpoint="x")
+
+
+def test_the_module_says_what_is_the_trials() -> None:
+    module: Any = headrace.trial
+    with pytest.raises(
+        AttributeError, match=r"it is the trial's, t.report, and `t` is what the training function"
+    ):
+        module.report(loss=1.0)
+    with pytest.raises(AttributeError, match=r"t\.params"):
+        module.params  # noqa: B018 - the error is meant
+    with pytest.raises(AttributeError, match=r"'headrace\.trial' has no attribute 'colour'$"):
+        module.colour  # noqa: B018 - the error is meant
+
+
+def test_the_trial_api_is_an_attribute_of_the_library() -> None:
+    code = "import headrace; print(headrace.trial.main.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "main\n"
 
 
 def test_a_report_in_another_tuners_order_says_how_it_goes(recording: RecordingRuntime) -> None:

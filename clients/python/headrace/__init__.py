@@ -44,8 +44,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
-    elif name == "errors":
-        value = import_module("headrace.errors")
+    elif name in ("errors", "trial"):
+        value = import_module(f"headrace.{name}")
     else:
         raise AttributeError(no_attribute("module 'headrace'", name, MODULE), name=name)
     globals()[name] = value

@@ -1,6 +1,6 @@
 """What other tuners' programs call, and what it is here: for the error of whoever moves one over.
 
-The names are those of Optuna; `headrace.trial.elsewhere` has those of its trials.
+The names are those of Optuna and Ray Tune; `headrace.trial.elsewhere` has those of its trials.
 """
 
 from typing import Final
@@ -16,6 +16,8 @@ MODULE: Final = {
     "samplers": "the study's `sampler`, as in `sampler: tpe`",
     "pruners": "the study's `policy`, as in `policy: asha`",
     "distributions": "the study's `space`",
+    "tune": "`from headrace import trial` in a training script, and a study file for the rest",
+    "report": "t.report(...) of the trial `t` that the training function gets",
 }
 """Names of the whole library."""
 

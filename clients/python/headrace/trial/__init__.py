@@ -26,6 +26,9 @@ Three runtimes stand behind the same `Trial`: the worker daemon (`cluster`), a r
 PyTorch checkpoints are JSON.
 """
 
+from typing import Any
+
+from headrace.trial import elsewhere
 from headrace.trial.batches import ResumableBatches
 from headrace.trial.reading import Saved, read_checkpoint
 from headrace.trial.runtime import Ended, TrialRuntimeError
@@ -42,3 +45,7 @@ __all__ = [
     "main",
     "read_checkpoint",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(elsewhere.no_name_of_module(name, Trial), name=name)

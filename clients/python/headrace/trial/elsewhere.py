@@ -17,6 +17,11 @@ _PRUNE: Final = (
 _KEEP: Final = "keep plain values in t.state, which is saved with the checkpoint"
 _SAVE: Final = "t.track(model=..., optimizer=...) names what a pause saves and puts back"
 
+_NAME: Final = "use t.number, or t.name"
+_FOLDER: Final = (
+    "all trials share the study's working_dir, so put t.number into a file's name; a checkpoint is t.track's"
+)
+
 _HINTS: Final = {
     "suggest_float": _SPACE,
     "suggest_int": _SPACE,
@@ -34,7 +39,13 @@ _HINTS: Final = {
     "get_checkpoint": _SAVE,
     "save_checkpoint": _SAVE,
     "load_checkpoint": _SAVE,
-    "trial_id": "use t.number, or t.name",
+    "checkpoint": _SAVE,
+    "get_trial_id": _NAME,
+    "get_trial_name": _NAME,
+    "get_trial_dir": _FOLDER,
+    "trial_dir": _FOLDER,
+    "trial_name": _NAME,
+    "trial_id": _NAME,
     "get_context": "t.number, t.rank and t.world_size say which process this is",
 }
 
@@ -43,3 +54,25 @@ def no_attribute(name: str) -> str:
     """The error's text for a name that a `Trial` does not have."""
     hint = _HINTS.get(name)
     return f"a Trial has no {name!r}" + (f": {hint}" if hint else "")
+
+
+def no_name_of_module(name: str, trial: type) -> str:
+    """The error's text for a name that the module `headrace.trial` does not have."""
+    own = hasattr(trial, name) or name in ("params", "state")
+    what = f": it is the trial's, t.{name}, and `t` is what the training function gets, or trial.current()"
+    return f"module 'headrace.trial' has no attribute {name!r}" + (what if own else "")
+
+
+def no_parameter_attribute(name: str) -> str:
+    """The error's text for a parameter that is read as an attribute."""
+    return f"a parameter is read as t.params[{name!r}]"
+
+
+def no_item(name: object) -> str:
+    """The error's text for a trial that is read as a dictionary."""
+    return f"a Trial is no dictionary: its configuration is t.params, as in t.params[{name!r}]"
+
+
+def metric_hint(name: str) -> str:
+    """What a metric of another tuner's report is here; empty for any other."""
+    return f"; {_SAVE}" if name == "checkpoint" else ""

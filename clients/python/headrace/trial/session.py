@@ -45,6 +45,11 @@ NO_PARAMETER = "this trial has no parameter"
 class Params(dict[str, Any]):
     """The configuration. A parameter that is not active here is a `KeyError` that says what is."""
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(elsewhere.no_parameter_attribute(name), name=name, obj=self)
+
     def __missing__(self, name: str) -> NoReturn:
         raise KeyError(f"{NO_PARAMETER} {name!r}; it has {', '.join(sorted(self)) or 'none'}")
 
@@ -82,6 +87,9 @@ class Trial:
 
         def __getattr__(self, name: str) -> NoReturn:
             raise AttributeError(elsewhere.no_attribute(name), name=name, obj=self)
+
+        def __getitem__(self, name: object) -> NoReturn:
+            raise TypeError(elsewhere.no_item(name))
 
     @property
     def name(self) -> str:
@@ -211,7 +219,7 @@ class Trial:
         try:
             values = to_floats(metrics, named)
         except MetricError as error:
-            raise TypeError(str(error)) from None
+            raise TypeError(f"{error}{elsewhere.metric_hint(error.name)}") from None
         step = self._checked_step(step)
         self._check_turn(step, values)
         self._begin()
