@@ -114,3 +114,9 @@ def test_the_loop_for_those_who_come_from_optuna_finds_the_optimum(address: str,
     found = re.search(r"{'x': (-?[\d.]+)}", run("loop.py", folder=tmp_path, address=address))
     assert found is not None
     assert abs(float(found[1]) - 2) < 2
+
+
+def test_the_study_in_python_for_those_who_come_from_ray_names_its_best(address: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[0])
+    (tmp_path / "tune.py").write_text(programs("how-to/coming-from-ray-tune.md")[0])
+    assert re.search(r"{'lr': [\d.e-]+} [\d.]+", run("tune.py", folder=tmp_path, address=address))

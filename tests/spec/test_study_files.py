@@ -162,6 +162,8 @@ def test_the_path_is_kept_whole(tmp_path, monkeypatch):
         (MINIMAL.replace("high: 1", "high: 1, when: {y: [1]}"), "space.x.when.y", "is not a parameter", ""),
         (MINIMAL.replace("high: 1", "high: 1, whem: {y: [1]}"), "space.x.whem", "not a known key", "`when`"),
         (MINIMAL + "trial: {callable: train}\n", "trial.callable", "module:function", ""),
+        (MINIMAL + "trial: {callable: 'fl.py:slow'}\n", "trial.callable", "names a file", "`fl:slow`"),
+        (MINIMAL + "trial: {callable: src/fl.py}\n", "trial.callable", "names a file", "`src.fl:train`"),
         (MINIMAL + "trial: {callable: 'a:b', grace: 3}\n", "trial.grace", "not a known key", "`grace_s`"),
         (MINIMAL + "trial: {callable: 'a:b', grace_s: soon}\n", "trial.grace_s", "must be a number", ""),
         (
@@ -364,6 +366,15 @@ def test_a_missing_file(tmp_path):
     violation = raised.value.violations[0]
     assert violation.field.endswith("none.yaml")
     assert "No such file" in violation.message
+
+
+def test_a_python_script_is_no_study_file(tmp_path):
+    (tmp_path / "hab.py").write_text("def train(t):\n    t.report(a=1)\n")
+    with pytest.raises(InvalidFieldError) as raised:
+        load_study_file(tmp_path / "hab.py")
+    (found,) = raised.value.violations
+    assert found.message == "is a Python script, not a study file"
+    assert "`trial: {callable: hab:train}`" in found.remedy
 
 
 def test_a_folder_and_a_binary(tmp_path):

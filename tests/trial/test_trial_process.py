@@ -165,6 +165,27 @@ def train(t):
     )
 
 
+def test_the_log_shows_where_a_program_left_with_an_error(daemon: StartDaemon) -> None:
+    ended = daemon("import sys\ndef train(t):\n    sys.exit(3)\n").start()
+    assert ended.returncode == 1
+    assert ended.stderr.endswith("SystemExit: 3\n")
+    assert "in train" in ended.stderr
+
+
+def test_a_process_that_waits_for_threads_says_so(daemon: StartDaemon) -> None:
+    source = """
+import threading, time
+def train(t):
+    threading.Thread(target=time.sleep, args=(5,), name="feeder").start()
+    t.report(loss=1.0, step=1)
+"""
+    ended = daemon(source, rungs=(1, 9)).start()
+    assert ended.returncode == 0
+    assert (
+        ended.stderr.count("headrace: the trial is over, but its process waits for the threads feeder") == 1
+    )
+
+
 def test_a_process_without_a_worker_says_what_to_do(daemon: StartDaemon) -> None:
     place = daemon("")
     place.address = ""

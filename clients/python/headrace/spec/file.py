@@ -19,7 +19,7 @@ from headrace.spec.problems import Loc, Problem, did_you_mean
 from headrace.spec.resources import WHOLE
 from headrace.spec.study import StudySpec, known_keys, plain_loc, spec_of, spec_problems
 from headrace.spec.yaml import read_yaml
-from headrace.userfile import MIB, UserFile
+from headrace.userfile import MIB, UserFile, UserFileError
 
 STUDY_FILE: Final = UserFile(largest_bytes=MIB, remedy="Give the path of a study file in YAML.")
 
@@ -49,7 +49,11 @@ class StudyFile:
 def load_study_file(path: str | Path) -> StudyFile:
     """Read a study file; raises `InvalidFieldError` with every violation that it has."""
     where = _resolved(path)
-    name, spec = parse_study_text(STUDY_FILE.text(Path(path)), folder=where.parent, file=str(path))
+    text = STUDY_FILE.text(Path(path))
+    if where.suffix == ".py":
+        remedy = f"Give a study file in YAML that names it, as in `trial: {{callable: {where.stem}:train}}`."
+        raise UserFileError(Path(path), None, "is a Python script, not a study file", remedy)
+    name, spec = parse_study_text(text, folder=where.parent, file=str(path))
     return StudyFile(path=where, name=name, spec=spec)
 
 

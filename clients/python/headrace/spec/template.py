@@ -136,6 +136,16 @@ def _program_problems(template: TrialTemplate) -> list[Problem]:
                 )
             ]
         case str() as text, None:
+            module, _, function = text.partition(":")
+            if module.endswith(".py"):
+                return [
+                    Problem(
+                        loc=("callable",),
+                        value=text,
+                        message="names a file instead of a module",
+                        remedy=f"Did you mean `{module.removesuffix('.py').replace('/', '.')}:{function or 'train'}`?",
+                    )
+                ]
             if _CALLABLE.fullmatch(text):
                 return []
             return [

@@ -25,6 +25,8 @@ from typing import NoReturn
 ORDERLY = "HEADRACE_ORDERLY_EXIT"
 
 
+_PATIENCE_S = 2.0
+"""How long the process waits for threads before it says so."""
 _FILES_S = 5.0
 """How long open files may take to close: a pipe that nobody reads from must not keep the slot."""
 _before: list["weakref.ref[io.IOBase]"] = []
@@ -41,7 +43,11 @@ def leave(status: int) -> NoReturn:
         gc.unfreeze()  # else what is frozen is left as it is, with files that were not flushed
         sys.exit(status)
     # As multiprocessing ends its children: executors and threads first, then what was registered.
+    notice = threading.Timer(_PATIENCE_S, _tell_of_threads)
+    notice.daemon = True
+    notice.start()
     _do(threading._shutdown)  # type: ignore[attr-defined]  # typeshed leaves it out
+    notice.cancel()
     _do(atexit._run_exitfuncs)
     closing = threading.Thread(target=_close_files, daemon=True)
     closing.start()
@@ -51,6 +57,20 @@ def leave(status: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         _do(stream.flush)
     os._exit(status)
+
+
+def _tell_of_threads() -> None:
+    waited = [
+        one.name for one in threading.enumerate() if not one.daemon and one is not threading.main_thread()
+    ]
+    if not waited:
+        return
+    print(
+        f"headrace: the trial is over, but its process waits for the threads {', '.join(waited)}, and is killed after "
+        "trial.grace_s; end them before, or start them with daemon=True",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _do(step: Callable[[], object]) -> None:

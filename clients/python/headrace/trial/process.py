@@ -56,7 +56,10 @@ def main() -> int:
     except DaemonGone:
         raise
     except SystemExit as error:
-        return 0 if error.code in (None, 0) else 1
+        if error.code in (None, 0):
+            return 0
+        traceback.print_exc()
+        return 1
     except Exception:  # noqa: BLE001 - reported by run(); the log gets the traceback
         traceback.print_exc()
         return 1
