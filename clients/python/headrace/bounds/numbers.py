@@ -26,6 +26,19 @@ GRID_BRANCHES: Final = 20_000
 """Branches that are told apart to count a grid, over all parameters."""
 GRID_POINTS: Final = 10_000
 """Points of a grid on one dimension."""
+RUNGS: Final = 256
+"""Rungs of a ladder, and comparisons of a population."""
+BRACKETS: Final = 64
+OBJECTIVES: Final = 16
+CONSTRAINTS: Final = 64
+POPULATION: Final = 10_000
+"""Members of a generation, and candidates of a proposal."""
+RESULTS: Final = 100_000
+"""Results that a model is fitted to."""
+WARM_TRIALS: Final = 10_000
+"""Trials of an earlier study to begin with."""
+WEIGHT: Final = 1e6
+PRIORITY: Final = 1000
 COUNT: Final = 1_000_000
 """Anything else that is counted: results, attempts, peers."""
 ETA: Final = 1_000_000

@@ -15,9 +15,9 @@ GRANT: Final = Whole(0, n.DEVICES)
 BYTES: Final = Whole(0, n.BYTES)
 FINITE: Final = Real(-1.7976931348623157e308, 1.7976931348623157e308)
 SHARE: Final = Real(0, 1)
-RUNGS: Final = Items(256, STEPS)
-RESULTS: Final = Whole(0, 100_000)
-POPULATION: Final = Whole(0, 10_000)
+RUNGS: Final = Items(n.RUNGS, STEPS)
+RESULTS: Final = Whole(0, n.RESULTS)
+POPULATION: Final = Whole(0, n.POPULATION)
 
 SPECS: Final[dict[str, dict[str, Bound]]] = {
     "StudySpec": {
@@ -29,10 +29,10 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
         "seed": Whole(0, n.INT64),
         "enqueued": Items(10_000),
         "checkpoints_kept": COUNT,
-        "weight": Real(0, 1e6),
-        "priority": Whole(-1000, 1000),
-        "further_objectives": Items(16),
-        "constraints": Items(64),
+        "weight": Real(0, n.WEIGHT),
+        "priority": Whole(-n.PRIORITY, n.PRIORITY),
+        "further_objectives": Items(n.OBJECTIVES - 1),
+        "constraints": Items(n.CONSTRAINTS),
     },
     "Objective": {"metric": NAME},
     "Parameter": {"name": NAME, "conditions": Items(n.CONDITIONS)},
@@ -55,7 +55,12 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
     "CmaEsSampler": {"startup_trials": COUNT, "population": POPULATION},
     "Nsga2Sampler": {"population": POPULATION},
     "Nsga3Sampler": {"population": POPULATION},
-    "AshaPolicy": {"eta": Whole(0, n.ETA), "min_steps": STEPS, "rungs": RUNGS, "brackets": Whole(0, 64)},
+    "AshaPolicy": {
+        "eta": Whole(0, n.ETA),
+        "min_steps": STEPS,
+        "rungs": RUNGS,
+        "brackets": Whole(0, n.BRACKETS),
+    },
     "SuccessiveHalvingPolicy": {
         "eta": Whole(0, n.ETA),
         "min_steps": STEPS,
@@ -107,5 +112,5 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
     "Elastic": {"grants": Items(256), "spare": GRANT},
     "ElasticGrant": {"from_step": STEPS, "slots": GRANT},
     "Constraint": {"metric": NAME, "at_most": FINITE, "at_least": FINITE},
-    "WarmStart": {"study": NAME, "max_trials": Whole(0, 10_000)},
+    "WarmStart": {"study": NAME, "max_trials": Whole(0, n.WARM_TRIALS)},
 }

@@ -5,13 +5,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, PlainValidator, model_validator
 
+from headrace.bounds import numbers
 from headrace.spec.problems import Problem, fault, reject
 from headrace.spec.rungs import GeometricPolicy
 from headrace.spec.scalars import Count, Real, integer_within
 
-_MAX_BRACKETS = 64
-
-Brackets = Annotated[int, PlainValidator(integer_within(1, _MAX_BRACKETS))]
+Brackets = Annotated[int, PlainValidator(integer_within(1, numbers.BRACKETS))]
 
 
 def _spread(value: float) -> float:

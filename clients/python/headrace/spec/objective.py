@@ -8,20 +8,17 @@ feasible trials that no other one dominates. To dominate is to be at least as go
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from math import inf, isfinite, isnan
-from typing import Annotated, Final, Self
+from typing import Annotated, Self
 
 from pydantic import PlainValidator, model_validator
 
+from headrace.bounds import numbers
 from headrace.spec.domains import SpecModel, show_real
 from headrace.spec.names import Metric, StudyName
 from headrace.spec.problems import Problem, reject
 from headrace.spec.scalars import Real, integer_within
 
-MAX_OBJECTIVES: Final = 16
-MAX_CONSTRAINTS: Final = 64
-
-
-WarmTrials = Annotated[int, PlainValidator(integer_within(1, 10_000))]
+WarmTrials = Annotated[int, PlainValidator(integer_within(1, numbers.WARM_TRIALS))]
 
 
 class Goal(StrEnum):
@@ -83,10 +80,10 @@ def objective_problems(
 ) -> list[Problem]:
     """What is wrong between the objectives, the constraints and the policy."""
     problems: list[Problem] = []
-    if len(further) >= MAX_OBJECTIVES:
-        problems.append(_too_many("further_objectives", len(further), MAX_OBJECTIVES - 1))
-    if len(constraints) > MAX_CONSTRAINTS:
-        problems.append(_too_many("constraints", len(constraints), MAX_CONSTRAINTS))
+    if len(further) >= numbers.OBJECTIVES:
+        problems.append(_too_many("further_objectives", len(further), numbers.OBJECTIVES - 1))
+    if len(constraints) > numbers.CONSTRAINTS:
+        problems.append(_too_many("constraints", len(constraints), numbers.CONSTRAINTS))
     seen = {first.metric}
     for index, objective in enumerate(further):
         if objective.metric in seen:

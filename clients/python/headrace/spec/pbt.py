@@ -6,11 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
+from headrace.bounds import numbers
 from headrace.spec.domains import SpecModel
 from headrace.spec.problems import Problem, Unknown, fault
 from headrace.spec.scalars import Real, Steps, Text
-
-_MAX_RUNGS = 256
 
 
 def _share(value: float) -> float:
@@ -62,13 +61,13 @@ def pbt_problems(policy: PbtPolicy, max_steps: int) -> list[Problem]:
                 remedy=f"Choose less than {max_steps}; a tenth of it is usual.",
             )
         ]
-    if max_steps // interval > _MAX_RUNGS:
+    if max_steps // interval > numbers.RUNGS:
         return [
             Problem(
                 loc=("policy", "interval"),
                 value=policy.interval,
-                message=f"makes more than {_MAX_RUNGS} comparisons in {max_steps} steps",
-                remedy=f"Choose at least {-(-max_steps // _MAX_RUNGS)}.",
+                message=f"makes more than {numbers.RUNGS} comparisons in {max_steps} steps",
+                remedy=f"Choose at least {-(-max_steps // numbers.RUNGS)}.",
             )
         ]
     return []

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
+from headrace.bounds import numbers
 from headrace.spec.domains import SpecModel
 from headrace.spec.names import LabelName
 from headrace.spec.problems import Problem, fault, reject
@@ -14,9 +15,7 @@ from headrace.spec.scalars import Bytes, Slots, SlotsOrZero, Steps, Text, intege
 
 WHOLE: Final = 1000
 """A whole slot, in thousandths of one."""
-PRIORITY_MAX: Final = 1000
 _WEIGHT_MIN: Final = 1e-6
-_WEIGHT_MAX: Final = 1e6
 _SIZE: Final = re.compile(r"(\d+(?:\.\d*)?)\s*([KMGT]i?)?B?", re.IGNORECASE | re.ASCII)
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -40,17 +39,17 @@ def _size(value: Any) -> Any:
 
 Size = Annotated[Bytes, BeforeValidator(_size)]
 Milli = Annotated[int, PlainValidator(integer_within(0, WHOLE - 1))]
-Priority = Annotated[int, PlainValidator(integer_within(-PRIORITY_MAX, PRIORITY_MAX))]
+Priority = Annotated[int, PlainValidator(integer_within(-numbers.PRIORITY, numbers.PRIORITY))]
 
 
 def _weight(value: Any) -> float:
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
-        or not _WEIGHT_MIN <= value <= _WEIGHT_MAX
+        or not _WEIGHT_MIN <= value <= numbers.WEIGHT
     ):
         raise fault(
-            f"must be a number above 0, from {_WEIGHT_MIN:g} to {_WEIGHT_MAX:g}",
+            f"must be a number above 0, from {_WEIGHT_MIN:g} to {numbers.WEIGHT:g}",
             "1 is ordinary, 3 is three times as much.",
         )
     return float(value)

@@ -15,14 +15,13 @@ from headrace.spec.domains import SpecModel
 from headrace.spec.problems import Problem, fault, reject
 from headrace.spec.scalars import Flag, Steps, integer_within
 
-MAX_RUNGS: Final = 256
 DEFAULT_INTERVALS: Final = 100
 """How often an evenly spaced rule looks at a trial, where nothing is said."""
 
 
 def _increasing(rungs: tuple[int, ...]) -> tuple[int, ...]:
-    if len(rungs) > MAX_RUNGS:
-        raise fault(f"has {len(rungs)} levels", f"List at most {MAX_RUNGS}.")
+    if len(rungs) > numbers.RUNGS:
+        raise fault(f"has {len(rungs)} levels", f"List at most {numbers.RUNGS}.")
     reject(
         [
             Problem(
@@ -153,13 +152,13 @@ class EvenPolicy(SpecModel):
     def problems(self, max_steps: int) -> list[Problem]:
         """What is wrong between the policy and the full budget."""
         found = listed_problems(self.rungs, max_steps)
-        if not self.rungs and -(-max_steps // self.every(max_steps)) > MAX_RUNGS:
+        if not self.rungs and -(-max_steps // self.every(max_steps)) > numbers.RUNGS:
             found.append(
                 Problem(
                     loc=("policy", "interval"),
                     value=self.interval,
-                    message=f"makes more than {MAX_RUNGS} rungs in {max_steps} steps",
-                    remedy=f"Choose at least {-(-max_steps // MAX_RUNGS)}.",
+                    message=f"makes more than {numbers.RUNGS} rungs in {max_steps} steps",
+                    remedy=f"Choose at least {-(-max_steps // numbers.RUNGS)}.",
                 )
             )
         if self.grace_steps is not None and self.grace_steps > max_steps:

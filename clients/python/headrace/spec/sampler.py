@@ -15,13 +15,11 @@ from headrace.spec.objective import Constraint, Objective, WarmStart
 from headrace.spec.problems import Problem, Unknown
 from headrace.spec.scalars import Count, Text, integer_within
 
-_MAX_POPULATION = 10_000
-
 GridPoints = Annotated[int, PlainValidator(integer_within(1, numbers.GRID_POINTS))]
-Candidates = Annotated[int, PlainValidator(integer_within(1, 10_000))]
-MaxResults = Annotated[int, PlainValidator(integer_within(20, 100_000))]
-Population = Annotated[int, PlainValidator(integer_within(2, _MAX_POPULATION))]
-CmaEsPopulation = Annotated[int, PlainValidator(integer_within(4, _MAX_POPULATION))]
+Candidates = Annotated[int, PlainValidator(integer_within(1, numbers.POPULATION))]
+MaxResults = Annotated[int, PlainValidator(integer_within(20, numbers.RESULTS))]
+Population = Annotated[int, PlainValidator(integer_within(2, numbers.POPULATION))]
+CmaEsPopulation = Annotated[int, PlainValidator(integer_within(4, numbers.POPULATION))]
 
 
 class RandomSampler(SpecModel):
