@@ -8,6 +8,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TOP_LEVEL = {
     ".ci",
     ".gitignore",
+    "CONTRIBUTING.md",
+    "LICENSE",
     "Makefile",
     "README.md",
     "benchmarks",
