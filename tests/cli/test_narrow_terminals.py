@@ -30,6 +30,18 @@ def test_the_live_view_shows_decisions_whole(fake: FakeStudyService, study_file,
     assert re.search(r"trial \d+ paused: rank \d+ of \d+ at step 1; the best \d+ go on, so it waits", words)
 
 
+def test_a_path_of_the_summary_can_be_copied_whole(fake: FakeStudyService) -> None:
+    best = fake.scripts["studies/digits"].final.study.status.best
+    uri = f"file:///{'folder/' * 20}step-27"
+    best.checkpoint.uri, best.checkpoint.step = uri, 27
+    try:
+        with terminal("show", "digits", columns=80) as screen:
+            screen.read_to_end()
+    finally:
+        best.ClearField("checkpoint")
+    assert f"{uri} (step 27)" in screen.seen
+
+
 @WIDTHS
 @pytest.mark.parametrize(
     ("command", "whole"),

@@ -139,6 +139,10 @@ async def test_a_machine_s_failure_is_never_charged(engine: AsyncEngine) -> None
         await site.tell(lease, turn, 0.5)
     trial = await site.trial(0)
     assert (trial.failures, trial.interruptions, trial.state) == (0, 4, "RUNNING")
+    said = [event.message for event in await site.events("trial_moved") if "interrupted" in event.message]
+    assert len(said) == 4
+    assert all(": killed by SIGKILL; it " in line for line in said), said
+    assert said[0].endswith("; it begins again")
 
 
 async def test_a_program_that_is_killed_again_and_again_without_progress_is_stopped(

@@ -3,7 +3,7 @@
 from msgspec.structs import asdict, replace
 
 from headrace_services.scheduler.arrivals import ReportArrived
-from headrace_services.scheduler.lifecycle import Action, StudyState
+from headrace_services.scheduler.lifecycle import Action, State, StudyState
 from headrace_services.scheduler.policies import Explanation, PausePrice
 from headrace_services.scheduler.records import (
     Checkpoint,
@@ -75,6 +75,9 @@ def trial_moved(before: Trial, after: Trial, action: Action, slots: tuple[Slot, 
     moved = f"{before.state.lower()} → {after.state.lower()} ({action})"
     if after.reason:
         moved = after.reason.lower().replace("_", " ")
+    elif action is Action.INTERRUPT:
+        goes_on = "goes on from its last checkpoint" if after.state is State.PAUSED else "begins again"
+        moved, why = "interrupted", f"{why}; it {goes_on}"
     return Event(
         number=after.number,
         kind="trial_moved",

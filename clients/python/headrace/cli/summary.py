@@ -13,6 +13,8 @@ from headrace.client.model import Checkpoint, StudyInfo, StudyState, TrialInfo, 
 from headrace.client.outcome import Outcome
 
 FRONT_ROWS = 8
+_PLACES = ("checkpoint", "report")
+"""The lines that may hold a path; they come last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,9 +199,15 @@ def show_summary(summary: Summary, output: Output) -> None:
             style="dim", overflow="fold", max_width=longest if longest <= width // 2 else width // 3
         )
         grid.add_column(overflow="fold")
+        unbroken: list[tuple[str, str]] = []
         for label, text in summary.lines():
-            grid.add_row(clean(label), clean(text))
+            if label in _PLACES and max(map(len, text.split())) > width - longest:
+                unbroken.append((label, text))
+            else:
+                grid.add_row(clean(label), clean(text))
         output.show(grid)
+        for label, text in unbroken:  # the terminal folds these itself, so that they can be copied whole
+            output.line(Text.assemble((label.ljust(longest), "dim"), clean(text)))
         return
     width = max(len(label) for label, _ in summary.lines())
     for label, text in summary.lines():
