@@ -151,6 +151,21 @@ def test_a_trial_that_failed_before_its_first_rung_is_not_said_to_track_nothing(
     assert told == "none: the trial failed before its first rung, where it would have saved"
 
 
+def test_a_population_says_what_its_members_change(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path
+) -> None:
+    fake.answers["CreateStudy"] = race
+    note = "Members of the population change "
+    assert note not in invoke("run", str(study_file), "--name", "asha").err
+    text = study_file.read_text()
+    assert "policy:" in text
+    study_file.write_text(
+        re.sub(r"^policy:.*$", "steps: 27\npolicy: {kind: pbt, mutable: [lr]}", text, flags=re.MULTILINE)
+    )
+    said = invoke("run", str(study_file), "--name", "population").err
+    assert f"{note}lr while they train" in " ".join(said.split())
+
+
 def test_a_trial_on_a_slot_says_when_it_was_heard_of(script: Script) -> None:
     study = convert.study(script.final.study)
     assert study.best is not None

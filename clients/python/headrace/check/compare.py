@@ -18,6 +18,7 @@ from itertools import pairwise
 
 from headrace.check.report import Difference, Missing
 from headrace.check.snapshot import Kind, Moment, Piece, SegmentResult, Snapshot
+from headrace.last_words import error_line
 from headrace.trial.runtime import Value
 
 # What follows a container's name on the way to one of its items.
@@ -90,11 +91,11 @@ def unused_parameter(
     A metric that only repeats the value is no effect.
     """
     step = restored.resume_step
-    change = f"{name} changed from {params[name]} to {mutated[name]} at step {step}"
+    change = f"{name} changed from {_plain(params[name])} to {_plain(mutated[name])} at step {step}"
     if changed.error:
         return Missing(
             kind=Kind.PARAMETER,
-            finding=f"{change} fails: {changed.error}",
+            finding=f"{change} fails: {error_line(changed.error)}",
             remedy=f"leave {name} out of policy.mutable, the list of those that mutate",
             step=step,
         )
@@ -127,6 +128,10 @@ def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[M
             # A variable is named once, whatever its values at later boundaries.
             found.setdefault(missing.remedy if missing.kind is Kind.VALUE else missing.finding, missing)
     return tuple(found.values())
+
+
+def _plain(value: Value) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def _without(result: SegmentResult, value: Value) -> SegmentResult:

@@ -86,21 +86,29 @@ def run_check(
             checkpoint_dir="",
             result_file="",
         )
-        check = _Check(control, Path(folder), progress or _silent, launch or _launch)
-        return check.run(mutations or {})
+        check = _Check(control, mutations or {}, Path(folder), progress or _silent, launch or _launch)
+        return check.run()
 
 
 class _Check:
     """One check: its folder, and the processes started so far."""
 
-    def __init__(self, control: Control, folder: Path, progress: Progress, launch: Launch) -> None:
+    def __init__(
+        self,
+        control: Control,
+        mutations: Mapping[str, Params],
+        folder: Path,
+        progress: Progress,
+        launch: Launch,
+    ) -> None:
         self._control = control
+        self._mutations = mutations
         self._folder = folder
         self._progress = progress
         self._launch = launch
         self._started = 0
 
-    def run(self, mutations: Mapping[str, Params]) -> CheckReport:
+    def run(self) -> CheckReport:
         steps = self._control.steps
         straight = self._process("straight run", self._control)
         self._require_sound(straight)
@@ -119,12 +127,12 @@ class _Check:
             if parting is not None:
                 return replace(report, missing=missing, nondeterminism=parting)
             missing = missing or suspects(straight, chain)
-        unused = tuple(self._unused(mutations, chain))
+        unused = tuple(self._unused(chain))
         return replace(report, restores=len(chain) - 1, missing=(*missing, *unused), trajectory=trajectory)
 
-    def _unused(self, mutations: Mapping[str, Params], chain: list[SegmentResult]) -> Iterator[Missing]:
+    def _unused(self, chain: list[SegmentResult]) -> Iterator[Missing]:
         """The parameters whose change between two steps, as in a population, has no effect or fails."""
-        for name, params in mutations.items() if len(chain) > 1 else ():
+        for name, params in self._mutations.items() if len(chain) > 1 else ():
             control = replace(
                 self._control,
                 params=dict(params),
@@ -156,7 +164,7 @@ class _Check:
             control = replace(control, resume_step=result.checkpoint_step, restore_dir=result.checkpoint_dir)
 
     def _process(self, what: str, control: Control) -> SegmentResult:
-        self._progress(what, self._started, control.steps + 1)
+        self._progress(what, self._started, control.steps + 1 + len(self._mutations))
         self._started += 1
         control_file = self._folder / f"control-{self._started}.json"
         result_file = self._folder / f"result-{self._started}.json"

@@ -46,6 +46,8 @@ def preview(
         return
     output = session.output
     output.line(_headline(loaded.name, loaded.spec, plan))
+    if told := wording.population(loaded.spec, file):
+        output.note(told)
     output.line()
     _show_rungs(plan, output)
     output.line()

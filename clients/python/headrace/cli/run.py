@@ -123,6 +123,8 @@ def run(
             where = stack.enter_context(local_service(place, slots=slots, notes=session.output))
         client = stack.enter_context(session.client(where))
         study = _create(client, study_id, loaded.spec, session.output, quiet=as_json)
+        if told := wording.population(loaded.spec, file):
+            session.output.note(told)
         _warn_of_idleness(client, loaded.spec.resources, session.output)
         if detach:
             _say_detached(session.output, study, as_json=as_json)

@@ -4,6 +4,8 @@ States and reasons are told by a word and a symbol first and by colour second; t
 colour-blind readers (blue, orange, grey, and magenta for failure) and never the only sign.
 """
 
+from pathlib import Path
+
 from rich.text import Text
 
 from headrace.client.model import StudyState
@@ -20,6 +22,7 @@ from headrace.client.wording import (
     silence,
     size,
 )
+from headrace.spec import PbtPolicy, StudySpec
 
 __all__ = [
     "STYLES",
@@ -33,6 +36,7 @@ __all__ = [
     "params",
     "percent",
     "plural",
+    "population",
     "scalar",
     "silence",
     "size",
@@ -68,6 +72,17 @@ SYMBOLS = {
 def state(word: str) -> Text:
     """A state or a reason, with its symbol and colour."""
     return Text(f"{SYMBOLS.get(word, '?')} {word}", style=STYLES.get(word, ""))
+
+
+def population(spec: StudySpec, file: Path) -> str:
+    """What a population asks of its training function; empty for any other study."""
+    if not isinstance(spec.policy, PbtPolicy):
+        return ""
+    mutable = ", ".join(spec.policy.mutable or spec.space)
+    return (
+        f"Members of the population change {mutable} while they train: set what changes inside the loop, from "
+        f"t.params, and leave what shapes the model out of policy.mutable. `headrace check {file}` proves it."
+    )
 
 
 def ended(study_state: StudyState, detail: str) -> str:
