@@ -69,7 +69,13 @@ def test_readme(copy: Path, env: dict[str, str], port: None) -> None:
 
 @pytest.mark.timeout(600)
 def test_quickstart(copy: Path, env: dict[str, str], port: None) -> None:
-    walk = Walk(copy, env, done={"make demo"})  # the README's reader runs it
+    result = "until headrace best digits; do sleep 1; done"
+    walk = Walk(
+        copy,
+        env,
+        done={"make demo"},  # the README's reader runs it
+        first={"headrace pause digits": result},
+    )
     walk.follow((copy / "docs/quickstart.md").read_text(encoding="utf-8"), deadline_s=240)
     assert (copy / "digits.html").exists()
     assert (copy / "digits.csv").read_text(encoding="utf-8").count("\n") > 1

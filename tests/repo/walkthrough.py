@@ -130,7 +130,11 @@ class Terminal:
 class Walk:
     """One reader with one document, in a copy of the repository."""
 
-    def __init__(self, folder: Path, env: dict[str, str], done: set[str]) -> None:
+    def __init__(
+        self, folder: Path, env: dict[str, str], done: set[str], first: dict[str, str] | None = None
+    ) -> None:
+        """`first` says what to type ahead of a command, for readers are not as quick as a test."""
+        self._first = first or {}
         self._folder = folder
         self._env = env
         self._done = done  # not typed: the reader has done it already, or is doing it
@@ -170,6 +174,8 @@ class Walk:
                 terminal.type(command, until=READY, deadline_s=deadline_s)
                 self._serving = terminal
             elif command not in self._done:
+                if wait := self._first.get(command):
+                    terminal.type(wait, deadline_s=deadline_s)
                 self.printed[command] = terminal.type(command, deadline_s=deadline_s)
 
     def _here(self, deadline_s: float) -> Path:
