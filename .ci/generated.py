@@ -19,7 +19,6 @@ from headrace.bounds.totals import TOTALS
 from headrace.cli.app import build
 from headrace.environment import PASSED
 from headrace.errors import CATALOGUE
-from headrace.v1 import error_pb2
 from headrace_services.scheduler.lifecycle import TRANSITIONS
 
 BLOCK: Final = re.compile(
@@ -52,8 +51,8 @@ def errors_table() -> str:
     rows = (
         (
             f"`{entry.error.__name__}`",
-            entry.status.name,
-            "–" if entry.reason is None else _reason(entry.reason),
+            entry.status,
+            "–" if entry.reason is None else entry.reason,
             "yes" if entry.retryable else "no",
             entry.remedy,
         )
@@ -144,7 +143,3 @@ def _parameters(command: Any, context: Any) -> list[str]:
         spelling, meaning = record[0].strip().replace(" range>", ">"), re.sub(r"\[/?[a-z ]+\]", "", record[1])
         rows.append((f"`{spelling}`", " ".join(meaning.split())))
     return [table(("option", "meaning"), rows)] if rows else []
-
-
-def _reason(reason: "error_pb2.ErrorReason.ValueType") -> str:
-    return error_pb2.ErrorReason.Name(reason).removeprefix("ERROR_REASON_")

@@ -15,6 +15,7 @@ import grpc
 from grpc_status import rpc_status
 from scripted_study import Moment, Script
 
+from headrace.error_status import to_status
 from headrace.errors import (
     BadPageTokenError,
     HeadraceError,
@@ -25,7 +26,6 @@ from headrace.errors import (
     StudyNotFoundError,
     TrialNotFoundError,
     Violation,
-    to_status,
 )
 from headrace.v1 import event_pb2, study_pb2, study_pb2_grpc, trial_pb2
 

@@ -11,7 +11,8 @@ import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 
-from headrace.errors import InvalidFieldError, from_rpc_error
+from headrace.error_status import from_rpc_error
+from headrace.errors import InvalidFieldError
 from headrace.v1 import planner_pb2 as pb
 from headrace.v1 import planner_pb2_grpc
 from headrace_services.planner.service.pool import Pool

@@ -10,7 +10,8 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from headrace.errors import HeadraceError, from_rpc_error
+from headrace.error_status import from_rpc_error
+from headrace.errors import HeadraceError
 from headrace.spec import StudySpec, params_from_proto, to_proto
 from headrace.v1 import event_pb2, trial_pb2
 from headrace.v1 import study_pb2 as pb

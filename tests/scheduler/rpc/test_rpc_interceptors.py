@@ -16,6 +16,7 @@ from rpc_site import Replica, serving
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from headrace import errors
+from headrace.error_status import from_rpc_error
 from headrace.v1 import study_pb2 as pb
 from headrace_services.scheduler.rpc import interceptors
 from headrace_services.scheduler.store.database import open_engine
@@ -115,7 +116,7 @@ class Client:
             call = self.start(kind, timeout_s)
             return [await call] if kind == "unary" else [response async for response in call]
         except grpc.RpcError as error:
-            raise errors.from_rpc_error(error) from error
+            raise from_rpc_error(error) from error
 
 
 @asynccontextmanager

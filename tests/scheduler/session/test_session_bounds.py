@@ -10,7 +10,8 @@ from google.protobuf.duration_pb2 import Duration
 from session_site import Replica, study, worker
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from headrace.errors import InvalidFieldError, from_rpc_error
+from headrace.error_status import from_rpc_error
+from headrace.errors import InvalidFieldError
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_services.scheduler.store import studies
 from headrace_services.scheduler.store.database import transaction

@@ -13,7 +13,8 @@ from google.protobuf.message import Message
 from grpc_status import rpc_status
 
 from headrace.bounds import violations
-from headrace.errors import HeadraceError, InvalidFieldError, to_status
+from headrace.error_status import to_status
+from headrace.errors import HeadraceError, InvalidFieldError
 
 _PACKAGE = "/headrace.v1."
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic in its stub alone

@@ -18,14 +18,8 @@ from google.protobuf.message import Message
 
 from headrace.client.connection import name_address
 from headrace.client.route import Route
-from headrace.errors import (
-    HeadraceError,
-    InvalidFieldError,
-    UnreachableError,
-    Violation,
-    from_rpc_error,
-    show_value,
-)
+from headrace.error_status import from_rpc_error
+from headrace.errors import HeadraceError, InvalidFieldError, UnreachableError, Violation, show_value
 from headrace.target import Target, proxy_options
 from headrace.v1 import planner_pb2 as pb
 from headrace.v1 import planner_pb2_grpc

@@ -28,7 +28,8 @@ from headrace.client.model import StudyInfo
 from headrace.client.names import study_name
 from headrace.client.route import Route
 from headrace.client.watch import OnBreak, WatchPosition
-from headrace.errors import CallCancelledError, DeadlineError, HeadraceError, UnreachableError, from_rpc_error
+from headrace.error_status import from_rpc_error
+from headrace.errors import CallCancelledError, DeadlineError, HeadraceError, UnreachableError
 from headrace.target import Target, proxy_options
 from headrace.v1 import study_pb2
 

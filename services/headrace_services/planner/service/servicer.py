@@ -9,7 +9,8 @@ import grpc
 from google.protobuf.message import Message
 from grpc_status import rpc_status
 
-from headrace.errors import HeadraceError, InternalError, to_status
+from headrace.error_status import to_status
+from headrace.errors import HeadraceError, InternalError
 from headrace.v1 import planner_pb2 as pb
 from headrace.v1 import planner_pb2_grpc
 from headrace_services.apart import Answer
