@@ -1,6 +1,7 @@
 """What a resumed trial is told that does not go on as it was saved: its count, its rate, its shape."""
 
 import logging
+import random
 
 import pytest
 import torch
@@ -28,15 +29,32 @@ def resumed(recording: RecordingRuntime, caplog: pytest.LogCaptureFixture) -> Re
     return recording
 
 
-def test_a_count_that_begins_anew_is_told(
+def test_a_count_that_begins_anew_is_refused(
     resumed: RecordingRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    report_with_optimizer(resumed.trial())
-    assert caplog.text.count("resumed after step 2, the script reports step 1 again") == 1
-    assert "keep it in t.state" in caplog.text
+    with pytest.raises(
+        ValueError, match=r"resumed after step 2, the script reports step 1 again.*t\.steps\(\)"
+    ):
+        report_with_optimizer(resumed.trial())
     caplog.clear()
     report_with_optimizer(resumed.trial(), count=2)
     assert caplog.text == ""
+
+
+def test_a_loop_of_ones_own_keeps_what_it_changes_before_its_first_report(
+    recording: RecordingRuntime,
+) -> None:
+    """What is restored is restored before the loop; the first report puts nothing back."""
+    first = recording.trial()
+    first.state["turns"] = 1
+    first.report(loss=1.0, step=1, save=True)
+    again = recording.trial()
+    assert again.state["turns"] == 1
+    again.state["turns"] += 1
+    drawn = random.random()
+    again.report(loss=1.0, step=2, save=True)
+    assert again.state["turns"] == 2
+    assert random.random() != drawn
 
 
 def test_a_rate_that_the_checkpoint_brought_back_is_told(

@@ -79,6 +79,33 @@ def test_the_loop_ends_when_told(recording: RecordingRuntime, action: Action) ->
     assert len(recording.reports) == 2
 
 
+def test_behind_the_full_budget_a_trial_was_not_told_to_leave_and_reports_no_more(
+    recording: RecordingRuntime,
+) -> None:
+    recording.decisions = {recording.rungs[-1]: Action.STOP}
+    t = recording.trial()
+    run(t, Counter())
+    assert not t.ended
+    with pytest.raises(ValueError, match=r"the trial is over, for it has reported step \d+ of \d+\. Report"):
+        t.report(count=0)
+
+
+def test_one_report_behind_the_loop_is_of_the_last_step(recording: RecordingRuntime) -> None:
+    recording.rungs = (recording.rungs[-1],)
+    t = recording.trial()
+    for _ in t.steps():
+        pass
+    t.report(loss=1.0)
+    assert [report.step for report in recording.reports] == [t.max_steps]
+
+
+def test_none_is_no_value_of_the_objective(recording: RecordingRuntime) -> None:
+    recording.metric = "loss"
+    t = recording.trial()
+    with pytest.raises(TypeError, match="metric 'loss' is None; report a number, or NaN"):
+        t.report({"loss": None}, other=1.0)
+
+
 def test_a_new_process_continues(recording: RecordingRuntime) -> None:
     run(recording.trial(), Counter(), until=3)
     t, counter = recording.trial(), Counter()
@@ -419,7 +446,7 @@ def test_a_parameter_that_is_not_active_says_what_is(recording: RecordingRuntime
     [
         ("suggest_float", r"a Trial has no 'suggest_float': the study file's space .* t.params\['NAME'\]"),
         ("should_prune", r"a Trial has no 'should_prune': t.report\(...\) asks the study's policy"),
-        ("set_user_attr", "keep plain values in t.state"),
+        ("set_user_attr", "report numbers as further metrics"),
         ("get_checkpoint", r"t.track\(model=..., optimizer=...\)"),
         ("get_trial_id", "use t.number, or t.name"),
         ("trial_dir", "all trials share the study's working_dir, so put t.number into a file's name"),

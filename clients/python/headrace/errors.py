@@ -173,7 +173,8 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         "STUDY_EXISTS",
         "ALREADY_EXISTS",
         StudyExistsError,
-        "Choose another name; `warm_start: {study: OLD}` begins from an old study's results. "
+        "To go on with it, use `headrace attach`, or `client.study(NAME)` in Python. "
+        "Else choose another name; `warm_start: {study: OLD}` begins from an old study's results. "
         "Or delete the old study with `headrace delete`.",
     ),
     _entry(

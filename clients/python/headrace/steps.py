@@ -74,6 +74,23 @@ def refusal(
     return Refusal(step=step, message=message, remedy=told)
 
 
+def begun_anew(step: int, restored: int) -> str:
+    """Why the first report of a resumed trial cannot be of a step that it had reported."""
+    return (
+        f"resumed after step {restored}, the script reports step {step} again: a loop or a count of its own begins "
+        "anew in each process. Loop over t.steps(), or begin after t.step, read before the loop; keep a count of your "
+        "own in t.state"
+    )
+
+
+def over(step: int, max_steps: int) -> str:
+    """Why nothing can be reported behind the loop of a trial that had its full budget."""
+    return (
+        f"the trial is over, for it has reported step {step} of {max_steps}. "
+        "Report all metrics together, as the last line in the loop"
+    )
+
+
 def _past(step: int, since: int, rungs: Sequence[int], max_steps: int, own: str, scale: int | None) -> str:
     if scale:  # the script counts something smaller than its turns, always as much of it
         budget = f"the study `steps: {scale * max_steps}`" if rungs else f"the run steps={scale * max_steps}"

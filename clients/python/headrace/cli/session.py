@@ -60,11 +60,13 @@ class Session:
                 told = True
                 time.sleep(_POLL_S)
                 continue
-            if told and not given_address(self.address) and address_in(home_dir()) is None:
-                raise CommandError(
-                    f"`headrace up` ended before it was ready in {home_dir()}.",
-                    remedy="What it printed says why. Start it again, or give another address with --address.",
-                )
+            if not given_address(self.address) and address_in(home_dir()) is None:
+                if told:
+                    raise CommandError(
+                        f"`headrace up` ended before it was ready in {home_dir()}.",
+                        remedy="What it printed says why. Start it again, or give another address with --address.",
+                    )
+                self.output.note(f"No `headrace up` runs in {home_dir()}; asking {found}.")
             return found
 
 

@@ -156,7 +156,13 @@ class Summary:
         study = self.study
         text = f"{study.steps_spent} of the {study.steps_run_all} that running every trial to the end takes"
         saved = self.outcome.saved_percent
-        return text if saved is None else f"{text} ({abs(saved):.0f} % {'saved' if saved >= 0 else 'more'})"
+        if saved is None:
+            return text
+        failed = self.study.counts.failed
+        because = (
+            f", in part because {wording.plural(failed, 'trial')} failed" if failed and saved > 0 else ""
+        )
+        return f"{text} ({abs(saved):.0f} % {'saved' if saved >= 0 else 'more'}{because})"
 
     def _trials(self) -> str:
         counts = self.study.counts

@@ -155,7 +155,8 @@ def _cards(data: StudyData) -> list[str]:
         )
     spent = f"of {study.steps_run_all} to run every trial to the end"
     if data.outcome.saved_percent is not None:
-        spent += f"; {data.outcome.saved_percent:.0f} % saved"
+        failed = ", failed trials included" if counts.failed else ""
+        spent += f"; {data.outcome.saved_percent:.0f} % saved{failed}"
     cards.append(document.card("steps", str(study.steps_spent), spent))
     ends = f"{counts.completed} completed, {counts.stopped_early} stopped early, {counts.failed} failed"
     live = counts.total - counts.terminated

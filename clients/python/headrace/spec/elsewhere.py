@@ -33,9 +33,11 @@ TOP: Final = {
     "max_failures": "Did you mean `retries`?",
     "catch": "Did you mean `retries`?",
     "resources_per_trial": "Did you mean `resources`?",
-    "stop": "Did you mean `steps`?",
+    "stop": "`steps` is the full budget; the policy stops trials, and `headrace stop STUDY` a study.",
     "cpu": "Write `resources: {cpus: 1}`.",
     "gpu": "Write `resources: {gpus: 1}`.",
+    "num_gpus": "Write `resources: {gpus: 1}`.",
+    "num_cpus": "Write `resources: {cpus: 1}`.",
     "time_budget_s": "Leave it out: `headrace stop STUDY` ends a study at any time.",
     "fail_fast": "Leave it out: a study goes on without its failed trials; `retries` says how often one is repeated.",
     "storage": "Leave it out: the service keeps every study.",
@@ -148,6 +150,8 @@ def space_hint(loc: tuple[str | int, ...], space: Mapping[str, Any]) -> str:
     """What to write instead of a constant, a nested space or a list as a choice; empty where it is none of these."""
     domain = space.get(str(loc[0])) if loc else None
     match loc, domain:
+        case (_,), str() if domain.endswith(")"):
+            return f"Write a range as `{{type: float, low: 1e-6, high: 1e-1, log: true}}`. {CHOICES}"
         case (_,), bool() | int() | float() | str():
             shown = str(domain).lower() if isinstance(domain, bool) else domain
             return f"Leave a constant to the script, or write `{{type: categorical, values: [{shown}]}}`."

@@ -14,7 +14,7 @@ _SPACE: Final = "the study file's space says what to try, and t.params['NAME'] i
 _PRUNE: Final = (
     "t.report(...) asks the study's policy; the loop over t.steps() ends where the trial is to leave"
 )
-_KEEP: Final = "keep plain values in t.state, which is saved with the checkpoint"
+_METRIC: Final = "report numbers as further metrics, which show, export and the report list"
 _SAVE: Final = "t.track(model=..., optimizer=...) names what a pause saves and puts back"
 
 _NAME: Final = "use t.number, or t.name"
@@ -32,9 +32,9 @@ _HINTS: Final = {
     "distributions": _SPACE,
     "should_prune": _PRUNE,
     "should_stop": _PRUNE,
-    "set_user_attr": _KEEP,
-    "set_system_attr": _KEEP,
-    "user_attrs": _KEEP,
+    "set_user_attr": _METRIC,
+    "set_system_attr": _METRIC,
+    "user_attrs": _METRIC,
     "config": "the configuration is t.params",
     "get_checkpoint": _SAVE,
     "save_checkpoint": _SAVE,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from headrace.metrics import MetricError, to_floats
-from headrace.steps import refusal, whole
+from headrace.steps import begun_anew, over, refusal, whole
 from headrace.trial import checkpoint, elsewhere, memory, rng
 from headrace.trial.restore import Restore
 from headrace.trial.runtime import Action, Assignment, Ended, Report, Runtime
@@ -77,7 +77,7 @@ class Trial:
         self._sequence = 0
         self._checkpoint_every: int | None = None
         self._begun = False
-        self._looping = False
+        self._looping = self._looped = False
         self._told: set[tuple[int, str]] = set()  # what this turn of `steps` has reported
         self._end: Ended | None = None
         self._warned: set[str] = set()
@@ -142,8 +142,9 @@ class Trial:
 
     @property
     def ended(self) -> bool:
-        """Whether the trial was told to leave; what follows the loop can be kept for the trials that were not."""
-        return self._end is not None
+        """Whether the trial was told to leave before its full budget; what follows the loop can be kept for the trials
+        that were not."""
+        return self._end is not None and self._reported_step < self.max_steps
 
     def track(self, *objects: Any, **named: Any) -> None:
         """Registers what the next step reads, by name, and loads it from the checkpoint when resuming.
@@ -179,9 +180,12 @@ class Trial:
             raise ValueError(f"checkpoint_every must be at least 1, not {checkpoint_every}")
         self._checkpoint_every = checkpoint_every
         self._begin()
+        if self._restore is not None:
+            self._restore.put_back(self.state)
+        self._train_started = time.monotonic()
         if self._observer is not None:
             self._observer.begun(self)
-        self._looping = True
+        self._looping = self._looped = True
         try:
             while self._step < self.max_steps and self._end is None:
                 self._step += 1
@@ -213,6 +217,8 @@ class Trial:
         `Ended` is raised here.
         """
         if self._end is not None:
+            if self._looped and not self.ended:
+                raise ValueError(f"t.report(...): {over(self._reported_step, self.max_steps)}")
             raise self._end
         if more:
             raise TypeError(elsewhere.REPORT)
@@ -220,6 +226,10 @@ class Trial:
             values = to_floats(metrics, named)
         except MetricError as error:
             raise TypeError(f"{error}{elsewhere.metric_hint(error.name)}") from None
+        if self._assignment.metric in {**(metrics or {}), **named}.keys() - values.keys():
+            raise TypeError(
+                f"metric {self._assignment.metric!r} is None; report a number, or NaN where there is none"
+            )
         step = self._checked_step(step)
         self._check_turn(step, values)
         self._begin()
@@ -269,12 +279,11 @@ class Trial:
                     ", ".join(forgotten),
                 )
             self._runtime.restored(read_time_s=self._restore.read_time_s)
-            self._restore.put_back(self.state)
         self._train_started = time.monotonic()
 
     def _checked_step(self, given: int | None) -> int:
         """The step that a report is of. Raises `ValueError` for one that must not be reported."""
-        implied = self._step if self._looping else self._step + 1
+        implied = self._step if self._looped else self._step + 1
         step = implied if given is None else whole(given)
         refused = refusal(
             step,
@@ -285,6 +294,14 @@ class Trial:
         )
         if refused is not None:
             raise ValueError(f"t.report(...): {refused}")
+        # An observer is `headrace check`, which tells more of it.
+        if (
+            self._restore is not None
+            and not self._sequence
+            and step <= self._restore.step
+            and not self._observer
+        ):
+            raise ValueError(f"t.report(...): {begun_anew(step, self._restore.step)}")
         return step
 
     def _check_turn(self, step: int, values: Iterable[str]) -> None:
@@ -356,7 +373,7 @@ class Trial:
                 "or correct the study file: a trial that never reports it is never the best",
             )
         if self._restore is not None and not self._sequence:
-            self._warn_of_what_begins_anew(step, self._restore)
+            self._warn_of_what_was_brought_back(self._restore)
         if self._sequence and step == self._reported_step:
             self._warn_once(
                 "twice",
@@ -370,18 +387,12 @@ class Trial:
                 self._reported_step,
             )
 
-    def _warn_of_what_begins_anew(self, step: int, restore: Restore) -> None:
+    def _warn_of_what_was_brought_back(self, restore: Restore) -> None:
         for name, old in restore.overriding(self.params, self._tracked):
             self._warn_once(
                 f"overridden {name}",
                 f"{name} is {self.params[name]} now, but the tracked optimizer has {old}, as the checkpoint "
                 f"brought it: set it inside the loop, from t.params[{name!r}]",
-            )
-        if step <= restore.step:
-            self._warn_once(
-                "anew",
-                f"resumed after step {restore.step}, the script reports step {step} again: a count of its own "
-                "begins anew in each process; keep it in t.state, which is saved",
             )
 
     def _warn_once(self, topic: str, message: str) -> None:
