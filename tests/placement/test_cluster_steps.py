@@ -227,6 +227,24 @@ async def test_slots_are_kept_for_a_gang_and_those_who_run_there_leave_at_their_
     assert rows == [("PAUSED", 2), ("PAUSED", 2)]
 
 
+async def test_a_study_that_no_worker_can_ever_serve_asks_nobody_to_leave(engine: AsyncEngine) -> None:
+    """Not even of a study that has more than its share."""
+    await connect(engine, "w", 2)
+    small = await OneStudy(engine, "small").create()
+    first, second = await small.kick()
+    for lease in (first, second):
+        await small.tell(lease, 1)
+    gang = await OneStudy(engine, "gang").create(resources={"gpus": 4})
+    assert await gang.kick() == []
+    async with engine.begin() as conn:  # an hour passes
+        hour = "jsonb_set(standing, '{usage,at_s}', to_jsonb((standing->'usage'->>'at_s')::float - 3600))"
+        await conn.execute(text(f"UPDATE study SET standing = {hour} WHERE id = :s"), {"s": small.id})
+    gang.cache = None  # another replica looks
+    assert await gang.kick() == []
+    assert await query(engine, "SELECT * FROM leave") == []
+    assert (await small.tell(first, 2)).action == "CONTINUE"
+
+
 async def test_a_higher_priority_asks_for_a_slot_at_the_next_report_with_a_checkpoint(
     engine: AsyncEngine,
 ) -> None:

@@ -20,6 +20,7 @@ from headrace_services.scheduler.step.placement import (
     Reservation,
     Running,
     Waiting,
+    can_ever_serve,
     fit,
     request_at,
     spare_slots,
@@ -106,7 +107,8 @@ def keep(state: StepState) -> None:
     if kept is None:
         if state.study.standing.reserved is not None:
             state.give_up_reservation()
-        _ask_of_the_overdrawn(state, cluster.running)
+        if can_ever_serve(state.room.devices, blocked.request):
+            _ask_of_the_overdrawn(state, cluster.running)
         return
     if kept == mine:
         return

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from headrace.spec import Resources
 from headrace_services.scheduler.records import Slot
 from headrace_services.scheduler.step.placement.elastic import request_at, spare_slots
-from headrace_services.scheduler.step.placement.fit import fit, suits, take
+from headrace_services.scheduler.step.placement.fit import can_ever_serve, fit, suits, take
 from headrace_services.scheduler.step.placement.planner import BestFit, Placer
 from headrace_services.scheduler.step.placement.reserving import reserve
 from headrace_services.scheduler.step.placement.values import (
@@ -47,6 +47,7 @@ __all__ = [
     "Reservation",
     "Running",
     "Waiting",
+    "can_ever_serve",
     "fit",
     "place",
     "request_at",

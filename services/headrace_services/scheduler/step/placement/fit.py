@@ -7,7 +7,7 @@ equal inputs give equal placements. A share of a GPU goes to the GPU with the le
 slots are taken from the worker with the fewest free ones.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from headrace.spec.resources import WHOLE
@@ -37,6 +37,12 @@ def suits(slot: Slot, request: Request) -> bool:
     if request.types and not any(kind.lower() in slot.model.lower() for kind in request.types):
         return False
     return not request.cores or slot.cores * request.slots * request.milli >= request.cores * WHOLE
+
+
+def can_ever_serve(slots: Iterable[Slot], request: Request) -> bool:
+    """Whether some worker could serve a request if nobody else were on it."""
+    suitable = Counter(slot.worker_id for slot in slots if suits(slot, request))
+    return max(suitable.values(), default=0) >= request.slots
 
 
 def has_room(slot: Slot, request: Request) -> bool:
