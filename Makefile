@@ -46,7 +46,7 @@ test: lint types verify pytest ## Everything that must hold: lint, types, verify
 
 pytest: setup
 	@echo "pytest"
-	@OMP_NUM_THREADS=1 pytest -n 3 --dist worksteal $(PYTEST_ARGS)  # two cores, and one test that waits
+	@OMP_NUM_THREADS=1 pytest -n 2 --dist worksteal $(PYTEST_ARGS)  # one thread for each of the two
 
 lint: setup ## Style, and common mistakes (ruff)
 	@echo "lint"

@@ -29,7 +29,7 @@ SHORT_S = 0.5
 SESSION_S = 1.0
 PROBE_S = 1.0
 MOST_STUDIES = 12
-LARGE = 0.25
+LARGE = 0.1
 """How often a study is made of what is large only together."""
 FORBIDDEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 POLICIES: tuple[dict[str, Any], ...] = (

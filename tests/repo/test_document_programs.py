@@ -100,7 +100,7 @@ def address() -> Iterator[str]:
 def test_a_study_file_runs_with_the_program_beside_it(
     address: str, tmp_path: Path, document: str, study: int, program: int
 ) -> None:
-    file = re.sub(r"^trials: \d+$", "trials: 3", programs(document, "yaml")[study], flags=re.MULTILINE)
+    file = re.sub(r"^trials: \d+$", "trials: 2", programs(document, "yaml")[study], flags=re.MULTILINE)
     (tmp_path / "study.yaml").write_text(file)
     (tmp_path / "train.py").write_text(programs(document)[program])
     name = f"study-{study}-{program}"

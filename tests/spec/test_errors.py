@@ -183,7 +183,7 @@ def test_a_subclass_goes_by_its_parent():
         pass
 
     assert to_status(DigitsExistError("Taken.")).code == grpc.StatusCode.ALREADY_EXISTS.value[0]
-    assert "Choose another name" in DigitsExistError("Taken.").remedy
+    assert "choose another name" in DigitsExistError("Taken.").remedy
 
 
 def test_an_error_of_an_unknown_class_is_internal():

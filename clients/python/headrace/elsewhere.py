@@ -17,7 +17,6 @@ MODULE: Final = {
     "pruners": "the study's `policy`, as in `policy: asha`",
     "distributions": "the study's `space`",
     "tune": "`from headrace import trial` in a training script, and a study file for the rest",
-    "report": "t.report(...) of the trial `t` that the training function gets",
 }
 """Names of the whole library."""
 

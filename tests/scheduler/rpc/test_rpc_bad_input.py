@@ -79,7 +79,7 @@ FIELD_CASES: list[tuple[str, str, Any, list[str], str]] = [
         "UUID",
     ),
     ("bare name", "GetStudy", pb.GetStudyRequest(name="s"), ["name"], "studies/STUDY"),
-    ("no good id", "GetStudy", pb.GetStudyRequest(name="studies/a\0"), ["name"], "lower-case"),
+    ("no good id", "GetStudy", pb.GetStudyRequest(name="studies/a\0"), ["name"], "studies/STUDY"),
     ("no name", "GetStudy", pb.GetStudyRequest(), ["name"], "studies/STUDY"),
     ("a trial's name", "PauseStudy", pb.PauseStudyRequest(name="studies/s/trials/0"), ["name"], "studies/"),
     ("no name", "ResumeStudy", pb.ResumeStudyRequest(), ["name"], "studies/STUDY"),
