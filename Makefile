@@ -18,7 +18,7 @@ STUDY ?= examples/digits/study.yaml
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram policies guard fuzz bench chaos clean
+.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram policies yardstick guard fuzz long hdet-trials bench chaos gangs clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,7 +46,8 @@ test: lint types verify pytest ## Everything that must hold: lint, types, verify
 
 pytest: setup
 	@echo "pytest"
-	@OMP_NUM_THREADS=1 pytest -n 2 --dist worksteal $(PYTEST_ARGS)  # one thread for each of the two
+	@# Many tests wait: a third process fills two cores. One that fails runs once more, and the summary names it.
+	@OMP_NUM_THREADS=1 pytest -n 3 --dist worksteal --reruns 1 -rR $(PYTEST_ARGS)
 
 lint: setup ## Style, and common mistakes (ruff)
 	@echo "lint"
@@ -78,14 +79,29 @@ diagram: setup ## Draw the generated parts of the documents anew
 chaos: setup ## Kill, freeze, cut off and fill up everything, over and over (ARGS="kill-scheduler --times 20"); tens of minutes
 	@python tests/chaos/long.py $(ARGS)
 
+gangs: setup ## Pause, move and kill gangs of 4 ranks, FSDP2 and ZeRO-2, and compare every bit (half an hour)
+	@HEADRACE_GANGS=1 pytest -n 0 tests/gang/test_gang_documents.py
+	@python tests/chaos/long.py gang-fsdp gang-zero $(ARGS)
+
 policies: setup ## Play 10,000 random histories of every policy against its oracle (a quarter of an hour)
-	@HEADRACE_HISTORIES=10000 pytest -n 2 --dist worksteal tests/policies/test_policy_contract.py -k "histories or mirror" --durations=30
+	@HEADRACE_HISTORIES=10000 pytest -n 2 --dist worksteal tests/policies/test_policy_contract.py -k "histories or mirror" --durations=30 $(ARGS)
+
+yardstick: setup ## Draw 2,000 random modules from each of four seeds, and compare groups of them with torch.optim (ten minutes of one quiet core)
+	@ulimit -v 12000000; for seed in 1 2 3 4; do HEADRACE_MODULES=2000 HEADRACE_MODULES_SEED=$$seed OMP_NUM_THREADS=1 \
+		pytest -q -s -n 0 -o timeout=3600 tests/hydro/test_fuse_random_modules.py -k equals_torch_optim --durations=1; done
 
 guard: setup ## Compare 300 event logs of simulated studies with those that were kept (ARGS=--write keeps today's)
 	@python tests/simulator/logged_studies.py $(ARGS)
 
 fuzz: setup ## Send 20,000 calls drawn from the contract at real servers, four seeds (an hour)
 	@HEADRACE_FUZZ_CALLS=5000 pytest -s tests/fuzz
+
+long: setup ## Train HDET's recovery with 20 seeds, and let 500 random histories of the scheduler's step keep its promises; plans on 200,000 trials (half an hour)
+	@HEADRACE_SEEDS=20 HEADRACE_STEP_HISTORIES=500 pytest -n 2 tests/hdet/test_hdet_recovery.py tests/scheduler/test_step_machine.py --durations=0
+	@HEADRACE_PLANNED_TRIALS=200000 pytest -n 1 tests/scheduler/test_plans.py
+
+hdet-trials: setup ## Pause and kill gangs that train with HDET, and compare every step with an undisturbed run (ten minutes)
+	@python tests/hdet/killed_ranks.py $(ARGS)
 
 bench: setup ## Run the benchmarks (benchmarks/**/bench_*.py)
 	@shopt -s nullglob; for script in benchmarks/bench_*.py benchmarks/*/bench_*.py; do echo "bench: $$script"; python "$$script"; done

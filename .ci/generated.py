@@ -19,7 +19,7 @@ from headrace.bounds.totals import TOTALS
 from headrace.cli.app import build
 from headrace.environment import PASSED
 from headrace.errors import CATALOGUE
-from headrace_services.scheduler.lifecycle import TRANSITIONS
+from headrace_services.scheduler.core.lifecycle import TRANSITIONS
 
 BLOCK: Final = re.compile(
     r"(?P<begin><!-- generated: (?P<name>[a-z-]+) -->\n).*?(?P<end><!-- end generated -->)", re.DOTALL

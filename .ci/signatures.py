@@ -10,7 +10,7 @@ from typing import Any
 from tables import table
 
 from headrace import trial
-from headrace.client import events, model
+from headrace.client import events, machines, model
 from headrace.client.sync import AskedTrial, Client, Study, Trial
 
 VALUES = (
@@ -20,8 +20,8 @@ VALUES = (
     model.Report,
     model.Checkpoint,
     model.Preview,
-    model.Worker,
-    model.Slot,
+    machines.Worker,
+    machines.Slot,
     events.Decision,
     events.TrialStory,
     events.Update,
@@ -42,7 +42,9 @@ def values() -> str:
     """What the client returns, field by field."""
     parts = []
     for kind in VALUES:
-        fields = ", ".join(f"`{field.name}`" for field in dataclasses.fields(kind))
+        names = [field.name for field in dataclasses.fields(kind)]
+        names += [name for name, of in vars(kind).items() if isinstance(of, property)]
+        fields = ", ".join(f"`{name}`" for name in names)
         parts += [f"**{kind.__name__}.** {_summary(kind)} {fields}."]
     return "\n\n".join(parts)
 

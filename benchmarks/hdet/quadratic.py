@@ -14,7 +14,7 @@ import torch
 from plots import draw
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "tests/hdet"))
+sys.path[:0] = [str(HERE.parents[1] / "tests/hdet"), str(HERE.parents[1] / "tests")]
 
 from rank_pool import RankPool  # noqa: E402  found by the line above
 

@@ -32,18 +32,21 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much is measured: numbers of members, rows and side of images, rounds, and torch.compile's backend."""
+    """How much is measured: members, rows and side of images, blocks a stage, rounds, torch.compile's backend."""
 
     counts: tuple[int, ...]
     rows: int
     side: int
+    blocks: int
     warm: int
     rounds: int
     backend: str
 
 
-FULL = Size(counts=(1, 2, 5, 10, 20, 50, 100, 200), rows=256, side=32, warm=3, rounds=10, backend="inductor")
-SMALL = Size(counts=(1, 3), rows=4, side=8, warm=0, rounds=1, backend="aot_eager")
+FULL = Size(
+    counts=(1, 2, 5, 10, 20, 50, 100, 200), rows=256, side=32, blocks=2, warm=3, rounds=10, backend="inductor"
+)
+SMALL = Size(counts=(1, 3), rows=4, side=8, blocks=1, warm=0, rounds=1, backend="aot_eager")
 
 
 class Residual(nn.Module):
@@ -65,14 +68,14 @@ class Residual(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """The CIFAR form: 64 channels at scale 1, so 8 at scale 8."""
+    """The CIFAR form: 64 channels at scale 1, so 8 at scale 8. With one block a stage it is ResNet-10."""
 
-    def __init__(self, width: int = 8) -> None:
+    def __init__(self, blocks: int = 2, width: int = 8) -> None:
         super().__init__()
         self.stem, self.norm = nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
         layers, inside = [], width
         for stage in range(4):
-            for number in range(2):
+            for number in range(blocks):
                 outside = width * 2**stage
                 layers.append(Residual(inside, outside, 2 if stage and not number else 1))
                 inside = outside
@@ -110,9 +113,9 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def one_alone(batch: Batch, loss: Loss, device: torch.device) -> Step:
+def one_alone(batch: Batch, loss: Loss, device: torch.device, size: Size) -> Step:
     """A plain run with torch's SGD, in one kernel for all parameters."""
-    model = ResNet18().to(device)
+    model = ResNet18(size.blocks).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
 
     def step() -> None:
@@ -123,23 +126,23 @@ def one_alone(batch: Batch, loss: Loss, device: torch.device) -> Step:
     return step
 
 
-def hydro_step(n: int, batch: Batch, loss: Loss, device: torch.device, engine: Any) -> Step:
+def hydro_step(n: int, batch: Batch, loss: Loss, device: torch.device, size: Size, engine: Any) -> Step:
     """A fused group with a rate for each member."""
     members = [{"lr": 0.01 * (i + 1) / n, "momentum": 0.9, "seed": i} for i in range(n)]
-    group = hydro.fuse(ResNet18, members, "sgd", engine=engine, device=device)
+    group = hydro.fuse(partial(ResNet18, size.blocks), members, "sgd", engine=engine, device=device)
     return lambda: group.step(batch, loss)
 
 
-def compiled_step(n: int, batch: Batch, loss: Loss, device: torch.device, backend: str) -> Step:
+def compiled_step(n: int, batch: Batch, loss: Loss, device: torch.device, size: Size) -> Step:
     """`torch.func`'s recipe for ensembles under torch.compile; one rate for all."""
-    models = [ResNet18().to(device) for _ in range(n)]
+    models = [ResNet18(size.blocks).to(device) for _ in range(n)]
     params, buffers = torch.func.stack_module_state(models)  # type: ignore[arg-type]  # a list of modules
     optimizer = torch.optim.SGD(list(params.values()), lr=0.01, momentum=0.9, fused=True)
 
     def one(own: dict[str, Tensor], held: dict[str, Tensor]) -> Tensor:
         return loss(lambda x: functional_call(models[0], (own, held), (x,)), batch)
 
-    mapped = torch.compile(torch.vmap(one), backend=backend)
+    mapped = torch.compile(torch.vmap(one), backend=size.backend)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -179,12 +182,12 @@ def run_cuda(out: Path, device: torch.device, size: Size) -> None:
     images = torch.randn(size.rows, 3, size.side, size.side, generator=generator).to(device)
     batch = (images, torch.randint(0, 10, (size.rows,), generator=generator).to(device))
     variants: Mapping[str, tuple[Loss, Callable[[int], Step]]] = {
-        "float32": (loss_of, lambda n: hydro_step(n, batch, loss_of, device, "grouped")),
-        "float32, vmap": (loss_of, lambda n: hydro_step(n, batch, loss_of, device, "vmap")),
-        "bfloat16": (autocast_loss, lambda n: hydro_step(n, batch, autocast_loss, device, "grouped")),
+        "float32": (loss_of, lambda n: hydro_step(n, batch, loss_of, device, size, "grouped")),
+        "float32, vmap": (loss_of, lambda n: hydro_step(n, batch, loss_of, device, size, "vmap")),
+        "bfloat16": (autocast_loss, lambda n: hydro_step(n, batch, autocast_loss, device, size, "grouped")),
         "bfloat16, compiled": (
             autocast_loss,
-            lambda n: compiled_step(n, batch, autocast_loss, device, size.backend),
+            lambda n: compiled_step(n, batch, autocast_loss, device, size),
         ),
     }
     record: dict[str, Any] = {
@@ -194,7 +197,7 @@ def run_cuda(out: Path, device: torch.device, size: Size) -> None:
         "rows": [],
     }
     alone = {
-        loss: measured(partial(one_alone, batch, loss, device), 1, device, size)
+        loss: measured(partial(one_alone, batch, loss, device, size), 1, device, size)
         for loss in (loss_of, autocast_loss)
     }
     for name, (loss, make) in variants.items():

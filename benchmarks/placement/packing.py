@@ -22,7 +22,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from virtual_cluster import MACHINES, SIZES, VirtualCluster
 
-from headrace_services.scheduler.step.placement import BestFit
+from headrace_services.scheduler.core.placement import BestFit
 
 PLACERS = {
     "headrace": BestFit(),

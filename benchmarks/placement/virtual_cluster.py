@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from headrace_services.scheduler.records import Slot
-from headrace_services.scheduler.step.placement import (
+from headrace_services.scheduler.core.placement import (
     BestFit,
     Cluster,
     Placement,
@@ -25,6 +24,7 @@ from headrace_services.scheduler.step.placement import (
     Running,
     Waiting,
 )
+from headrace_services.scheduler.core.records import Slot
 
 GIB = 1 << 30
 SIZES: tuple[tuple[str, int, int, float], ...] = (
@@ -90,7 +90,7 @@ class Run:
     rung_ends_s: float
     predicted_end_s: float
     asked: bool = False
-    epoch: int = 0
+    attempt: int = 0
 
 
 @dataclass(slots=True)
@@ -160,9 +160,9 @@ class VirtualCluster:
         self._fill()
         self._plan()
         while self.tally.events < events:
-            end_s, _, number, epoch = heapq.heappop(self._heap)
+            end_s, _, number, attempt = heapq.heappop(self._heap)
             run = self.running.get(number)
-            if run is None or run.epoch != epoch:
+            if run is None or run.attempt != attempt:
                 continue
             self._account(end_s)
             self.tally.events += 1
@@ -224,11 +224,11 @@ class VirtualCluster:
         real_s = predicted_s * self._random.uniform(1 - self._noise, 1 + self._noise)
         run.started_s, run.predicted_end_s = self.now_s, self.now_s + predicted_s
         run.rung_ends_s = self.now_s + real_s
-        run.epoch += 1
+        run.attempt += 1
         self._push(run, run.rung_ends_s)
 
     def _push(self, run: Run, at_s: float) -> None:
-        heapq.heappush(self._heap, (at_s, self._numbers, run.job.number, run.epoch))
+        heapq.heappush(self._heap, (at_s, self._numbers, run.job.number, run.attempt))
 
     def _end(self, run: Run) -> None:
         del self.running[run.job.number]
@@ -272,7 +272,7 @@ class VirtualCluster:
             if ask.at_report:  # reports are four a rung
                 quarter_s = (run.rung_ends_s - run.started_s) / 4
                 ahead = max(1, int((self.now_s - run.started_s) / quarter_s) + 1)
-                run.epoch += 1
+                run.attempt += 1
                 run.job.rungs_left += 1  # what it loses of the rung, it does again
                 self._push(run, min(run.rung_ends_s, run.started_s + ahead * quarter_s))
 
@@ -320,7 +320,7 @@ class VirtualCluster:
             rung_ends_s=self.now_s,
             predicted_end_s=self.now_s,
             asked=placement.rule == "backfill",  # the slots are another's from its next rung on
-            epoch=self.tally.events,
+            attempt=self.tally.events,
         )
         self.running[job.number] = run
         for slot in placement.slots:

@@ -25,6 +25,7 @@ from headrace_services.planner import catalogue
 from headrace_services.planner.blocks import model_from_description
 from headrace_services.planner.cluster import Cluster, Device, Efficiencies, Topology
 from headrace_services.planner.costing import Request
+from headrace_services.planner.memory import Gradients
 from headrace_services.planner.model import AttentionKernel
 from headrace_services.planner.modes import Mode
 from headrace_services.planner.plan import Plan
@@ -99,7 +100,9 @@ def measured() -> Cluster:
 
 
 def plans(cluster: Cluster, vocabulary: int) -> list[Plan]:
-    """Our finalists: equal stages, selective or no recomputation, every interleaving, best first."""
+    """Our finalists: equal stages, selective or no recomputation, every interleaving, best first.
+
+    Gradients take 16 bits, as calculon counts them where the optimizer is sharded (`Layer.get_weight_grad`)."""
     found = []
     description = catalogue.model("gpt3-175b").description
     model = model_from_description("gpt3-175b", {**description, "vocabulary": vocabulary})
@@ -113,6 +116,7 @@ def plans(cluster: Cluster, vocabulary: int) -> list[Plan]:
                 schedule=schedule,
                 chunks=chunks,
                 attention=attention,
+                gradients=Gradients.BF16,
                 usable_memory=1.0,
             )
         )

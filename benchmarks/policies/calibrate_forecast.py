@@ -23,7 +23,7 @@ import matplotlib as mpl
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace_services.scheduler.policies.forecast import mixed, of_curve, of_peers
+from headrace_services.scheduler.core.policies.forecast import mixed, of_curve, of_peers
 
 mpl.use("Agg")
 import itertools

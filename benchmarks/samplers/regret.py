@@ -27,8 +27,8 @@ import numpy as np
 import optuna
 
 from headrace.spec import StudySpec
+from headrace_services.scheduler.core.placing import lookahead
 from headrace_services.scheduler.samplers import Params, Result, Suggestion, make_learner
-from headrace_services.scheduler.step.placing import lookahead
 
 IN_FLIGHT = 8
 Vector = Sequence[float]

@@ -74,7 +74,7 @@ def spec(max_trials: int = 1_000_000, **changes: Any) -> StudySpec:
 
 
 def asking_cycle(address: str, name: str) -> Cycle:
-    """Ask, report three times, tell; the loop over the trials asks for the next one when it tells of the last."""
+    """Ask, report three times, tell: five calls."""
     client = Client(address)
     trials = client.study(name).ask_all(client_id=f"client-{os.getpid()}")
 

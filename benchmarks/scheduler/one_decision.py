@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.policies import RungResult, make_policy
+from headrace_services.scheduler.core.policies import RungResult, make_policy
 
 
 def our_decisions(spec: StudySpec, values: list[float], measured: int) -> list[float]:

@@ -37,7 +37,7 @@ CONTEXT, WIDTH, HEADS, DEPTH = 32, 32, 2, 1  # bytes, features, attention heads,
 BATCH = 8  # rows per replica and step
 SYNCS = 60
 SWEEP = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
-SPREAD = 1 / 3
+SPREAD = 1 / 9
 
 
 class Block(nn.Module):

@@ -138,10 +138,11 @@ def tune(task: Task, trials: int, seed: int, k: int, *, direct: bool) -> Outcome
     )
     hydro.check_transferable(space)
     began = time.process_time()
-    worst = hydro.coordinate_check(surrogate, widths=task.gate).raise_if_failed().worst
+    gate = hydro.coordinate_check(surrogate, widths=task.gate).raise_if_refuted()
+    worst = gate.worst
     gate_s = time.process_time() - began
     steepest = "" if worst.slope is None else f", steepest {worst.name} {worst.slope:+.2f}"
-    say(task, f"gate passed at widths {task.gate}{steepest}, {gate_s:.1f} s")
+    say(task, f"gate {gate.outcome} at widths {task.gate}{steepest}, {gate_s:.1f} s")
     scores, engine = train(surrogate, space, task, data, seed)
     surrogate_s = time.process_time() - began
     say(
@@ -161,7 +162,7 @@ def tune(task: Task, trials: int, seed: int, k: int, *, direct: bool) -> Outcome
     results = [
         hydro.Trial(hyperparameters=one, score=score) for one, score in zip(space, scores, strict=True)
     ]
-    report = hydro.transfer(results, train_target, k=k)
+    report = hydro.transfer(results, train_target, k=k, gate=gate)
     target_s = time.process_time() - began
     say(task, f"the best {k} on the target, {target_s:.1f} s")
     outcome = Outcome(

@@ -21,7 +21,7 @@ def with_space(parameters: int, conditions: int = 0, values: int = 1, **fields: 
 
 
 NOTHING = spec_pb2.ParameterAssignment()
-LEASE = event_pb2.LeaseRef(lease_id="l", trial="studies/s/trials/0", epoch=1)
+LEASE = event_pb2.LeaseRef(lease_id="l", trial="studies/s/trials/0", attempt=1)
 
 
 def report(**fields: Any) -> pb.ReportTrialRequest:
@@ -128,7 +128,7 @@ def test_all_faults_of_a_message_are_told_at_once() -> None:
 
 
 def test_of_many_faults_the_first_hundred_are_told() -> None:
-    unknown = pb.TellTrialsRequest(report=report(metrics={f"m\0{number}": 1.0 for number in range(500)}))
+    unknown = report(metrics={f"m\0{number}": 1.0 for number in range(500)})
     assert len(bounds.violations(unknown)) == 100
 
 

@@ -9,7 +9,7 @@ from sim_fleet import Fleet
 from headrace.client import AsyncStudy, Client
 from headrace.client.model import StudyInfo, StudyState
 from headrace.spec import StudySpec
-from headrace_services.scheduler.replay import Replayed, replay_study
+from headrace_services.scheduler.replay.replaying import Replayed, replay_study
 
 T = TypeVar("T")
 TICK_S = 0.02

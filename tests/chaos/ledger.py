@@ -78,8 +78,8 @@ def read(database_url: str, study: str) -> Tables:
 
         return Tables(
             trials=rows("SELECT * FROM trial WHERE study_id = %s ORDER BY number"),
-            reports=rows("SELECT * FROM report WHERE study_id = %s ORDER BY number, epoch, sequence"),
-            leases=rows("SELECT * FROM lease WHERE study_id = %s ORDER BY number, epoch"),
+            reports=rows("SELECT * FROM report WHERE study_id = %s ORDER BY number, attempt, sequence"),
+            leases=rows("SELECT * FROM lease WHERE study_id = %s ORDER BY number, attempt"),
             events=rows(
                 "SELECT cursor, number, kind, detail, time FROM event WHERE study_id = %s ORDER BY cursor"
             ),
@@ -88,8 +88,8 @@ def read(database_url: str, study: str) -> Tables:
 
 def compare(tables: Tables, journals: Sequence[Journal], *, interruptions_allowed: bool = False) -> Verdict:
     """Hold the fleet's journals against the tables."""
-    lease_ids = {(lease.number, lease.epoch): lease.id for lease in tables.leases}
-    stored = {(lease_ids[r.number, r.epoch], r.sequence): r for r in tables.reports}
+    lease_ids = {(lease.number, lease.attempt): lease.id for lease in tables.leases}
+    stored = {(lease_ids[r.number, r.attempt], r.sequence): r for r in tables.reports}
     lost, sent, contradicted = [], set(), []
     for journal in journals:
         fenced = set(journal.fenced)
@@ -128,7 +128,7 @@ def compare(tables: Tables, journals: Sequence[Journal], *, interruptions_allowe
 
 
 def _duplicates(tables: Tables) -> Iterable[str]:
-    seen = Counter((r.number, r.epoch, r.step) for r in tables.reports)
+    seen = Counter((r.number, r.attempt, r.step) for r in tables.reports)
     return (f"trial {n} attempt {e} step {s}: {times}×" for (n, e, s), times in seen.items() if times > 1)
 
 
@@ -136,29 +136,29 @@ def _reordered(tables: Tables) -> Iterable[str]:
     """By the worker's sequence, by the time of the commit and by the event log, steps must go up."""
     attempts = defaultdict(list)
     for report in tables.reports:
-        attempts[report.number, report.epoch].append(report)
-    for (number, epoch), reports in attempts.items():
+        attempts[report.number, report.attempt].append(report)
+    for (number, attempt), reports in attempts.items():
         if any(a.step >= b.step or a.time > b.time for a, b in pairwise(reports)):
-            yield f"trial {number} attempt {epoch}: {[r.step for r in reports]}"
+            yield f"trial {number} attempt {attempt}: {[r.step for r in reports]}"
     logged = defaultdict(list)
     for event in tables.events:
         if event.kind == "report_recorded":
-            logged[event.number, event.detail["epoch"]].append(event.detail["step"])
-    for (number, epoch), steps in logged.items():
+            logged[event.number, event.detail["attempt"]].append(event.detail["step"])
+    for (number, attempt), steps in logged.items():
         if steps != sorted(set(steps)):
-            yield f"trial {number} attempt {epoch} in the log: {steps}"
+            yield f"trial {number} attempt {attempt} in the log: {steps}"
 
 
 def stale_events(tables: Tables) -> Iterable[str]:
     """Reports and moves that the log has for an attempt after a newer one was granted."""
     newest: dict[int, int] = {}
     for event in tables.events:
-        epoch = event.detail.get("epoch")
-        if epoch is None or event.number is None:
+        attempt = event.detail.get("attempt")
+        if attempt is None or event.number is None:
             continue
-        if epoch < newest.get(event.number, 0):
-            yield f"event {event.cursor}: trial {event.number} attempt {epoch} after {newest[event.number]}"
-        newest[event.number] = max(epoch, newest.get(event.number, 0))
+        if attempt < newest.get(event.number, 0):
+            yield f"event {event.cursor}: trial {event.number} attempt {attempt} after {newest[event.number]}"
+        newest[event.number] = max(attempt, newest.get(event.number, 0))
 
 
 def _numbers(tables: Tables) -> Iterable[str]:
@@ -175,11 +175,11 @@ def _numbers(tables: Tables) -> Iterable[str]:
 
 def stale_rows(tables: Tables) -> Iterable[str]:
     """Reports that were stored after the next attempt had been granted."""
-    granted = {(lease.number, lease.epoch): lease.grant_time for lease in tables.leases}
+    granted = {(lease.number, lease.attempt): lease.grant_time for lease in tables.leases}
     for report in tables.reports:
-        after = granted.get((report.number, report.epoch + 1))
+        after = granted.get((report.number, report.attempt + 1))
         if after is not None and report.time > after:
-            yield f"trial {report.number} attempt {report.epoch} step {report.step}: {report.time - after} late"
+            yield f"trial {report.number} attempt {report.attempt} step {report.step}: {report.time - after} late"
 
 
 def stale_checkpoints(tables: Tables) -> Iterable[str]:
@@ -190,22 +190,23 @@ def stale_checkpoints(tables: Tables) -> Iterable[str]:
         if event.kind == "report_recorded" and "checkpoint" in event.detail:
             newest[event.number] = event.detail["checkpoint"]["uri"]
         elif event.kind == "trial_moved" and event.detail["action"] == "resume":
-            starts[event.number, event.detail["epoch"]] = newest.get(event.number, "none")
+            starts[event.number, event.detail["attempt"]] = newest.get(event.number, "none")
     for lease in tables.leases:
-        wanted = starts.get((lease.number, lease.epoch))
+        wanted = starts.get((lease.number, lease.attempt))
         if wanted is not None and (lease.resume is None or lease.resume["uri"] != wanted):
-            yield f"trial {lease.number} attempt {lease.epoch} began from {lease.resume}, not {wanted}"
+            yield f"trial {lease.number} attempt {lease.attempt} began from {lease.resume}, not {wanted}"
 
 
 def lost_steps(tables: Tables) -> dict[tuple[int, int], int]:
     """How many steps each interrupted attempt had reported beyond the place where the next one began."""
     reached: dict[tuple[int, int], int] = {}
     for report in tables.reports:
-        key = (report.number, report.epoch)
+        key = (report.number, report.attempt)
         reached[key] = max(reached.get(key, 0), report.step)
-    begins = {(x.number, x.epoch): (x.resume or {}).get("step", 0) for x in tables.leases}
+    begins = {(x.number, x.attempt): (x.resume or {}).get("step", 0) for x in tables.leases}
     return {
-        (number, epoch): reached.get((number, epoch), begins[number, epoch]) - begins[number, epoch + 1]
-        for number, epoch in begins
-        if (number, epoch + 1) in begins
+        (number, attempt): reached.get((number, attempt), begins[number, attempt])
+        - begins[number, attempt + 1]
+        for number, attempt in begins
+        if (number, attempt + 1) in begins
     }

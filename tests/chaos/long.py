@@ -17,12 +17,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import scenario_freeze_worker
 import scenario_full_disk
+import scenario_gang
 import scenario_kill_scheduler
 import scenario_kill_worker
 import scenario_postgres
@@ -51,6 +53,12 @@ SCENARIOS = {
     "kill-worker": Scenario(scenario_kill_worker.run, 500, "kill -9 of workers"),
     "postgres": Scenario(scenario_postgres.run, 10, "immediate restarts of Postgres, and an outage of 30 s"),
     "full-disk": Scenario(scenario_full_disk.run, 5, "full disks of the checkpoint store and of the outbox"),
+    "gang-fsdp": Scenario(
+        partial(scenario_gang.run, kind="fsdp"), 20, "kill -9 of gangs of 4 ranks with an FSDP2 model"
+    ),
+    "gang-zero": Scenario(
+        partial(scenario_gang.run, kind="zero"), 20, "kill -9 of gangs of 4 ranks with DeepSpeed's ZeRO-2"
+    ),
     "streams": Scenario(scenario_streams.run, 10, "256 streams over a bad line, for so many minutes"),
 }
 

@@ -3,7 +3,7 @@
 A scenario that promises times runs this beside it, so that a time that was missed can be told from a machine that stood
 still. It is a process of its own, which asks for nothing but to wake up, and for one empty commit on the scenario's
 Postgres now and then. It notes each wait that is worth it as a line: what was waited for, when the wait was over
-(seconds of the epoch), and how long it was.
+(seconds of the attempt), and how long it was.
 """
 
 import subprocess

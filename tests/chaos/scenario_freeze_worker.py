@@ -57,45 +57,45 @@ async def hurt(
     async with AsyncClient(site.address, timeout_s=60, connect_timeout_s=60) as client:
         study = await client.create_study("freeze", spec)
 
-        async def freeze(trial: int, epoch: int, worker: str) -> None:
+        async def freeze(trial: int, attempt: int, worker: str) -> None:
             daemon, proxy = by_name[worker]
             for link in list(proxy.links):
                 link.stall(down=False)
-            await said_more(folder, trial, epoch, UNSEEN)
+            await said_more(folder, trial, attempt, UNSEEN)
             family = daemon.family()
             stopped = family if rng.random() < 0.5 else family[:1]
-            attempt = [process for process in family[1:] if _is_of(process, trial, epoch)]
+            attempt = [process for process in family[1:] if _is_of(process, trial, attempt)]
             for process in stopped:
                 send(process, signal.SIGSTOP)
-            await reassigned(study, trial, epoch)
+            await reassigned(study, trial, attempt)
             for link in list(proxy.links):
                 link.flow()
             thaw(stopped)
             await waiting_for(lambda: not any(map(running, attempt)), "the fenced trial's end", 60)
-            fenced.add((trial, epoch))
+            fenced.add((trial, attempt))
 
         while frozen < times:
             holders = await waiting_for_holders(client, parallel)
-            epochs = {trial: await progressed(study, trial, RUNG) for trial in holders}
+            attempts = {trial: await progressed(study, trial, RUNG) for trial in holders}
             held = await waiting_for_holders(client, 1)
             victims = [
-                (trial, epoch, holders[trial])
-                for trial, epoch in epochs.items()
-                if epoch is not None and held.get(trial) == holders[trial]
+                (trial, attempt, holders[trial])
+                for trial, attempt in attempts.items()
+                if attempt is not None and held.get(trial) == holders[trial]
             ][: times - frozen]
             async with asyncio.TaskGroup() as tasks:
-                for trial, epoch, worker in victims:
-                    tasks.create_task(freeze(trial, epoch, worker))
+                for trial, attempt, worker in victims:
+                    tasks.create_task(freeze(trial, attempt, worker))
             frozen += len(victims)
             say(f"{frozen}/{times} workers frozen past their lease, their trials reassigned, then continued")
         await study.stop()
     return judged(ledger.read(site.database_url, "freeze"), folder, fenced, workers=len(found))
 
 
-def _is_of(process: psutil.Process, trial: int, epoch: int) -> bool:
+def _is_of(process: psutil.Process, trial: int, attempt: int) -> bool:
     """Whether a process runs this attempt; one that stands by on its slot for the next trial has a life of its own."""
     try:
-        return process.environ().get("HEADRACE_LEASE_ID", "").endswith(f".{trial}.{epoch}")
+        return process.environ().get("HEADRACE_LEASE_ID", "").endswith(f".{trial}.{attempt}")
     except psutil.Error:
         return False
 
@@ -105,12 +105,12 @@ def judged(
 ) -> dict[str, Any]:
     """Look for anything of a fenced attempt that counted after it was fenced."""
     stale = [*ledger.stale_events(tables), *ledger.stale_rows(tables), *ledger.stale_checkpoints(tables)]
-    stored = {(report.number, report.epoch, report.step) for report in tables.reports}
+    stored = {(report.number, report.attempt, report.step) for report in tables.reports}
     refused = 0
     for lease, lines in journals(folder / "journal").items():
-        _, number, epoch = lease.rsplit(".", 2)
-        if (int(number), int(epoch)) in fenced:
-            refused += sum((int(number), int(epoch), line["step"]) not in stored for line in lines)
+        _, number, attempt = lease.rsplit(".", 2)
+        if (int(number), int(attempt)) in fenced:
+            refused += sum((int(number), int(attempt), line["step"]) not in stored for line in lines)
     charged = sum(trial.failures for trial in tables.trials)
     return {
         "workers": workers,
@@ -146,44 +146,44 @@ async def progressed(study: Any, number: int, steps: int) -> int | None:
     """Wait until a trial's present attempt is `steps` further, and return its number; None when the attempt is over."""
     async with asyncio.timeout(300):
         info = await study.trial(number).info()
-        epoch, goal = info.attempt, info.step + steps
+        attempt, goal = info.attempt, info.step + steps
         while info.step < goal:
             await asyncio.sleep(0.1)
             info = await study.trial(number).info()
-            if info.attempt != epoch or info.worker is None:
+            if info.attempt != attempt or info.worker is None:
                 return None
-        return epoch
+        return attempt
 
 
-async def said_more(folder: Path, trial: int, epoch: int, steps: int) -> None:
+async def said_more(folder: Path, trial: int, attempt: int, steps: int) -> None:
     """Wait until an attempt has been answered so many steps more, or waits at its rung."""
-    before = written(folder, trial, epoch)
+    before = written(folder, trial, attempt)
     try:
         async with asyncio.timeout(LEASE_TTL_S / 2):
-            while written(folder, trial, epoch) < before + steps:
+            while written(folder, trial, attempt) < before + steps:
                 await asyncio.sleep(0.02)
     except TimeoutError:
         return  # it stands at a rung
 
 
-async def reassigned(study: Any, number: int, epoch: int) -> None:
+async def reassigned(study: Any, number: int, attempt: int) -> None:
     """Wait until a newer attempt of the trial has reported, or the trial is over."""
     async with asyncio.timeout(120):
         while True:
             info = await study.trial(number).info()
             if info.ended is not None:
                 return
-            if info.attempt > epoch:
+            if info.attempt > attempt:
                 reports = await study.trial(number).reports()
                 if any(report.attempt == info.attempt for report in reports):
                     return
             await asyncio.sleep(0.2)
 
 
-def written(folder: Path, trial: int, epoch: int) -> int:
+def written(folder: Path, trial: int, attempt: int) -> int:
     """How many steps an attempt wrote down itself."""
     found = journals(folder / "journal")
-    return sum(len(lines) for lease, lines in found.items() if lease.endswith(f".{trial}.{epoch}"))
+    return sum(len(lines) for lease, lines in found.items() if lease.endswith(f".{trial}.{attempt}"))
 
 
 @asynccontextmanager

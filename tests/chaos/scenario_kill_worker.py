@@ -48,7 +48,7 @@ class Executioner:
         self.kills = 0
         self.ways: Counter[str] = Counter()
         self.killed_at: dict[tuple[int, int], tuple[float, str]] = {}
-        """By trial and attempt: when (seconds of the epoch), and how the worker came back."""
+        """By trial and attempt: when (seconds of the attempt), and how the worker came back."""
         self.survivors = 0
         self.zombies = 0
 
@@ -58,25 +58,25 @@ class Executioner:
         trial = await self._trial_of(name)
         if trial is None:
             return
-        epoch = await progressed(self._study, trial, self._rng.randint(1, 2 * RUNG))
-        if epoch is None or await self._trial_of(name) != trial:
+        attempt = await progressed(self._study, trial, self._rng.randint(1, 2 * RUNG))
+        if attempt is None or await self._trial_of(name) != trial:
             return
         way = self._rng.choice(WAYS)
         moment = time.time()
         started = daemon.kill()
         self.kills += 1
         self.ways[way] += 1
-        self.killed_at[trial, epoch] = (moment, way)
+        self.killed_at[trial, attempt] = (moment, way)
         if way == "at once":
             daemon.start()
         elif way == "without memory":
             self._homes += 1
             daemon.start(daemon.home.parent / f"{name}-{self._homes}")
         else:
-            await self._requeued(trial, epoch)
+            await self._requeued(trial, attempt)
             daemon.start()
         await self._gone(started)
-        await self._requeued(trial, epoch)
+        await self._requeued(trial, attempt)
 
     async def _trial_of(self, name: str) -> int | None:
         for worker in await self._client.workers():
@@ -84,11 +84,11 @@ class Executioner:
                 return next((slot.trial.number for slot in worker.slots if slot.trial), None)
         return None
 
-    async def _requeued(self, trial: int, epoch: int) -> None:
+    async def _requeued(self, trial: int, attempt: int) -> None:
         async with asyncio.timeout(60):
             while True:
                 info = await self._study.trial(trial).info()
-                if info.attempt > epoch or info.state.value in ("pending", "paused", "terminated"):
+                if info.attempt > attempt or info.state.value in ("pending", "paused", "terminated"):
                     return
                 await asyncio.sleep(0.1)
 
@@ -155,7 +155,7 @@ def complete_by_then(
     A report that was on its way by then is given the time of a step; one that comes later excuses nothing.
     """
     budgets = {
-        (report.number, report.epoch): report.time.timestamp()
+        (report.number, report.attempt): report.time.timestamp()
         for report in tables.reports
         if report.step == RUNGS[-1]
     }
@@ -169,7 +169,7 @@ def judged(
 ) -> dict[str, Any]:
     """Compare the kills with what the log says of them."""
     interrupted = {
-        (event.number, event.detail["epoch"]): event.time.timestamp()
+        (event.number, event.detail["attempt"]): event.time.timestamp()
         for event in tables.events
         if event.kind == "trial_moved" and event.detail["action"] == "interrupt"
     }

@@ -177,8 +177,8 @@ async def _missing(real: Any, answered: dict[str, Any]) -> int:
         stored.setdefault((report.trial, report.attempt), []).append((report.step, report.metrics["score"]))
     missing = 0
     for lease, lines in answered.items():
-        _, number, epoch = lease.rsplit(".", 2)
-        have = stored.get((int(number), int(epoch)), [])
+        _, number, attempt = lease.rsplit(".", 2)
+        have = stored.get((int(number), int(attempt)), [])
         missing += sum(have.count((line["step"], line["score"])) != 1 for line in lines)
     return missing
 

@@ -200,7 +200,7 @@ class SimWorker:
     async def _report(self, assign: worker_pb2.Assign, step: int, awaits: bool) -> int:
         value = score(assign.lease.trial, step)
         report = worker_pb2.Report(lease=assign.lease, step=step, metrics={assign.metric: value})
-        report.checkpoint.uri = f"sim:///{assign.lease.trial}/{assign.lease.epoch}/{step}"
+        report.checkpoint.uri = f"sim:///{assign.lease.trial}/{assign.lease.attempt}/{step}"
         report.checkpoint.step = step
         return await asyncio.shield(asyncio.create_task(self._post(report, value, awaits)))
 

@@ -12,7 +12,7 @@ KILLED_AT = 1_000.0
 
 
 @pytest.mark.parametrize(
-    ("step", "epoch", "after_s", "excused"),
+    ("step", "attempt", "after_s", "excused"),
     [
         (RUNGS[-1], 2, -0.01, True),
         (RUNGS[-1], 2, STEP_S / 2, True),
@@ -23,10 +23,10 @@ KILLED_AT = 1_000.0
     ids=["before", "on its way", "too late", "a step short", "another attempt"],
 )
 def test_a_kill_is_excused_by_the_full_budget_alone(
-    step: int, epoch: int, after_s: float, excused: bool
+    step: int, attempt: int, after_s: float, excused: bool
 ) -> None:
     when = datetime.fromtimestamp(KILLED_AT + after_s, UTC)
-    report = SimpleNamespace(number=7, epoch=epoch, step=step, time=when)
+    report = SimpleNamespace(number=7, attempt=attempt, step=step, time=when)
     tables = ledger.Tables(trials=[], reports=[report], leases=[], events=[])
     found = complete_by_then(tables, {(7, 2): (KILLED_AT, "at once")})
     assert found == ({(7, 2)} if excused else set())

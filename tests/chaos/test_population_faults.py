@@ -47,7 +47,7 @@ def test_every_exploit_is_whole_and_happens_once(tmp_path: Path) -> None:
             return study.status().state is not StudyState.ACTIVE
 
         kills = 0
-        for goal in range(6, MEMBERS * STEPS, 12):
+        for goal in range(6, MEMBERS * STEPS, 18):
             until(lambda goal=goal: study.status().steps_spent >= goal or over(), "progress", 120)
             victim = chance.choice(["scheduler", "scheduler", "worker"])
             kills += until(lambda name=victim: over() or site.kill(site.child(name)), "something to kill", 60)

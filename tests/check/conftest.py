@@ -1,16 +1,10 @@
-"""A quick way to start the processes of a check: forked from a server that has imported PyTorch already.
+"""A script to check, in processes that are forked (`forked.py`); one test uses those of `headrace check` itself."""
 
-What `headrace check` starts is a new interpreter, which takes seconds to import PyTorch; the tests need
-dozens of processes. One test uses the real thing.
-"""
-
-import multiprocessing
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
-from forked_segment import assert_preloaded, launch
+from forked import launch_segment
 
 from headrace.check import CheckReport, run_check
 
@@ -46,22 +40,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="session")
-def fork_launch() -> Callable[[Path, Path], None]:
-    """Starts a process of a check in a fraction of a second."""
-    context = multiprocessing.get_context("forkserver")
-    with pytest.MonkeyPatch.context() as patch:  # the server does not take over sys.path
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
-        context.set_forkserver_preload(["frozen_imports"])
-        first = context.Process(target=assert_preloaded)
-        first.start()
-        first.join()
-    assert first.exitcode == 0, "the server has not imported frozen_imports"
-    return partial(launch, context)
-
-
 @pytest.fixture
-def check(tmp_path: Path, fork_launch: Callable[[Path, Path], None]) -> Callable[..., CheckReport]:
+def check(tmp_path: Path) -> Callable[..., CheckReport]:
     """Checks the base script with each (old, new) replaced, or another script altogether."""
 
     def run(*changes: tuple[str, str], source: str = BASE, **options: object) -> CheckReport:
@@ -70,6 +50,6 @@ def check(tmp_path: Path, fork_launch: Callable[[Path, Path], None]) -> Callable
             source = source.replace(old, new)
         script = tmp_path / "script.py"
         script.write_text(source)
-        return run_check(script, launch=fork_launch, **options)  # type: ignore[arg-type]
+        return run_check(script, launch=launch_segment, **options)  # type: ignore[arg-type]  # passed on
 
     return run

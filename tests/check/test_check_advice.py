@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forked import launch_segment
 
 from headrace.check import CheckError, CheckReport, Kind, render, run_check
 from headrace.check.source import parameters_read, training_function
@@ -154,14 +155,14 @@ def test_a_script_that_counts_optimizer_steps_is_checked_at_its_reports(check: C
     assert missing.finding == "variable `seen` is 200 when saved, and 0 after the restore"
 
 
-def test_the_function_of_a_plain_script_is_found(tmp_path: Path, fork_launch: Callable[..., None]) -> None:
+def test_the_function_of_a_plain_script_is_found(tmp_path: Path) -> None:
     script = tmp_path / "plain.py"
     script.write_text(PLAIN)
-    assert run_check(script, params={"rate": 0.5}, launch=fork_launch).passed
+    assert run_check(script, params={"rate": 0.5}, launch=launch_segment).passed
     with pytest.raises(
         CheckError, match=r"plain.py reads parameters that have no value here: rate$"
     ) as found:
-        run_check(script, launch=fork_launch)
+        run_check(script, launch=launch_segment)
     assert "`headrace check plain.py --param rate=...`" in found.value.remedy
     assert "check the study file instead" in found.value.remedy
 
@@ -201,12 +202,10 @@ def test_which_function_takes_a_trial(tmp_path: Path, source: str, function: str
         "import headrace\nstart = headrace.trial.main\nstart(train, defaults={'rate': 0.1}, steps=5)\n",
     ],
 )
-def test_a_script_that_asks_under_another_name_runs_once(
-    tmp_path: Path, fork_launch: Callable[..., None], ending: str
-) -> None:
+def test_a_script_that_asks_under_another_name_runs_once(tmp_path: Path, ending: str) -> None:
     script = tmp_path / "asking.py"
     script.write_text(PLAIN + ending)
-    report = run_check(script, launch=fork_launch)
+    report = run_check(script, launch=launch_segment)
     assert report.passed, render(report)
     assert report.restores == 2
 

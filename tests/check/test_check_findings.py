@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forked import launch_segment
 
 from headrace.check import CheckError, CheckReport, Kind, render, run_check
 
@@ -98,14 +99,36 @@ def test_what_an_object_of_the_scripts_own_counts_is_named(check: Check) -> None
     assert "0.0 after the restore" in missing.finding
 
 
-def test_a_loop_that_starts_over_is_named_by_its_variable(check: Check) -> None:
-    report = check(
-        (LOOP, "for epoch in range(1, t.max_steps + 1):"),
-        ("blurred = inputs[batch]", "blurred = epoch + inputs[batch]"),
-    )
-    (missing,) = report.missing
-    assert (missing.kind, missing.finding) == (Kind.STEP, "`epoch` is 1 at step 2: it counts the steps anew")
-    assert missing.remedy == "write `for epoch in t.steps()`, or start at t.step + 1"
+@pytest.mark.parametrize(
+    ("loop", "found", "remedy"),
+    [
+        (
+            "range(1, t.max_steps + 1)",
+            "`epoch` is 1 at step 2: it counts the steps anew",
+            "write `for epoch in t.steps()`, or start at t.step + 1, read before the loop",
+        ),
+        (
+            "range(9)",
+            "`epoch` is 0 at step 2: it counts the steps anew",
+            "write `for epoch in t.steps()`, which counts from 1, or start at t.step, read before the loop",
+        ),
+        (
+            "(n * 0.1 for n in range(9))",
+            "it reports outside t.steps(): a loop of its own, as over range(...), begins anew in each process",
+            "loop over t.steps(), or begin after t.step, read before the loop",
+        ),
+    ],
+)
+def test_a_loop_that_starts_over_is_named(check: Check, loop: str, found: str, remedy: str) -> None:
+    body = ("blurred = inputs[batch]", "blurred = epoch + inputs[batch]")
+    (missing,) = check((LOOP, f"for epoch in {loop}:"), body).missing
+    assert (missing.kind, missing.finding, missing.remedy) == (Kind.STEP, found, remedy)
+
+
+def test_a_loop_of_ones_own_that_goes_on_or_whose_count_nothing_reads_passes(check: Check) -> None:
+    body = ("blurred = inputs[batch]", "blurred = epoch + inputs[batch]")
+    assert check((LOOP, "for epoch in range(t.step, t.max_steps):"), body).passed
+    assert check((LOOP, "for epoch in range(9):")).passed
 
 
 def test_a_step_that_is_reported_again_and_again_is_named(check: Check) -> None:
@@ -222,9 +245,7 @@ def test_a_pickled_estimator_in_t_state_is_judged_by_its_values(check: Check) ->
     assert not check(*keeps, ("FOREST", new)).passed
 
 
-def test_a_callable_is_checked_with_the_parameters_given(
-    tmp_path: Path, fork_launch: Callable[..., None]
-) -> None:
+def test_a_callable_is_checked_with_the_parameters_given(tmp_path: Path) -> None:
     script = tmp_path / "plain.py"
     script.write_text(
         "def fit(t):\n"
@@ -239,7 +260,7 @@ def test_a_callable_is_checked_with_the_parameters_given(
         callable="fit",
         params={"rate": 0.5},
         steps=2,
-        launch=fork_launch,
+        launch=launch_segment,
         progress=lambda what, done, total: seen.append((what, done, total)),
     )
     assert report.passed

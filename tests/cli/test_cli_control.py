@@ -20,7 +20,7 @@ def test_pause_resume_stop(fake: FakeStudyService, invoke: Invoke, script: Scrip
     assert "next rung" in invoke("pause", "digits").out
     assert "goes on" in invoke("resume", "digits").out
     assert "is stopped" in invoke("stop", "digits", "--reason", "enough", "--yes").out
-    assert "next report" in invoke("pause", "digits", "1").out
+    assert "next rung" in invoke("pause", "digits", "1").out
     assert "when a slot is free" in invoke("resume", "digits", "1").out
     assert "Trial 1" in invoke("stop", "digits", "1", "-y").out
     assert fake.requests["StopStudy"][0].reason == "enough"

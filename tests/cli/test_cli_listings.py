@@ -23,6 +23,7 @@ TRIAL_KEYS = {
     "detail",
     "baseline",
     "params",
+    "last_params",
     "bracket",
     "step",
     "value",
@@ -62,6 +63,8 @@ STUDY_KEYS = {
     "best",
     "front",
     "failures",
+    "waits_for",
+    "warm_results",
     "baseline",
     "rungs",
     "steps_spent",
@@ -102,6 +105,35 @@ def test_studies(fake: FakeStudyService, invoke: Invoke) -> None:
         "CREATED",
     ]
     assert row.split()[:8] == ["digits", "completed", "28", "0", "1", "155/756", "val_loss", "0.36774"]
+
+
+def test_a_study_that_waits_says_for_what(fake: FakeStudyService, invoke: Invoke) -> None:
+    waiting = race("waiting")
+    waiting.moments[1].study.status.waits_for = "4 GPUs"
+    fake.add(waiting, shown=2)
+    listed = invoke("studies")
+    assert listed.err == "waiting waits for 4 GPUs: `headrace trials waiting` says more.\n"
+    assert "waiting" in listed.out
+    found = json.loads(invoke("studies", "--json").out)
+    assert {study["name"]: study["waits_for"] for study in found} == {"waiting": "4 GPUs", "digits": ""}
+    assert "Study waiting active, waits for 4 GPUs\n" in invoke("show", "waiting").out
+
+
+@pytest.mark.parametrize(("results", "said"), [(0, "0 results"), (1, "1 result"), (None, None)])
+def test_show_says_what_a_warm_start_brought(
+    fake: FakeStudyService, invoke: Invoke, results: int | None, said: str | None
+) -> None:
+    script = fake.add(race("warm"))
+    study = script.final.study
+    study.spec.warm_start.study = "digits-may"
+    study.spec.sampler.tpe.SetInParent()
+    if results is not None:
+        study.status.warm_results = results
+    shown = invoke("show", "warm").out
+    assert ("warm start" in shown) == (said is not None)
+    if said is not None:
+        assert f"the sampler began from {said} of study digits-may" in shown
+    assert json.loads(invoke("show", "warm", "--json").out)["warm_results"] == results
 
 
 def test_what_a_list_leaves_out_is_said_beside_it(fake: FakeStudyService, invoke: Invoke) -> None:
@@ -260,9 +292,21 @@ def test_workers(fake: FakeStudyService, invoke: Invoke) -> None:
     fake.workers.append(worker)
     (found,) = json.loads(invoke("workers", "--json").out)
     assert found["slots"] == [
-        {"index": 0, "device": "NVIDIA H200", "memory_bytes": 2**37, "trial": "digits/4"}
+        {"index": 0, "device": "NVIDIA H200", "memory_bytes": 2**37, "trial": "digits/4", "defect": ""}
     ]
     assert "128.0 GiB" in invoke("workers").out
+
+
+def test_what_gets_no_trials_is_named(fake: FakeStudyService, invoke: Invoke) -> None:
+    worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True, avoided_by=["digits"])
+    worker.slots.add(index=3, device="NVIDIA H200", defect="uncorrectable ECC error encountered")
+    fake.workers.append(worker)
+    told = invoke("workers")
+    assert "failed" in told.out
+    assert "node-1 gets no trials of digits: its first attempts failed there" in told.err
+    assert "node-1 slot 3 gets no trials, its device failed: uncorrectable ECC error" in told.err
+    assert "uncorrectable ECC error" in invoke("cluster").out
+    assert "slot 3 (NVIDIA H200) gets no trials, its device failed" in invoke("doctor").out
 
 
 def test_export_as_csv_and_json(fake: FakeStudyService, invoke: Invoke, script: Script, tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -314,6 +358,7 @@ def test_preview(fake: FakeStudyService, invoke: Invoke, study_file) -> None:  #
         "wall_time_s",
         "slot_time_s",
         "samples",
+        "sizes",
     }
     assert plan["wall_time_s"] is None
 

@@ -20,7 +20,7 @@ from headrace.cli import wording
 from headrace.cli.summary import Summary
 from headrace.cli.wording import number
 from headrace.client import convert
-from headrace.client.model import TerminationReason, TrialState
+from headrace.client.model import TerminationReason, TrialFailure, TrialState
 from headrace.v1 import study_pb2, trial_pb2
 
 
@@ -148,8 +148,53 @@ def test_a_trial_that_failed_before_its_first_rung_is_not_said_to_track_nothing(
     study = convert.study(script.final.study)
     assert study.best is not None
     failed = replace(study.best, reason=TerminationReason.FAILED, rungs=(), checkpoint=None)
-    told = dict(Summary(study=replace(study, best=failed)).lines())["checkpoint"]
+    told = dict(Summary(study=replace(study, leader=failed)).lines())["checkpoint"]
     assert told == "none: the trial failed before its first rung, where it would have saved"
+
+
+NO_DATA = "RuntimeError: no data"
+FAILED = [  # detail, worker
+    ("exit status 1", "node-2"),
+    (f"{NO_DATA} (attempt 2 of 2)", "node-1"),
+    (f"{NO_DATA}\nmore (attempt 2 of 3; not tried again: the same error at the same place)", "node-1"),
+    ("ValueError: loss 0.5 of step 3", None),
+    ("ValueError: loss 1e-05 of step 9", "node-1"),
+    (NO_DATA, "node-1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("failed", "count", "told"),
+    [
+        (FAILED[:1], 1, "1 of 28 trials failed: 1 × exit status 1 (trial 0 on worker 'node-2')"),
+        (
+            FAILED,
+            6,
+            (
+                f"6 of 28 trials failed: 3 × {NO_DATA} (trials 1, 2, 5 on worker 'node-1'), 2 × ValueError: loss 0.5 "
+                "of step 3 and the like (trials 3, 4), 1 × exit status 1 (trial 0 on worker 'node-2')"
+            ),
+        ),
+        (
+            [("A", "w"), ("B", "w"), ("C", "w"), ("D", "w"), ("E", "w")],
+            9,
+            (
+                "9 of 28 trials failed (the first 5): 1 × A (trial 0 on worker 'w'), 1 × B (trial 1 on worker 'w'), "
+                "1 × C (trial 2 on worker 'w'), 2 other causes"
+            ),
+        ),
+    ],
+)
+def test_failures_are_told_by_their_causes(
+    script: Script, failed: list[tuple[str, str | None]], count: int, told: str
+) -> None:
+    study = convert.study(script.final.study)
+    failures = tuple(
+        TrialFailure(trial=number, detail=detail, worker=worker)
+        for number, (detail, worker) in enumerate(failed)
+    )
+    study = replace(study, failures=failures, counts=replace(study.counts, failed=count))
+    assert dict(Summary(study=study).lines())["failures"] == told
 
 
 def test_a_population_says_what_its_members_change(
@@ -227,13 +272,13 @@ def test_what_a_warm_start_brings_is_said_once(
             moment.study.spec.sampler.tpe.SetInParent()
         for event in script.events:
             if event.HasField("trial_created") and event.trial_number > 1:
-                event.trial_created.proposal.warm_results = event.trial_number
+                event.trial_created.proposal.warm_results = 9 + event.trial_number
         return script
 
     fake.answers["CreateStudy"] = warm
     said = invoke("run", str(study_file), "--name", "warm").out
     assert said.count("The sampler begins from") == 1
-    assert "The sampler begins from 2 results of study digits-may." in said
+    assert "The sampler begins from 11 results of study digits-may." in said
 
 
 def test_detach_returns_at_once(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:
@@ -257,49 +302,6 @@ def test_a_run_survives_a_scheduler_that_goes_and_comes(
     assert len(fake.scripts) == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("name: x\n", "objective"),
-        ("name: x\nobjective: {metric: val_loss, goal: minimise}\n", "goal"),
-        (": : :", "error"),
-    ],
-)
-def test_a_bad_file_exits_with_2_and_starts_nothing(
-    fake: FakeStudyService, invoke: Invoke, tmp_path: Path, text: str, says: str
-) -> None:
-    file = tmp_path / "bad.yaml"
-    file.write_text(text)
-    result = invoke("run", str(file))
-    assert (result.code, result.out) == (2, "")
-    assert says in result.err
-    assert "Traceback" not in result.err
-    assert not fake.requests["CreateStudy"]
-
-
-@pytest.mark.parametrize("name", ["BAD", "../../x"])
-def test_a_bad_name_starts_nothing(
-    invoke: Invoke, study_file: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(
-        "headrace.cli.run.local_service", lambda *_, **__: pytest.fail("a service is started")
-    )
-    result = invoke("run", str(study_file), "--local", "--name", name)
-    assert result.code == 2
-    assert result.err.startswith(f"error: --name: invalid study name '{name}': use lower-case letters")
-
-
-def test_a_variable_that_is_wrong_is_named(
-    invoke: Invoke, study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HEADRACE_PASS_ENV", "9x")
-    result = invoke("run", str(study_file), "--local")
-    assert result.code == 2
-    assert result.err.startswith("error: HEADRACE_PASS_ENV: is not the name of a variable (got '9x')")
-
-
 def test_a_best_trial_that_failed_is_not_praised(
     fake: FakeStudyService, invoke: Invoke, study_file: Path
 ) -> None:
@@ -318,68 +320,6 @@ def test_a_best_trial_that_failed_is_not_praised(
     assert " (failed) " in row
 
 
-def test_a_file_that_is_not_there(fake: FakeStudyService, invoke: Invoke) -> None:
-    result = invoke("run", "/no/such/study.yaml")
-    assert result.code == 2
-    assert "/no/such/study.yaml" in result.err
-
-
-def test_the_preflight_comes_first_and_can_be_skipped(
-    fake: FakeStudyService, invoke: Invoke, study_file: Path
-) -> None:
-    (study_file.parent / "train.py").write_text("def train(t):\n    t.report(val_los=1)\n")
-    result = invoke("run", str(study_file))
-    assert result.code == 2
-    assert "Did you mean val_los?" in result.err
-    assert not fake.requests["CreateStudy"]
-    assert invoke("run", str(study_file), "--no-preflight", "--detach").code == 0
-
-
-def test_a_folder_that_is_not_there_is_told_before_anything_starts(
-    fake: FakeStudyService, invoke: Invoke, study_file: Path
-) -> None:
-    text = study_file.read_text().replace("train:train}", "train:train, working_dir: ./nowhere}")
-    study_file.write_text(text)
-    result = invoke("run", str(study_file))
-    assert (result.code, result.out) == (2, "")
-    assert "trial.working_dir" in result.err
-    assert not fake.requests["CreateStudy"]
-
-
-@pytest.mark.parametrize(
-    ("resources", "warning"),
-    [
-        ("gpus: 0", None),
-        ("gpus: 1", None),
-        ("gpus: 1, gpu_memory_bytes: 137438953473", "1 GPU of 128.0 GiB"),
-        ("gpus: 2", "2 GPUs"),
-        ("labels: {zone: b}", "label zone=b"),
-        ("labels: {zone: a}", None),
-    ],
-)
-def test_needs_that_no_worker_has_are_told(
-    fake: FakeStudyService, invoke: Invoke, study_file: Path, resources: str, warning: str | None
-) -> None:
-    worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True, labels={"zone": "a"})
-    worker.slots.add(index=0, device="NVIDIA H200", memory_bytes=2**37)
-    worker.slots.add(index=1, device="cpu", memory_bytes=2**38)
-    fake.workers.append(worker)
-    study_file.write_text(f"{study_file.read_text()}resources: {{{resources}}}\n")
-    result = invoke("run", str(study_file), "--detach")
-    assert result.code == 0
-    if warning is None:
-        assert "so trials wait" not in result.err
-    else:
-        assert f"({warning}), so trials wait" in result.err
-
-
-def test_a_study_of_this_name_exists(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:
-    result = invoke("run", str(study_file), "--name", "digits")
-    assert result.code == 1
-    assert result.err.splitlines()[0] == "error: Study digits exists."
-    assert "headrace delete" in result.err
-
-
 def test_a_run_waits_as_long_as_it_was_told(
     fake: FakeStudyService, invoke: Invoke, study_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,31 +327,6 @@ def test_a_run_waits_as_long_as_it_was_told(
     result = invoke("run", str(study_file), "--detach")
     assert result.code == 2
     assert "HEADRACE_TIMEOUT_S" in result.err
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--local", "--detach"], "error: --local and --detach cannot be combined: the service ends"),
-        (["--slots", "2"], "error: --slots needs --local."),
-        (["--local", "--address", "127.0.0.1:1"], "error: --local and --address cannot be combined: --local"),
-    ],
-)
-def test_options_that_exclude_each_other(
-    fake: FakeStudyService, invoke: Invoke, study_file: Path, options: list[str], said: str
-) -> None:
-    result = invoke("run", str(study_file), *options)
-    assert result.code == 2
-    assert result.err.startswith(said)
-
-
-def test_a_study_without_a_program_is_not_for_workers(
-    fake: FakeStudyService, invoke: Invoke, study_file: Path
-) -> None:
-    study_file.write_text(study_file.read_text().replace("trial: {callable: train:train}\n", ""))
-    result = invoke("run", str(study_file))
-    assert result.code == 2
-    assert "study.ask()" in result.err
 
 
 def test_ctrl_c_on_a_terminal_detaches(fake: FakeStudyService, study_file: Path) -> None:

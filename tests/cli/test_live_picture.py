@@ -7,7 +7,7 @@ from rich.console import Console
 from scripted_study import BEGAN, Script, race
 
 from headrace.cli.live import Picture, event_text, noteworthy
-from headrace.client import convert
+from headrace.client import convert, convert_events
 from headrace.client.events import Event, TrialMoved, Update
 from headrace.client.model import TrialState
 from headrace.errors import UnreachableError
@@ -18,7 +18,7 @@ def picture_of(script: Script, first: int, last: int) -> Picture:
     picture = Picture(
         convert.study(script.moments[first].study), expected_steps=143, now=BEGAN + timedelta(seconds=5)
     )
-    events = tuple(convert.event(event) for event in script.events[first:last])
+    events = tuple(convert_events.event(event) for event in script.events[first:last])
     picture.update(Update(events=events, study=convert.study(script.moments[last].study)))
     return picture
 
@@ -72,6 +72,14 @@ def test_the_picture_fits_a_low_terminal_and_keeps_the_newest_event(
     if height >= 24:
         assert "trial 18 paused" in captured.get()
         assert "trial 17 paused" in captured.get()
+
+
+def test_the_picture_says_what_a_study_waits_for(script: Script) -> None:
+    picture = picture_of(script, 0, 9)
+    assert "waits for" not in text_of(picture, 80)
+    status = script.moments[9].study.status
+    status.waits_for = "2 GPUs of 40 GiB"
+    assert "▶ active, waits for 2 GPUs of 40 GiB" in text_of(picture_of(script, 0, 9), 80)
 
 
 def test_the_picture_says_what_ctrl_c_does(script: Script) -> None:

@@ -1,4 +1,4 @@
-"""What a user writes who has read little, for real: a script and a study file for `headrace run --local`."""
+"""What a user writes who has read little, for real: a script and a study file for `headrace run`."""
 
 import json
 import os
@@ -8,8 +8,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+
+from headrace.cli.local import local_service
+from headrace.cli.output import Output
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -45,33 +49,44 @@ def train(t):
         optimizer.step()
         t.report({"val/loss": loss, "train/loss": loss.detach().numpy()[()]})
 """
+NAMED_OTHERWISE = """
+def train(t):
+    for _ in t.steps():
+        t.report({"val/loss": t.params["lr"], "train/loss": 1.0})
+"""
 Run = Callable[[str, str, str], tuple[subprocess.CompletedProcess[str], list[dict[str, object]]]]
 
 
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A service with two slots."""
+    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # a short path: Unix sockets lie in it
+    with local_service(folder / "home", slots=2, notes=Output()) as found:
+        yield found
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest.fixture
-def run() -> Iterator[Run]:
+def run(address: str, tmp_path: Path) -> Run:
     """Runs a study in a folder of its own; returns how the command ended and the lines of its JSON."""
-    folder = Path(tempfile.mkdtemp(prefix="hr-"))
 
     def start(
         program: str, metric: str, rungs: str
     ) -> tuple[subprocess.CompletedProcess[str], list[dict[str, object]]]:
-        (folder / "train.py").write_text(program)
-        (folder / "study.yaml").write_text(STUDY.replace("METRIC", metric).replace("RUNGS", rungs))
-        shutil.rmtree(folder / "home", ignore_errors=True)
-        options = ["--local", "--slots", "2", "--home", str(folder / "home"), "--no-preflight", "--json"]
+        (tmp_path / "train.py").write_text(program)
+        (tmp_path / "study.yaml").write_text(STUDY.replace("METRIC", metric).replace("RUNGS", rungs))
+        options = ["--name", f"study-{uuid4().hex[:8]}", "--no-preflight", "--json"]
         done = subprocess.run(
-            [sys.executable, "-m", "headrace.cli", "run", str(folder / "study.yaml"), *options],
+            [sys.executable, "-m", "headrace.cli", "run", str(tmp_path / "study.yaml"), *options],
             capture_output=True,
             text=True,
             timeout=120,
             check=False,
-            env={key: value for key, value in os.environ.items() if key != "HEADRACE_ADDRESS"},
+            env={**os.environ, "HEADRACE_ADDRESS": address},
         )
         return done, [json.loads(line) for line in done.stdout.splitlines()]
 
-    yield start
-    shutil.rmtree(folder, ignore_errors=True)
+    return start
 
 
 def test_steps_of_another_unit_end_in_the_remedy_and_the_remedy_works(run: Run) -> None:
@@ -91,7 +106,7 @@ def test_steps_of_another_unit_end_in_the_remedy_and_the_remedy_works(run: Run) 
 
 
 def test_a_dictionary_of_metrics_objects_without_names_and_a_metric_with_a_slash(run: Run) -> None:
-    done, lines = run(MODERN, "val/loss", "rungs: [1, 2, 4]")
+    done, lines = run(MODERN, "val/loss", "rungs: [1, 2]")
     assert done.returncode == 0, done.stderr
     summary = lines[-1]
     assert summary["state"] == "completed"
@@ -103,7 +118,7 @@ def test_a_dictionary_of_metrics_objects_without_names_and_a_metric_with_a_slash
 
 
 def test_a_metric_that_is_never_reported_is_told_at_the_first_report(run: Run) -> None:
-    done, lines = run(MODERN, "val_loss", "rungs: [2, 4]")
+    done, lines = run(NAMED_OTHERWISE, "val_loss", "rungs: [2, 4]")
     assert done.returncode == 1
     told = [str(line["message"]) for line in lines[:-1]]
     (said,) = [place for place, message in enumerate(told) if "first report has no 'val_loss'" in message]

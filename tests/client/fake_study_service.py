@@ -7,7 +7,7 @@ kept, so that tests see what was sent. It serves from threads: clients under tes
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -51,12 +51,6 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         self.unshown: list[study_pb2.Unshown] = []
         """What lists of studies, trials and reports leave out."""
         self.page_size: int | None = None
-        self.finishing: dict[str, Callable[[], object]] = {}
-        """What to do before a call of a method is answered."""
-        self.knows_lines = True
-        self.on_lines: deque[str] = deque()
-        """What becomes of the next requests that are told on lines: `refuse`, `break`, `end`, `be silent`, `lose`."""
-        self.lines_opened = self.lines_open = 0
         self.stopped = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(16))
         study_pb2_grpc.add_StudyServiceServicer_to_server(self, self._server)
@@ -217,51 +211,12 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
 
     def CompleteTrial(self, request: Any, context: grpc.ServicerContext) -> Any:
         before = self._begin("CompleteTrial", request, context)
-        following = self.suggestions.popleft() if request.HasField("next") else None
-        self.finishing.get("CompleteTrial", lambda: None)()
         self._finish(before, context)
-        return study_pb2.CompleteTrialResponse(
-            trial=self._trial(request.lease.trial, context), next=following
-        )
+        return study_pb2.CompleteTrialResponse(trial=self._trial(request.lease.trial, context))
 
     def ReleaseTrial(self, request: Any, context: grpc.ServicerContext) -> Any:
         self._begin("ReleaseTrial", request, context)
-        self.finishing.get("ReleaseTrial", lambda: None)()
         return study_pb2.ReleaseTrialResponse(trial=self._trial(request.lease.trial, context))
-
-    def TellTrials(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-        if not self.knows_lines:
-            context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
-        self.lines_opened += 1
-        self.lines_open += 1
-        context.add_callback(self._line_ended)
-        names = {"report": "ReportTrial", "complete": "CompleteTrial"}
-        for request in requests:
-            self.requests["TellTrials"].append(request)
-            match what := self.on_lines.popleft() if self.on_lines else "":
-                case "refuse":
-                    yield study_pb2.TellTrialsResponse()
-                    continue
-                case "break":
-                    context.abort(grpc.StatusCode.UNAVAILABLE, "cut")
-                case "end":
-                    return
-                case "be silent":
-                    while context.is_active() and not self.stopped.wait(0.05):
-                        pass
-                    return
-            kind = request.WhichOneof("request")
-            trap = self.traps[names[kind]]
-            if trap and isinstance(trap[0][0], HeadraceError):  # it is for the call to say
-                yield study_pb2.TellTrialsResponse()
-                continue
-            answer = getattr(self, names[kind])(getattr(request, kind), context)
-            if what == "lose":
-                context.abort(grpc.StatusCode.UNAVAILABLE, "cut")
-            yield study_pb2.TellTrialsResponse(**{kind: answer})
-
-    def _line_ended(self) -> None:
-        self.lines_open -= 1
 
     # ---- watching
 

@@ -154,7 +154,7 @@ class Race:
     def _attempt(self, number: int, slot: int) -> None:
         trial = self.trials[number]
         resumed = trial.state == trial_pb2.TRIAL_STATE_PAUSED
-        trial.epoch += 1
+        trial.attempt += 1
         trial.worker, trial.log_path = "workers/node-1", f"/var/log/headrace/{number}.log"
         trial.slots[:] = [slot]
         if not resumed:
@@ -191,7 +191,7 @@ class Race:
         if not trial.HasField("best_value") or value < trial.best_value:
             trial.best_value, trial.best_step = value, step
         report = study_pb2.TrialReport(
-            trial_number=trial.number, epoch=trial.epoch, sequence=step, step=step, metrics=metrics
+            trial_number=trial.number, attempt=trial.attempt, sequence=step, step=step, metrics=metrics
         )
         report.time.FromDatetime(self._now())
         self.script.reports.append(report)
@@ -199,7 +199,7 @@ class Race:
             trial.number,
             f"trial {trial.number} reported step {step}",
             report_recorded=event_pb2.ReportRecorded(
-                epoch=trial.epoch, sequence=step, step=step, metrics=metrics
+                attempt=trial.attempt, sequence=step, step=step, metrics=metrics
             ),
         )
 
@@ -260,7 +260,7 @@ class Race:
             from_state=trial.state,
             to_state=state,
             action=action,
-            epoch=trial.epoch,
+            attempt=trial.attempt,
             worker=trial.worker,
             slots=trial.slots,
             termination_reason=reason,

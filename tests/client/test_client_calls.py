@@ -1,5 +1,6 @@
 """The blocking client against a scripted service: what is sent, what comes back, and what happens in between."""
 
+import inspect
 import math
 import time
 from collections.abc import Callable
@@ -13,7 +14,16 @@ from scripted_study import RUNGS, Script, params_of, race, spec
 
 import headrace
 from headrace import AsyncClient, Client
-from headrace.client import AskedTrial, AsyncStudy, Study, StudyState, TerminationReason, TrialRef, TrialState
+from headrace.client import (
+    AskedTrial,
+    AsyncStudy,
+    Study,
+    StudyState,
+    TerminationReason,
+    TrialRef,
+    TrialState,
+    flows,
+)
 from headrace.client.flows import PAGE_SIZE
 from headrace.elsewhere import ASKED, MODULE, STUDY
 from headrace.errors import (
@@ -59,6 +69,10 @@ NOWHERE: Any = None
 @pytest.mark.parametrize(
     ("owner", "name", "hint"),
     [
+        (headrace, "tune", r"`from headrace import trial` .* docs/how-to/coming-from-ray-tune.md$"),
+        (Study(NOWHERE, "a").best, "params", r"^best is a method: write best\(\).params$"),
+        (Study(NOWHERE, "a").status, "state", r"^status is a method: write status\(\).state$"),
+        (AsyncStudy(NOWHERE, "a").best, "params", r"write \(await best\(\)\).params$"),
         (headrace, "create_study", r"Client\(\).create_study\(name, spec\)"),
         (Study(NOWHERE, "a"), "best_params", r"^Study has no attribute 'best_params': use best\(\).params"),
         (Study(NOWHERE, "a"), "optimize", "ask_all"),
@@ -71,6 +85,22 @@ NOWHERE: Any = None
 def test_a_name_of_another_tuner_says_what_it_is_here(owner: Any, name: str, hint: str) -> None:
     with pytest.raises(AttributeError, match=hint):
         getattr(owner, name)
+
+
+def test_a_module_of_another_tuner_says_what_it_is_here() -> None:
+    for how in ("from headrace import tune", "import headrace.tune", "from headrace.tune import report"):
+        with pytest.raises(ImportError, match=r"coming-from-ray-tune"):
+            exec(how, {})
+
+
+def test_a_method_of_a_handle_is_one_to_python() -> None:
+    best = Study(NOWHERE, "a").best
+    assert callable(best)
+    assert best.__name__ == "best"
+    assert best.__doc__ == flows.best.__doc__
+    assert not inspect.signature(best).parameters
+    assert list(inspect.signature(Study(NOWHERE, "a").trials).parameters) == ["states"]
+    assert inspect.iscoroutinefunction(AsyncStudy(NOWHERE, "a").best)
 
 
 def test_no_hint_hides_a_name_of_ours() -> None:
@@ -264,9 +294,11 @@ def test_a_scheduler_that_was_there_is_waited_for(fake: FakeStudyService, script
 
 
 def test_addresses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
     monkeypatch.delenv("HEADRACE_ADDRESS", raising=False)
+    monkeypatch.delenv("HEADRACE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
     assert Target.of(None).address == "127.0.0.1:7440"
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
     (tmp_path / "address").write_text("127.0.0.1:7001,127.0.0.1:7002\n")
     assert Target.of(None).replicas == ("127.0.0.1:7001", "127.0.0.1:7002")
     monkeypatch.setenv("HEADRACE_ADDRESS", "tls://scheduler:443")

@@ -13,7 +13,7 @@ from scripted_study import Script
 from headrace import AsyncClient, Client
 from headrace.client import watch
 from headrace.errors import UnreachableError
-from headrace.home import ADDRESS_FILE, DEFAULT_ADDRESS, LOCK_FILE, StartingError, address
+from headrace.home import ADDRESS_FILE, DEFAULT_ADDRESS, LOCK_FILE, NotRunningError, StartingError, address
 
 
 @pytest.fixture
@@ -36,7 +36,8 @@ def other(script: Script) -> Iterator[FakeStudyService]:
 def test_while_up_starts_nobody_is_sent_to_the_default_address(home: Path) -> None:
     lock = home / LOCK_FILE
     lock.write_text("4711\n")
-    assert address() == DEFAULT_ADDRESS  # of one that was killed: the lock went with it
+    with pytest.raises(NotRunningError, match=f"No `headrace up` runs in {home}"):
+        Client()  # it was killed: the lock went with it
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(StartingError, match=f"is still starting in {home}"):
@@ -44,6 +45,19 @@ def test_while_up_starts_nobody_is_sent_to_the_default_address(home: Path) -> No
         assert address("elsewhere:1") == "elsewhere:1"
         (home / ADDRESS_FILE).write_text("127.0.0.1:7777\n")
         assert address() == "127.0.0.1:7777"
+
+
+def test_only_who_names_no_home_is_sent_to_the_default_address(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NotRunningError, match="HEADRACE_HOME"):
+        Client()
+    monkeypatch.setenv("HEADRACE_ADDRESS", "elsewhere:1")
+    assert address() == "elsewhere:1"
+    monkeypatch.delenv("HEADRACE_ADDRESS")
+    monkeypatch.delenv("HEADRACE_HOME")
+    monkeypatch.setenv("HOME", str(home))
+    assert address() == DEFAULT_ADDRESS
 
 
 def test_a_client_follows_its_home_to_another_port(

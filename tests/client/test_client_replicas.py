@@ -91,7 +91,7 @@ def test_tls_checks_each_scheduler_against_its_own_name(
     both = tmp_path / "both.pem"
     both.write_bytes(by_name[0].read_bytes() + by_number[0].read_bytes())
     monkeypatch.setenv("HEADRACE_TLS_CA", str(both))
-    (first, one), (_, two) = serve(pair=by_name), serve(pair=by_number)
+    (first, one), (_, two) = serve(pair=by_name), serve("127.0.0.1", pair=by_number)
     fails_over(f"tls://localhost:{one},127.0.0.1:{two}", stop=first)
     _, again = serve(pair=by_name)
     with (  # trusted authorities, and the wrong name for each

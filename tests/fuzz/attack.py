@@ -60,7 +60,7 @@ METHODS: list[MethodDescriptor] = [
 ]
 # Calls that change much are made as often as those that read.
 WEIGHTS = {"CreateStudy": 4, "ReportTrial": 4, "SuggestTrial": 3, "Session": 5, "Report": 3, "PreviewStudy": 3,
-           "TellTrials": 3, "AddTrials": 2, "Finish": 1, "StopStudy": 1, "DeleteStudy": 1}  # fmt: skip
+           "AddTrials": 2, "Finish": 1, "StopStudy": 1, "DeleteStudy": 1}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -113,8 +113,6 @@ class Attack:
         self.tally.calls += 1
         if method.name == "Session":
             request: object = self._session(method, draw)
-        elif method.name == "TellTrials":
-            request = self._line(method, draw)
         else:
             request = self._plain(method, draw)
         self._probe(request)
@@ -177,16 +175,6 @@ class Attack:
         self._watched(method.name, request, limit_s, run)
         return request
 
-    def _line(self, method: MethodDescriptor, draw: Draw) -> list[Message]:
-        said = [draw.message(method.input_type, wild=draw.chance.choice([0, 0.1, 0.5])) for _ in range(3)]
-
-        def run() -> None:
-            for answer in self.stub.TellTrials(iter(said), timeout=DEADLINE_S):
-                self._learn(answer)
-
-        self._watched(method.name, said, DEADLINE_S, run)
-        return said
-
     def _session(self, method: MethodDescriptor, draw: Draw) -> list[Message]:
         """A worker's session: a greeting, mostly a good one, and what it says then of the leases that it is given."""
         wild = draw.chance.choice([0, 0.1, 0.5])
@@ -211,7 +199,11 @@ class Attack:
                     kind = heard.WhichOneof("message")
                     if kind == "assign":
                         self.known.leases.append(
-                            (heard.assign.lease.lease_id, heard.assign.lease.trial, heard.assign.lease.epoch)
+                            (
+                                heard.assign.lease.lease_id,
+                                heard.assign.lease.trial,
+                                heard.assign.lease.attempt,
+                            )
                         )
                     if len(said) < 5:
                         last = draw.message(method.input_type, wild=wild)
@@ -305,7 +297,7 @@ class Attack:
             self.known.tokens = [*self.known.tokens[-20:], token]
         if isinstance(answer, study_pb2.SuggestTrialResponse) and answer.HasField("lease"):
             lease = answer.lease
-            self.known.leases = [*self.known.leases[-40:], (lease.lease_id, lease.trial, lease.epoch)]
+            self.known.leases = [*self.known.leases[-40:], (lease.lease_id, lease.trial, lease.attempt)]
 
     def _channel_of(self, method: MethodDescriptor) -> grpc.Channel | None:
         match method.containing_service.name:

@@ -61,7 +61,7 @@ class Known:
 
     studies: list[str] = field(default_factory=lambda: ["fuzz-0"])
     leases: list[tuple[str, str, int]] = field(default_factory=list)
-    """Lease, trial and epoch."""
+    """Lease, trial and attempt."""
     runtime_leases: list[str] = field(default_factory=lambda: ["none"])
     tokens: list[str] = field(default_factory=list)
 
@@ -143,8 +143,8 @@ class Draw:
     def _value(self, one: FieldDescriptor, bound: Any, wild: float) -> Any:
         if one.message_type is not None and one.message_type.full_name.startswith("headrace."):
             if one.message_type.name == "LeaseRef" and self.known.leases and self.chance.random() > wild / 2:
-                lease_id, trial, epoch = self.chance.choice(self.known.leases)
-                return GetMessageClass(one.message_type)(lease_id=lease_id, trial=trial, epoch=epoch)
+                lease_id, trial, attempt = self.chance.choice(self.known.leases)
+                return GetMessageClass(one.message_type)(lease_id=lease_id, trial=trial, attempt=attempt)
             return self.message(one.message_type, wild=wild)
         if isinstance(bound, Span):
             seconds = self._whole(bound.least_s, bound.most_s, 64, wild)

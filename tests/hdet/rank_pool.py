@@ -6,7 +6,6 @@ next call starts a new one.
 """
 
 import importlib
-import multiprocessing
 import os
 import tempfile
 import traceback
@@ -15,6 +14,8 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+import forked
 
 SIZE = 4
 START_S = 120  # importing torch four times on a busy machine
@@ -54,7 +55,7 @@ class RankPool:
         self._processes, self._pipes = [], []
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = forked.context()
         store = Path(tempfile.mkdtemp(prefix="hdet-")) / "store"
         for rank in range(self.size):
             ours, theirs = context.Pipe()

@@ -113,6 +113,7 @@ def decay_sign() -> dict[str, float]:
         model_sync_interval=10,
         auto_lr_warmup_steps=0,
         enable_auto_lr=True,
+        form="paper",
         on_sync=reports.append,
     )
     for _ in range(50):

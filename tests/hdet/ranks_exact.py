@@ -114,6 +114,7 @@ def paper_records(n: int, syncs: int = 50, groups: int = 4) -> dict[str, Any] | 
         ensemble_lr_spread_ratio=1 / 9,
         model_sync_interval=interval,
         auto_lr_warmup_steps=warmup,
+        form="paper",
         enable_auto_lr=True,
         loss_scale=0.1,
         seed=5,
@@ -220,6 +221,7 @@ def floor_without_signal(syncs: int = 40, interval: int = 3, warmup: int = 31) -
         ensemble_lr_spread_ratio=0.2,
         model_sync_interval=interval,
         auto_lr_warmup_steps=warmup,
+        form="paper",
         enable_auto_lr=True,
         on_sync=reports.append,
     )

@@ -88,6 +88,7 @@ def _paper(
         model_sync_interval=interval,
         loss_scale=sigma,
         seed=seed,
+        form="paper",
         on_sync=lambda report: centers.append(report.hyperparameter("lr/0").center),
     )
     return lambda loss: _ignore(scheduler.step(loss)), lambda: centers[-1] / lr

@@ -3,6 +3,7 @@
 Α=0 is DDP, rates from the first step, the formulas, generators, floors, resume.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -74,22 +75,47 @@ def test_the_controller_s_formulas_over_50_syncs_and_4_groups(ranks: RankPool, n
     run = ranks.run("ranks_exact:controller_records", n=n)[0]
     reports = [SyncReport.from_json(line) for line in run["reports"]]
     assert len(reports) == 50
-    centers, velocities = [0.0] * 4, [0.0] * 4
+    centers, velocities, evidence, variances = ([0.0] * 4 for _ in range(4))
+    usual: float | None = None
+    square, held, moved = 0.0, 0, 0
     for report, losses in zip(reports, run["losses"], strict=True):
         weights = standardised_weights(losses)
         assert report.weights == pytest.approx(weights, abs=1e-10)
         part = [r for r in range(n) if losses[r] is not None]
+        finite = [losses[r] for r in part if math.isfinite(losses[r])]
+        improving = len(finite) == len(part)
+        if usual is None or not finite:
+            usual = sum(finite) / len(finite) if finite else usual
+        else:
+            below = usual - sum(finite) / len(finite)
+            improving = improving and below > 0.5 * math.sqrt(square)
+            usual, square = usual - 0.1 * below, 0.9 * square + 0.1 * below**2
         for k, record in enumerate(report.hyperparameters):
             places = [(value / math.exp(centers[k]) - 1) * 9 for value in record.explored]
-            direction = 0.0
+            direction = by_chance = 0.0
             if len(part) > 1 and sum(weights):
-                direction = sum(w * m for w, m in zip(weights, places, strict=True))
-                direction -= sum(places[r] for r in part) / len(part)
+                mean = sum(places[r] for r in part) / len(part)
+                direction = sum(w * m for w, m in zip(weights, places, strict=True)) - mean
+                orders = list(itertools.permutations([places[r] for r in part]))
+                shares = [weights[r] for r in part]
+                by_chance = sum(
+                    (sum(w * m for w, m in zip(shares, order, strict=True)) - mean) ** 2 for order in orders
+                ) / len(orders)
             velocities[k] = 0.5 * velocities[k] + 0.5 * direction
-            centers[k] += max(-0.1, min(0.1, 0.15 * velocities[k]))
+            evidence[k] = 0.9 * evidence[k] + 0.1 * direction
+            variances[k] = 0.81 * variances[k] + 0.01 * by_chance
+            step = max(-0.1, min(0.1, 0.15 * velocities[k]))
+            if improving:  # a rate rises by evidence, and does not fall
+                supported = max(0.0, 1 - 4 * variances[k] / evidence[k] ** 2) if evidence[k] > 0 else 0.0
+                held += supported == 0 or step < 0
+                step = max(0.0, step) * supported
+            moved += step != 0
+            centers[k] += step
             assert record.signal == pytest.approx(direction, abs=1e-10)
             assert record.velocity == pytest.approx(velocities[k], abs=1e-10)
             assert math.log(record.center) == pytest.approx(centers[k], abs=1e-10)
+    assert held > 20
+    assert moved > 60
 
 
 def test_multipliers_stay_a_permutation_whatever_one_rank_draws(ranks: RankPool) -> None:

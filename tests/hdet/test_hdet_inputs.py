@@ -39,7 +39,13 @@ ONE_CYCLE: list[tuple[dict[str, Any], str]] = [
     ({"loss_scale": 0.0}, "loss_scale must be positive, not 0.0"),
     ({"lr_of_lr": -1.0}, "lr_of_lr must be positive, not -1.0"),
     ({"design": "latin"}, "design must be one of orthogonal, antithetic, permutation, not 'latin'"),
-    ({"model_sync_interval": "5"}, "what was given cannot be read: TypeError"),
+    ({"model_sync_interval": "5"}, "model_sync_interval must be a whole number, at least 1 step, not '5'"),
+    ({"model_sync_interval": 2.5}, "model_sync_interval must be a whole number, at least 1 step, not 2.5"),
+    ({"loss_scale": "0.1"}, "what was given cannot be read: TypeError"),
+    ({"max_lr": -0.1}, "max_lr must be positive and finite, not -0.1"),
+    ({"max_lr": float("nan")}, "max_lr must be positive and finite, not nan"),
+    ({"max_lr": [0.1, 0.2]}, "max_lr has 2 rates and the optimizer 1 parameter groups; give one for each"),
+    ({"form": "log"}, "form must be one of factor, paper, not 'log'"),
     ({"last_epoch": 5}, "last_epoch=5 cannot restore what auto-LR has learnt; use load_state_dict"),
 ]
 CONTROLLER: list[tuple[dict[str, Any], str]] = [
@@ -57,8 +63,10 @@ CONTROLLER: list[tuple[dict[str, Any], str]] = [
     ({"buffers": "drop"}, "buffers must be one of average, broadcast, keep, not 'drop'"),
     ({"score": "accuracy"}, "score must be 'loss' or a Probe, not 'accuracy'"),
     ({"start_after": -1}, "start_after must be at least 0 steps, not -1"),
-    ({"bucket_bytes": 0}, "bucket_bytes must be positive, not 0"),
-    ({"sync_every": "5"}, "what was given cannot be read: TypeError"),
+    ({"bucket_bytes": 0}, "bucket_bytes must be at least 1, not 0"),
+    ({"sync_every": "5"}, "sync_every must be a whole number, at least 1 step, not '5'"),
+    ({"sync_every": 2.5}, "sync_every must be a whole number, at least 1 step, not 2.5"),
+    ({"spread": "wide"}, "what was given cannot be read: TypeError"),
     ({"cap": 0.0}, "rule.cap must be positive, not 0.0"),
 ]
 

@@ -3,7 +3,9 @@
 import itertools
 import json
 import math
+import random
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -20,7 +22,19 @@ from headrace_torch.hdet import (
 )
 from headrace_torch.hdet.designs import DESIGNS, assign, block_length, correlation
 from headrace_torch.hdet.records import JsonLines
-from headrace_torch.hdet.rules import decay_rate, multipliers, positions, scores, softmax, spread_of
+from headrace_torch.hdet.rules import (
+    Evidence,
+    FactorRule,
+    chance,
+    decay_rate,
+    multipliers,
+    positions,
+    scores,
+    signal,
+    softmax,
+    spread_of,
+)
+from headrace_torch.hdet.stall import Pulse, Seen, stalled
 from headrace_torch.hdet.transforms import Space
 
 LOSSES = st.lists(
@@ -199,3 +213,66 @@ def test_a_trajectory_is_drawn_with_its_fan(tmp_path: Path) -> None:
     assert "a < b" in [element.text for element in root]
     with pytest.raises(ValueError, match="no sync point"):
         draw_trajectory([])
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_the_variance_by_chance_is_that_over_all_permutations(n: int) -> None:
+    losses = [1.3, 0.2, 0.9, 0.4][:n]
+    weights = softmax(scores(losses, 0.5))
+    signals = [signal(weights, order, losses) for order in itertools.permutations(positions(n))]
+    assert sum(signals) == pytest.approx(0, abs=1e-12)
+    assert chance(weights, positions(n), losses) == pytest.approx(
+        sum(one**2 for one in signals) / len(signals)
+    )
+    assert chance(weights, positions(n), [1.0] + [None] * (n - 1)) == 0
+
+
+def test_a_factor_moves_by_evidence_and_not_by_noise() -> None:
+    rule, draws = FactorRule(), random.Random(3)
+    places = list(positions(4))
+    noise, still, told, falling = 1.0, 0, 1.0, 1.0
+    by_noise, by_signal, in_fall = Evidence(), Evidence(), Evidence()
+    for _ in range(400):
+        draws.shuffle(places)
+        before = noise
+        moved = rule.move(
+            factor=noise,
+            evidence=by_noise,
+            places=places,
+            losses=[draws.random() for _ in range(4)],
+            held=False,
+        )
+        noise, by_noise, still = moved.center, moved.evidence, still + (moved.center == before)
+    losses = [1 + place for place in places]  # the lowest rate is best
+    for _ in range(40):
+        moved = rule.move(factor=told, evidence=by_signal, places=places, losses=losses, held=False)
+        told, by_signal = moved.center, moved.evidence
+        moved = rule.move(factor=falling, evidence=in_fall, places=places, losses=losses, held=True)
+        falling, in_fall = moved.center, moved.evidence
+    assert still > 340
+    assert 0.8 < noise < 1.25
+    assert told < 0.05
+    assert falling == 1.0
+
+
+def test_ranks_are_stalled_only_if_each_waits_for_something_that_does_not_come() -> None:
+    def seen(step: int, place: str = "a.py:1 in f", still_s: float = 90, **more: Any) -> Seen:
+        more = {"state": "trains", "blocked": True} | more
+        silent_s = more.pop("silent_s", 0.0)
+        pulse = Pulse(beat=1, moves=1, step=step, sync=2, place=place, **more)
+        return Seen(pulse=pulse, silent_s=silent_s, still_s=still_s)
+
+    def judge(*ranks: Seen) -> str:
+        return stalled(dict(enumerate(ranks)), bound_s=60) or "nothing"
+
+    assert judge(seen(7), seen(7)) == "nothing"  # the same work on all, as when a model is compiled
+    assert judge(seen(7), seen(6, still_s=5)) == "nothing"  # one still moves
+    assert judge(seen(7), seen(6, blocked=False)) == "nothing"  # one waits for a disk, or sleeps
+    assert "Rank 1 counted fewer steps" in judge(seen(7), seen(6), seen(7, "b.py:2 in g"))
+    assert "Ranks 0, 1 counted fewer steps" in judge(seen(6), seen(6), seen(7), seen(7))
+    assert "Rank 2 counted more steps" in judge(seen(6), seen(6), seen(7))
+    assert "different places after as many steps" in judge(seen(7), seen(7, "b.py:2 in g"))
+    assert "Nothing is heard of rank 1" in judge(seen(7), seen(7, silent_s=60))
+    assert judge(seen(7, blocked=False), seen(7, silent_s=60, state="ended")) == "nothing"  # the end of a run
+    assert "Rank 1 left the job" in judge(seen(7), seen(7, state="ended"))
+    assert "rank 1 was never heard" in judge(seen(7), Seen(pulse=None, silent_s=70, still_s=70))

@@ -89,6 +89,6 @@ def test_the_probe_measures_losses_gradients_and_buffers(model: str) -> None:
     group = hydro.fuse(factory(model, torch.float32), [{"lr": 1e-3}] * 3, workers=0)
     group.step(batches(model, 1, dtype=torch.float32)[0], loss_of)
     assert group.report is not None
-    assert group.report.error.keys() == {"grouped", "vmap"}
+    assert group.report.error.keys() == {"grouped", "vmap", "separate"}
     assert all(error <= 1e-12 for error in group.report.error.values())
     assert group.report.gaps == {}

@@ -59,7 +59,7 @@ def test_the_standard_parametrization_fails(surrogate: hydro.Surrogate) -> None:
         report = check(surrogate, optimizer, prepare=standard)
         assert max(one.slope or 0 for one in report.trends) >= 0.3, str(report)
         with pytest.raises(
-            hydro.CoordinateCheckError, match=r"depends on the width .* slopes .*tolerated is ±0.1"
+            hydro.CoordinateCheckError, match=r"depends on the width .* slopes .*tolerated is ±0.25"
         ):
             report.raise_if_failed()
 
@@ -141,7 +141,7 @@ def test_the_plot_names_what_is_steep(surrogate: hydro.Surrogate, tmp_path: Path
     root = ElementTree.fromstring(good)
     assert len(root.findall("{*}polyline")) == 5
     assert "passed" in good
-    bad = hydro.draw_coordinate_check(check(surrogate, "adam", tolerance=1e-6))
+    bad = hydro.draw_coordinate_check(check(surrogate, "adam", tolerance=-1.0))  # any slope is too steep
     assert "failed" in bad
     assert bad.count("#c0392b") == 10  # five lines and their names
 
@@ -259,7 +259,7 @@ def test_a_wrong_rate_of_queries_fails_though_they_start_at_zero(head_width: int
 
 
 def test_what_starts_at_zero_is_measured_like_the_rest_and_explained() -> None:
-    widths, chance = [1, 4, 16], [[(1 + 4 / width) ** 0.5] for width in (1, 4, 16)]
+    widths, chance = [1, 4, 16], [[(1 + 4 / width) ** 0.5] * 3 for width in (1, 4, 16)]
     query = trend_of("query", widths, chance, from_zero=True)
     assert query.slope == trend_of("x", widths, chance).slope
     assert query.slope == pytest.approx(math.log(1.25 / 5) / math.log(16) / 2)
@@ -273,7 +273,7 @@ def test_what_starts_at_zero_is_measured_like_the_rest_and_explained() -> None:
             optimizer="sgd",
             lr=0.1,
             steps=8,
-            seeds=1,
+            seeds=3,
         )
         with pytest.raises(hydro.CoordinateCheckError) as error:
             report.raise_if_failed()
@@ -281,7 +281,7 @@ def test_what_starts_at_zero_is_measured_like_the_rest_and_explained() -> None:
 
     assert "query starts at zero, and what moves it first is chance" in message(query)
     assert "chance" not in message(trend_of("x", widths, chance))
-    grows = trend_of("query", widths, [[1], [2], [4]], from_zero=True)
+    grows = trend_of("query", widths, [[1] * 3, [2] * 3, [4] * 3], from_zero=True)
     assert "chance" not in message(grows)
 
 
@@ -292,7 +292,13 @@ def test_a_rate_that_teaches_nothing_is_refused_and_one_that_diverges_too(surrog
         hydro.coordinate_check(surrogate, widths=WIDTHS[:2], optimizer="sgd", lr=1e30)
 
 
-def test_a_loss_that_cannot_halve_is_refused() -> None:
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_loss_that_cannot_halve_ends_with_a_verdict(optimizer: str) -> None:
     surrogate = hydro.shrink(Net, width=64, inputs=rows())
-    with pytest.raises(hydro.CoordinateCheckError, match="say steps="):
-        hydro.coordinate_check(surrogate, widths=WIDTHS[:2], loss_fn=lambda out: 100 + out.square().mean())
+    report = hydro.coordinate_check(
+        surrogate, widths=WIDTHS[:2], optimizer=optimizer, loss_fn=lambda out: 100 + out.square().mean()
+    )
+    assert report.outcome is hydro.Outcome.INCONCLUSIVE
+    assert not report.passed
+    with pytest.raises(hydro.CoordinateCheckError, match=r"inconclusive .* did not learn enough"):
+        report.raise_if_failed()

@@ -1,10 +1,12 @@
 """The program of the how-to page runs as it stands, and the reference names what there is."""
 
+import importlib
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from headrace_torch import hydro
@@ -13,13 +15,15 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
 
-def test_the_first_program_of_the_how_to_runs(capsys: Any) -> None:
+def test_the_programs_of_the_how_to_run(capsys: Any) -> None:
     page = (DOCS / "how-to/tune-a-small-copy.md").read_text(encoding="utf-8")
-    program = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0]
+    program = "\n".join(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL))
     torch.manual_seed(0)
     names: dict[str, Any] = {}
     exec(compile(program, "tune-a-small-copy.md", "exec"), names)
     assert names["report"].best.target_score < 1.09  # better than guessing among three classes
+    assert names["chosen"].tried
+    assert names["decisions"].done
     assert "on the target" in capsys.readouterr().out
 
 
@@ -38,6 +42,39 @@ def test_the_reference_names_public_things() -> None:
     ):
         assert name in hydro.__all__
         assert name in page
+
+
+def table(script: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a benchmark makes of its record."""
+    path = ROOT / "benchmarks" / script
+    monkeypatch.syspath_prepend(str(path.parent))
+    module = importlib.import_module(path.stem)
+    record = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    if path.stem != "gate_bound":
+        return str(module.table(record))
+    shifts = json.loads(path.with_name("architectures.json").read_text(encoding="utf-8"))
+    return str(module.table(record, shifts))
+
+
+@pytest.mark.parametrize("name", ["architectures", "gate_bound", "gate_rates"])
+def test_the_tables_of_the_yardstick_are_the_records(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (DOCS / "explanation/hydro-yardstick.md").read_text(encoding="utf-8")
+    found = table(f"hydro_transfer/{name}.py", monkeypatch)
+    assert found in page
+    assert len(found.splitlines()) > 6
+
+
+def test_gate_and_transfer_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    verdicts = [
+        line.split("|")[-2].strip()
+        for line in table("hydro_transfer/architectures.py", monkeypatch).splitlines()
+    ]
+    assert verdicts[2:] == ["yes"] * 28
+
+
+def test_the_cases_beside_torch_are_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (DOCS / "explanation/hydro-yardstick.md").read_text(encoding="utf-8")
+    assert table("hydro/yardstick.py", monkeypatch) in page
 
 
 def test_the_table_of_slopes_is_the_record_and_says_what_misses_the_line() -> None:

@@ -101,10 +101,11 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def site(folder: Path, **workers: int) -> Iterator[Site]:
-    """Run `headrace up` without a worker of its own, and workers with so many fake GPUs."""
+def site(folder: Path, own_slots: int = 0, **workers: int) -> Iterator[Site]:
+    """Run `headrace up` with so many CPU slots of its own, or none, and workers with so many fake GPUs."""
     home = folder / "home"
-    command = [sys.executable, "-m", "headrace.cli", "up", "--home", str(home), "--port", "0", "--no-worker"]
+    command = [sys.executable, "-m", "headrace.cli", "up", "--home", str(home), "--port", "0"]
+    command += ["--slots", str(own_slots)] if own_slots else ["--no-worker"]
     command += ["--heartbeat-interval", "0.5", "--lease-ttl", "8"]
     with (folder / "up.log").open("wb") as log:
         up = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)

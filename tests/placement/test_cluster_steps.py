@@ -10,15 +10,18 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from headrace.spec import StudySpec
-from headrace_services.scheduler.arrivals import Accepted, Kick, ReportArrived, StopStudy, Vacation
-from headrace_services.scheduler.events import trial_created
-from headrace_services.scheduler.records import Checkpoint, Decision, Lease, Trial
-from headrace_services.scheduler.step.cache import StudyCache
-from headrace_services.scheduler.step.submissions import Submission
-from headrace_services.scheduler.step.transaction import StepResult, run_step
+from headrace.spec import Resources, StudySpec
+from headrace_services.scheduler.core.events import trial_created
+from headrace_services.scheduler.core.fold import Fold
+from headrace_services.scheduler.core.inputs import Accepted, PlaceNow, Preemption, ReportArrived, StopStudy
+from headrace_services.scheduler.core.needs import Surroundings
+from headrace_services.scheduler.core.placement import Request
+from headrace_services.scheduler.core.records import Checkpoint, Decision, Lease, Trial
+from headrace_services.scheduler.engine.cycle import CycleResult, run_cycle
+from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.store import heartbeats, placement, studies, tables, workers
 from headrace_services.scheduler.store.database import open_engine, transaction
+from headrace_services.scheduler.store.load import load
 
 GIB = 1 << 30
 
@@ -37,8 +40,8 @@ class OneStudy:
     def __init__(self, engine: AsyncEngine, name: str) -> None:
         self.engine, self.name = engine, name
         self.id = 0
-        self.cache: StudyCache | None = None
-        self.last: StepResult | None = None
+        self.fold: Fold | None = None
+        self.last: CycleResult | None = None
         self.leases: dict[str, Lease] = {}
         self.sequence = 0
 
@@ -63,20 +66,20 @@ class OneStudy:
             ).id
         return self
 
-    async def step(self, *arrivals: Any) -> StepResult:
-        cache, self.cache = self.cache, None
+    async def step(self, *inputs: Any) -> CycleResult:
+        fold, self.fold = self.fold, None
         async with transaction(self.engine) as conn:
-            submissions = [Submission(arrival=arrival) for arrival in arrivals]
-            self.last = await run_step(conn, self.id, submissions, cache)
-        self.cache = self.last.cache
-        for order in self.last.orders:
-            if not isinstance(order, Vacation) and order.lease.study_id == self.id:
+            submissions = [Submission(input=one) for one in inputs]
+            self.last = await run_cycle(conn, self.id, submissions, fold)
+        self.fold = self.last.fold
+        for order in self.last.effects.orders:
+            if not isinstance(order, Preemption) and order.lease.study_id == self.id:
                 self.leases[order.lease.id] = order.lease
         return self.last
 
     async def kick(self) -> list[Lease]:
         before = set(self.leases)
-        await self.step(Kick())
+        await self.step(PlaceNow())
         return [lease for key, lease in self.leases.items() if key not in before]
 
     async def tell(
@@ -86,7 +89,7 @@ class OneStudy:
         report = ReportArrived(
             lease_id=lease.id,
             number=lease.number,
-            epoch=lease.epoch,
+            attempt=lease.attempt,
             sequence=self.sequence,
             step=step,
             metrics={"loss": 0.5},
@@ -126,7 +129,7 @@ async def test_quarters_share_a_gpu_and_a_fifth_one_waits(engine: AsyncEngine) -
     study = await OneStudy(engine, "quarters").create(resources={"gpu_milli": 250})
     leases = await study.kick()
     assert [(lease.slots, lease.milli, lease.memory_bytes) for lease in leases] == [((0,), 250, 20 * GIB)] * 4
-    assert await query(engine, "SELECT lease_id, shared_milli, shared_memory_bytes FROM slot") == [
+    assert await query(engine, "SELECT grant_id, shared_milli, shared_memory_bytes FROM slot") == [
         (None, 1000, 80 * GIB)
     ]
     assert (await study.standing())["wants_slots"] == 1
@@ -148,7 +151,7 @@ async def test_the_database_refuses_to_give_a_device_out_twice(engine: AsyncEngi
                 await conn.execute(text(f"UPDATE slot SET {change}"))
     with pytest.raises(IntegrityError):
         async with engine.begin() as conn:
-            await conn.execute(text("UPDATE lease SET milli = 250, slots = '{0,1}'"))
+            await conn.execute(text("UPDATE slot_grant SET milli = 250, slot_count = 2"))
     assert lease.milli == 1000
 
 
@@ -163,24 +166,23 @@ async def test_two_studies_with_one_free_slot_leave_it_to_the_one_with_the_great
     assert await light.kick() == []
     await heavy.tell(leases[0], 8)
     assert heavy.last is not None
-    assert heavy.last.kicks == (light.id,), "the slot is left to the other study, which is told so"
+    assert heavy.last.effects.wake == (light.id,), "the slot is left to the other study, which is told so"
     assert len(await light.kick()) == 1
     await heavy.tell(leases[1], 8)
-    assert heavy.last.kicks == (), "three to one is its share"
+    assert heavy.last.effects.wake == (), "three to one is its share"
     assert len(await query(engine, "SELECT id FROM lease WHERE live AND study_id = :s", s=heavy.id)) == 3
 
 
 async def test_a_study_that_is_asked_and_told_is_no_company(engine: AsyncEngine) -> None:
-    """It takes no slots: nobody need count the cluster to share it with one."""
-    await connect(engine, "w", 2)
+    """It takes no slots."""
     await OneStudy(engine, "asked").create(template=None)
     alone = await OneStudy(engine, "alone").create()
-    await alone.kick()
-    assert alone.cache is not None
-    assert not alone.cache.in_company
+    question = Surroundings(request=Request.of(Resources()), limit=1, now_s=0.0, waiting=9)
+    async with transaction(engine) as conn:
+        assert not (await load(conn, alone.id, question)).crowded
     await OneStudy(engine, "working").create()
-    await alone.step(Kick())
-    assert alone.cache.in_company
+    async with transaction(engine) as conn:
+        assert (await load(conn, alone.id, question)).crowded
 
 
 async def test_a_study_that_does_not_answer_does_not_hold_slots_up_for_ever(engine: AsyncEngine) -> None:
@@ -191,9 +193,9 @@ async def test_a_study_that_does_not_answer_does_not_hold_slots_up_for_ever(engi
     await silent.kick()
     await working.tell(leases[0], 8)
     assert len(await query(engine, "SELECT id FROM lease WHERE live")) == 1, "it is left to the silent one"
-    assert working.cache is not None
-    working.cache.left_to = {who: since_s - 60 for who, since_s in working.cache.left_to.items()}
     async with engine.begin() as conn:
+        left_to = f"jsonb_set(standing, '{{left_to,{silent.id}}}', '1')"
+        await conn.execute(text(f"UPDATE study SET standing = {left_to} WHERE id = {working.id}"))
         await conn.execute(text("UPDATE study SET standing = jsonb_set(standing, '{looked_s}', '0')"))
     assert len(await working.kick()) == 1, "a minute later it is taken back"
 
@@ -215,7 +217,7 @@ async def test_slots_are_kept_for_a_gang_and_those_who_run_there_leave_at_their_
         "trial 0 fits nowhere yet: 2 slots of w are kept for it, free in 2 s by measured times"
     )
     assert (await small.tell(first, 2)).action == "PAUSE"
-    assert await query(engine, "SELECT lease_id FROM slot WHERE index = 0") == [(None,)], (
+    assert await query(engine, "SELECT grant_id FROM slot WHERE index = 0") == [(None,)], (
         "nobody else gets it"
     )
     assert (await small.tell(second, 2)).action == "PAUSE"
@@ -239,7 +241,7 @@ async def test_a_study_that_no_worker_can_ever_serve_asks_nobody_to_leave(engine
     async with engine.begin() as conn:  # an hour passes
         hour = "jsonb_set(standing, '{usage,at_s}', to_jsonb((standing->'usage'->>'at_s')::float - 3600))"
         await conn.execute(text(f"UPDATE study SET standing = {hour} WHERE id = :s"), {"s": small.id})
-    gang.cache = None  # another replica looks
+    gang.fold = None  # another replica looks
     assert await gang.kick() == []
     assert await query(engine, "SELECT * FROM leave") == []
     assert (await small.tell(first, 2)).action == "CONTINUE"
@@ -254,7 +256,7 @@ async def test_a_higher_priority_asks_for_a_slot_at_the_next_report_with_a_check
     high = await OneStudy(engine, "high").create(priority=1)
     assert await high.kick() == []
     assert high.last is not None
-    (order,) = [order for order in high.last.orders if isinstance(order, Vacation)]
+    (order,) = [order for order in high.last.effects.orders if isinstance(order, Preemption)]
     assert (order.worker_id, order.lease.id) == (worker_id, lease.id)
     async with engine.connect() as conn:
         beat = heartbeats.Beat(worker_id=worker_id, session=1)
@@ -281,7 +283,7 @@ async def test_it_leaves_with_progress_and_a_checkpoint_and_is_not_charged(engin
     assert row == ("PAUSED", 1, 2, 0)
     await high.tell(granted, 8)
     (resumed,) = await low.kick()
-    assert (resumed.number, resumed.epoch, resumed.step) == (lease.number, 2, 1)
+    assert (resumed.number, resumed.attempt, resumed.step) == (lease.number, 2, 1)
     assert resumed.resume is not None
 
 
@@ -295,7 +297,7 @@ async def test_a_grant_grows_at_a_rung_in_one_step(engine: AsyncEngine) -> None:
     decision = await study.tell(lease, 2)
     assert decision.action == "PAUSE"
     assert "its grant changes from 1 to 2 slots at step 2" in decision.reason
-    larger = next(lease for lease in study.leases.values() if lease.epoch == 2)
+    larger = next(lease for lease in study.leases.values() if lease.attempt == 2)
     assert larger.slots == (0, 1)
     assert (await study.tell(larger, 4)).action == "CONTINUE"
 
@@ -317,7 +319,7 @@ async def test_a_finalist_takes_spare_slots_while_nothing_waits(engine: AsyncEng
     decision = await study.tell(lease, 4)
     assert decision.action == "PAUSE"
     assert "2 spare slots are free" in decision.reason
-    larger = next(lease for lease in study.leases.values() if lease.epoch == 2)
+    larger = next(lease for lease in study.leases.values() if lease.attempt == 2)
     assert larger.slots == (0, 1, 2)
 
 
@@ -354,7 +356,7 @@ async def test_usage_adds_up_over_restarts(engine: AsyncEngine) -> None:
     await connect(engine, "w", 2)
     study = await OneStudy(engine, "used").create()
     for lease in await study.kick():
-        study.cache = None  # another replica goes on
+        study.fold = None  # another replica goes on
         await study.tell(lease, 8)
     usage = (await study.standing())["usage"]
     held = await query(
@@ -386,6 +388,6 @@ async def test_what_is_free_is_found_by_type_and_memory(engine: AsyncEngine) -> 
         assert await placement.totals(conn) == placement.Totals(gpu_milli=4000, cpu_slots=0)
     async with engine.connect() as conn:
         rows = (
-            await conn.execute(select(tables.slot.c.worker_id).where(tables.slot.c.lease_id.is_(None)))
+            await conn.execute(select(tables.slot.c.worker_id).where(tables.slot.c.grant_id.is_(None)))
         ).all()
     assert [row[0] for row in rows] == [2, 2]

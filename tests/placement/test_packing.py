@@ -7,7 +7,7 @@ import random
 
 from virtual_cluster import MACHINES, SIZES, VirtualCluster
 
-from headrace_services.scheduler.step.placement import BestFit
+from headrace_services.scheduler.core.placement import BestFit
 
 EVENTS = 1200
 NOISE = 0.15

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from headrace_services.scheduler.records import Slot
-from headrace_services.scheduler.step.placement import (
+from headrace_services.scheduler.core.placement import (
     BestFit,
     Cluster,
     Placer,
@@ -17,7 +16,8 @@ from headrace_services.scheduler.step.placement import (
     Running,
     Waiting,
 )
-from headrace_services.scheduler.step.placement.fit import memory_of, suits
+from headrace_services.scheduler.core.placement.fit import memory_of, suits
+from headrace_services.scheduler.core.records import Slot
 
 GIB = 1 << 30
 PLACERS: dict[str, Placer] = {

@@ -4,63 +4,103 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from placement_site import lines, site, spec, until
+from placement_site import PROGRAMS, Site, lines, site, spec, until
+from unequal_study import previewed, unequal
 
 from headrace import Client
+from headrace.spec import Resources, StudySpec
 
 pytestmark = pytest.mark.timeout(300)
 
+BY_BATCH = Resources.model_validate(
+    {
+        "by": {
+            "parameter": "batch_size",
+            "from_value": True,
+            "rows": [{"value": 1, "gpus": 1}, {"value": 61, "gpus": 2}],
+        }
+    }
+)
 STOPPING = {"kind": "asha", "variant": "stopping", "eta": 2, "rungs": [2, 4, 8]}
 
 
-def test_a_gang_over_gloo_grows_from_one_slot_to_two_at_a_rung(tmp_path: Path) -> None:
-    with site(tmp_path, w1=2) as here:
-        journal = here.journal("gang")
-        study = spec(
-            "gang:train",
-            env={"JOURNAL": str(journal)},
-            policy=STOPPING,
-            resources={"gpus": 1, "processes": "per_slot"},
-            elastic={"grants": [{"from_step": 2, "slots": 2}]},
-        )
-        here.create("gang", study)
-        here.finished("gang")
-        noted = lines(journal)
-        worlds = {line["step"]: line["world"] for line in noted}
-        assert worlds == {1: 1, 2: 1, 3: 2, 4: 2, 5: 2, 6: 2, 7: 2, 8: 2}
-        assert all(line["present"] == line["world"] for line in noted)
-        assert sorted(line["rank"] for line in noted if line["step"] == 8) == [0, 1]
-        assert here.rows("SELECT step, interruptions FROM trial") == [(8, 0)]
-        assert here.rows("SELECT slots FROM lease ORDER BY epoch") == [([0],), ([0, 1],)]
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A worker of two fake GPUs."""
+    with site(tmp_path_factory.mktemp("two"), w1=2) as here:
+        yield here
 
 
-def test_a_crash_in_the_middle_of_a_resize_loses_one_rung_at_most(tmp_path: Path) -> None:
-    with site(tmp_path, w1=2) as here:
-        journal = here.journal("torn")
-        study = spec(
-            "gang:train",
-            env={"JOURNAL": str(journal)},
-            policy=STOPPING,
-            resources={"gpus": 1, "processes": "per_slot"},
-            elastic={"grants": [{"from_step": 2, "slots": 2}]},
-        )
-        here.create("torn", study)
-        until(lambda: here.rows("SELECT 1 FROM lease WHERE epoch = 2 AND live"), "the larger grant")
-        here.kill_worker("w1")
-        here.start_worker("w1", fake_gpus=2)
-        here.finished("torn")
-        ((step, spent, interruptions, failures),) = here.rows(
-            "SELECT step, steps_spent, interruptions, failures FROM trial"
-        )
-        assert (step, failures) == (8, 0)
-        assert interruptions >= 1
-        assert spent <= 8 + 2, "more than the rung that was under way was lost"
-        noted = lines(journal)
-        assert {line["world"] for line in noted if line["step"] > 2} == {2}
-        assert {line["world"] for line in noted if line["step"] <= 2} == {1}
+def growing(journal: Path) -> StudySpec:
+    """A gang of one slot, and of two from step 2 on."""
+    return spec(
+        "gang:train",
+        env={"JOURNAL": str(journal)},
+        policy=STOPPING,
+        resources={"gpus": 1, "processes": "per_slot"},
+        elastic={"grants": [{"from_step": 2, "slots": 2}]},
+    )
+
+
+def of(name: str) -> str:
+    """The rows of a study."""
+    return f"study_id = (SELECT id FROM study WHERE name = '{name}')"
+
+
+def test_a_gang_over_gloo_grows_from_one_slot_to_two_at_a_rung(two: Site) -> None:
+    journal = two.journal("gang")
+    two.create("gang", growing(journal))
+    two.finished("gang")
+    noted = lines(journal)
+    worlds = {line["step"]: line["world"] for line in noted}
+    assert worlds == {1: 1, 2: 1, 3: 2, 4: 2, 5: 2, 6: 2, 7: 2, 8: 2}
+    assert all(line["present"] == line["world"] for line in noted)
+    assert sorted(line["rank"] for line in noted if line["step"] == 8) == [0, 1]
+    assert two.rows(f"SELECT step, interruptions FROM trial WHERE {of('gang')}") == [(8, 0)]
+    held = f"SELECT slots FROM lease JOIN grant_part USING (grant_id) WHERE {of('gang')} ORDER BY attempt"
+    assert two.rows(held) == [([0],), ([0, 1],)]
+
+
+def test_trials_take_as_much_as_their_configuration_says(two: Site) -> None:
+    """The short form of the real half of `benchmarks/scheduler/unequal.py`."""
+    study = unequal(6, policy="run_all", steps=2, seed=4, folder=PROGRAMS)
+    study = study.model_copy(update={"resources": BY_BATCH})
+    with Client(two.address) as client:
+        said = previewed(client.preview(study).sizes)
+    two.create("unequal", study)
+    two.finished("unequal")
+    ran = two.rows(
+        "SELECT (params ->> 'batch_size')::int, cardinality(slots) FROM trial JOIN lease USING (study_id, number) "
+        f"JOIN grant_part USING (grant_id) WHERE {of('unequal')}"
+    )
+    assert all(slots == (1 if batch < 61 else 2) for batch, slots in ran)
+    assert Counter(slots for _, slots in ran) == said
+    assert set(said) == {1, 2}
+
+
+def test_a_crash_in_the_middle_of_a_resize_loses_one_rung_at_most(two: Site) -> None:
+    journal = two.journal("torn")
+    two.create("torn", growing(journal))
+    until(
+        lambda: two.rows(f"SELECT 1 FROM lease WHERE {of('torn')} AND attempt = 2 AND live"), "a larger grant"
+    )
+    two.kill_worker("w1")
+    two.start_worker("w1", fake_gpus=2)
+    two.finished("torn")
+    ((step, spent, interruptions, failures),) = two.rows(
+        f"SELECT step, steps_spent, interruptions, failures FROM trial WHERE {of('torn')}"
+    )
+    assert (step, failures) == (8, 0)
+    assert interruptions >= 1
+    assert spent <= 8 + 2, "more than the rung that was under way was lost"
+    noted = lines(journal)
+    assert {line["world"] for line in noted if line["step"] > 2} == {2}
+    assert {line["world"] for line in noted if line["step"] <= 2} == {1}
 
 
 def test_a_higher_priority_preempts_by_checkpoint_and_the_curves_are_the_same_to_the_bit(
@@ -83,7 +123,8 @@ def test_a_higher_priority_preempts_by_checkpoint_and_the_curves_are_the_same_to
         )
         assert moved == [("low", "trial_preempted")]
         trials = here.rows(
-            "SELECT s.name, t.step, t.interruptions, t.failures, t.epoch FROM trial t JOIN study s ON s.id = t.study_id"
+            "SELECT s.name, t.step, t.interruptions, t.failures, t.attempt FROM trial t"
+            " JOIN study s ON s.id = t.study_id"
             " ORDER BY s.id"
         )
         assert trials == [("alone", 30, 0, 0, 1), ("low", 30, 0, 0, 2), ("high", 3, 0, 0, 1)]

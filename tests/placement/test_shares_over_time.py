@@ -1,4 +1,4 @@
-"""Studies share by weight over time, priorities go first, nothing starves: the production step, in memory."""
+"""Studies share by weight over time, priorities go first, nothing starves: the production cycle, in memory."""
 
 import random
 
@@ -6,7 +6,7 @@ import pytest
 from many_studies import ManyStudies, gpus
 from placement_site import spec
 
-from headrace_services.scheduler.lifecycle import StudyState
+from headrace_services.scheduler.core.lifecycle import StudyState
 
 
 def _study(**changes):
@@ -40,7 +40,7 @@ def test_a_study_that_comes_later_gets_its_share_from_then_on_and_no_credit_for_
 
 
 def test_shares_hold_between_studies_of_different_sizes() -> None:
-    here = ManyStudies([*gpus(1, 8), *gpus(2, 8)], seed=1)
+    here = ManyStudies(gpus(1, 8), gpus(2, 8), seed=1)
     small = here.add(_study(resources={"gpus": 1}))
     large = here.add(_study(resources={"gpus": 8}))
     here.run(500)
@@ -64,7 +64,7 @@ def test_a_higher_priority_takes_everything_it_can_use_by_checkpoint() -> None:
     high = here.add(_study(max_trials=4, max_steps=10, priority=3))
     here.run(50.5)
     assert here.preempted == 0
-    assert len(here.asked) == 1
+    assert len(here.cluster.leaving) == 1
     here.run(400)
     assert high.study.state is StudyState.COMPLETED
     assert here.preempted >= 1
@@ -75,9 +75,9 @@ def test_a_higher_priority_takes_everything_it_can_use_by_checkpoint() -> None:
 def test_random_mixes_never_give_a_device_out_twice_and_all_studies_end(seed: int) -> None:
     """Studies that hang with paused and pending trials and idle workers: ray 30265, ray 6780."""
     draw = random.Random(seed)
-    machines = [*gpus(1, 8), *gpus(2, 8, "A100", 40 << 30), *gpus(3, 4, "L4", 24 << 30)]
+    machines = (gpus(1, 8), gpus(2, 8, "A100", 40 << 30), gpus(3, 4, "L4", 24 << 30))
     speeds = {"H200": 0.5, "A100": 1.0, "L4": 2.0}
-    here = ManyStudies(machines, step_s=lambda _, number, model: speeds[model] * (1 + number % 3), seed=seed)
+    here = ManyStudies(*machines, step_s=lambda _, number, model: speeds[model] * (1 + number % 3), seed=seed)
     sizes = [{"gpus": 1}, {"gpus": 2}, {"gpus": 4}, {"gpus": 8}, {"gpu_milli": 250}, {"gpu_milli": 500}]
     asha = {
         "kind": "asha",
@@ -100,4 +100,4 @@ def test_random_mixes_never_give_a_device_out_twice_and_all_studies_end(seed: in
     here.run(100_000)
     states = [one.study.state for one in here.studies.values()]
     assert states == [StudyState.COMPLETED] * 5
-    assert not here.live()
+    assert not any(one.leases for one in here.studies.values())

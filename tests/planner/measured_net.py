@@ -25,7 +25,3 @@ def half(t: Trial) -> None:
     if "s=1" not in t.params["split"]:
         raise ValueError("no stages here")
     measure(t)
-
-
-def none(t: Trial) -> None:
-    raise ValueError("nothing works")

@@ -95,11 +95,25 @@ def test_too_small_a_cluster_says_what_binds_and_a_fix_that_works() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--mode", "alpa"], ["--out", "x"], ["--out", "x", "--target", "megatron"]]
+    "words",
+    [
+        ["--mode", "alpa"],
+        ["--out", "x"],
+        ["--out", "x", "--target", "megatron"],
+        ["--front"],
+        ["--seconds", "5"],
+        ["--budget", "3"],
+    ],
 )
 def test_a_comparison_refuses_what_it_would_ignore(words: list[str]) -> None:
     with pytest.raises(CommandError, match="--compare"):
         run(*SMALL, "--compare", *words)
+
+
+@pytest.mark.parametrize("words", [["--front"], ["--compare"], ["--plot", "x.svg"], ["--selective", "1-2"]])
+def test_a_server_is_not_asked_what_it_would_ignore(words: list[str]) -> None:
+    with pytest.raises(CommandError, match=f"server does not take {words[0]}"):
+        run(*SMALL, "--address", "127.0.0.1:1", *words)
 
 
 def test_a_limit_gives_the_best_until_then_with_a_bound() -> None:

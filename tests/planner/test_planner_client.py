@@ -149,16 +149,39 @@ def test_a_question_that_cannot_be_asked_names_its_field(ask: Callable[[Planner]
         ask(planner)
 
 
-def test_the_documents_lines_run(address: str) -> None:
+@pytest.mark.timeout(240)
+def test_the_documents_lines_run_beside_headrace_up(tmp_path: Path) -> None:
+    """A plan with progress, a cancelled search and a plan's files, in at most ten lines."""
     (lines,) = (
         text for text in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "Planner" in text
     )
-    assert len(lines.strip().splitlines()) <= 11
-    told = {**os.environ, "HEADRACE_PLANNER": address}
-    ran = subprocess.run(
-        [sys.executable, "-c", lines], env=told, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert len(lines.strip().splitlines()) <= 10
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = ["--home", str(tmp_path / "home"), "--port", "0", "--planner", str(port), "--no-worker"]
+    command = [sys.executable, "-m", "headrace.cli", "up", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        try:
+            assert running.stdout is not None
+            said: list[str] = []
+            for line in running.stdout:
+                said.append(line)
+                if re.search(r" planner +serving ", line):
+                    break
+            told = {**os.environ, "HEADRACE_PLANNER": f"127.0.0.1:{port}"}
+            ran = subprocess.run(
+                [sys.executable, "-c", lines],
+                env=told,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+        finally:
+            running.send_signal(signal.SIGTERM)
+            running.communicate(timeout=60)
+    assert ran.returncode == 0, ran.stderr[-2000:] + "".join(said)
     assert "SearchProgress" in ran.stdout
     assert "--num-layers" in ran.stdout
 

@@ -5,14 +5,15 @@ import json
 import os
 import re
 import socket
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from forked import Program
 
-from headrace_services.planner import catalogue
+from headrace.errors import InvalidFieldError
+from headrace_services.planner import asking, catalogue
+from headrace_services.planner.asking import Options
 from headrace_services.planner.blocks import gpt
 from headrace_services.planner.cluster import Cluster
 from headrace_services.planner.costing import Request
@@ -123,6 +124,15 @@ def test_reports_say_what_is_lost() -> None:
     assert "gpipe" in emit(gpipe, "deepspeed")["lowering.md"]
 
 
+def test_what_does_not_fit_as_lowered_is_not_written() -> None:
+    """ZeRO 3 fits, and what stands for it in Megatron-LM is 11.6 GiB too large."""
+    plan = Search(asking.request("gpt3-13b", "a100-8", Options(batch=64, zero=3))).run().plan
+    assert plan is not None
+    with pytest.raises(InvalidFieldError, match=r"target: .* GiB short, as ZeRO stage 3 becomes .* --zero 1"):
+        emit(plan, "megatron")
+    assert emit(plan, "deepspeed")
+
+
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 @pytest.mark.parametrize(("tensor", "gradients"), [(1, Gradients.BF16), (2, Gradients.FP32)])
 def test_deepspeed_trains_the_plan_on_the_cpu(tmp_path: Path, tensor: int, gradients: Gradients) -> None:
@@ -139,22 +149,23 @@ def test_deepspeed_trains_the_plan_on_the_cpu(tmp_path: Path, tensor: int, gradi
     shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
     script = Path(__file__).with_name("deepspeed_rank.py")
     ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path), str(tmp_path)],
+        Program(
+            [str(script), str(tmp_path), str(tmp_path)],
+            folder=tmp_path,
             env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            said=tmp_path / f"rank{rank}.log",
         )
         for rank in range(world)
     ]
-    said = [rank.communicate(timeout=400)[0].decode() for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * world, said[0][-3000:] + said[-1][-3000:]
+    ended = [rank.wait(400) for rank in ranks]
+    assert [code for code, _ in ended] == [0] * world, ended[0][1][-3000:] + ended[-1][1][-3000:]
     for rank in range(world):
         stage = plan.stages[rank // tensor]
         told = json.loads((tmp_path / f"rank{rank}.json").read_text())
         assert told["ranks"] == [tensor]
         assert told["gradients"] == {"bf16": "torch.bfloat16", "fp32": "torch.float32"}[gradients]
         assert told["held"] == list(stage.layers)
+        print(f"rank {rank}: layers {told['held']}, losses {[round(loss, 3) for loss in told['losses']]}")
         assert told["losses"][-1] < 0.7 * told["losses"][0]
         assert told["micro_batches"] == plan.degrees.mu
         once = 12 * plan.degrees.mu

@@ -1,14 +1,16 @@
 """What users get wrong: every case names the field, the value and a remedy."""
 
 import json
-from dataclasses import asdict
+import re
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.errors import InvalidFieldError
-from headrace_services.planner import catalogue
+from headrace_services.planner import asking, catalogue
+from headrace_services.planner.asking import Options
 from headrace_services.planner.blocks import model_from_description
 from headrace_services.planner.costing import Request
 from headrace_services.planner.explain import nothing_fits
@@ -159,6 +161,29 @@ def test_the_largest_sizes_have_an_answer_and_no_traceback() -> None:
     search = Search(request)
     assert search.run().plan is None
     assert "GiB short" in str(nothing_fits(search))
+
+
+@pytest.mark.parametrize("devices", [1, 6, 7, 8])
+def test_the_cluster_that_a_remedy_names_can_be_written_and_fits(devices: int) -> None:
+    options = Options(batch=32)
+    search = Search(asking.request("llama3-70b", f"a100-{devices}", options))
+    remedy = nothing_fits(search).violations[0].remedy
+    named = re.fullmatch(r"(\S+) fits with batch (\d+)\.", remedy)
+    assert named, remedy
+    larger = asking.request("llama3-70b", named[1], replace(options, batch=int(named[2])))
+    assert Search(larger).run().plan is not None
+
+
+def test_a_described_cluster_is_not_called_by_a_name_that_nobody_can_write(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text(json.dumps({**DEVICE, "devices": 8}))
+    search = Search(asking.request("llama3-70b", str(tmp_path / "mine.json"), Options(batch=32)))
+    remedy = nothing_fits(search).violations[0].remedy
+    assert re.fullmatch(r"devices: \d+ in the cluster's description fits with batch \d+\.", remedy), remedy
+
+
+def test_a_share_of_memory_that_is_too_small_is_named_before_more_devices() -> None:
+    search = Search(asking.request("gpt3-13b", "a100-32", Options(batch=64, usable_memory=0.01)))
+    assert nothing_fits(search).violations[0].remedy == "--usable-memory 0.94 fits here."
 
 
 def test_hugging_face_configurations() -> None:

@@ -13,11 +13,12 @@ from typing import Any
 
 import psutil
 import pytest
+from forked import Program
 from typer.testing import CliRunner
 
 from headrace import Client
 from headrace.cli.failure import CommandError
-from headrace.client.model import Slot, Worker
+from headrace.client.machines import Slot, Worker
 from headrace.errors import HeadraceError, InvalidFieldError
 from headrace_services.planner import asking, catalogue
 from headrace_services.planner.command import plan as command
@@ -125,7 +126,7 @@ def test_a_plan_that_fails_is_told_and_the_others_count(scheduler: str, words: l
 
 def test_when_nothing_could_be_measured_the_error_says_why(scheduler: str, words: list[str]) -> None:
     with pytest.raises(HeadraceError, match="nothing works") as failed:
-        run(*words, "--measure", "measured_net:none", "--iterations", "1", "--address", scheduler)
+        run(*words, "--measure", "measured_never:measure", "--iterations", "1", "--address", scheduler)
     assert "headrace logs" in failed.value.remedy
 
 
@@ -245,7 +246,13 @@ def test_what_was_predicted_right_teaches_nothing() -> None:
     ],
 )
 def test_what_is_timed_is_the_training_of_the_whole_net(
-    data: int, pipeline: int, optimizer: int, micro_batches: int, boundaries: list[int], recomputed: list[int]
+    tmp_path: Path,
+    data: int,
+    pipeline: int,
+    optimizer: int,
+    micro_batches: int,
+    boundaries: list[int],
+    recomputed: list[int],
 ) -> None:
     """Stages, data ranks, sharded optimizer and recomputation train the parameters that one process trains."""
     told = {
@@ -270,18 +277,17 @@ def test_what_is_timed_is_the_training_of_the_whole_net(
         "MASTER_PORT": str(port),
     }
     ranks = [
-        subprocess.Popen(
-            [sys.executable, str(HERE / "measured_rank.py")],
+        Program(
+            [str(HERE / "measured_rank.py")],
+            folder=tmp_path,
             env={**os.environ, **shared, "RANK": str(rank), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            said=tmp_path / f"rank{rank}.log",
         )
         for rank in range(world)
     ]
-    said = [rank.communicate(timeout=120)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * world, "\n".join(said)
-    assert all("as one process" in text for text in said), said
+    ended = [rank.wait() for rank in ranks]
+    assert [code for code, _ in ended] == [0] * world, "\n".join(said for _, said in ended)
+    assert all("as one process" in said for _, said in ended), ended
 
 
 def test_a_plan_that_cannot_be_timed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,43 +9,23 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 import pytest
+from planner_cases import CASES, NAMES, planned
 
-from headrace_services.planner import asking
-from headrace_services.planner.asking import Options
 from headrace_services.planner.emit import megatron
-from headrace_services.planner.modes import FULL
 from headrace_services.planner.plan import Plan
-from headrace_services.planner.search import Search
 
-CASES: list[tuple[str, str, Options]] = [
-    ("gpt3-175b", "a100-64", Options(batch=64)),
-    ("gpt3-175b", "a100-64", Options(batch=64, schedule="interleaved", chunks=2, attention="selective")),
-    ("llama3-70b", "h100-64", Options(batch=128)),
-    ("mixtral-8x7b", "h100-32", Options(batch=64)),
-    ("deepseek-141b", "ascend910-128", Options(batch=512)),
-    ("gpt3-13b", "a100-8", Options(batch=64, schedule="zero-bubble")),
-    ("llama3-70b", "h100-64", Options(batch=64, sequence=8192, overlap="all", gradients="bf16")),
-    ("mixtral-8x22b", "h100-64", Options(batch=64, overlap="gradients,optimizer")),
-    ("deepseek-v2", "h100-128", Options(batch=256)),
-    ("llama3-8b", "a100-8", Options(batch=32, usable_memory=0.6, zero=2)),
-]
-NAMES = [f"{number}-{model}-{said.schedule}" for number, (model, _, said) in enumerate(CASES)]
 KINDS = {"embedding": 0, "decoder": 1, "loss": 2}
 
 
-@cache
-def planned(number: int) -> Plan:
-    found = Search(asking.request(*CASES[number])).run(FULL).plan
-    assert found is not None
-    return megatron.lower(found).plan
+def lowered(number: int) -> Plan:
+    return megatron.lower(planned(number)).plan
 
 
 def told(number: int) -> dict[str, str | None]:
-    return megatron.arguments(megatron.lower(planned(number)))
+    return megatron.arguments(megatron.lower(lowered(number)))
 
 
 def faults(args: Mapping[str, str | None], world: int) -> list[str]:
@@ -98,7 +78,7 @@ def faults(args: Mapping[str, str | None], world: int) -> list[str]:
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=NAMES)
 def test_arguments_keep_megatrons_rules(number: int) -> None:
-    assert faults(told(number), planned(number).request.cluster.devices) == []
+    assert faults(told(number), lowered(number).request.cluster.devices) == []
 
 
 @pytest.mark.parametrize(
@@ -115,7 +95,7 @@ def test_arguments_keep_megatrons_rules(number: int) -> None:
     ],
 )
 def test_broken_rules_are_seen(number: int, change: dict[str, str], rule: str) -> None:
-    broken = faults({**told(number), **change}, planned(number).request.cluster.devices)
+    broken = faults({**told(number), **change}, lowered(number).request.cluster.devices)
     assert any(one.startswith(rule) for one in broken), broken
 
 
@@ -137,7 +117,7 @@ def test_latent_attention_and_shared_experts_are_told() -> None:
 @pytest.mark.skipif("MEGATRON_LM" not in os.environ, reason="MEGATRON_LM names no checkout of Megatron-LM")
 @pytest.mark.parametrize("number", range(len(CASES)), ids=NAMES)
 def test_megatrons_own_parser_understands_the_plan(number: int) -> None:
-    plan, args = planned(number), told(number)
+    plan, args = lowered(number), told(number)
     words = [word for name, value in args.items() for word in ((name,) if value is None else (name, value))]
     script = Path(__file__).with_name("megatron_rules.py")
     world = str(plan.request.cluster.devices)
@@ -150,6 +130,7 @@ def test_megatrons_own_parser_understands_the_plan(number: int) -> None:
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
     line = next(line for line in ran.stdout.splitlines() if line.startswith("understood "))
+    print(line)
     understood = json.loads(line.removeprefix("understood "))
     degrees, layers = plan.degrees, plan.request.model.layers
     assert understood["data_parallel_size"] == degrees.d

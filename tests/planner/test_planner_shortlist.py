@@ -55,3 +55,17 @@ def test_the_command_says_what_to_measure() -> None:
     told = json.loads(CliRunner().invoke(plan, [*words, "--json"]).stdout)
     assert LEAST <= len(told["shortlist"]) <= MOST
     assert told["shortlist"][0]["iteration_s"] == told["iteration_s"]
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "within"),
+    [("gpt3-13b", "a100-32", [True, True]), ("llama3-8b", "h100-16", [True, False])],
+)
+def test_a_plan_that_is_further_off_than_the_error_is_said_to_be(
+    model: str, cluster: str, within: list[bool]
+) -> None:
+    words = [model, cluster, "--batch", "64"]
+    told = json.loads(CliRunner().invoke(plan, [*words, "--json"]).stdout)["shortlist"]
+    assert [one["within_error"] for one in told] == within
+    assert [one["iteration_s"] <= (1 + NEAR) * told[0]["iteration_s"] for one in told] == within
+    assert ("further off" in CliRunner().invoke(plan, words).output) == (not all(within))

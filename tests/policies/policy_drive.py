@@ -1,11 +1,11 @@
-"""Drives policies in the tests: specs, results, and the histories that the step engine would make."""
+"""Drives policies in the tests: specs, results, and the histories that the scheduler would make."""
 
 from collections import Counter
 from collections.abc import Iterable
 
 from headrace.spec import AshaPolicy, FloatDomain, Goal, Objective, StudySpec
 from headrace.spec import Policy as PolicySpec
-from headrace_services.scheduler.policies import Action, Policy, RungCost, RungResult, make_policy
+from headrace_services.scheduler.core.policies import Action, Policy, RungCost, RungResult, make_policy
 
 PROMOTION = AshaPolicy(variant="promotion")
 STOPPING = AshaPolicy(variant="stopping")

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002  (one signature for all)
-"""Random histories, played on a policy and its oracle as the step engine would play them.
+"""Random histories, played on a policy and its oracle as the scheduler would play them.
 
 A history has a few slots and trials that report, skip rungs, fail, are cancelled while they wait and are added by a
 user when nothing was left to propose. Every answer of the policy is compared with the oracle's. At one random moment
@@ -27,8 +27,8 @@ from headrace.spec import (
     RungMedianPolicy,
     SuccessiveHalvingPolicy,
 )
-from headrace_services.scheduler.policies import Action, RungCost, RungResult, make_policy
-from headrace_services.scheduler.records import Checkpoint
+from headrace_services.scheduler.core.policies import Action, RungCost, RungResult, make_policy
+from headrace_services.scheduler.core.records import Checkpoint
 
 KINDS = {
     "run_all": [(RunAllPolicy(), 5)],

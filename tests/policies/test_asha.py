@@ -7,7 +7,7 @@ import pytest
 from policy_drive import PROMOTION, STOPPING, Driver, kept_at_first_rung, study
 
 from headrace.spec import AshaPolicy
-from headrace_services.scheduler.policies import Action
+from headrace_services.scheduler.core.policies import Action
 
 WORSENING = [float(i) for i in range(243)]
 TIES = [0.5] * 243

@@ -6,8 +6,8 @@ import pytest
 from policy_drive import study
 
 from headrace.spec import AshaPolicy, RunAllPolicy
-from headrace_services.scheduler.brackets import bracket_weights, draw_bracket
-from headrace_services.scheduler.policies import make_policy
+from headrace_services.scheduler.core.brackets import bracket_weights, draw_bracket
+from headrace_services.scheduler.core.policies import make_policy
 
 
 def test_hyperband_table():

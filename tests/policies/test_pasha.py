@@ -6,8 +6,8 @@ import pytest
 from policy_drive import Driver, study
 
 from headrace.spec import PashaPolicy
-from headrace_services.scheduler.policies.ranking import Ranking
-from headrace_services.scheduler.policies.rung_pair import RungPair
+from headrace_services.scheduler.core.policies.ranking import Ranking
+from headrace_services.scheduler.core.policies.rung_pair import RungPair
 
 
 def drive(**policy):

@@ -17,8 +17,8 @@ from policy_oracles import oracle_of
 
 from headrace.spec import POLICIES, parse_spec
 from headrace.spec.convert import from_proto, to_proto
-from headrace_services.scheduler import policies
-from headrace_services.scheduler.policies import Action, Policy, make_policy
+from headrace_services.scheduler.core import policies
+from headrace_services.scheduler.core.policies import Action, Policy, make_policy
 
 HISTORIES = int(os.environ.get("HEADRACE_HISTORIES", "120"))
 ALL = [(kind, place) for kind, variants in KINDS.items() for place in range(len(variants))]
@@ -269,13 +269,17 @@ def test_specs_travel(spec):
 
 def test_a_policy_is_one_file():
     """Each policy's class lives in a file of this package and is made there; nothing else knows its name."""
-    scheduler = Path(policies.__file__).parents[1]
+    scheduler = Path(policies.__file__).parents[2]
     made = {type(make_policy(spec_at(kind, place))) for kind, place in ALL}
     for policy in made:
         assert Policy in policy.__mro__
         home = Path(inspect.getfile(policy))
         assert home.parent == Path(policies.__file__).parent
-    # The engine asks the protocol, never for a kind of policy; what samplers and specs may know is not its business.
-    for path in [*scheduler.glob("step/*.py"), *scheduler.glob("store/*.py")]:
+    # The core asks the protocol, never for a kind of policy; what samplers and specs may know is not its business.
+    askers = [
+        path for room in ("core", "engine", "store", "session") for path in (scheduler / room).glob("*.py")
+    ]
+    assert {"decide.py", "load.py", "cycle.py"} <= {path.name for path in askers}
+    for path in askers:
         text = path.read_text(encoding="utf-8")
         assert not [policy.__name__ for policy in made if policy.__name__ in text], path

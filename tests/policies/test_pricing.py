@@ -7,8 +7,8 @@ from policy_drive import Driver, study
 from scipy.stats import beta
 
 from headrace.spec import AshaPolicy, SuccessiveHalvingPolicy
-from headrace_services.scheduler.policies import Action, RungCost
-from headrace_services.scheduler.policies.pricing import promotion_probability
+from headrace_services.scheduler.core.policies import Action, RungCost
+from headrace_services.scheduler.core.policies.pricing import promotion_probability
 
 GB = 10**9
 SEED = RungCost(step_s=120.0, checkpoint_bytes=84 * GB, write_s=42.0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from policy_drive import study
 
 from headrace.spec import AshaPolicy, RunAllPolicy
-from headrace_services.scheduler.policies import make_policy
+from headrace_services.scheduler.core.policies import make_policy
 
 
 @pytest.mark.parametrize(

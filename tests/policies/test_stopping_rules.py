@@ -8,8 +8,8 @@ import pytest
 from policy_drive import Driver, study
 
 from headrace.spec import LearningCurvePolicy, MedianPolicy, RungMedianPolicy
-from headrace_services.scheduler.policies import Action
-from headrace_services.scheduler.policies.forecast import of_curve, of_peers
+from headrace_services.scheduler.core.policies import Action
+from headrace_services.scheduler.core.policies.forecast import of_curve, of_peers
 
 
 class TestMedian:

@@ -4,7 +4,7 @@ import pytest
 from policy_drive import Driver, study
 
 from headrace.spec import HyperbandPolicy, SuccessiveHalvingPolicy
-from headrace_services.scheduler.policies import Action, make_policy
+from headrace_services.scheduler.core.policies import Action, make_policy
 
 NINE = study(SuccessiveHalvingPolicy(), max_steps=9)
 

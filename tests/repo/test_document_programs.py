@@ -1,4 +1,7 @@
-"""The programs that the documents show run, as they stand there."""
+"""The programs that the documents show run, as they stand there; their studies run with one trial.
+
+What is run by hand here runs in forked processes. The walk through the README (`test_first_steps`) starts real ones.
+"""
 
 import os
 import re
@@ -10,7 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked import Program, launch_segment
 
+from headrace.check import run_check
 from headrace.cli.local import local_service
 from headrace.cli.output import Output
 
@@ -41,47 +46,55 @@ def run(*command: str, folder: Path, address: str | None = None) -> str:
     return done.stdout + done.stderr
 
 
+def by_hand(*command: str, folder: Path) -> str:
+    """Runs a program in a forked process; returns what it printed."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+    code, said = Program(command, folder=folder, env=env, said=folder / "said.log").wait()
+    assert code == 0, said
+    return said
+
+
 def test_the_training_function_runs_by_hand_and_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[0])
     command = ("train.py", "--lr", "0.01", "--steps", "3", "--checkpoints", "saved")
-    first = run(*command, folder=tmp_path)
+    first = by_hand(*command, folder=tmp_path)
     assert re.findall(r"^ +(\d+) ", first, re.MULTILINE) == ["1", "2", "3"]
-    assert "step-00000003" in run(*command, folder=tmp_path)  # it continues from there, at its end
+    assert "step-00000003" in by_hand(*command, folder=tmp_path)  # it continues from there, at its end
 
 
 def test_the_training_function_of_the_how_to_resumes_exactly(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[0])
-    run("-m", "headrace.cli", "check", "train.py", folder=tmp_path)
+    assert run_check(tmp_path / "train.py", launch=launch_segment).passed
 
 
 def test_a_script_that_counts_optimizer_steps_runs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[1])
-    said = run("train.py", folder=tmp_path)
+    said = by_hand("train.py", folder=tmp_path)
     assert re.findall(r"^ +(\d+) ", said, re.MULTILINE) == [str(step) for step in range(100, 901, 100)]
 
 
 def test_a_script_that_is_no_function_runs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[3])
-    said = run("train.py", folder=tmp_path)
+    said = by_hand("train.py", folder=tmp_path)
     assert re.findall(r"^ +(\d+) ", said, re.MULTILINE) == [str(step) for step in range(1, 10)]
 
 
 def test_the_program_for_those_who_come_from_optuna_runs_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(programs(OPTUNA)[0])
     command = ("train.py", "--steps", "3", "--checkpoints", "saved")
-    first = run(*command, folder=tmp_path)
+    first = by_hand(*command, folder=tmp_path)
     assert re.findall(r"^ +(\d+) ", first, re.MULTILINE) == ["1", "2", "3"]
-    assert "step-00000003" in run(*command, folder=tmp_path)
+    assert "step-00000003" in by_hand(*command, folder=tmp_path)
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """A service with two slots."""
+    """A service with one slot."""
     folder = tempfile.mkdtemp(prefix="hr-")  # a short path: Unix sockets lie in it
     python_folder = str(Path(sys.executable).parent)  # for trials whose command is `python`
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", python_folder, prepend=os.pathsep)
-        with local_service(Path(folder), slots=2, notes=Output()) as found:
+        with local_service(Path(folder), slots=1, notes=Output()) as found:
             yield found
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -100,11 +113,12 @@ def address() -> Iterator[str]:
 def test_a_study_file_runs_with_the_program_beside_it(
     address: str, tmp_path: Path, document: str, study: int, program: int
 ) -> None:
-    file = re.sub(r"^trials: \d+$", "trials: 2", programs(document, "yaml")[study], flags=re.MULTILINE)
+    file = re.sub(r"^trials: \d+$", "trials: 1", programs(document, "yaml")[study], flags=re.MULTILINE)
     (tmp_path / "study.yaml").write_text(file)
     (tmp_path / "train.py").write_text(programs(document)[program])
     name = f"study-{study}-{program}"
-    said = run("-m", "headrace.cli", "run", "study.yaml", "--name", name, folder=tmp_path, address=address)
+    command = ("-m", "headrace.cli", "run", "study.yaml", "--name", name, "--no-preflight")
+    said = run(*command, folder=tmp_path, address=address)
     assert f"Study {name} completed" in said
     assert ", 0 failed" in said
 
@@ -118,5 +132,7 @@ def test_the_loop_for_those_who_come_from_optuna_finds_the_optimum(address: str,
 
 def test_the_study_in_python_for_those_who_come_from_ray_names_its_best(address: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[0])
-    (tmp_path / "tune.py").write_text(programs("how-to/coming-from-ray-tune.md")[0])
+    tune = programs("how-to/coming-from-ray-tune.md")[0]
+    assert '"trials": 9' in tune
+    (tmp_path / "tune.py").write_text(tune.replace('"trials": 9', '"trials": 1'))
     assert re.search(r"{'lr': [\d.e-]+} [\d.]+", run("tune.py", folder=tmp_path, address=address))

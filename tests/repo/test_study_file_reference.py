@@ -22,6 +22,7 @@ FRIENDLY = {
     "max_parallel": "parallel",
     "max_steps": "steps",
     "max_retries": "retries",
+    "max_early_failures": "early_failures",
     "enqueued": "enqueue",
     "conditions": "when",
     "grace": "grace_s",

@@ -262,3 +262,21 @@ def test_the_data_frame_has_a_row_a_trial(
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
     with pytest.raises(MissingExtraError, match=r"headrace\[report\]"):
         client.study("digits").dataframe()
+
+
+def test_a_row_of_several_objectives_has_the_values_of_one_step(data: StudyData) -> None:
+    """Those of the trial's last report, as `headrace trials` says them, and no step beside them."""
+    spec = data.study.spec.model_copy(
+        update={"further_objectives": (Objective(metric="cost", goal=Goal.MINIMIZE),)}
+    )
+    last = {"val_loss": 0.9, "cost": 5.0}
+    trial = replace(data.by_number[1], best_value=0.01, best_step=1, step=2, objective_values=last)
+    study = replace(data.study, spec=spec, front=(trial,))
+    several = replace(data, study=study, trials=(trial,))
+    (row,) = re.findall(r"<tr class=.*?</tr>", trial_table(several))
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", row)
+    assert cells[2:5] == ["2", "0.9", "5"]
+    assert "at step" not in trial_table(several)
+    assert '<tr class="best">' in row, "those on the Pareto front are marked"
+    (trace,) = parallel_coordinates(several).data
+    assert list(trace.dimensions[-2]["values"]) == [0.9]

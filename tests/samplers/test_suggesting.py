@@ -8,17 +8,17 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import pytest_asyncio
 import sampler_faults
 from sampler_studies import spec_of
-from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.arrivals import (
+from headrace_services.scheduler.core.inputs import (
     ExitedArrived,
     ProposalComingError,
     Proposed,
@@ -26,11 +26,11 @@ from headrace_services.scheduler.arrivals import (
     Suggest,
     Suggested,
 )
-from headrace_services.scheduler.hub import Hub
-from headrace_services.scheduler.records import Event, Proposal
+from headrace_services.scheduler.core.records import Event, Proposal
+from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.samplers import Suggestion
-from headrace_services.scheduler.step.submissions import Submission
-from headrace_services.scheduler.store import studies, tables
+from headrace_services.scheduler.store import database, studies, tables
 from headrace_services.scheduler.store.database import open_engine, transaction
 from headrace_services.scheduler.suggesting import suggester as module
 from headrace_services.scheduler.suggesting.pool import Learnt, Pool
@@ -74,7 +74,7 @@ class Replica:
             while True:
                 try:
                     settled = await self.hub.submit(
-                        study_id, Submission(arrival=Suggest(client_id="c", ttl_s=600.0))
+                        study_id, Submission(input=Suggest(client_id="c", ttl_s=600.0))
                     )
                 except ProposalComingError:
                     await changed.wait(0.5)
@@ -85,11 +85,11 @@ class Replica:
     async def finish(self, study_id: int, asked: Suggested, **metrics: float) -> None:
         """Report a trial's only step."""
         assert asked.lease is not None
-        lease = {"lease_id": asked.lease.id, "number": asked.lease.number, "epoch": asked.lease.epoch}
+        lease = {"lease_id": asked.lease.id, "number": asked.lease.number, "attempt": asked.lease.attempt}
         report = ReportArrived(**lease, sequence=None, step=1, metrics=metrics, checkpoint=None)
-        await self.hub.submit(study_id, Submission(arrival=report))
+        await self.hub.submit(study_id, Submission(input=report))
         exited = ExitedArrived(**lease, sequence=None, outcome="FINISHED")
-        await self.hub.submit(study_id, Submission(arrival=exited))
+        await self.hub.submit(study_id, Submission(input=exited))
 
     async def play(self, study_id: int, trials: int) -> list[Suggested]:
         """Run so many trials, one after the other."""
@@ -146,7 +146,9 @@ async def test_a_study_runs_to_its_end_on_proposals_of_the_pool(engine: AsyncEng
         created = await one.events(study_id, "trial_created")
         basis = [row.detail.get("proposal") for row in created]
         assert basis[:2] == [None, None]  # the startup draws need no model
-        assert [entry["sampler"] for entry in basis[2:]] == ["tpe"] * 6
+        assert [entry["sampler"] for entry in basis[2:]] == [
+            "random" if entry["results"] < 2 else "tpe" for entry in basis[2:]
+        ]
         results = [entry["results"] for entry in basis[2:]]
         assert results == sorted(results)
         assert results[-1] >= 5
@@ -163,7 +165,9 @@ async def test_a_suggest_that_fails_is_retried(
         assert len(await one.play(study_id, 20)) == 5
         assert await one.events(study_id, "proposal_failed") == []
         created = await one.events(study_id, "trial_created")
-        assert [row.detail["proposal"]["sampler"] for row in created[2:]] == ["tpe"] * 3
+        assert [row.detail["proposal"]["sampler"] for row in created[2:]] in (
+            [["random", "tpe"][n:][:1] + ["tpe"] * 2 for n in (0, 1)]
+        )
 
 
 async def test_a_sampler_that_always_fails_never_wedges_a_study(
@@ -200,6 +204,26 @@ async def test_a_process_that_hangs_or_lies_never_wedges_a_study(
         assert len(failed) == (0 if fault == "hangs_at_three" else 3)  # killed, and tried again
 
 
+async def test_results_that_take_too_long_to_read_never_wedge_a_study(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slow(conn: AsyncConnection, *_: object) -> NoReturn:
+        await conn.execute(text("SELECT pg_sleep(60)"))
+        raise AssertionError("the statement timeout comes first")
+
+    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(module, "read", slow)
+    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", 500)
+    engine = database.open_engine(database_url)
+    async with asyncio.timeout(30), replica(engine) as one:
+        study_id = await one.create(study(trials=4))
+        assert len(await one.play(study_id, 20)) == 4
+        failed = await one.events(study_id, "proposal_failed")
+        assert [row.detail["attempts"] for row in failed] == [3, 1]
+        assert "statement timeout" in failed[0].message
+    await engine.dispose()
+
+
 async def test_two_replicas_that_race_create_no_duplicates(engine: AsyncEngine) -> None:
     async with replica(engine) as left, replica(engine) as right:
         study_id = await left.create(study(trials=10))
@@ -219,7 +243,7 @@ async def test_a_proposal_counts_once_and_in_its_turn(engine: AsyncEngine) -> No
         ]
         one.hub.propose_with(lambda *_: None)
         for arrival in arrivals:
-            await one.hub.submit(study_id, Submission(arrival=arrival))
+            await one.hub.submit(study_id, Submission(input=arrival))
         rows = await one.rows(select(tables.trial).order_by(tables.trial.c.number))
         assert [(row.number, row.generation) for row in rows] == [(0, 0), (1, 0)]
 
@@ -248,7 +272,7 @@ async def test_a_study_whose_replica_died_is_helped_by_another(
         dead.hub.propose_with(lambda *_: None)  # its steps want proposals, and nobody makes them
         study_id = await dead.create(study("sobol", trials=3))
         with pytest.raises(ProposalComingError):
-            await dead.hub.submit(study_id, Submission(arrival=Suggest(client_id="c", ttl_s=600.0)))
+            await dead.hub.submit(study_id, Submission(input=Suggest(client_id="c", ttl_s=600.0)))
         async with replica(engine) as alive, asyncio.timeout(30):
             assert (await alive.suggest(study_id)).trial is not None
 
@@ -267,6 +291,48 @@ async def test_a_warm_start_feeds_what_belongs_to_the_space(engine: AsyncEngine)
         assert "of an earlier study" in created[0].message
 
 
+async def test_a_warm_start_counts_trials_that_were_stopped_early(engine: AsyncEngine) -> None:
+    """They came to the first rung, so they count there, as they do within a study."""
+    policy = {"kind": "asha", "eta": 2, "rungs": [1, 2], "variant": "stopping"}
+    async with replica(engine) as one:
+        first = await one.create(study(trials=6, policy=policy, max_steps=2), name="raced")
+        for _ in range(6):
+            asked = await one.suggest(first)
+            assert asked.trial is not None
+            assert asked.lease is not None
+            lease = {"lease_id": asked.lease.id, "number": asked.lease.number, "attempt": asked.lease.attempt}
+            report = ReportArrived(
+                **lease, sequence=1, step=1, metrics={"loss": float(asked.trial.number)}, checkpoint=None
+            )
+            await one.hub.submit(first, Submission(input=report))
+        ended = await one.rows(select(tables.trial.c.reason).where(tables.trial.c.study_id == first))
+        assert sum(row.reason == "STOPPED_EARLY" for row in ended) >= 3
+        second = await one.create(study(trials=1, policy=policy, max_steps=2, warm_start={"study": "raced"}))
+        await one.suggest(second)
+        (created, *_) = await one.events(second, "trial_created")
+        assert created.detail["proposal"]["warm_results"] == 6
+
+
+async def test_draws_before_a_model_are_not_those_of_the_earlier_study(engine: AsyncEngine) -> None:
+    """The seed and the space are the same, and `why` says that they are draws."""
+    async with replica(engine) as one:
+        first = await one.create(study("tpe", trials=3), name="small")
+        await one.play(first, 3)
+        second = await one.create(study("tpe", trials=3, warm_start={"study": "small", "max_trials": 1}))
+        await one.play(second, 3)
+        params = [
+            {
+                row.params["x"]
+                for row in await one.rows(select(tables.trial).where(tables.trial.c.study_id == found))
+            }
+            for found in (first, second)
+        ]
+        assert not params[0] & params[1]
+        (created, *_) = await one.events(second, "trial_created")
+        assert created.detail["proposal"]["sampler"] == "random"
+        assert "drawn at random" in created.message
+
+
 async def test_the_model_is_fed_from_the_highest_rung_with_enough_results(engine: AsyncEngine) -> None:
     policy = {"kind": "asha", "eta": 2, "rungs": [1, 2], "variant": "stopping"}
     async with replica(engine) as one:
@@ -275,7 +341,7 @@ async def test_the_model_is_fed_from_the_highest_rung_with_enough_results(engine
             asked = await one.suggest(study_id)
             assert asked.trial is not None
             assert asked.lease is not None
-            lease = {"lease_id": asked.lease.id, "number": asked.lease.number, "epoch": asked.lease.epoch}
+            lease = {"lease_id": asked.lease.id, "number": asked.lease.number, "attempt": asked.lease.attempt}
             for step in (1, 2):
                 report = ReportArrived(
                     **lease,
@@ -284,7 +350,7 @@ async def test_the_model_is_fed_from_the_highest_rung_with_enough_results(engine
                     metrics={"loss": (float(asked.trial.params["x"]) - 0.3) ** 2},
                     checkpoint=None,
                 )
-                settled = await one.hub.submit(study_id, Submission(arrival=report))
+                settled = await one.hub.submit(study_id, Submission(input=report))
                 if settled.outcome.decision.action != "CONTINUE":  # type: ignore[union-attr]  # it was accepted
                     break
         created = await one.events(study_id, "trial_created")

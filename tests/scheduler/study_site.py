@@ -8,25 +8,25 @@ from typing import Any
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from headrace.client.convert import event as client_event
+from headrace.client.convert_events import event as client_event
 from headrace.client.events import Event
 from headrace.errors import HeadraceError
 from headrace.spec import StudySpec
-from headrace_services.scheduler.arrivals import (
+from headrace_services.scheduler.core.fold import Fold
+from headrace_services.scheduler.core.inputs import (
     Accepted,
-    Arrival,
     Assignment,
     ExitedArrived,
-    Kick,
+    Input,
     Order,
     Outcome,
+    PlaceNow,
     ReportArrived,
 )
-from headrace_services.scheduler.records import Checkpoint, Decision, Lease
+from headrace_services.scheduler.core.records import Checkpoint, Decision, Lease
+from headrace_services.scheduler.engine.cycle import CycleResult, run_cycle
+from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.rpc import convert as rpc_convert
-from headrace_services.scheduler.step.cache import StudyCache
-from headrace_services.scheduler.step.submissions import Submission
-from headrace_services.scheduler.step.transaction import StepResult, run_step
 from headrace_services.scheduler.store import history, tables, workers
 from headrace_services.scheduler.store.database import transaction
 
@@ -53,7 +53,7 @@ def gone(lease: Lease, outcome: str, sequence: int = 1000, **changes: str) -> Ex
     return ExitedArrived(
         lease_id=lease.id,
         number=lease.number,
-        epoch=lease.epoch,
+        attempt=lease.attempt,
         sequence=sequence,
         outcome=outcome,
         **changes,
@@ -70,11 +70,11 @@ class StudySite:
         self.spec = spec
         self.name = f"study-{next(self._names)}"
         self.study_id = 0
-        self.cache: StudyCache | None = None
+        self.fold: Fold | None = None
         self.orders: list[Order] = []
         self.leases: dict[str, Lease] = {}
         self.sequences: Counter[str] = Counter()
-        self.last: StepResult | None = None
+        self.last: CycleResult | None = None
 
     async def create(self) -> "StudySite":
         """Insert the study's row."""
@@ -117,15 +117,15 @@ class StudySite:
             worker_id, _ = await workers.greet(conn, greeting, 3600)
         return worker_id
 
-    async def step(self, *arrivals: Arrival) -> list[Outcome | HeadraceError]:
+    async def step(self, *inputs: Input) -> list[Outcome | HeadraceError]:
         """Run one step and return the outcomes; orders collect in `orders`, leases in `leases`."""
-        submissions = [Submission(arrival=arrival) for arrival in arrivals]
-        cache, self.cache = self.cache, None
+        submissions = [Submission(input=one) for one in inputs]
+        fold, self.fold = self.fold, None
         async with transaction(self.engine) as conn:
-            result = await run_step(conn, self.study_id, submissions, cache)
-        self.cache, self.last = result.cache, result
-        self.orders.extend(result.orders)
-        for order in result.orders:
+            result = await run_cycle(conn, self.study_id, submissions, fold)
+        self.fold, self.last = result.fold, result
+        self.orders.extend(result.effects.orders)
+        for order in result.effects.orders:
             if isinstance(order, Assignment):
                 self.leases[order.lease.id] = order.lease
         return [settled.outcome for settled in result.settled]
@@ -133,7 +133,7 @@ class StudySite:
     async def kick(self) -> list[Lease]:
         """Let the study place what it can and return the new leases."""
         before = set(self.leases)
-        await self.step(Kick())
+        await self.step(PlaceNow())
         return [lease for key, lease in self.leases.items() if key not in before]
 
     def report(
@@ -146,7 +146,7 @@ class StudySite:
         return ReportArrived(
             lease_id=lease.id,
             number=lease.number,
-            epoch=lease.epoch,
+            attempt=lease.attempt,
             sequence=sequence,
             step=step,
             metrics={} if value is None else {"loss": value},

@@ -8,7 +8,7 @@ from sqlalchemy import insert, select, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from headrace_services.scheduler.lifecycle import TRANSITIONS, Action, State, TransitionError, next_state
+from headrace_services.scheduler.core.lifecycle import TRANSITIONS, Action, State, TransitionError, next_state
 from headrace_services.scheduler.store import tables
 
 MOVES = {(row.source, row.target) for row in TRANSITIONS if row.source is not None}
@@ -17,15 +17,15 @@ NOT_MOVES = [pair for pair in itertools.product(State, State) if pair[0] is not 
 
 SHAPES = {
     State.PENDING: {"milestone": 1},
-    State.RUNNING: {"milestone": 1, "epoch": 1, "lease_id": "l"},
-    State.PAUSED: {"milestone": 1, "epoch": 1, "checkpoint": {"uri": "u", "step": 1}},
-    State.RESUMED: {"milestone": 1, "epoch": 2, "lease_id": "l", "checkpoint": {"uri": "u", "step": 1}},
+    State.RUNNING: {"milestone": 1, "attempt": 1, "lease_id": "l"},
+    State.PAUSED: {"milestone": 1, "attempt": 1, "checkpoint": {"uri": "u", "step": 1}},
+    State.RESUMED: {"milestone": 1, "attempt": 2, "lease_id": "l", "checkpoint": {"uri": "u", "step": 1}},
     State.TERMINATED: {"reason": "COMPLETED", "end_time": text("now()")},
 }
 """Columns that satisfy every other constraint in a state, so that a refusal is the transition's."""
 EMPTY = {
     "milestone": None,
-    "epoch": 2,
+    "attempt": 2,
     "lease_id": None,
     "checkpoint": None,
     "reason": None,
@@ -73,7 +73,7 @@ async def _trial_in(conn, state: State) -> None:
     )
     for step in PATHS[state]:
         await conn.execute(
-            update(tables.trial).values(**{**EMPTY, **SHAPES[step], "epoch": 2, "state": step.value})
+            update(tables.trial).values(**{**EMPTY, **SHAPES[step], "attempt": 2, "state": step.value})
         )
 
 
@@ -81,7 +81,7 @@ async def _trial_in(conn, state: State) -> None:
 async def test_the_database_allows_each_move(engine: AsyncEngine, source: State, target: State) -> None:
     async with engine.begin() as conn:
         await _trial_in(conn, source)
-        values = {**EMPTY, **SHAPES[target], "epoch": 2, "state": target.value}
+        values = {**EMPTY, **SHAPES[target], "attempt": 2, "state": target.value}
         assert (await conn.execute(update(tables.trial).values(**values))).rowcount == 1
 
 
@@ -90,7 +90,7 @@ async def test_the_database_refuses_every_other_move(engine: AsyncEngine) -> Non
     for source, target in NOT_MOVES:
         async with engine.connect() as conn:
             await _trial_in(conn, source)
-            values = {**EMPTY, **SHAPES[target], "epoch": 2, "state": target.value}
+            values = {**EMPTY, **SHAPES[target], "attempt": 2, "state": target.value}
             with pytest.raises(IntegrityError, match="no transition leads from"):
                 await conn.execute(update(tables.trial).values(**values))
 
@@ -118,7 +118,7 @@ BROKEN_ROWS = {
     "trial_lease": (State.RUNNING, {"lease_id": None}),
     "trial_checkpoint": (State.PAUSED, {"checkpoint": None}),
     "trial_milestone": (State.RUNNING, {"milestone": None}),
-    "trial_placed": (State.RUNNING, {"epoch": 0}),
+    "trial_placed": (State.RUNNING, {"attempt": 0}),
     "trial_reason": (State.PENDING, {"reason": "FAILED"}),
     "trial_end": (State.PENDING, {"end_time": text("now()")}),
     "trial_over": (State.TERMINATED, {"milestone": 3}),
@@ -142,11 +142,11 @@ async def test_every_rule_that_a_row_can_break_is_a_constraint(engine: AsyncEngi
     assert declared == set(BROKEN_ROWS)
 
 
-async def test_an_epoch_never_goes_back(engine: AsyncEngine) -> None:
+async def test_an_attempt_never_goes_back(engine: AsyncEngine) -> None:
     async with engine.connect() as conn:
         await _trial_in(conn, State.RUNNING)
-        with pytest.raises(IntegrityError, match="an epoch never goes back"):
-            await conn.execute(update(tables.trial).values(epoch=1))
+        with pytest.raises(IntegrityError, match="an attempt never goes back"):
+            await conn.execute(update(tables.trial).values(attempt=1))
 
 
 async def test_the_trigger_holds_the_table(engine: AsyncEngine) -> None:

@@ -9,10 +9,18 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from headrace_services.scheduler import events
-from headrace_services.scheduler.arrivals import ReportArrived
-from headrace_services.scheduler.policies import Explanation
-from headrace_services.scheduler.records import Checkpoint, Decision, Exploit, Lease, Report, RungEntry, Trial
+from headrace_services.scheduler.core import events
+from headrace_services.scheduler.core.inputs import ReportArrived
+from headrace_services.scheduler.core.policies import Explanation
+from headrace_services.scheduler.core.records import (
+    Checkpoint,
+    Decision,
+    Exploit,
+    Lease,
+    Report,
+    RungEntry,
+    Trial,
+)
 from headrace_services.scheduler.store import exploits, rows
 from headrace_services.scheduler.store.pipeline import as_json
 
@@ -32,7 +40,7 @@ def written(x: float) -> Iterator[object]:
     decision = Decision(action="CONTINUE", next_milestone=3, reason="r")
     report = Report(
         number=0,
-        epoch=1,
+        attempt=1,
         sequence=1,
         step=1,
         metrics=metrics,
@@ -47,19 +55,19 @@ def written(x: float) -> Iterator[object]:
         number=0, rung=0, donor=1, checkpoint=CHECKPOINT, donor_value=x, previous_params={}, params={}
     )
     yield exploits.exploit_columns(1, exploit, 1)
-    arrival = ReportArrived(
-        lease_id="l", number=0, epoch=1, sequence=1, step=1, metrics=metrics, checkpoint=None
+    report = ReportArrived(
+        lease_id="l", number=0, attempt=1, sequence=1, step=1, metrics=metrics, checkpoint=None
     )
     lease = Lease(
         id="l",
         study_id=1,
         number=0,
-        epoch=1,
+        attempt=1,
         worker_id=1,
         incarnation="i",
         client_id="",
         ttl_s=None,
-        slots=(0,),
+        grant=None,
     )
     explanation = Explanation(
         rule="asha",
@@ -77,7 +85,7 @@ def written(x: float) -> Iterator[object]:
         probability=x,
     )
     for event in (
-        events.report_recorded(lease, 1, arrival),
+        events.report_recorded(lease, 1, report),
         events.rung_recorded(entry),
         events.decision_made(0, "CONTINUE", explanation, "s"),
         events.trial_exploited("s", exploit),

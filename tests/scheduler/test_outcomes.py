@@ -2,14 +2,15 @@
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
-from headrace_services.scheduler.arrivals import PauseStudy, ResumeStudy, StopStudy, StopTrial
-from headrace_services.scheduler.records import Lease
+from headrace_services.scheduler.core.inputs import PauseStudy, ResumeStudy, StopStudy, StopTrial
+from headrace_services.scheduler.core.records import Lease
+from headrace_services.scheduler.rpc.waiting import waits_for
 from headrace_services.scheduler.samplers.front import front
-from headrace_services.scheduler.store import studies, tables
+from headrace_services.scheduler.store import cluster, rows, studies, tables
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.studies import Figures
 
@@ -69,6 +70,25 @@ async def test_the_best_trial_is_none_that_failed(engine: AsyncEngine, goal: str
     messages = [event.message for event in await site.log()]
     assert messages[-1] == "study completed: all trials have finished"
     assert f"trial 0 failed on {site.name}-w: ValueError: no data" in messages
+
+
+async def test_a_trial_whose_last_value_is_not_finite_is_the_best_only_where_no_other_has_one(
+    engine: AsyncEngine,
+) -> None:
+    site, leases = await study_of(engine)
+    await reports(site, leases[0], 1, loss=0.1)
+    await reports(site, leases[1], 1, loss=0.5)
+    best = (await figures(site)).best
+    assert best is not None
+    assert best.trial.number == 0
+    await reports(site, leases[0], 2, loss=NAN)
+    best = (await figures(site)).best
+    assert best is not None
+    assert best.trial.number == 1
+    await fails(site, leases[1])
+    best = (await figures(site)).best
+    assert best is not None
+    assert (best.trial.number, best.trial.best_value) == (0, 0.1), "none is sound"
 
 
 async def test_where_all_with_a_value_failed_the_study_fails_and_shows_the_best_of_them(
@@ -134,6 +154,21 @@ async def test_a_trial_that_ends_before_its_full_budget_is_told_so(engine: Async
     assert (await site.trial(0)).detail == "its program ended by itself at step 1 of 2"
 
 
+async def test_a_study_in_which_none_came_to_the_first_rung_asks_for_its_unit(engine: AsyncEngine) -> None:
+    """Its rungs count optimizer steps, and its script counts epochs."""
+    policy = {"kind": "asha", "rungs": [100, 300, 900]}
+    site, leases = await study_of(engine, trials=2, policy=policy, max_steps=900)
+    for lease in leases:
+        await reports(site, lease, 9, loss=1.0)
+        await site.step(gone(lease, "FINISHED"))
+    study = await site.study()
+    assert study.state == "COMPLETED"
+    assert study.detail == (
+        "all trials have finished, and none reached the first rung, at step 100: the furthest came to step 9. "
+        "Does the script count its steps as the study does, up to 900?"
+    )
+
+
 async def test_a_trial_that_reports_another_metric_is_told_which(engine: AsyncEngine) -> None:
     site, (lease,) = await study_of(engine, trials=1)
     await reports(site, lease, 1, accuracy=1.0)
@@ -172,6 +207,14 @@ async def test_the_front_has_no_failed_trial_where_others_have_values(engine: As
             {"constraints": [{"metric": "size", "at_most": 3}]},
             {"loss": 1.0, "size": 4.0},
             "no trial met the constraints (size ≤ 3); loosen them, or widen the space",
+        ),
+        (
+            {},
+            {"accuracy": 1.0},
+            (
+                "the trials do not report the objective's metric 'loss' but accuracy; report it together with the "
+                "others in one report(...), or correct objective.metric"
+            ),
         ),
         (
             {"further_objectives": [SECOND]},
@@ -214,7 +257,7 @@ async def test_a_study_in_which_none_had_the_full_budget_says_so(engine: AsyncEn
         await reports(site, lease, 1, loss=loss)
     await site.kick()
     for number in (0, 1):  # the best one goes on, and when it has failed, the next one
-        again = next(lease for lease in site.leases.values() if (lease.number, lease.epoch) == (number, 2))
+        again = next(lease for lease in site.leases.values() if (lease.number, lease.attempt) == (number, 2))
         await fails(site, again, "RuntimeError: out of memory")
     study = await site.study()
     assert study.state == "COMPLETED"
@@ -257,35 +300,77 @@ async def test_a_study_that_a_user_stops_stays_stopped(engine: AsyncEngine) -> N
     assert (await site.study()).state == "STOPPED"
 
 
-async def test_trials_that_fail_first_on_one_of_several_machines_point_to_it(engine: AsyncEngine) -> None:
-    site = await StudySite(engine, make_spec(max_trials=9)).create()
-    await site.connect("bad", 3)
-    bad = await site.kick()
-    await site.connect("good", 1)
-    traceback = "Traceback (most recent call last):\n  x\nValueError: boom"
-    tail = f"==== header ====\nheadrace: from step 0\nno GPU here\n{traceback}"
-    for lease in bad:
-        await site.step(gone(lease, "FAILED", error="ValueError: boom", log_tail=tail))
-    study = await site.study()
-    assert study.state == "FAILED"
-    assert study.detail == (
-        f"the first 3 trials failed before reporting anything (all on worker '{site.name}-bad', which is the likely "
-        "cause: others are connected); the last one: ValueError: boom; it printed last: 'no GPU here'"
+async def _running(site: StudySite) -> list[Lease]:
+    """The leases that trials hold now."""
+    held = {trial.lease_id for trial in await site.trials()}
+    return [lease for lease in site.leases.values() if lease.id in held]
+
+
+async def test_one_bad_machine_gets_no_more_trials_and_the_study_goes_on_elsewhere(
+    engine: AsyncEngine,
+) -> None:
+    site = await StudySite(engine, make_spec(max_trials=9, max_retries=0)).create()
+    bad = await site.connect("bad", 3, incarnation="bad-1")
+    await site.kick()
+    good = await site.connect("good", 4)
+    attempts = 0
+    while failing := [lease for lease in await _running(site) if lease.worker_id == bad]:
+        await site.step(gone(failing[0], "FAILED", error="ValueError: no GPU here"))
+        attempts += 1
+    assert attempts <= 5, "three, and those that ran there already"
+    assert (await site.study()).state == "ACTIVE"
+    assert {trial.failures for trial in await site.trials()} == {0}, "charged to the worker"
+    said = [event.message for event in await site.events("note")]
+    told = (
+        f"worker {site.name}-bad gets no more trials of this study: 3 attempts failed there before any trial had "
+        "reported anything, and other workers can run them; the last one: ValueError: no GPU here"
     )
+    assert said == [told]
+    await site.kick()
+    assert [lease.worker_id for lease in await _running(site)] == [good] * 4
+    async with engine.connect() as conn:
+        keys = [cluster.Key(name=f"{site.name}-{name}", slots=0) for name in ("bad", "good")]
+        shown = {view.name: view.avoided_by for view in await cluster.workers(conn, keys)}
+    assert shown == {f"{site.name}-bad": [site.name], f"{site.name}-good": []}
+    again = await site.connect("bad", 3, incarnation="bad-2")
+    assert {lease.worker_id for lease in await site.kick()} == {again}, "a restart brings it back"
 
 
-async def test_trials_that_fail_first_on_several_machines_name_them(engine: AsyncEngine) -> None:
-    site = await StudySite(engine, make_spec(max_trials=9)).create()
+async def test_where_only_the_avoided_machine_is_left_the_trials_say_so(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec(max_trials=2, max_early_failures=1)).create()
+    await site.connect("bad", 1, incarnation="bad-1")
+    (lease,) = await site.kick()
+    await site.connect("good", 1)
+    await site.step(gone(lease, "FAILED", error="ValueError: boom"))
+    async with transaction(engine) as conn:
+        gone_now = update(tables.worker).where(tables.worker.c.name == f"{site.name}-good")
+        await conn.execute(gone_now.values(connected=False))
+        study = await studies.get(conn, site.study_id)
+        assert study is not None
+        t = tables.trial
+        found = await conn.execute(select(t).where(t.c.study_id == site.study_id, t.c.state == "PENDING"))
+        told = await waits_for(conn, study, [rows.trial(row) for row in found])
+    assert f", other than {site.name}-bad, where its first attempts failed" in next(iter(told.values()))
+
+
+async def test_trials_that_fail_first_on_several_machines_end_the_study(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec(max_trials=9, max_retries=0)).create()
     await site.connect("a", 2)
     await site.connect("b", 1)
-    leases = await site.kick()
-    await site.step(*(gone(lease, "FINISHED") for lease in leases))  # all in one step
+    await site.kick()
+    ended: set[str] = set()
+    while (await site.study()).state == "ACTIVE":
+        live = [lease for key, lease in site.leases.items() if key not in ended]
+        assert live
+        ended |= {lease.id for lease in live}
+        await site.step(*(gone(lease, "FINISHED") for lease in live))
     assert (await site.study()).detail == (
         f"the first 3 trials failed before reporting anything (on the workers {site.name}-a, {site.name}-b); "
         "the last one: its program ended without reporting 'loss'; it returned or exited with 0; "
         "what a function returns does not count: "
         "call t.report(...)"
     )
+    assert len(ended) <= 6, "at most two attempts were charged to the first worker"
 
 
 async def test_the_only_machine_is_not_blamed(engine: AsyncEngine) -> None:
@@ -365,3 +450,17 @@ async def test_of_equals_the_one_that_completed_is_the_best_then_the_one_that_tr
     found = await figures(site)
     assert found.best is not None
     assert (found.best.trial.number, found.best.trial.best_step) == (3, 1)
+
+
+async def test_a_trial_whose_messages_are_never_taken_is_cancelled_and_not_failed(
+    engine: AsyncEngine,
+) -> None:
+    site, (lease,) = await study_of(engine, trials=1)
+    for number in range(10):
+        assert (await site.trial(0)).failures == 0
+        await site.step(gone(lease, "DEFECT", error="this is a defect of Headrace"))
+        if number < 9:
+            lease = site.leases[max(site.leases, key=lambda held: site.leases[held].attempt)]
+    trial = await site.trial(0)
+    assert (trial.state, trial.reason, trial.failures) == ("TERMINATED", "CANCELLED", 0)
+    assert trial.detail.startswith("this is a defect of Headrace, 10 times in a row")

@@ -8,12 +8,14 @@ from sqlalchemy import Integer, Text, cast, literal, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
+from headrace.client.convert import trial as client_trial
 from headrace.errors import InvalidFieldError
 from headrace.spec import StudySpec
-from headrace_services.scheduler.arrivals import Accepted, AddTrials, ReportArrived, RestoredArrived
-from headrace_services.scheduler.policies import RungResult, make_policy
-from headrace_services.scheduler.records import Checkpoint, Decision, Lease
-from headrace_services.scheduler.store import exploits, tables
+from headrace_services.scheduler.core.inputs import Accepted, AddTrials, ReportArrived, RestoredArrived
+from headrace_services.scheduler.core.policies import RungResult, make_policy
+from headrace_services.scheduler.core.records import Checkpoint, Decision, Lease
+from headrace_services.scheduler.rpc import convert as rpc_convert
+from headrace_services.scheduler.store import exploits, tables, trials
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.pipeline import Pipeline, compiled, pipeline
 
@@ -34,18 +36,18 @@ async def send(
 ) -> Decision:
     """A report with a checkpoint of its own."""
     site.sequences[lease.id] += 1
-    arrival = ReportArrived(
+    report = ReportArrived(
         lease_id=lease.id,
         number=lease.number,
-        epoch=lease.epoch,
+        attempt=lease.attempt,
         sequence=sequence or site.sequences[lease.id],
         step=step,
         metrics={"loss": value},
-        checkpoint=Checkpoint(uri=f"file:///s/{lease.number}/{lease.epoch}-{step}/", step=step)
+        checkpoint=Checkpoint(uri=f"file:///s/{lease.number}/{lease.attempt}-{step}/", step=step)
         if saves
         else None,
     )
-    (outcome,) = await site.step(arrival)
+    (outcome,) = await site.step(report)
     assert isinstance(outcome, Accepted)
     assert outcome.decision is not None
     return outcome.decision
@@ -63,7 +65,7 @@ async def generation(site: StudySite, leases: list[Lease], step: int, values: li
 
 def newest(site: StudySite) -> list[Lease]:
     """Each trial's last lease, by number."""
-    last = {lease.number: lease for lease in sorted(site.leases.values(), key=lambda lease: lease.epoch)}
+    last = {lease.number: lease for lease in sorted(site.leases.values(), key=lambda lease: lease.attempt)}
     return [last[number] for number in sorted(last)]
 
 
@@ -76,13 +78,37 @@ async def test_the_worst_takes_over_the_best_in_one_step(engine: AsyncEngine) ->
     assert [decision.action for decision in decisions] == ["CONTINUE", "CONTINUE", "CONTINUE", "PAUSE"]
     assert await lineage(site) == {3: [(0, 0)]}
     row = (await site.trials())[3]
-    assert (row.state, row.epoch) == ("RESUMED", 2)
+    assert (row.state, row.attempt) == ("RESUMED", 2)
     assert row.checkpoint["uri"] == "file:///s/0/1-2/"
     assert row.params["x"] != before[3]
     lease = newest(site)[3]
     assert (lease.resume, lease.step) == (Checkpoint(uri="file:///s/0/1-2/", step=2), 2)
     (event,) = await site.events("trial_exploited")
     assert event.detail["exploit"]["donor"] == f"studies/{site.name}/trials/0"
+
+
+async def test_each_keeps_its_own_best_and_shows_it_with_the_parameters_that_it_had(
+    engine: AsyncEngine,
+) -> None:
+    """Who copies has not reached the donor's value, and its new parameters have reached nothing yet."""
+    site = await StudySite(engine, population()).create()
+    await site.connect(slots=4)
+    leases = await site.kick()
+    before = {row.number: row.params["x"] for row in await site.trials()}
+    await generation(site, leases, 2, [0.1, 0.2, 0.3, 0.9])
+    async with transaction(engine) as conn:
+        view = await trials.one(conn, site.study_id, 3)
+    assert view is not None
+    shown = client_trial(rpc_convert.trial(site.name, view, site.spec))
+    assert (shown.best_value, shown.best_step) == (0.9, 2)
+    assert shown.params == {"x": before[3]}
+    assert shown.last_params["x"] != before[3]
+    await send(site, newest(site)[3], 4, 0.05)
+    async with transaction(engine) as conn:
+        view = await trials.one(conn, site.study_id, 3)
+    assert view is not None
+    later = client_trial(rpc_convert.trial(site.name, view, site.spec))
+    assert (later.best_value, later.params) == (0.05, shown.last_params)
 
 
 async def test_mutation_is_of_the_donors_parameters(engine: AsyncEngine) -> None:
@@ -101,7 +127,7 @@ async def test_a_report_that_comes_again_copies_nothing_again(engine: AsyncEngin
     leases = await site.kick()
     await generation(site, leases, 2, [0.1, 0.2, 0.3, 0.9])
     params = (await site.trials())[3].params
-    site.cache = None  # another replica
+    site.fold = None  # another replica
     again = await send(site, leases[3], 2, 0.9, sequence=1)
     assert again.action == "PAUSE"
     assert await lineage(site) == {3: [(0, 0)]}
@@ -138,7 +164,7 @@ async def test_a_rolled_back_step_leaves_neither_half(engine: AsyncEngine) -> No
             await send(site, leases[3], 2, 0.9)
     assert (await site.trials())[3] == before
     assert await lineage(site) == {}
-    site.cache = None
+    site.fold = None
     assert (await send(site, leases[3], 2, 0.9, sequence=1)).action == "PAUSE"
     assert await lineage(site) == {3: [(0, 0)]}
 
@@ -181,12 +207,14 @@ async def test_what_others_stand_on_stays_pinned_until_they_have_saved(engine: A
     assert lent in (await send(site, leases[0], 4, 0.1)).pinned
     copy = newest(site)[3]
     await site.step(
-        RestoredArrived(lease_id=copy.id, number=3, epoch=copy.epoch, sequence=site.sequences[copy.id] + 1)
+        RestoredArrived(
+            lease_id=copy.id, number=3, attempt=copy.attempt, sequence=site.sequences[copy.id] + 1
+        )
     )
     site.sequences[copy.id] += 1
     for lease, value in [(leases[1], 0.2), (leases[2], 0.3), (copy, 0.15)]:
         await send(site, lease, 4, value)
-    site.cache = None  # found again from the rows
+    site.fold = None  # found again from the rows
     last = await send(site, leases[0], 6, 0.1)
     assert last.action == "STOP"
     assert lent not in last.pinned
@@ -223,7 +251,7 @@ async def test_a_rebuilt_cache_decides_alike(engine: AsyncEngine) -> None:
         for step, generation_values in zip((2, 4), values, strict=True):
             for lease, value in zip(newest(site), generation_values, strict=True):
                 if forgetful:
-                    site.cache = None
+                    site.fold = None
                 await send(site, lease, step, value)
         stories.append(([row.params for row in await site.trials()], await lineage(site)))
     assert stories[0] == stories[1]

@@ -7,16 +7,16 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
-from headrace.client import convert
-from headrace_services.scheduler.arrivals import (
+from headrace.client import convert_events
+from headrace_services.scheduler.core.inputs import (
     AddTrials,
     ExitedArrived,
     ReportArrived,
     RestoredArrived,
     StopTrial,
 )
-from headrace_services.scheduler.records import Checkpoint, Event, Lease
-from headrace_services.scheduler.replay import replay
+from headrace_services.scheduler.core.records import Checkpoint, Event, Lease
+from headrace_services.scheduler.replay.replaying import replay
 from headrace_services.scheduler.rpc.convert import event as event_message
 from headrace_services.scheduler.store.history import StoredEvent
 
@@ -45,9 +45,9 @@ async def play(
     added = stopped = False
     for turn in range(300):
         if keep == "lost":
-            site.cache = None
+            site.fold = None
         elif keep == "turns":
-            caches[(turn + 1) % 2], site.cache = site.cache, caches[turn % 2]
+            caches[(turn + 1) % 2], site.fold = site.fold, caches[turn % 2]
         await site.kick()
         if (await site.study()).state != "ACTIVE":
             break
@@ -73,7 +73,7 @@ async def move(site: StudySite, lease: Lease, rng: random.Random) -> None:
         restored = RestoredArrived(
             lease_id=lease.id,
             number=lease.number,
-            epoch=lease.epoch,
+            attempt=lease.attempt,
             sequence=site.sequences[lease.id],
             read_time_s=1.0,
         )
@@ -84,7 +84,7 @@ async def move(site: StudySite, lease: Lease, rng: random.Random) -> None:
             ExitedArrived(
                 lease_id=lease.id,
                 number=lease.number,
-                epoch=lease.epoch,
+                attempt=lease.attempt,
                 sequence=site.sequences[lease.id],
                 outcome="FAILED",
             )
@@ -95,7 +95,7 @@ async def move(site: StudySite, lease: Lease, rng: random.Random) -> None:
     report = ReportArrived(
         lease_id=lease.id,
         number=lease.number,
-        epoch=lease.epoch,
+        attempt=lease.attempt,
         sequence=site.sequences[lease.id],
         step=row.milestone,
         metrics={"loss": value},
@@ -123,6 +123,7 @@ async def test_lost_and_lagging_caches_change_no_decision(engine: AsyncEngine, k
         assert other == kept
     replayed = replay(site.spec, [logged(row) for row in await site.events()])
     assert replayed.differences == ()
+    assert not replayed.reworded
     assert replayed.decisions >= 6
 
 
@@ -133,7 +134,7 @@ def logged(row: Any) -> Any:
         time=row.time,
         event=Event(number=row.number, kind=row.kind, message=row.message, detail=row.detail),
     )
-    return convert.event(event_message(stored))
+    return convert_events.event(event_message(stored))
 
 
 async def test_ray_30265_the_last_result_of_a_cohort_starts_the_others_too(engine: AsyncEngine) -> None:

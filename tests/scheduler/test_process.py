@@ -15,10 +15,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
 from headrace.errors import InvalidFieldError
-from headrace_services.scheduler.hub import Hub
+from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.process import Settings, check
 from headrace_services.scheduler.session.worker_session import Timing
-from headrace_services.scheduler.store import step_reads
+from headrace_services.scheduler.store import load
 
 SERVING = "headrace scheduler: serving on "
 NOWHERE = "postgresql://nobody:secret@127.0.0.1:1/headrace"
@@ -88,7 +88,7 @@ def test_health_and_reflection(database_url: str) -> None:
 async def test_a_drain_whose_time_is_over_stops_the_runners(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec()).create()
     async with engine.begin() as conn, asyncio.timeout(20):
-        await step_reads.lock_study(conn, site.study_id, None)  # no step can end
+        await load.lock_study(conn, site.study_id)  # no step can end
         async with asyncio.TaskGroup() as tasks:
             hub = Hub(engine, tasks)
             hub.kick(site.study_id)

@@ -9,8 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
 from headrace.client.events import Action, DecisionMade, Event, RungRecorded
-from headrace_services.scheduler.arrivals import PauseStudy, ResumeStudy
-from headrace_services.scheduler.replay import replay
+from headrace_services.scheduler.core.inputs import PauseStudy, ResumeStudy
+from headrace_services.scheduler.replay.replaying import replay
 
 POLICIES = [
     {"kind": "asha", "eta": 3, "rungs": [1, 3, 9], "variant": "promotion"},
@@ -30,7 +30,7 @@ async def played(engine: AsyncEngine, policy: dict[str, object]) -> StudySite:
     while (await site.study()).state == "ACTIVE":
         turn += 1
         if turn % 2:
-            site.cache = None
+            site.fold = None
         if turn == 10:
             await site.step(PauseStudy())
             await site.step(ResumeStudy())
@@ -50,6 +50,7 @@ async def test_every_decision_is_the_same(engine: AsyncEngine, policy: dict[str,
     site = await played(engine, policy)
     found = replay(site.spec, await site.log())
     assert found.identical, found.differences
+    assert not found.reworded
     assert found.decisions >= 8
     assert found.starts == 12
 
@@ -79,5 +80,8 @@ async def test_an_altered_log_shows(engine: AsyncEngine) -> None:
         altered(result, result=better),
     ):
         assert not replay(site.spec, log).identical
+    in_other_words = replace(events[pause].detail.explanation, sentence="it waits")
+    found = replay(site.spec, altered(pause, explanation=in_other_words))
+    assert (found.identical, found.reworded) == (True, 1)
     with pytest.raises(ValueError, match="gap"):
         replay(site.spec, [*events[:5], *events[6:]])

@@ -6,13 +6,19 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.pool import QueuePool
+from study_site import StudySite, make_spec
 
-from headrace.errors import DrainingError
-from headrace_services.scheduler.arrivals import Accepted, Arrival, Kick, PauseTrial
-from headrace_services.scheduler.step import runner as module
-from headrace_services.scheduler.step.runner import StudyRunner
-from headrace_services.scheduler.step.submissions import Settled, Submission
-from headrace_services.scheduler.step.transaction import StepResult
+from headrace.errors import DatabaseUnavailableError, DrainingError
+from headrace_services.scheduler.core.inputs import Accepted, Input, PauseTrial, PlaceNow
+from headrace_services.scheduler.core.plan import Effects
+from headrace_services.scheduler.engine import runner as module
+from headrace_services.scheduler.engine.cycle import CycleResult
+from headrace_services.scheduler.engine.runner import StudyRunner
+from headrace_services.scheduler.engine.submissions import Settled, Submission
+from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.load import lock_study
 from headrace_services.scheduler.store.requests import Request
 
 
@@ -21,14 +27,14 @@ class GatedRunner(StudyRunner):
 
     def __init__(self) -> None:
         super().__init__(None, 1, lambda *_: None)  # type: ignore[arg-type]
-        self.batches: list[list[Arrival]] = []
+        self.batches: list[list[Input]] = []
         self.gate = asyncio.Event()
 
-    async def _step(self, submissions: Sequence[Submission]) -> StepResult:
-        self.batches.append([submission.arrival for submission in submissions])
+    async def _step(self, submissions: Sequence[Submission]) -> CycleResult:
+        self.batches.append([submission.input for submission in submissions])
         await self.gate.wait()
         settled = tuple(Settled(outcome=Accepted()) for _ in submissions)
-        return StepResult(settled=settled, orders=(), cache=None, cursor=0, slots_left=False, again=False)
+        return CycleResult(settled=settled, effects=Effects(), fold=None)
 
 
 @asynccontextmanager
@@ -43,7 +49,7 @@ async def running() -> AsyncIterator[GatedRunner]:
 
 
 def say(runner: StudyRunner, number: int, **fields: Any) -> "asyncio.Task[Settled]":
-    return asyncio.create_task(runner.submit(Submission(arrival=PauseTrial(number=number), **fields)))
+    return asyncio.create_task(runner.submit(Submission(input=PauseTrial(number=number), **fields)))
 
 
 async def turns(count: int = 10) -> None:
@@ -61,7 +67,7 @@ async def test_a_kick_is_not_lost_because_something_else_is_queued() -> None:
         runner.kick()
         runner.gate.set()
         await asyncio.gather(first, second)
-        assert runner.batches == [[PauseTrial(number=0)], [PauseTrial(number=1), Kick()]]
+        assert runner.batches == [[PauseTrial(number=0)], [PauseTrial(number=1), PlaceNow()]]
 
 
 async def test_a_full_queue_keeps_the_order_of_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +81,7 @@ async def test_a_full_queue_keeps_the_order_of_arrival(monkeypatch: pytest.Monke
             waiting.append(say(runner, number))
             await asyncio.sleep(0)
         await asyncio.gather(*waiting)
-        order = [arrival.number for batch in runner.batches for arrival in batch]  # type: ignore[union-attr]
+        order = [one.number for batch in runner.batches for one in batch]  # type: ignore[union-attr]
         assert order == list(range(40))
 
 
@@ -108,3 +114,63 @@ async def test_whoever_waits_when_a_runner_is_stopped_is_told() -> None:
     async with asyncio.timeout(5):
         answers = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(answer) for answer in answers] == [DrainingError] * 2
+
+
+async def test_a_runner_that_is_stopped_in_the_middle_of_a_cycle_leaves_no_lock(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor a connection of the pool, though more waits in its queue."""
+    site = await StudySite(engine, make_spec()).create()
+    locked = asyncio.Event()
+
+    async def stuck(conn: AsyncConnection, *_: Any) -> CycleResult:
+        await lock_study(conn, site.study_id)
+        locked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(module, "run_cycle", stuck)
+    runner = StudyRunner(engine, site.study_id, lambda *_: None)
+    task = asyncio.create_task(runner.run())
+    waiting = [say(runner, number) for number in range(3)]
+    await locked.wait()
+    waiting.append(say(runner, 3))
+    await turns()
+    task.cancel()
+    await asyncio.gather(task, *waiting, return_exceptions=True)
+    assert isinstance(engine.pool, QueuePool)
+    assert engine.pool.checkedout() == 0
+    async with asyncio.timeout(5), transaction(engine) as conn:
+        assert await lock_study(conn, site.study_id) is not None
+
+
+class Stream:
+    """What messages come by."""
+
+
+class AwayRunner(GatedRunner):
+    """A runner whose database is away for the first cycle."""
+
+    async def _step(self, submissions: Sequence[Submission]) -> CycleResult:
+        result = await super()._step(submissions)
+        if len(self.batches) == 1:
+            raise DatabaseUnavailableError("away")
+        return result
+
+
+async def test_no_message_overtakes_one_of_its_stream_that_was_left_unanswered() -> None:
+    runner, one, other = AwayRunner(), Stream(), Stream()
+    task = asyncio.create_task(runner.run())
+    first = say(runner, 1, stream=one)
+    await turns()
+    behind, beside, command = say(runner, 2, stream=one), say(runner, 3, stream=other), say(runner, 4)
+    await turns()
+    runner.gate.set()
+    found = await asyncio.gather(first, behind, beside, command, return_exceptions=True)
+    assert [isinstance(each, DatabaseUnavailableError) for each in found] == [True, True, False, False]
+    again = Stream()  # the worker has connected anew, and sends both again
+    await asyncio.gather(say(runner, 1, stream=again), say(runner, 2, stream=again))
+    taken = [one.number for batch in runner.batches[1:] for one in batch]
+    assert taken == [3, 4, 1, 2]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

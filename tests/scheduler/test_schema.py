@@ -7,7 +7,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.schema import CreateColumn
 
+from headrace_services.scheduler.core.standing import Standing
+from headrace_services.scheduler.store import rows
 from headrace_services.scheduler.store.database import open_engine
 from headrace_services.scheduler.store.migrate import head_revision, migrate
 from headrace_services.scheduler.store.tables import metadata
@@ -36,6 +39,26 @@ async def test_check_constraints_agree(engine: AsyncEngine) -> None:
     assert {name for name in found if not name.startswith("alembic")} == declared
 
 
+async def test_computed_columns_agree(engine: AsyncEngine) -> None:
+    query = text(
+        "SELECT attname, pg_get_expr(adbin, adrelid) FROM pg_attrdef"
+        " JOIN pg_attribute ON attrelid = adrelid AND attnum = adnum"
+        " WHERE adrelid = to_regclass(:name) AND attgenerated = 's'"
+    )
+    async with engine.connect() as conn:
+        for table in metadata.tables.values():
+            columns = [column for column in table.columns if column.computed is not None]
+            if columns:
+                spelled = ", ".join(
+                    str(CreateColumn(column).compile(dialect=conn.dialect)) for column in columns
+                )
+                plain = "spec json, standing jsonb"
+                await conn.execute(text(f"CREATE TEMP TABLE declared_{table.name} ({plain}, {spelled})"))
+                declared = dict((await conn.execute(query, {"name": f"declared_{table.name}"})).all())
+                assert dict((await conn.execute(query, {"name": f"public.{table.name}"})).all()) == declared
+                assert set(declared) == {column.name for column in columns}
+
+
 async def test_replicas_that_start_together_migrate_once(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as conn:
         conn.execute("DROP DATABASE IF EXISTS together")
@@ -53,3 +76,27 @@ async def test_replicas_that_start_together_migrate_once(postgres_url: str) -> N
         ).scalar_one() == head_revision()
     for engine in engines:
         await engine.dispose()
+
+
+async def test_every_foreign_key_has_an_index(engine: AsyncEngine) -> None:
+    """Deleting a row looks for rows that refer to it: without an index it reads their whole table."""
+    query = text(
+        "SELECT conrelid::regclass || '.' || conname FROM pg_constraint AS k WHERE contype = 'f' AND NOT EXISTS ("
+        " SELECT FROM pg_index AS i WHERE i.indrelid = k.conrelid"
+        "  AND (i.indkey::int2[])[0:cardinality(k.conkey) - 1] @> k.conkey"
+        # A condition that the key is not null holds for each row that refers to one.
+        "  AND (i.indpred IS NULL OR pg_get_expr(i.indpred, i.indrelid) ~ '^\\(\\w+ IS NOT NULL\\)$'))"
+    )
+    async with engine.connect() as conn:
+        assert (await conn.execute(query)).scalars().all() == []
+
+
+def test_a_standing_that_an_older_scheduler_wrote_is_read() -> None:
+    known = rows.standing_columns(Standing(wants_slots=2, avoided={"w": "1"}, kept=(4, 1.5)))
+    for key in known:
+        older = {name: value for name, value in known.items() if name != key}
+        assert rows.standing_columns(rows.standing(older)) == {
+            **known,
+            key: rows.standing_columns(Standing())[key],
+        }
+    assert rows.standing({}) == Standing()

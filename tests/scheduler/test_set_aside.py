@@ -13,21 +13,22 @@ from study_site import StudySite, gone, make_spec
 
 from headrace.errors import HeadraceError, InternalError, StudyEndedError
 from headrace.spec import StudySpec
-from headrace_services.scheduler.arrivals import (
+from headrace_services.scheduler.core import fold as cache
+from headrace_services.scheduler.core.inputs import (
     Accepted,
-    Arrival,
     Cancellation,
-    Kick,
+    Input,
     Order,
     PauseStudy,
+    PlaceNow,
     ReportArrived,
     Stale,
     StopStudy,
 )
-from headrace_services.scheduler.hub import Hub
-from headrace_services.scheduler.policies import Policy, make_policy
-from headrace_services.scheduler.step import cache, runner
-from headrace_services.scheduler.step.submissions import Submission
+from headrace_services.scheduler.core.policies import Policy, make_policy
+from headrace_services.scheduler.engine import runner
+from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.store.database import transaction
 
@@ -43,11 +44,11 @@ async def running(engine: AsyncEngine) -> AsyncIterator[tuple[Hub, list[Order]]]
         await hub.drain()
 
 
-async def submit(hub: Hub, site: StudySite, arrival: Arrival) -> Any:
-    """What becomes of an arrival; an error is returned."""
+async def submit(hub: Hub, site: StudySite, one: Input) -> Any:
+    """What becomes of an input; an error is returned."""
     try:
         async with asyncio.timeout(30):
-            return (await hub.submit(site.study_id, Submission(arrival=arrival))).outcome
+            return (await hub.submit(site.study_id, Submission(input=one))).outcome
     except HeadraceError as error:
         return error
 
@@ -100,7 +101,7 @@ async def test_a_study_whose_rows_cannot_be_read_is_set_aside(engine: AsyncEngin
         cancelled = {order.lease.id for order in orders if isinstance(order, Cancellation)}
         assert cancelled == {lease.id for lease in leases}
         # Its slots serve the other one.
-        assert isinstance(await submit(hub, other, Kick()), Accepted)
+        assert isinstance(await submit(hub, other, PlaceNow()), Accepted)
         assert len(await other.rows(live(other))) == 2
         # Whatever comes for it is answered.
         assert isinstance(await submit(hub, bad, gone(leases[1], "LOST")), Stale)
@@ -125,7 +126,7 @@ async def test_a_waiting_study_that_cannot_be_read_stops_no_other_one(
     """Others read what it wants before they take a slot."""
     sound, waiting, leases = await two_studies(engine)
     async with running(engine) as (hub, _):
-        assert isinstance(await submit(hub, waiting, Kick()), Accepted)
+        assert isinstance(await submit(hub, waiting, PlaceNow()), Accepted)
     assert (await waiting.study()).standing["wants_slots"]
     async with transaction(engine) as conn:
         await conn.execute(text(defect), {"study": waiting.study_id})
@@ -142,11 +143,11 @@ async def test_a_policy_that_raises_for_one_study(
     break_policy(monkeypatch, "next_promotion", lambda spec: spec.maximizes())
     maximizing = await StudySite(engine, make_spec(objective={"metric": "loss", "goal": "maximize"})).create()
     async with running(engine) as (hub, _):
-        assert isinstance(await submit(hub, maximizing, Kick()), Accepted)
+        assert isinstance(await submit(hub, maximizing, PlaceNow()), Accepted)
         assert "ZeroDivisionError: a defect of the policy" in (await maximizing.study()).detail
         assert (await maximizing.study()).state == "FAILED"
         assert isinstance(await submit(hub, bad, bad.report(leases[0], 1, 0.5)), Accepted)
-        assert isinstance(await submit(hub, other, Kick()), Accepted)
+        assert isinstance(await submit(hub, other, PlaceNow()), Accepted)
         assert {(await one.study()).state for one in (bad, other)} == {"ACTIVE"}
 
 
@@ -169,7 +170,7 @@ async def test_messages_for_a_lease_of_nobody_set_nothing_aside(engine: AsyncEng
     """Whoever names a study whose trials it does not run cannot have it set aside, whatever it sends."""
     bad, _, leases = await two_studies(engine)
     forged = ReportArrived(
-        lease_id="\x00", number=2**80, epoch=1, sequence=1, step=1, metrics={}, checkpoint=None
+        lease_id="\x00", number=2**80, attempt=1, sequence=1, step=1, metrics={}, checkpoint=None
     )
     async with running(engine) as (hub, _):
         for _turn in range(2 * runner.MESSAGES_IN_ROW):
@@ -182,7 +183,7 @@ async def test_faults_of_the_database_set_nothing_aside(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, _, leases = await two_studies(engine)
-    honest = runner.run_step
+    honest = runner.run_cycle
     faults: list[Exception] = [
         MemoryError(),
         psycopg.OperationalError("the connection is lost"),
@@ -197,7 +198,7 @@ async def test_faults_of_the_database_set_nothing_aside(
             raise faults.pop(0)
         return await honest(*arguments)
 
-    monkeypatch.setattr(runner, "run_step", faulty)
+    monkeypatch.setattr(runner, "run_cycle", faulty)
     async with running(engine) as (hub, _):
         assert isinstance(await submit(hub, bad, bad.report(leases[0], 1, 0.5)), Accepted)
         assert (await bad.study()).state == "ACTIVE"

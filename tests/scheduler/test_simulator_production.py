@@ -9,19 +9,21 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from sqlalchemy import func, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.arrivals import Arrival, Leased, ReportArrived
-from headrace_services.scheduler.lifecycle import StudyState
+from headrace_services.scheduler.core.inputs import Input, Leased, LeaseExpired, ReportArrived
+from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.simulator import engine as engine_module
 from headrace_services.scheduler.simulator.cluster import Machine
 from headrace_services.scheduler.simulator.costs import Costs, Failures
 from headrace_services.scheduler.simulator.curves import SeedModel
+from headrace_services.scheduler.simulator.cycle import cycle
 from headrace_services.scheduler.simulator.engine import Simulation
-from headrace_services.scheduler.simulator.steps import step
 from headrace_services.scheduler.simulator.study import StudySimulation
+from headrace_services.scheduler.store import tables
 
 Told = tuple[int | None, str, str]
 
@@ -29,15 +31,15 @@ Told = tuple[int | None, str, str]
 async def both(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, spec: StudySpec, workers: int, **more: Any
 ) -> tuple[list[Told], list[Told], StudySimulation]:
-    """The event logs of a simulation and of the service, on the same arrivals."""
+    """The event logs of a simulation and of the service, on the same inputs."""
     site = await StudySite(engine, spec).create()
-    arrivals: list[Arrival] = []
+    inputs: list[Input] = []
 
     def noted(rows, studies, cluster, arrived, now_s):
-        arrivals.extend(arrived)
-        return step(rows, studies, cluster, arrived, now_s)
+        inputs.extend(arrived)
+        return cycle(rows, studies, cluster, arrived, now_s)
 
-    monkeypatch.setattr(engine_module, "step", noted)
+    monkeypatch.setattr(engine_module, "cycle", noted)
     machines = [
         Machine(id=number, name=f"{site.name}-w{number}", model="", slots=1)
         for number in range(1, workers + 1)
@@ -48,14 +50,18 @@ async def both(
     for number in range(1, workers + 1):
         await site.connect(f"w{number}", slots=1, gpus=1)
     uid = (await site.study()).uid
-    for arrival in arrivals:
-        if isinstance(arrival, Leased):
-            arrival = replace(arrival, lease_id=arrival.lease_id.replace("sim1.", f"{uid}."))
-        await site.step(arrival)
+    for one in inputs:
+        if isinstance(one, Leased):
+            one = replace(one, lease_id=one.lease_id.replace("sim1.", f"{uid}."))
+        if isinstance(one, LeaseExpired):
+            async with engine.begin() as conn:
+                silent = update(tables.lease).where(tables.lease.c.id == one.lease_id)
+                await conn.execute(silent.values(expires_at=func.now()))
+        await site.step(one)
     assert study.rows.events is not None
     simulated = [told(event.number, event.kind, event.message) for event in study.rows.events]
     served = [told(row.number, row.kind, row.message) for row in await site.events()]
-    assert sum(isinstance(arrival, ReportArrived) for arrival in arrivals) > spec.max_trials
+    assert sum(isinstance(one, ReportArrived) for one in inputs) > spec.max_trials
     return simulated, served, study
 
 
@@ -73,7 +79,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", POLICIES)
-async def test_equal_arrivals_equal_events(
+async def test_equal_inputs_equal_events(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     spec = make_spec(policy=POLICIES[name], max_trials=12, max_steps=27)

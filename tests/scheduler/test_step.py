@@ -1,4 +1,4 @@
-"""Steps on a real database: what each arrival changes, once, whenever and however often it comes."""
+"""Steps on a real database: what each input changes, once, whenever and however often it comes."""
 
 import math
 
@@ -8,7 +8,8 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
-from headrace_services.scheduler.arrivals import (
+from headrace_services.scheduler.core.endings import MAX_LOSSES_IN_ROW
+from headrace_services.scheduler.core.inputs import (
     Accepted,
     Assignment,
     Cancellation,
@@ -16,8 +17,7 @@ from headrace_services.scheduler.arrivals import (
     RestoredArrived,
     Stale,
 )
-from headrace_services.scheduler.records import Checkpoint
-from headrace_services.scheduler.step.endings import MAX_EARLY_FAILURES, MAX_LOSSES_IN_ROW
+from headrace_services.scheduler.core.records import Checkpoint
 from headrace_services.scheduler.store import tables
 
 RUN_ALL = {"kind": "run_all"}
@@ -48,24 +48,26 @@ async def test_a_report_that_comes_twice_counts_once_and_is_answered_alike(engin
     assert len(await site.events("rung_recorded")) == 1
 
 
-async def test_an_old_epoch_changes_nothing(engine: AsyncEngine) -> None:
+async def test_an_old_attempt_changes_nothing(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec(policy=RUN_ALL)).create()
     await site.connect(slots=1)
     (old,) = await site.kick()
     await site.tell(old, 1, 0.5)
-    expiry = LeaseExpired(lease_id=old.id, number=old.number, epoch=old.epoch, sequence=None, why="silence")
-    await site.step(expiry)
+    expiry = LeaseExpired(
+        lease_id=old.id, number=old.number, attempt=old.attempt, sequence=None, why="silence"
+    )
+    await site.step(gone(old, "LOST"))
     cursor = (await site.study()).cursor
     outcomes = await site.step(
         site.report(old, 2, 0.1),
-        RestoredArrived(lease_id=old.id, number=old.number, epoch=old.epoch, sequence=77),
+        RestoredArrived(lease_id=old.id, number=old.number, attempt=old.attempt, sequence=77),
         gone(old, "FAILED"),
         expiry,
     )
     assert outcomes == [Stale()] * 4
     assert (await site.study()).cursor == cursor
     trial = await site.trial(0)
-    assert (trial.state, trial.epoch, trial.step, trial.failures) == ("RESUMED", 2, 1, 0)
+    assert (trial.state, trial.attempt, trial.step, trial.failures) == ("RESUMED", 2, 1, 0)
 
 
 async def test_a_report_that_crosses_two_milestones_is_recorded_at_both_lowest_first(
@@ -121,7 +123,7 @@ async def test_without_a_checkpoint_a_pause_gives_up_the_work_and_says_so(engine
     for number, value in ((1, 0.5), (2, 0.6)):
         lease = next(held for held in site.leases.values() if held.number == number)
         await site.tell(lease, 1, value)
-    again = next(held for held in site.leases.values() if held.number == 0 and held.epoch == 2)
+    again = next(held for held in site.leases.values() if held.number == 0 and held.attempt == 2)
     assert again.resume is None
     await site.tell(again, 1, 0.1, saved=False)
     await site.tell(again, 3, 0.05, saved=False)
@@ -145,35 +147,27 @@ async def test_a_machine_s_failure_is_never_charged(engine: AsyncEngine) -> None
     assert said[0].endswith("; it begins again")
 
 
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [((), ()), ((1, 2, 3, 4, 5), (4, 5))],
+    ids=["before any report", "with reports that it makes again"],
+)
 async def test_a_program_that_is_killed_again_and_again_without_progress_is_stopped(
-    engine: AsyncEngine,
+    engine: AsyncEngine, first: tuple[int, ...], later: tuple[int, ...]
 ) -> None:
     site = await StudySite(engine, make_spec(max_trials=1)).create()
     await site.connect(slots=1)
     await site.kick()
     for turn in range(1, MAX_LOSSES_IN_ROW + 1):
-        lease = next(held for held in site.leases.values() if held.epoch == turn)
-        await site.step(gone(lease, "LOST", error="killed by SIGKILL"))
-    trial = await site.trial(0)
-    assert (trial.state, trial.reason) == ("TERMINATED", "FAILED")
-    assert "out of memory" in trial.detail
-
-
-async def test_reports_that_it_makes_again_are_no_progress_of_a_program_that_is_killed(
-    engine: AsyncEngine,
-) -> None:
-    site = await StudySite(engine, make_spec(max_trials=1)).create()
-    await site.connect(slots=1)
-    await site.kick()
-    for turn in range(1, MAX_LOSSES_IN_ROW + 1):
-        lease = next(held for held in site.leases.values() if held.epoch == turn)
-        for step in (4, 5) if turn > 1 else (1, 2, 3, 4, 5):
+        lease = next(held for held in site.leases.values() if held.attempt == turn)
+        for step in later if turn > 1 else first:
             saved = Checkpoint(uri="mem:/", step=3, size_bytes=1) if step == 3 else None
             await site.step(replace(site.report(lease, step, 0.5), checkpoint=saved))
         await site.step(gone(lease, "LOST", error="killed by SIGKILL"))
     trial = await site.trial(0)
     assert (trial.state, trial.reason) == ("TERMINATED", "FAILED")
     assert "killed by SIGKILL, 10 times in a row without a new checkpoint or a rung between" in trial.detail
+    assert "out of memory" in trial.detail
 
 
 async def test_the_user_s_failures_are_retried_then_charged(engine: AsyncEngine) -> None:
@@ -182,7 +176,7 @@ async def test_the_user_s_failures_are_retried_then_charged(engine: AsyncEngine)
     (first,) = await site.kick()
     await site.tell(first, 2, 0.5)
     await site.step(gone(first, "FAILED", error="ValueError: no"))
-    second = next(held for held in site.leases.values() if held.epoch == 2)
+    second = next(held for held in site.leases.values() if held.attempt == 2)
     assert second.resume is not None
     assert second.resume.step == 2
     await site.step(gone(second, "FAILED", error="ValueError: no", log_tail="Traceback …"))
@@ -196,11 +190,55 @@ async def test_the_user_s_failures_are_retried_then_charged(engine: AsyncEngine)
     assert "ValueError: no" in trial.detail
 
 
-async def test_a_study_whose_first_trials_all_fail_ends_with_the_reason(engine: AsyncEngine) -> None:
-    site = await StudySite(engine, make_spec(max_retries=0)).create()
+LOG = "Traceback (most recent call last):\n  File 'train.py', line 3, in train\n"
+
+
+@pytest.mark.parametrize(
+    ("errors", "attempts"),
+    [
+        (["NameError: name 'x' is not defined"] * 5, 2),
+        (["NameError: name 'x' is not defined", *["NameError: name 'y' is not defined"] * 4], 3),
+        (["program 'trian' cannot be started: No such file or directory"] * 5, 2),
+        (["RuntimeError: CUDA error: out of memory"] * 5, 5),
+        (["ConnectionError: refused"] * 5, 5),
+    ],
+)
+async def test_an_error_of_the_program_that_comes_again_is_not_tried_again(
+    engine: AsyncEngine, errors: list[str], attempts: int
+) -> None:
+    site = await StudySite(engine, make_spec(policy=RUN_ALL, max_retries=4, max_trials=1)).create()
     await site.connect(slots=1)
     await site.kick()
-    for number in range(MAX_EARLY_FAILURES):
+    for attempt, error in enumerate(errors[:attempts], start=1):
+        lease = next(held for held in site.leases.values() if held.attempt == attempt)
+        await site.step(gone(lease, "FAILED", error=error, log_tail=f"{LOG}{error}\n"))
+    trial = await site.trial(0)
+    assert (trial.state, trial.reason, trial.failures) == ("TERMINATED", "FAILED", attempts)
+    more = "" if attempts == 5 else "; not tried again: the same error at the same place"
+    assert trial.detail == f"{errors[attempts - 1]} (attempt {attempts} of 5{more})"
+
+
+async def test_an_error_after_a_report_is_tried_again_as_often_as_said(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec(policy=RUN_ALL, max_retries=2, max_trials=1)).create()
+    await site.connect(slots=1)
+    await site.kick()
+    for attempt in (1, 2, 3):
+        lease = next(held for held in site.leases.values() if held.attempt == attempt)
+        await site.tell(lease, 1, 0.5)
+        await site.step(gone(lease, "FAILED", error="TypeError: no", log_tail=f"{LOG}TypeError: no\n"))
+    assert (await site.trial(0)).failures == 3
+
+
+@pytest.mark.parametrize("failures", [1, 3, 5])
+async def test_a_study_whose_first_trials_all_fail_ends_with_the_reason(
+    engine: AsyncEngine, failures: int
+) -> None:
+    chosen = {} if failures == 3 else {"max_early_failures": failures}
+    site = await StudySite(engine, make_spec(max_retries=0, **chosen)).create()
+    await site.connect(slots=1)
+    await site.kick()
+    for number in range(failures):
+        assert (await site.study()).state == "ACTIVE"
         lease = next(held for held in site.leases.values() if held.number == number)
         await site.step(gone(lease, "FAILED", error="ModuleNotFoundError: No module named 'nope'"))
     study = await site.study()

@@ -8,13 +8,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
 from headrace.errors import StudyEndedError, TrialEndedError, TrialNotFoundError
-from headrace_services.scheduler.arrivals import (
+from headrace_services.scheduler.core.inputs import (
     AddTrials,
     Assignment,
     Cancellation,
-    Kick,
     PauseStudy,
     PauseTrial,
+    PlaceNow,
     ResumeStudy,
     ResumeTrial,
     StopStudy,
@@ -22,7 +22,7 @@ from headrace_services.scheduler.arrivals import (
     Suggest,
     Suggested,
 )
-from headrace_services.scheduler.store import step_reads, tables, unseen
+from headrace_services.scheduler.store import load, tables, unseen
 
 RUN_ALL = {"kind": "run_all"}
 
@@ -69,9 +69,9 @@ async def test_held_trials_are_counted_only_where_the_study_may_be_complete(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = []
-    count = step_reads.held_count
+    count = load._user_paused_count
     monkeypatch.setattr(
-        step_reads, "held_count", lambda conn, study_id: counted.append(study_id) or count(conn, study_id)
+        load, "_user_paused_count", lambda conn, study_id: counted.append(study_id) or count(conn, study_id)
     )
     site = await StudySite(engine, make_spec(max_trials=2)).create()
     await site.connect(slots=1)
@@ -96,24 +96,6 @@ async def test_stopping_a_trial_cancels_its_process_and_frees_its_slot(engine: A
     assert (trial.reason, trial.detail) == ("CANCELLED", "enough")
 
 
-async def test_what_is_kept_follows_the_slots_and_not_the_trials_ray_64231_katib_2260(
-    engine: AsyncEngine,
-) -> None:
-    site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=40, max_steps=1)).create()
-    await site.connect(slots=2)
-    await site.kick()
-    told: set[str] = set()
-    while waiting := [lease for key, lease in site.leases.items() if key not in told]:
-        for lease in waiting:
-            told.add(lease.id)
-            await site.tell(lease, 1, 0.5)
-            assert site.cache is not None
-            assert len(site.cache.live.trials) <= 2
-            assert len(site.cache.live.leases) <= 2
-            assert len(site.cache.live.slots) <= 2
-    assert len(told) == 40
-
-
 async def test_stopping_a_study_ends_everything_katib_2061(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec()).create()
     await site.connect(slots=2)
@@ -122,7 +104,7 @@ async def test_stopping_a_study_ends_everything_katib_2061(engine: AsyncEngine) 
     await site.step(StopStudy(reason="again"))
     assert (await site.study()).detail == "enough"
     assert {(row.state, row.reason) for row in await site.trials()} == {("TERMINATED", "CANCELLED")}
-    taken = await site.rows(select(tables.slot).where(tables.slot.c.lease_id.is_not(None)))
+    taken = await site.rows(select(tables.slot).where(tables.slot.c.grant_id.is_not(None)))
     assert taken == []
 
 
@@ -144,7 +126,7 @@ async def test_commands_that_cannot_be_carried_out_change_nothing(engine: AsyncE
 
 async def test_added_and_enqueued_configurations_come_beside_the_sampler_s(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec(enqueued=[{"x": 0.25}], max_trials=2)).create()
-    await site.step(AddTrials(params=({"x": 0.75},)), Kick())
+    await site.step(AddTrials(params=({"x": 0.75},)), PlaceNow())
     values = [row.params["x"] for row in await site.trials()]
     assert {0.25, 0.75} <= set(values)
     assert len(values) == 3
@@ -177,7 +159,7 @@ async def test_two_studies_never_share_a_slot(engine: AsyncEngine) -> None:
     await one.step(PauseStudy())
     await one.step(gone(lease, "LOST"))
     assert one.last is not None
-    assert one.last.slots_left
+    assert one.last.effects.slots_left
     assert len(await two.kick()) == 1
 
 
@@ -217,7 +199,7 @@ async def drive(site: StudySite, *, warm: bool) -> list[str]:
         reached[lease.id] = step
         await site.tell(lease, step, ((lease.number * 7919) % 101) / step)
         if not warm:
-            site.cache = None
+            site.fold = None
     return [re.sub(r"study-\d+-w", "w", event.message) for event in await site.events()]
 
 

@@ -10,10 +10,10 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
-from headrace_services.scheduler.lifecycle import State
-from headrace_services.scheduler.records import Lease, Trial
-from headrace_services.scheduler.step.changes import Changes, TrialChange
-from headrace_services.scheduler.store import step_writes, tables
+from headrace_services.scheduler.core.changes import Changes, TrialChange
+from headrace_services.scheduler.core.lifecycle import State
+from headrace_services.scheduler.core.records import Lease, Trial
+from headrace_services.scheduler.store import apply, tables
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.pipeline import Pipeline, Statement
 
@@ -44,13 +44,13 @@ async def at_work(engine: AsyncEngine) -> tuple[StudySite, Lease]:
 
 async def held_by(site: StudySite) -> str | None:
     async with transaction(site.engine) as conn:
-        found: str | None = (await conn.execute(select(tables.slot.c.lease_id))).scalar_one()
+        found: str | None = (await conn.execute(select(tables.slot.c.grant_id))).scalar_one()
         return found
 
 
 async def occupy_behind(site: StudySite, lease_id: str | None) -> None:
     async with transaction(site.engine) as conn:
-        await conn.execute(update(tables.slot).values(lease_id=lease_id))
+        await conn.execute(update(tables.slot).values(grant_id=lease_id))
 
 
 async def test_a_trial_that_is_launched_at_once_is_inserted_running(
@@ -60,9 +60,9 @@ async def test_a_trial_that_is_launched_at_once_is_inserted_running(
     await site.connect(slots=1)
     said.clear()
     (lease,) = await site.kick()
-    assert step_writes._MOVE_TRIALS not in said
+    assert apply._MOVE_TRIALS not in said
     trial = await site.trial(lease.number)
-    assert (trial.state, trial.lease_id, trial.epoch) == (State.RUNNING, lease.id, 1)
+    assert (trial.state, trial.lease_id, trial.attempt) == (State.RUNNING, lease.id, 1)
     assert trial.create_time is not None
     assert trial.start_time is not None
     assert trial.create_time <= trial.start_time
@@ -77,8 +77,8 @@ async def test_a_slot_goes_from_one_trial_to_the_next_in_one_write(
     site, first = await at_work(engine)
     said.clear()
     await site.step(gone(first, "FINISHED"))
-    assert step_writes._VACATE_SLOTS not in said
-    assert said.count(step_writes._OCCUPY_SLOTS) == 1
+    assert apply._VACATE_SLOTS not in said
+    assert said.count(apply._OCCUPY_SLOTS) == 1
     holder = await held_by(site)
     assert holder not in (None, first.id)
     assert holder in site.leases
@@ -90,7 +90,7 @@ async def test_a_slot_that_nothing_follows_on_is_vacated(engine: AsyncEngine, sa
     (lease,) = await site.kick()
     said.clear()
     await site.step(gone(lease, "FINISHED"))
-    assert step_writes._OCCUPY_SLOTS not in said
+    assert apply._OCCUPY_SLOTS not in said
     assert await held_by(site) is None
 
 
@@ -107,23 +107,23 @@ async def test_a_slot_that_another_lease_has_got_is_not_taken_from_it(engine: As
     await other.connect(slots=1)
     theirs = (await other.kick())[0]
     async with transaction(engine) as conn:
-        mine = tables.slot.c.lease_id == first.id
-        await conn.execute(update(tables.slot).where(mine).values(lease_id=theirs.id))
+        mine = tables.slot.c.grant_id == first.id
+        await conn.execute(update(tables.slot).where(mine).values(grant_id=theirs.id))
     with pytest.raises(psycopg.errors.DivisionByZero) as raised:
         await site.step(gone(first, "FINISHED"))
-    assert step_writes.is_stale_copy(raised.value)
+    assert apply.is_stale_copy(raised.value)
 
 
 def test_only_the_way_to_a_launch_is_folded() -> None:
     new = Trial(study_id=1, number=1, params={}, milestone=1)
     held = replace(new, detail="d")
-    running = replace(held, state=State.RUNNING, lease_id="l", epoch=1)
+    running = replace(held, state=State.RUNNING, lease_id="l", attempt=1)
     over = replace(running, state=State.TERMINATED, lease_id=None, milestone=None)
     old = Trial(study_id=1, number=0, params={}, milestone=1)
     chain = [(new, held), (old, replace(old, step=1)), (held, running), (running, over)]
     changes = Changes(
         created=[new], trials=[TrialChange(before=b, after=a, cursor=n) for n, (b, a) in enumerate(chain)]
     )
-    created, left = step_writes._folded(changes)
+    created, left = apply._folded(changes)
     assert created == [running]
     assert [(change.before, change.after) for change in left] == [chain[1], chain[3]]

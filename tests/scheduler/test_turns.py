@@ -9,8 +9,8 @@ from sqlalchemy import func, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
-from headrace_services.scheduler.arrivals import StopStudy
-from headrace_services.scheduler.store import rows, step_reads, step_writes, tables
+from headrace_services.scheduler.core.inputs import StopStudy
+from headrace_services.scheduler.store import apply, load, rows, tables
 from headrace_services.scheduler.store.database import transaction
 
 TRIALS = 1500
@@ -30,7 +30,7 @@ async def test_the_end_of_a_large_study_is_made_by_turns(
         await conn.execute(insert(t).from_select(["study_id", "number", "state", "params"], waiting))
         grown = update(tables.study).where(tables.study.c.id == site.study_id)
         await conn.execute(grown.values(next_number=TRIALS))
-    site.cache = None
+    site.fold = None
     turn = 0
     rows_in_turn: dict[str, Counter[int]] = {}
 
@@ -53,9 +53,11 @@ async def test_the_end_of_a_large_study_is_made_by_turns(
         counted(name)
     others = asyncio.create_task(take_turns())
     await site.step(StopStudy(reason="enough"))
+    while site.last is not None and site.last.effects.again:
+        await site.kick()
     others.cancel()
     at_once = {name: max(seen.values()) for name, seen in rows_in_turn.items()}
-    most = max(step_reads.UNFINISHED_AT_ONCE, step_writes.ROWS_AT_ONCE)
+    most = max(load.PAGE, apply.ROWS_AT_ONCE)
     assert all(count <= most for count in at_once.values()), at_once
     assert all(seen.total() >= TRIALS for seen in rows_in_turn.values())
     over = select(t.c.number, t.c.end_cursor).where(t.c.study_id == site.study_id, t.c.state == "TERMINATED")

@@ -5,8 +5,8 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
-from headrace_services.scheduler.arrivals import PauseTrial, StopStudy
-from headrace_services.scheduler.step import transaction
+from headrace_services.scheduler.core import decide
+from headrace_services.scheduler.core.inputs import PauseTrial, StopStudy
 from headrace_services.scheduler.store import tables, workers
 
 
@@ -34,7 +34,7 @@ async def test_a_study_with_nothing_but_a_promotion_left_is_offered_a_slot(engin
         )
     assert await waiting(engine) == [site.study_id]
     (promoted,) = await site.kick()
-    assert (promoted.number, promoted.epoch) == (0, 2)
+    assert (promoted.number, promoted.attempt) == (0, 2)
 
 
 async def test_held_trials_and_ended_studies_wait_for_no_slot(engine: AsyncEngine) -> None:
@@ -52,7 +52,7 @@ async def test_held_trials_and_ended_studies_wait_for_no_slot(engine: AsyncEngin
 async def test_slots_that_do_not_suit_hide_none_that_do(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, gpus: int, others: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(transaction, "FREE_SLOTS_AT_ONCE", 4)
+    monkeypatch.setattr(decide, "FREE_SLOTS_AT_ONCE", 4)
     site = await StudySite(engine, make_spec(resources={"gpus": gpus})).create()
     for name in "abcde":
         await site.connect(name, **others)
@@ -68,14 +68,14 @@ async def test_more_free_slots_than_a_step_looks_at_are_left_to_the_next_one(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, gpus: int
 ) -> None:
     size = max(1, gpus)
-    monkeypatch.setattr(transaction, "FREE_SLOTS_AT_ONCE", 3 * size - 1)
+    monkeypatch.setattr(decide, "FREE_SLOTS_AT_ONCE", 3 * size - 1)
     site = await StudySite(engine, make_spec(resources={"gpus": gpus})).create()
     await site.connect(slots=3 * size, gpus=3 * size)
     assert len(await site.kick()) == 2
     assert site.last is not None
-    assert site.last.again
+    assert site.last.effects.again
     assert len(await site.kick()) == 1
-    assert not site.last.again
+    assert not site.last.effects.again
 
 
 async def test_a_trial_goes_to_a_worker_with_its_labels(engine: AsyncEngine) -> None:

@@ -16,10 +16,10 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.spec import StudySpec
-from headrace_services.scheduler.arrivals import (
+from headrace_services.scheduler.core.inputs import (
     AddTrials,
-    Arrival,
     ExitedArrived,
+    Input,
     PauseStudy,
     PauseTrial,
     ResumeStudy,
@@ -27,7 +27,7 @@ from headrace_services.scheduler.arrivals import (
     StopStudy,
     StopTrial,
 )
-from headrace_services.scheduler.records import Event
+from headrace_services.scheduler.core.records import Event
 from headrace_services.scheduler.simulator.cluster import Machine
 from headrace_services.scheduler.simulator.costs import Costs, Failures
 from headrace_services.scheduler.simulator.curves import SeedModel
@@ -157,35 +157,35 @@ def _meddle(chance: random.Random, simulation: Simulation, study: StudySimulatio
     for _ in range(chance.choice((0, 0, 2, 4, 6))):
         at_s, what = chance.uniform(0.0, 120.0), chance.choice(_MEDDLING)
         number = chance.randrange(study.spec.max_trials)
-        for after_s, arrival in what(number):
-            _later(simulation, study, at_s + after_s, arrival)
+        for after_s, one in what(number):
+            _later(simulation, study, at_s + after_s, one)
     for _ in range(chance.choice((0, 0, 1, 5))):
         _fail_later(simulation, study, chance.uniform(0.0, 60.0))
 
 
-def _hold_trial(number: int) -> Iterator[tuple[float, Arrival]]:
+def _hold_trial(number: int) -> Iterator[tuple[float, Input]]:
     yield 0.0, PauseTrial(number=number)
     yield 15.0, ResumeTrial(number=number)
 
 
-def _hold_study(_: int) -> Iterator[tuple[float, Arrival]]:
+def _hold_study(_: int) -> Iterator[tuple[float, Input]]:
     yield 0.0, PauseStudy()
     yield 20.0, ResumeStudy()
 
 
-def _stop_trial(number: int) -> Iterator[tuple[float, Arrival]]:
+def _stop_trial(number: int) -> Iterator[tuple[float, Input]]:
     yield 0.0, StopTrial(number=number, reason="a user's reason")
 
 
-def _add_trials(_: int) -> Iterator[tuple[float, Arrival]]:
+def _add_trials(_: int) -> Iterator[tuple[float, Input]]:
     yield 0.0, AddTrials(params=({"x": 0.25}, {"x": 0.75}))
 
 
-def _stop_study(_: int) -> Iterator[tuple[float, Arrival]]:
+def _stop_study(_: int) -> Iterator[tuple[float, Input]]:
     yield 200.0, StopStudy(reason="enough")
 
 
-_MEDDLING: tuple[Callable[[int], Iterator[tuple[float, Arrival]]], ...] = (
+_MEDDLING: tuple[Callable[[int], Iterator[tuple[float, Input]]], ...] = (
     _hold_trial,
     _hold_trial,
     _hold_study,
@@ -195,11 +195,11 @@ _MEDDLING: tuple[Callable[[int], Iterator[tuple[float, Arrival]]], ...] = (
 )
 
 
-def _later(simulation: Simulation, study: StudySimulation, at_s: float, arrival: Arrival) -> None:
+def _later(simulation: Simulation, study: StudySimulation, at_s: float, one: Input) -> None:
     def happen() -> None:
         if not study.over:
             try:
-                simulation._step(study, arrival)
+                simulation._step(study, one)
             except HeadraceError as error:  # refused, as a user would be
                 _note(study, "refused", str(error))
 
@@ -216,7 +216,7 @@ def _fail_later(simulation: Simulation, study: StudySimulation, at_s: float) -> 
         exited = ExitedArrived(
             lease_id=run.lease.id,
             number=run.lease.number,
-            epoch=run.lease.epoch,
+            attempt=run.lease.attempt,
             sequence=run.next_sequence(),
             outcome="FAILED",
             error="ValueError: drawn",

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from simulated_studies import flat, make_spec, simulate
 
-from headrace_services.scheduler.lifecycle import Reason, StudyState
+from headrace_services.scheduler.core.lifecycle import Reason, StudyState
 from headrace_services.scheduler.simulator.cluster import machines, parse_types
 from headrace_services.scheduler.simulator.costs import Costs, Failures
 from headrace_services.scheduler.simulator.curves import SeedModel

@@ -104,3 +104,10 @@ def test_a_name_that_is_no_text_is_shown_as_it_was_written():
         )
     assert refused(raised).startswith("name: invalid study name 3: use lower-case letters, digits and -")
     assert "(got" not in refused(raised)
+
+
+@pytest.mark.parametrize(("name", "said"), [("my\0study", "mystudy"), ("my\u200b study\x07", "my-study")])
+def test_characters_that_cannot_be_seen_are_to_be_removed(name, said):
+    with pytest.raises(InvalidFieldError) as raised:
+        check_study_id(name, field="name")
+    assert refused(raised).endswith(f"Remove the characters that cannot be seen. For example: {said}.")

@@ -206,6 +206,7 @@ def specs(draw_):
         max_parallel=draw_(st.integers(0, numbers.COUNT)),
         max_steps=max_steps,
         max_retries=draw_(st.integers(0, numbers.COUNT)),
+        max_early_failures=draw_(st.integers(1, numbers.COUNT)),
         seed=draw_(st.integers(0, 2**63 - 1)),
         baseline=draw_(st.sampled_from([None, configurations[0]])),
         enqueued=draw_(st.sampled_from([[], configurations[1:]])),

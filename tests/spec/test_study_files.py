@@ -1,11 +1,10 @@
 """Study files: friendly names, YAML 1.2 scalars, and errors in the words of the file."""
 
-import re
-import textwrap
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from study_file_samples import MINIMAL, SOUND
 
 from headrace.errors import InvalidFieldError
 from headrace.spec import (
@@ -15,56 +14,10 @@ from headrace.spec import (
     FloatDomain,
     GridSampler,
     RandomSampler,
-    elsewhere,
     load_study_file,
     parse_spec,
 )
-from headrace.spec.file import _friendly_keys
 from headrace.spec.yaml import read_yaml
-
-SOUND = """\
-name: digits
-objective: {metric: val_loss, goal: minimize}
-trial:
-  callable: train:train
-  grace_s: 5
-  report_timeout_s: 0.5
-  env: {THREADS: 2, DEBUG: true, NAME: x}
-space:
-  optimizer: {type: categorical, values: [sgd, adam, on, 1e-4]}
-  lr: {type: float, low: 1e-5, high: 1E-1, log: true}
-  momentum: {type: float, low: 0, high: .99, when: {optimizer: [sgd]}}
-  depth: {type: int, low: 1, high: 9, step: 2, when: {optimizer: adam}}
-policy: {kind: asha, eta: 3, rungs: [1, 3, 9, 27]}
-trials: 27
-parallel: 4
-retries: 2
-seed: 5
-baseline: {optimizer: sgd, lr: 1e-3, momentum: 0.9}
-enqueue:
-  - {optimizer: adam, lr: 0.01, depth: 3}
-resources: {gpus: 1}
-"""
-
-
-@pytest.fixture
-def load(tmp_path):
-    def load(text, name="study.yaml"):
-        path = tmp_path / name
-        path.write_text(textwrap.dedent(text), encoding="utf-8")
-        return load_study_file(path)
-
-    return load
-
-
-@pytest.fixture
-def faults(load):
-    def faults(text):
-        with pytest.raises(InvalidFieldError) as raised:
-            load(text)
-        return {violation.field: violation for violation in raised.value.violations}
-
-    return faults
 
 
 def test_a_sound_file(load, tmp_path):
@@ -81,20 +34,12 @@ def test_a_sound_file(load, tmp_path):
     assert spec.template.grace == timedelta(seconds=5)
     assert spec.template.report_timeout == timedelta(milliseconds=500)
     assert (spec.max_trials, spec.max_parallel, spec.max_retries, spec.seed) == (27, 4, 2, 5)
+    assert spec.max_early_failures == 5
     assert spec.max_steps == 27
     assert spec.baseline == {"optimizer": "sgd", "lr": 1e-3, "momentum": 0.9}
     assert spec.enqueued == ({"optimizer": "adam", "lr": 0.01, "depth": 3},)
     assert spec.resources.gpus == 1
     assert spec.sampler == RandomSampler()
-
-
-MINIMAL = """\
-name: small
-objective: {metric: loss, goal: maximize}
-space: {x: {type: float, low: 0, high: 1}}
-trials: 3
-steps: 9
-"""
 
 
 def test_a_minimal_file(load):
@@ -203,119 +148,6 @@ def test_one_fault(faults, text, path, message, remedy):
     assert message in found[path].message
     assert remedy in found[path].remedy
     assert list(found) == [path]
-
-
-@pytest.mark.parametrize(
-    ("text", "path", "remedy"),
-    [
-        (MINIMAL + "direction: maximize\n", "direction", "`objective: {metric: NAME, goal: …}`"),
-        (MINIMAL + "mode: max\n", "mode", "`objective: {metric: NAME, goal: …}`"),
-        (
-            MINIMAL.replace("goal: maximize", "goal: maximize, mode: min"),
-            "objective.mode",
-            "`goal: minimize`",
-        ),
-        (
-            MINIMAL + "report_timeout_s: 5\n",
-            "report_timeout_s",
-            "under `trial`, as in `trial: {report_timeout_s: …}`",
-        ),
-        (MINIMAL + "grace_s: 5\n", "grace_s", "under `trial`"),
-        (MINIMAL + "env: {A: b}\n", "env", "under `trial`"),
-        (MINIMAL + "eta: 3\n", "eta", "under `policy`, as in `policy: {eta: …}`"),
-        (MINIMAL + "rungs: [1, 9]\n", "rungs", "under `policy`"),
-        (MINIMAL + "cpus: 2\n", "cpus", "under `resources`"),
-        (MINIMAL + "gpu: 1\n", "gpu", "`resources: {gpus: 1}`"),
-        (MINIMAL + "stop: {a: 1}\n", "stop", "`steps`"),
-        (MINIMAL + "fail_fast: true\n", "fail_fast", "`retries`"),
-        (MINIMAL + "time_budget_s: 3\n", "time_budget_s", "headrace stop"),
-        (MINIMAL + "policy: {kind: asha, grace: 3}\n", "policy.grace", "`min_steps`"),
-        (MINIMAL + "policy: {kind: pbt, retries: 3}\n", "policy.retries", "at the top, as `retries: …`"),
-        (MINIMAL + "policy: {kind: asha, points: 3}\n", "policy.points", "under `sampler`"),
-        (MINIMAL + "pruner: median\n", "pruner", "`policy: {kind: asha}`"),
-        (MINIMAL + "n_jobs: 2\n", "n_jobs", "`parallel`"),
-        (MINIMAL + "num_samples: 2\n", "num_samples", "`trials`"),
-        (MINIMAL + "max_t: 9\n", "max_t", "`steps`"),
-        (MINIMAL.replace("float", "loguniform"), "space.x.type", "`type: float` with `log: true`"),
-        (MINIMAL.replace("float", "uniform"), "space.x.type", "`type: float`"),
-        (MINIMAL.replace("float", "choice"), "space.x.type", "`type: categorical` with `values"),
-        (MINIMAL.replace("low: 0", "low: 0, q: 1"), "space.x.q", "`step`"),
-        (MINIMAL + "policy: {kind: asha, reduction_factor: 3}\n", "policy.reduction_factor", "`eta`"),
-        (MINIMAL + "policy: {kind: sha}\n", "policy.kind", "`successive_halving`"),
-        (MINIMAL + "policy: ahsa\n", "policy.kind", "`asha`"),
-        (MINIMAL + "sampler: tpee\n", "sampler.kind", "`tpe`"),
-        (
-            MINIMAL.replace("float, low: 0, high: 1", "categorical, values: [null, 1]"),
-            "space.x.values[0]",
-            "a word for it, such as none",
-        ),
-        (MINIMAL + "policy: ASHA\n", "policy.kind", "`asha`"),
-        (MINIMAL + "sampler: TPE\n", "sampler.kind", "`tpe`"),
-        (MINIMAL + "sampler: TPESampler\n", "sampler.kind", "`tpe`"),
-        (MINIMAL.replace("maximize", "max"), "objective.goal", "`maximize`"),
-        (MINIMAL.replace("steps: 9\n", ""), "steps", "last of the policy's `rungs`"),
-        (MINIMAL + "enqueue: {x: 0.5}\n", "enqueue", "[{parameter: value}, …]"),
-    ],
-)
-def test_words_of_other_tuners_get_a_hint(faults, text, path, remedy):
-    found = faults(text)
-    assert list(found) == [path]
-    assert remedy in found[path].remedy
-
-
-SPACE = MINIMAL.replace("1}}", "1}, y: Y}")
-
-
-@pytest.mark.parametrize(
-    ("written", "path", "remedy"),
-    [
-        ("32", "space.y", "Leave a constant to the script, or write `{type: categorical, values: [32]}`."),
-        ("true", "space.y", "values: [true]"),
-        ("[1, 2]", "space.y", "`{type: categorical, values: [a, b, …]}`"),
-        ("[0.5, 1]", "space.y", "`{type: float, low: 0.5, high: 1}`"),
-        ("[sgd, adam]", "space.y", "Write the choices"),
-        (
-            "{lr: {type: float, low: 0, high: 1}}",
-            "space.y.type",
-            "Spaces do not nest: write `y.lr: {type: …}`",
-        ),
-        ("{type: categorical, values: [[64, 32], [8]]}", "space.y.values[0]", "Name each choice with a text"),
-    ],
-)
-def test_what_no_space_holds_gets_an_alternative(faults, written, path, remedy):
-    assert remedy in faults(SPACE.replace("Y}", f"{written}}}"))[path].remedy
-
-
-def test_a_function_is_to_be_named():
-    def train(t):
-        del t
-
-    data = {
-        "objective": {"metric": "loss", "goal": "minimize"},
-        "space": {"x": {"type": "float", "low": 0, "high": 1}},
-        "trials": 3,
-        "steps": 9,
-        "trial": {"callable": train},
-    }
-    with pytest.raises(InvalidFieldError) as raised:
-        parse_spec(data)
-    (found,) = raised.value.violations
-    assert found.field == "trial.callable"
-    assert "workers import the function by name" in found.message
-    assert ":test_a_function_is_to_be_named.<locals>.train" in found.remedy
-
-
-def test_a_policy_and_a_sampler_may_be_a_word(load):
-    spec = load(MINIMAL + "policy: run_all\nsampler: tpe\n").spec
-    assert (spec.policy.kind, spec.sampler.kind) == ("run_all", "tpe")
-
-
-def test_the_hints_name_keys_and_types_that_exist():
-    keys = {"name", *_friendly_keys(())}
-    for word, remedy in elsewhere.TOP.items():
-        assert word not in keys
-        for named in re.findall(r"`([a-z_]+)`", remedy):
-            assert named in keys, remedy
 
 
 def test_when_with_a_value_outside_the_parents_domain(faults):

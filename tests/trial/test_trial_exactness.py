@@ -69,7 +69,7 @@ def test_paused_at_every_rung_equals_uninterrupted(daemon: Callable[..., Daemon]
 
 def _state(daemon: Daemon) -> Path:
     assert daemon.checkpoint is not None
-    return daemon.checkpoint / "state.pt"
+    return daemon.checkpoint / "rank-0.pt"
 
 
 def _assert_same(one: Any, other: Any) -> None:

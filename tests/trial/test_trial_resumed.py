@@ -2,6 +2,7 @@
 
 import logging
 import random
+from collections.abc import Iterable
 
 import pytest
 import torch
@@ -39,6 +40,33 @@ def test_a_count_that_begins_anew_is_refused(
     caplog.clear()
     report_with_optimizer(resumed.trial(), count=2)
     assert caplog.text == ""
+
+
+def own_loop(t: Trial, epochs: Iterable[int]) -> None:
+    for _ in epochs:
+        t.report(loss=1.0)
+
+
+def test_a_loop_of_ones_own_that_may_begin_anew_is_told_once(
+    resumed: RecordingRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = "resumed after step 2, and this report is outside t.steps()"
+    own_loop(resumed.trial(), range(2))
+    assert caplog.text.count(told) == 1
+    caplog.clear()
+
+    def again() -> Trial:
+        del resumed.reports[2:]
+        return resumed.trial()
+
+    for knows in (lambda t: range(t.step, 4), lambda t: t.steps(), lambda t: range(2 * t.resumed, 4)):
+        t = again()
+        own_loop(t, knows(t))
+    t = again()
+    t.state["epoch"] = 2
+    own_loop(t, range(t.state["epoch"], 4))
+    again().report(loss=1.0, step=3)
+    assert told not in caplog.text
 
 
 def test_a_loop_of_ones_own_keeps_what_it_changes_before_its_first_report(

@@ -56,5 +56,5 @@ def test_json_checkpoints_are_exact(daemon: Callable[..., Daemon], no_torch: str
     for metric in ("loss", "best", "kept"):
         assert paused.metrics(metric) == straight.metrics(metric)
     assert paused.checkpoint is not None
-    assert [path.name for path in paused.checkpoint.iterdir()] == ["state.json"]
-    assert json.loads((paused.checkpoint / "state.json").read_text())["step"] == 5
+    assert [path.name for path in paused.checkpoint.iterdir()] == ["rank-0.json"]
+    assert json.loads((paused.checkpoint / "rank-0.json").read_text())["step"] == 5

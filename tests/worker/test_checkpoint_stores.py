@@ -99,9 +99,9 @@ def _local(tmp_path: Path, name: str = "local", **files: bytes) -> Path:
     return folder
 
 
-def _meta(report: int = 1, step: int = 9, epoch: int = 1) -> CheckpointMeta:
-    name = checkpoint_name(epoch=epoch, report=report, step=step, lease_id="lease")
-    return CheckpointMeta(trial=TRIAL, name=name, step=step, milestone=9, epoch=epoch, save_time_s=0.5)
+def _meta(report: int = 1, step: int = 9, attempt: int = 1) -> CheckpointMeta:
+    name = checkpoint_name(attempt=attempt, report=report, step=step, lease_id="lease")
+    return CheckpointMeta(trial=TRIAL, name=name, step=step, milestone=9, attempt=attempt, save_time_s=0.5)
 
 
 def test_what_is_put_comes_back(bench: Bench, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_what_is_put_comes_back(bench: Bench, tmp_path: Path) -> None:
     assert (tmp_path / "back/state.pt").read_bytes() == b"weights" * 1000
     assert (tmp_path / "back/data/position.json").read_bytes() == b"{}"
     assert not (tmp_path / "back/manifest.json").exists()
-    assert (manifest.trial, manifest.step, manifest.milestone, manifest.epoch) == (TRIAL, 9, 9, 1)
+    assert (manifest.trial, manifest.step, manifest.milestone, manifest.attempt) == (TRIAL, 9, 9, 1)
     stored = json.loads(bench.read(f"{TRIAL}/{_meta().name}/manifest.json"))
     assert stored["files"]["state.pt"]["sha256"] == hashlib.sha256(b"weights" * 1000).hexdigest()
     assert stored["version"] == 1
@@ -167,10 +167,10 @@ def test_a_manifest_cannot_lead_outside(bench: Bench, tmp_path: Path) -> None:
 
 def test_listing_shows_complete_ones_by_age(bench: Bench, tmp_path: Path) -> None:
     assert bench.store.list(TRIAL) == []
-    metas = [_meta(report=1, step=30, epoch=2), _meta(report=2, step=9), _meta(report=11, step=10)]
+    metas = [_meta(report=1, step=30, attempt=2), _meta(report=2, step=9), _meta(report=11, step=10)]
     for n, meta in enumerate(metas):
         bench.store.put(_local(tmp_path, f"local{n}"), meta)
-    other = CheckpointMeta(trial="studies/digits/trials/33", name="x", step=1, milestone=1, epoch=1)
+    other = CheckpointMeta(trial="studies/digits/trials/33", name="x", step=1, milestone=1, attempt=1)
     bench.store.put(_local(tmp_path, "other"), other)
     bench.store.put(_local(tmp_path, "half"), _meta(report=5))
     bench.remove(f"{TRIAL}/{_meta(report=5).name}/manifest.json")
@@ -213,7 +213,7 @@ def test_concurrent_puts_of_several_trials(bench: Bench, tmp_path: Path) -> None
     refs: dict[int, Any] = {}
 
     def put(n: int) -> None:
-        meta = CheckpointMeta(trial=f"studies/s/trials/{n}", name="a", step=1, milestone=1, epoch=1)
+        meta = CheckpointMeta(trial=f"studies/s/trials/{n}", name="a", step=1, milestone=1, attempt=1)
         refs[n] = bench.store.put(folders[n], meta)
 
     threads = [threading.Thread(target=put, args=(n,)) for n in range(4)]
@@ -275,6 +275,7 @@ def test_what_an_order_supersedes() -> None:
     names = ["a", "b", "c", "d", "e"]
     assert superseded(names, _order("d")) == ["a", "b", "c"]
     assert superseded(names, _order("d", keep=3)) == ["a"]
+    assert superseded(names, _order("d", keep=5)) == []
     assert superseded(names, _order("d", keep=9)) == []
     assert superseded(names, _order("0")) == []
 

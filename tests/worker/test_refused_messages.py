@@ -16,7 +16,7 @@ from headrace_worker.session_core import Identity, SessionCore
 
 RELEASED = worker_pb2.EXIT_OUTCOME_RELEASED
 IDENTITY = Identity(worker="w", incarnation="1", devices=(), labels={}, version="", log_dir="/")
-LEASE = event_pb2.LeaseRef(lease_id="lease-1", trial="studies/s/trials/1", epoch=1)
+LEASE = event_pb2.LeaseRef(lease_id="lease-1", trial="studies/s/trials/1", attempt=1)
 
 
 def _report(**fields: object) -> worker_pb2.SessionRequest:

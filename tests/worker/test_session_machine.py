@@ -36,7 +36,7 @@ IDENTITY = Identity(worker="w", incarnation="1", devices=(), labels={}, version=
 
 
 def _lease(number: int) -> event_pb2.LeaseRef:
-    return event_pb2.LeaseRef(lease_id=f"lease-{number}", trial=f"studies/s/trials/{number}", epoch=1)
+    return event_pb2.LeaseRef(lease_id=f"lease-{number}", trial=f"studies/s/trials/{number}", attempt=1)
 
 
 class SessionMachine(RuleBasedStateMachine):

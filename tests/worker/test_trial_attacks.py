@@ -273,7 +273,7 @@ async def test_a_log_that_its_trial_replaces(attacked: Any, instead: str) -> Non
     """)
     exited = await it.exited(it.attack)
     assert exited.log_tail == "before\nafter\n"
-    again = it.site.assign(it.site.program("print('again')"), epoch=2)
+    again = it.site.assign(it.site.program("print('again')"), attempt=2)
     it.stream.send(assign=again)
     assert (await it.exited(again)).log_tail == "again\n"
     assert it.log().endswith("again\n")

@@ -177,7 +177,7 @@ async def test_a_resumed_trial_gets_its_checkpoint_back(site: Site, scheduler: S
         stub.Restored(runtime_pb2.RestoredRequest(lease_id=lease))
         """
     )
-    stream.send(assign=site.assign(resumed, epoch=2, checkpoint=report.checkpoint, resume_step=3))
+    stream.send(assign=site.assign(resumed, attempt=2, checkpoint=report.checkpoint, resume_step=3))
     exited = await stream.get("exited", 2)
     assert exited.log_tail == "{\"step\": 3} 3 ['state.json']\n"
     assert len(stream.all("restored")) == 1
@@ -194,7 +194,7 @@ async def test_a_corrupted_checkpoint_is_the_machines_failure(
     await stream.get("exited")
     (stored,) = (site.root / "store").rglob("state.json")
     stored.write_text('{"step": 4}')
-    stream.send(assign=site.assign(["true"], epoch=2, checkpoint=report.checkpoint))
+    stream.send(assign=site.assign(["true"], attempt=2, checkpoint=report.checkpoint))
     exited = await stream.get("exited", 2)
     assert exited.outcome == worker_pb2.EXIT_OUTCOME_LOST
     assert "state.json has SHA-256" in exited.error

@@ -2,8 +2,10 @@
 
 import random
 import signal
+import sqlite3
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -68,6 +70,11 @@ class FakeNvml(ModuleType):
         if handle == 1:
             raise self.NVMLError("Not Supported")
         return SimpleNamespace(gpu=50)
+
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = NVML_VOLATILE_ECC = 0
+
+    def nvmlDeviceGetTotalEccErrors(self, *_: int) -> int:
+        raise self.NVMLError("Not Supported")
 
 
 def test_gpus_are_found_with_their_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +284,7 @@ def test_the_count_of_messages_survives_restarts_and_deletions(tmp_path: Path) -
 
 def test_an_upload_ends_with_its_report_and_a_lease_with_its_exit(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path / "outbox.sqlite")
-    ref = event_pb2.LeaseRef(lease_id="l", trial="studies/s/trials/0", epoch=3)
+    ref = event_pb2.LeaseRef(lease_id="l", trial="studies/s/trials/0", attempt=3)
     outbox.hold(ref)
     outbox.hold(ref)
     outbox.started("l", 77, 1.5)
@@ -343,3 +350,18 @@ def test_workers_that_lose_a_replica_spread_over_the_others() -> None:
     first = Counter(turns_after(["a", "b", "c"], "a")[0] for _ in range(300))
     assert min(first["b"], first["c"]) > 90, first
     assert first["a"] == 0
+
+
+def test_the_outbox_of_an_older_worker_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "outbox.sqlite"
+    Outbox(path).close()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("ALTER TABLE leases RENAME COLUMN attempt TO epoch")  # what it was called before
+        db.execute("INSERT INTO leases (lease_id, trial, epoch) VALUES ('u.3.2', 's/3', 2)")
+    outbox = Outbox(path)
+    outbox.hold(event_pb2.LeaseRef(lease_id="u.4.1", trial="s/4", attempt=1))
+    assert [(held.lease.lease_id, held.lease.attempt) for held in outbox.leases()] == [
+        ("u.3.2", 2),
+        ("u.4.1", 1),
+    ]
+    outbox.close()

@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import textwrap
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +16,9 @@ from headrace.grants import WORLD_SIZE
 from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, worker_pb2
 from headrace_worker.devices import discover
 from headrace_worker.effects import Leave
-from headrace_worker.gangs import Gang
+from headrace_worker.gangs import Gang, PartMissingError, RankMissing
 from headrace_worker.launch import launch_of
+from headrace_worker.reports import Reports
 from headrace_worker.session_core import Identity, SessionCore
 from headrace_worker.slots import Slots
 
@@ -40,7 +43,7 @@ def test_leases_that_share_a_slot_run_together_up_to_the_whole() -> None:
 
 def _assign(**grant: object) -> worker_pb2.Assign:
     return worker_pb2.Assign(
-        lease=event_pb2.LeaseRef(lease_id="l", trial="studies/s/trials/1", epoch=1),
+        lease=event_pb2.LeaseRef(lease_id="l", trial="studies/s/trials/1", attempt=1),
         template=spec_pb2.TrialTemplate(callable="m:f"),
         grant=worker_pb2.Grant(**grant),  # type: ignore[arg-type]  # of the fields' own types
     )
@@ -102,17 +105,18 @@ def test_when_one_rank_dies_the_gang_dies_as_it_did(tmp_path: Path, end: str, st
     assert _gang(tmp_path, body).returncode == status
 
 
+def _never(missing: RankMissing) -> None:
+    raise AssertionError(missing)
+
+
 async def test_rank_0_waits_for_the_parts_of_the_others(tmp_path: Path) -> None:
-    gang, answers = Gang("studies/s/trials/1", 2), {}
-    part, folder = tmp_path / "part", tmp_path / "whole"
-    for place in (part, folder):
-        place.mkdir()
-    (part / "state.json").write_text("{}")
-    gathering = asyncio.create_task(gang.gather(1, folder))
+    gang, answers = Gang(2, _never), {}
+    gathering = asyncio.create_task(gang.gather(1, tmp_path))
+    for rank in (0, 1):
+        (tmp_path / f"rank-{rank}.json").write_text("{}")
     request = runtime_pb2.ReportRequest(sequence=1, rank=1)
-    told = asyncio.create_task(gang.report(request, answers, part, over=lambda: False))
+    told = asyncio.create_task(gang.report(request, answers, tmp_path, over=lambda: False))
     await gathering
-    assert (folder / "rank-1.json").exists()
     answers[1] = asyncio.create_task(asyncio.sleep(0, event_pb2.Decision(reason="the same")))
     await gang.arrived()
     answer = await told
@@ -120,10 +124,101 @@ async def test_rank_0_waits_for_the_parts_of_the_others(tmp_path: Path) -> None:
     assert (await answer).reason == "the same"
 
 
-async def test_a_script_that_reports_on_rank_0_alone_is_not_held_up_for_ever(tmp_path: Path) -> None:
-    gang = Gang("studies/s/trials/1", 2, patience_s=0.01)
-    await gang.gather(1, tmp_path)
-    await asyncio.wait_for(gang.gather(2, tmp_path), 5)
+async def test_a_checkpoint_that_lacks_a_part_is_none(tmp_path: Path) -> None:
+    gang = Gang(3, _never)
+    for rank in (0, 1):
+        (tmp_path / f"rank-{rank}.pt").write_text("")
+    for rank in (1, 2):
+        request = runtime_pb2.ReportRequest(sequence=1, rank=rank)
+        told = asyncio.create_task(gang.report(request, {}, tmp_path, over=lambda: True))
+        assert await told is None
+    with pytest.raises(PartMissingError, match="the part of rank 2 is missing"):
+        await gang.gather(1, tmp_path)
+
+
+async def test_a_part_that_a_killed_rank_has_not_handed_in_is_not_waited_for(tmp_path: Path) -> None:
+    gang = Gang(2, _never)
+    (tmp_path / "rank-0.pt").write_text("")
+    gathering = asyncio.create_task(gang.gather(1, tmp_path))
+    await asyncio.sleep(0)
+    await gang.gone()
+    with pytest.raises(PartMissingError, match="the part of rank 1 is missing"):
+        await asyncio.wait_for(gathering, 5)
+
+
+async def test_a_rank_that_does_not_come_is_named_within_a_bounded_time(tmp_path: Path) -> None:
+    found: list[RankMissing] = []
+    gang = Gang(3, found.append, patience_s=0.05, writes_s=0.05)
+    late = asyncio.create_task(gang.gather(3, tmp_path))
+    request = runtime_pb2.ReportRequest(sequence=2, step=7, rank=1)
+    alone = asyncio.create_task(gang.report(request, {}, None, over=lambda: len(found) == 2))
+    while len(found) < 2:
+        await asyncio.sleep(0.01)
+    await gang.arrived()
+    assert await alone is None
+    late.cancel()
+    by_disk, by_rank_0 = sorted(found, key=lambda one: not one.writes)
+    assert "rank 1, 2 has not written its part" in by_disk.text
+    assert "rank 0 has not come to the report of step 7" in by_rank_0.text
+    assert not by_rank_0.writes
+
+
+class Outbox:
+    """What reports need of a courier, with room for all of them."""
+
+    def __init__(self) -> None:
+        self.posted = count(1)
+
+    async def room_for(self, *_: object) -> None: ...
+
+    async def post(self, *_: object, **__: object) -> int:
+        return next(self.posted)
+
+
+async def test_a_rank_that_is_far_behind_is_answered_what_rank_0_was(tmp_path: Path) -> None:
+    assign = worker_pb2.Assign(next_milestone=99, max_steps=99)
+    assign.grant.CopyFrom(worker_pb2.Grant(slots=[0, 1], processes=spec_pb2.PROCESSES_PER_SLOT))
+    assign.template.report_timeout.FromMilliseconds(10)
+    never: Any = None
+    courier: Any = Outbox()
+    reports = Reports(
+        assign,
+        checkpoint_dir=tmp_path,
+        store=never,
+        courier=courier,
+        saved=never,
+        abandoned=never,
+        missing=_never,
+    )
+    for rank in (0, 1):
+        for step in range(1, 31):
+            request = runtime_pb2.ReportRequest(sequence=step, step=step, rank=rank)
+            decision = await reports.report(request)
+            assert decision.action == event_pb2.DECISION_ACTION_CONTINUE
+            assert decision.next_milestone == 99
+
+
+async def test_what_is_known_of_the_ranks_does_not_grow_with_their_reports() -> None:
+    gang = Gang(2, _never)
+
+    async def kept_after(reports: range) -> int:
+        for sequence in reports:
+            answers = {sequence: asyncio.create_task(asyncio.sleep(0, event_pb2.Decision()))}
+            request = runtime_pb2.ReportRequest(sequence=sequence, rank=1)
+            await gang.report(request, answers, None, over=lambda: False)
+        return sum(len(one) for one in vars(gang).values() if isinstance(one, dict))
+
+    assert await kept_after(range(1, 50)) == await kept_after(range(50, 100))
+
+
+async def test_a_rank_that_has_written_waits_for_rank_0_as_long_as_a_write_may_take(tmp_path: Path) -> None:
+    found: list[RankMissing] = []
+    gang = Gang(2, found.append, patience_s=0.0, writes_s=0.05)
+    request = runtime_pb2.ReportRequest(sequence=1, step=7, rank=1)
+    assert await gang.report(request, {}, tmp_path, over=lambda: bool(found)) is None
+    (missing,) = found
+    assert missing.writes, "the disk may be full, which is not the program's fault"
+    assert "rank 0 has not written its part of" in missing.text
 
 
 def test_a_trial_is_asked_to_leave_once_it_is_held_and_not_after() -> None:

@@ -166,7 +166,8 @@ async def test_a_process_that_imported_other_files_starts_anew(trials: Trials, c
     if change == "the module":
         trials.write(PROGRAM.replace("VERSION = 1", "VERSION = 2"))
     elif change == "what it imports":
-        part.write_text("VERSION = 2\n")
+        # Of another size: Python tells changed files by their size and the second of their change.
+        part.write_text("VERSION = 2  # changed\n")
     else:
         trials.write("raise ValueError('no good')")
     await trials.end()
@@ -298,7 +299,8 @@ async def test_a_slot_that_went_idle_before_its_process_had_started_lets_go_too(
 STARTS_ANOTHER = """
 import subprocess
 child = subprocess.Popen(["sleep", "100"], start_new_session=True)
-Path(MARKS, f"child-of-{os.getpid()}").write_text(str(child.pid))
+Path(MARKS, f"pid-for-{os.getpid()}").write_text(str(child.pid))
+Path(MARKS, f"pid-for-{os.getpid()}").rename(Path(MARKS, f"child-of-{os.getpid()}"))
 """
 
 

@@ -94,7 +94,7 @@ class Site:
         *,
         slots: tuple[int, ...] = (0,),
         number: int = 0,
-        epoch: int = 1,
+        attempt: int = 1,
         milestone: int = 10,
         grace_s: float = 5.0,
         report_timeout_s: float | None = None,
@@ -111,7 +111,7 @@ class Site:
             template.report_timeout.FromMilliseconds(int(report_timeout_s * 1000))
         return worker_pb2.Assign(
             lease=event_pb2.LeaseRef(
-                lease_id=lease_id(self.leases), trial=f"studies/s/trials/{number}", epoch=epoch
+                lease_id=lease_id(self.leases), trial=f"studies/s/trials/{number}", attempt=attempt
             ),
             template=template,
             next_milestone=milestone,

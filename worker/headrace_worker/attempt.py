@@ -2,6 +2,8 @@
 
     fetch the checkpoint → wait for the slots → spawn → supervise → the group is gone → Exited
 
+A trial whose last attempt here failed waits for a while before it is spawned (`retries`).
+
 An attempt ends by itself, or it is told to: by a decision (it has the template's grace to leave, then SIGTERM,
 then SIGKILL), by a Cancel or a fenced lease (SIGTERM at once, SIGKILL after the grace), by a silence longer than
 the template allows, or by the daemon's own end. The first reason given is the one reported; a later one can only
@@ -17,7 +19,7 @@ outbox after the last report of the process, so the scheduler never hears of an 
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,11 +32,13 @@ from headrace_worker.checkpoints import CheckpointError, CheckpointStore
 from headrace_worker.checkpoints.retention import PruneOrder
 from headrace_worker.courier import Courier
 from headrace_worker.disk import clear_away, is_full, size_bytes, when_there_is_room
-from headrace_worker.exits import Ending, Finished, Verdict, classify
+from headrace_worker.exits import Ending, Finished, Verdict, classify, on_failed_device
+from headrace_worker.gangs import RankMissing
 from headrace_worker.launch import Launch, launch_of
 from headrace_worker.logs import AttemptLog, last_line, shows
 from headrace_worker.process import CannotStartError, TrialProcess
 from headrace_worker.reports import Reports
+from headrace_worker.retries import Retries
 from headrace_worker.slots import Turn
 from headrace_worker.standby import Standbys
 
@@ -64,6 +68,9 @@ class Place:
     store: CheckpointStore
     courier: Courier
     standbys: Standbys
+    retries: Retries
+    # Says which failure of a device ended a program on these slots that failed with these words, or nothing.
+    device_failure: Callable[[Sequence[int], str], Awaitable[str]]
     # A report with a checkpoint is in the outbox.
     saved: Callable[[str, int, PruneOrder], None]
     # An upload goes on in its thread though nobody wants it any more.
@@ -106,6 +113,7 @@ class Attempt:
             courier=place.courier,
             saved=self._saved,
             abandoned=place.abandoned,
+            missing=self._rank_missing,
         )
 
     @property
@@ -186,7 +194,12 @@ class Attempt:
     def finish(self, request: runtime_pb2.FinishRequest) -> None:
         """Notes what the program says of its own end; the first word counts, and it has its grace to exit."""
         if self._finished is None:
-            self._finished = Finished(error=request.error, traceback=request.traceback)
+            self._finished = Finished(
+                error=request.error,
+                traceback=request.traceback,
+                rank=request.rank,
+                exit_code=request.exit_code,
+            )
             term_at = self._now() + self._grace_s()
             self._term_at = min(self._term_at, term_at)
             self._kill_at = min(self._kill_at, term_at + _AFTER_TERM_S)
@@ -210,6 +223,10 @@ class Attempt:
         tail = await asyncio.to_thread(self._close_log)
         if self._finished and not shows(tail, self._finished.traceback):
             tail = LOG_TAIL.kept(tail + self._finished.traceback)
+        if verdict.outcome == worker_pb2.EXIT_OUTCOME_FAILED and not self._has_reported:
+            self._place.retries.failed(self.lease.trial)
+        else:
+            self._place.retries.went_on(self.lease.trial)
         log.info(
             "%s: %s %s", self.lease.trial, worker_pb2.ExitOutcome.Name(verdict.outcome).lower(), verdict.error
         )
@@ -233,6 +250,7 @@ class Attempt:
             if self.assign.HasField("checkpoint"):
                 await self._unless_ended(self._restore())
             await self._unless_ended(self._turn.called.wait())
+            await self._unless_ended(asyncio.sleep(self._place.retries.wait_s(self.lease.trial)))
             launch = launch_of(
                 self.assign,
                 devices=self._place.devices,
@@ -243,7 +261,7 @@ class Attempt:
                 umask=self._place.trial_umask,
             )
             self._log = await self._unless_ended(
-                self._with_room(lambda: AttemptLog.open(launch.log_path, self._header(launch)))
+                self._with_room(lambda: AttemptLog.open(launch.log_path, self._header()))
             )
         except _ToldToEndError:
             assert self._ending is not None
@@ -255,6 +273,7 @@ class Attempt:
         try:
             return await self._run_process(launch, self._log)
         except (CannotStartError, ValueError) as error:
+            self._log.note(str(error))
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=str(error))
 
     def taken_bytes(self) -> int:
@@ -323,13 +342,19 @@ class Attempt:
             await process.group_gone()
             self._launch = None  # a call that comes late prepares nothing
             self._place.standbys.idle(slots)
-        return classify(
+        tail = attempt_log.tail()
+        verdict = classify(
             exit_code,
             ending=self._ending,
             finished=self._finished,
-            last_line=last_line(attempt_log.tail()),
+            last_line=last_line(tail),
             withheld=launch.withheld,
         )
+        if verdict.outcome != worker_pb2.EXIT_OUTCOME_FAILED:
+            return verdict
+        said = self._finished or Finished()
+        words = f"{tail}\n{said.traceback}\n{said.error}"
+        return on_failed_device(verdict, await self._place.device_failure(slots, words))
 
     async def _supervise(self, process: TrialProcess) -> int:
         """Waits for the leader's end, and hastens it when it is time."""
@@ -383,6 +408,11 @@ class Attempt:
         self._ended.set()
         self._news.set()
 
+    def _rank_missing(self, missing: RankMissing) -> None:
+        """A rank of the gang does not come, and the others wait: it is ended as one."""
+        outcome = worker_pb2.EXIT_OUTCOME_LOST if missing.writes else worker_pb2.EXIT_OUTCOME_FAILED
+        self._end(Ending(outcome=outcome, error=missing.text), 0.0, min(self._grace_s(), _AFTER_TERM_S))
+
     def _stand_by(self) -> None:
         """The program trains now: it is time to start the process that the next trial here will find ready."""
         launch, self._launch = self._launch, None
@@ -401,17 +431,11 @@ class Attempt:
         template = self.assign.template
         return template.grace.ToTimedelta().total_seconds() if template.HasField("grace") else DEFAULT_GRACE_S
 
-    def _header(self, launch: Launch) -> str:
+    def _header(self) -> str:
         start = f"from step {self.assign.resume_step}" if self._restore_dir else "from the start"
         slots = ",".join(str(index) for index in self.assign.grant.slots)
         when = datetime.now(UTC).isoformat(timespec="seconds")
-        count = len(launch.withheld)
-        kept = (
-            f", {count} variables of the worker not passed (--pass-env); `headrace doctor` there lists them"
-            if count
-            else ""
-        )
-        return f"{when} {self.lease.trial} attempt {self.lease.epoch} on slot {slots} {start}{kept}"
+        return f"{when} {self.lease.trial} attempt {self.lease.attempt} on slot {slots} {start}"
 
     async def _unless_ended(
         self, work: Coroutine[Any, Any, _Result]

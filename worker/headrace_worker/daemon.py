@@ -17,11 +17,13 @@ import fcntl
 import logging
 import os
 import signal
+import socket
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, assert_never
@@ -34,6 +36,7 @@ from headrace_worker.attempt import Attempt, Place
 from headrace_worker.checkpoints import CheckpointError, CheckpointStore, store_from_url
 from headrace_worker.checkpoints.retention import PruneOrder, Retention, superseded
 from headrace_worker.courier import Courier
+from headrace_worker.device_health import DeviceHealth
 from headrace_worker.devices import Devices, discover
 from headrace_worker.disk import clear_away, out_of_room
 from headrace_worker.effects import (
@@ -52,6 +55,7 @@ from headrace_worker.effects import (
 from headrace_worker.launch import folder_of
 from headrace_worker.outbox import DurableOutbox, Entry, Outbox
 from headrace_worker.process import bury, end_group, end_strays
+from headrace_worker.retries import Retries
 from headrace_worker.runtime_server import RuntimeServer
 from headrace_worker.session import Session
 from headrace_worker.session_core import Identity, SessionCore
@@ -64,6 +68,8 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PAGE = 256
 _LAST_ACKS_S = 5.0
 _LOG_LOOK_S = 0.5
+_DRIVER_S = 10.0
+"""How long a driver may take to say whether a device failed."""
 
 
 class AlreadyRunningError(Exception):
@@ -118,7 +124,13 @@ class Daemon:
         self._devices, self._store, self._courier = devices, store, courier
         target = Target(replicas=settings.schedulers, tls=settings.tls, tls_ca=settings.tls_ca)
         session = Session(target, courier, handler=self)
+
+        def failed() -> None:
+            core.defects = self._health.defects
+            session.beat_soon()
+
         loop = asyncio.get_running_loop()
+        self._health = DeviceHealth(devices, changed=partial(loop.call_soon_threadsafe, failed))
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self.stop)
         async with RuntimeServer(self._attempts, settings.home / "runtime") as runtime:
@@ -134,6 +146,8 @@ class Daemon:
                 store=store,
                 courier=courier,
                 standbys=self._standbys,
+                retries=Retries(),
+                device_failure=self._device_failure,
                 saved=self._retention.saved,
                 abandoned=self._abandoned,
             )
@@ -199,7 +213,15 @@ class Daemon:
         attempts = list(self._attempts.values())
         self._no_room = await loop.run_in_executor(self._meter, _no_room, self._settings.home, attempts)
         self._set_aside = await loop.run_in_executor(self._meter, self._courier.outbox.set_aside)
+        await loop.run_in_executor(self._meter, self._health.look)
         return await loop.run_in_executor(self._meter, self._devices.telemetry)
+
+    async def _device_failure(self, slots: Sequence[int], words: str) -> str:
+        """Asks in a thread of its own: the one that measures may hang in the driver. It is given up after a while."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DRIVER_S):
+                return await asyncio.to_thread(self._health.judge, slots, words)
+        return ""
 
     def trouble(self) -> str:
         """Says which disk or store does not take what has to be written."""
@@ -362,10 +384,24 @@ def _identity(settings: WorkerSettings, devices: Sequence[worker_pb2.Device]) ->
         incarnation=uuid.uuid4().hex,
         devices=tuple(devices),
         cpus=len(os.sched_getaffinity(0)),
+        host=socket.gethostname(),
+        home=_home_id(settings.home),
         labels=settings.labels,
         version=ours,
         log_dir=str(settings.log_dir.absolute()),
     )
+
+
+def _home_id(home: Path) -> str:
+    """What tells this home from all others: drawn once, kept in a file."""
+    path = home / "id"
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        temporary = path.with_suffix(".new")
+        temporary.write_text(uuid.uuid4().hex)
+        temporary.rename(path)
+        return path.read_text()
 
 
 async def _bury_predecessor(outbox: Outbox, home: Path) -> None:

@@ -6,7 +6,8 @@ those. Trials get theirs by UUID, which stays right whatever order CUDA counts i
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import psutil
@@ -28,6 +29,10 @@ class Devices(Protocol):
         """Measures how busy the devices are now; may block for some milliseconds."""
         ...
 
+    def defects(self) -> dict[int, str]:
+        """Which devices failed, by index, in the driver's words; may block for some milliseconds."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class CpuSlots:
@@ -44,6 +49,10 @@ class CpuSlots:
             for d in self.devices
         ]
 
+    def defects(self) -> dict[int, str]:
+        """None."""
+        return {}
+
 
 @dataclass(frozen=True, slots=True)
 class FakeGpus:
@@ -55,12 +64,18 @@ class FakeGpus:
         """Idle."""
         return [worker_pb2.DeviceTelemetry(index=d.index) for d in self.devices]
 
+    def defects(self) -> dict[int, str]:
+        """None."""
+        return {}
+
 
 @dataclass(frozen=True, slots=True)
 class NvmlGpus:
     """The machine's NVIDIA GPUs."""
 
     devices: tuple[worker_pb2.Device, ...]
+    # How many uncorrectable memory errors each had at the start, by UUID: what came since ended a trial.
+    errors_before: Mapping[str, int] = field(default_factory=dict)
 
     def telemetry(self) -> list[worker_pb2.DeviceTelemetry]:
         """Asks NVML; a device that does not answer is left out."""
@@ -82,6 +97,24 @@ class NvmlGpus:
             )
         return found
 
+    def defects(self) -> dict[int, str]:
+        """Asks NVML which devices it has lost, and which have uncorrectable memory errors since the start."""
+        import pynvml
+
+        found = {}
+        for device in self.devices:
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
+                pynvml.nvmlDeviceGetMemoryInfo(handle)
+            except pynvml.NVMLError as error:
+                if error.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NOT_FOUND):
+                    found[device.index] = f"the driver has lost it: {error}"
+                continue
+            errors = _uncorrectable_errors(handle) - self.errors_before.get(device.uuid, 0)
+            if errors > 0:
+                found[device.index] = f"{errors} uncorrectable ECC error{'s' * (errors > 1)} (NVML)"
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Both:
@@ -99,6 +132,10 @@ class Both:
         """All measurements."""
         return [*self.gpus.telemetry(), *self.cpus.telemetry()]
 
+    def defects(self) -> dict[int, str]:
+        """Those of the GPUs."""
+        return self.gpus.defects()
+
 
 def discover(
     *, worker: str, cpu_slots: int | None = None, fake_gpus: int = 0, environ: Mapping[str, str] = os.environ
@@ -111,7 +148,7 @@ def discover(
         raise ValueError(f"--cpu-slots {cpu_slots}: give at least 1")
     if fake_gpus < 0:
         raise ValueError(f"--fake-gpus {fake_gpus}: give at least 0")
-    gpus: Devices = FakeGpus(_fake(worker, fake_gpus)) if fake_gpus else NvmlGpus(_nvml(environ))
+    gpus: Devices = FakeGpus(_fake(worker, fake_gpus)) if fake_gpus else _nvidia(environ)
     if not gpus.devices:
         cores = len(os.sched_getaffinity(0))
         return CpuSlots(_cpu(0, cpu_slots if cpu_slots is not None else max(1, cores // 2)))
@@ -146,6 +183,33 @@ def _fake(worker: str, count: int) -> tuple[worker_pb2.Device, ...]:
         )
         for n in range(count)
     )
+
+
+def _nvidia(environ: Mapping[str, str]) -> NvmlGpus:
+    devices = _nvml(environ)
+    if not devices:
+        return NvmlGpus(())
+    import pynvml
+
+    before = {}
+    for device in devices:
+        with suppress(pynvml.NVMLError):
+            before[device.uuid] = _uncorrectable_errors(pynvml.nvmlDeviceGetHandleByUUID(device.uuid))
+    return NvmlGpus(devices, before)
+
+
+def _uncorrectable_errors(handle: object) -> int:
+    """How many uncorrectable memory errors a GPU has had since its driver was loaded; 0 where it does not count."""
+    import pynvml
+
+    try:
+        return int(
+            pynvml.nvmlDeviceGetTotalEccErrors(
+                handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+            )
+        )
+    except pynvml.NVMLError:  # not supported on some devices
+        return 0
 
 
 def _nvml(environ: Mapping[str, str]) -> tuple[worker_pb2.Device, ...]:

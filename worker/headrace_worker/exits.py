@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.bounds.kinds import Told
@@ -11,7 +11,7 @@ from headrace.v1 import worker_pb2
 from headrace_worker.disk import says_full
 
 # What somebody else sends: an administrator, the OOM killer, a closing terminal.
-_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP}
+_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGSTOP}
 _ERROR: Final = Told(2000, end=True)
 # EX_TEMPFAIL of sysexits.h: `headrace.trial` ends so when its daemon does not answer for long.
 _DAEMON_GONE = 75
@@ -31,6 +31,9 @@ class Finished:
 
     error: str = ""
     traceback: str = ""
+    # Of a gang: the rank that ended it without a word, and its exit status.
+    rank: int = 0
+    exit_code: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +57,12 @@ def classify(
 
     In order: the daemon's own reason, except that a program which said that it had succeeded has, when it was merely
     in the way of a stopping daemon; then the program's word, except that a full disk is the machine's failure; then
-    the exit code. An error that names a variable which the trial was not given (`withheld`) says so.
+    the exit code, which of a gang is that of the rank that ended it. An error that names a variable which the trial was
+    not given (`withheld`) says so.
     """
+    who = ""
+    if finished is not None and finished.exit_code:
+        who, exit_code, finished = f"rank {finished.rank} ", finished.exit_code, None
     succeeded = finished is not None and not finished.error
     if ending is not None and not (ending.outcome == worker_pb2.EXIT_OUTCOME_LOST and succeeded):
         return Verdict(outcome=ending.outcome, error=ending.error, exit_code=exit_code)
@@ -71,16 +78,27 @@ def classify(
         return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FINISHED, exit_code=exit_code)
     if exit_code < 0:
         outside = -exit_code in _FROM_OUTSIDE
+        how = "stopped" if exit_code == -signal.SIGSTOP else "killed"
         return Verdict(
             outcome=worker_pb2.EXIT_OUTCOME_LOST if outside else worker_pb2.EXIT_OUTCOME_FAILED,
-            error=f"killed by {signal_name(-exit_code)}",
+            error=f"{who and who + 'was '}{how} by {signal_name(-exit_code)}",
             exit_code=exit_code,
         )
     if exit_code == _DAEMON_GONE:
         error = f"it could not reach its worker (exit status {exit_code})"
         return Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error, exit_code=exit_code)
-    error = f"exit status {exit_code}" + (f": {last_line}{hint(last_line, withheld)}" if last_line else "")
+    error = f"{who and who + 'ended with '}exit status {exit_code}" + (
+        f": {last_line}{hint(last_line, withheld)}" if last_line else ""
+    )
     return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=_ERROR.kept(error), exit_code=exit_code)
+
+
+def on_failed_device(verdict: Verdict, defect: str) -> Verdict:
+    """What a failed program's end comes to where its device failed (empty: none did): nobody is charged for it."""
+    if not defect:
+        return verdict
+    error = _ERROR.kept(f"its device failed: {defect}; the program said: {verdict.error}")
+    return replace(verdict, outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
 
 
 def signal_name(number: int) -> str:

@@ -1,32 +1,62 @@
 """The reports of a gang of one process a slot: rank 0 speaks, the others are answered what it is answered.
 
-Every rank calls `report` at the same steps, so a sequence names the same moment on all of them. Rank 0's report
-with a checkpoint waits until the others have come to that moment too and handed in their part (their random
-generators), which goes into the same checkpoint. Ranks that never report (a script that reports on rank 0 alone)
-are waited for once, and then no more.
+Every rank calls `report` at the same steps, so a sequence names the same moment on all of them. The ranks fill one
+folder with their parts of a checkpoint. Rank 0's report of it waits until the others have come to that moment too, and
+the parts of all of them are there: else there is no checkpoint.
+
+A rank that does not come ends the gang, when the others have waited for it `patience_s` longer than for any report
+before. Between ranks that write their parts of one checkpoint it is `WRITES_S`, for the disk may be full. A rank that
+never reports (a script that reports on rank 0 alone, and saves nothing) is not waited for. One that is far behind is
+answered at once.
 """
 
 import asyncio
-import logging
-import shutil
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.grants import DEFAULT_RANK_PATIENCE_S
 from headrace.v1 import event_pb2, runtime_pb2
 
-log = logging.getLogger(__name__)
-PATIENCE_S = 60.0
+WRITES_S = 600.0
+"""How long the ranks' parts of one checkpoint may be apart: ranks that write have come to it together before."""
 Answers = Mapping[int, "asyncio.Task[event_pb2.Decision]"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMissing:
+    """A rank that the others wait for in vain."""
+
+    text: str
+    # Whether it was to write its part of a checkpoint, which may be the disk's fault.
+    writes: bool
+
+
+class PartMissingError(ValueError):
+    """A rank came without its part of a checkpoint; the text is for the user."""
 
 
 class Gang:
     """The other ranks of one lease."""
 
-    def __init__(self, trial: str, world: int, patience_s: float = PATIENCE_S) -> None:
-        self._trial = trial
+    def __init__(
+        self,
+        world: int,
+        missing: Callable[[RankMissing], None],
+        *,
+        patience_s: float = DEFAULT_RANK_PATIENCE_S,
+        writes_s: float = WRITES_S,
+    ) -> None:
         self.world = world
+        self._missing = missing
         self._patience_s = patience_s
-        self._parts: dict[int, dict[int, Path | None]] = {}
+        self._writes_s = writes_s
+        self._longest_s = 0.0
+        self._last_at = time.monotonic()
+        # The last sequence that each of the other ranks came to. It comes to the next one when that is answered.
+        self._came: dict[int, int] = {}
+        self._gone = False
         self._changed = asyncio.Condition()
 
     async def report(
@@ -36,39 +66,86 @@ class Gang:
         folder: Path | None,
         over: Callable[[], bool],
     ) -> "asyncio.Task[event_pb2.Decision] | None":
-        """Takes another rank's part; returns rank 0's report of the same sequence, or None when the lease is over."""
+        """Takes another rank's word, with the folder that has its part of a checkpoint; returns rank 0's report of the
+        same sequence.
+
+        Returns None when the lease is over, and where rank 0's is answered so long ago that it is forgotten.
+        """
+        since_s = time.monotonic() - self._last_at
+        patience_s = self._patience_s + max(self._longest_s, since_s)
+        if folder is not None:
+            patience_s = max(patience_s, self._writes_s)
         async with self._changed:
-            self._parts.setdefault(request.sequence, {})[request.rank] = folder
+            self._came[request.rank] = max(request.sequence, self._came.get(request.rank, 0))
             self._changed.notify_all()
-            await self._changed.wait_for(lambda: request.sequence in answers or over())
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self._changed.wait_for(
+                        lambda: request.sequence <= max(answers, default=0) or over()
+                    )
+            except TimeoutError:
+                self._missing(_rank_0_missing(request, folder, patience_s))
+                await self._changed.wait_for(over)
             return answers.get(request.sequence)
 
     async def arrived(self) -> None:
         """Rank 0 has reported, or the lease is over: those who wait for it look again."""
+        now = time.monotonic()
+        self._longest_s = max(self._longest_s, now - self._last_at)
+        self._last_at = now
         async with self._changed:
             self._changed.notify_all()
 
+    async def gone(self) -> None:
+        """The processes have ended: what they have not handed in is not waited for."""
+        self._gone = True
+        await self.arrived()
+
+    def answered(self) -> None:
+        """Rank 0 has its answer: the time that a decision took is not the gang's."""
+        self._last_at = time.monotonic()
+
     async def gather(self, sequence: int, folder: Path) -> None:
-        """Puts the other ranks' parts of a checkpoint beside rank 0's."""
+        """Waits until each of the other ranks has written its part; raises `PartMissingError` where one has not."""
         if self.world < 2:
             return
-        try:
-            async with asyncio.timeout(self._patience_s), self._changed:
-                await self._changed.wait_for(lambda: len(self._parts.get(sequence, {})) >= self.world - 1)
-        except TimeoutError:
-            log.warning(
-                "%s: only rank 0 reports; call t.report on every rank, so that all of them are saved and told",
-                self._trial,
+        others = range(1, self.world)
+        async with self._changed:
+            try:
+                async with asyncio.timeout(self._writes_s):
+                    await self._changed.wait_for(lambda: not self._late(others, sequence) or self._gone)
+            except TimeoutError:
+                late = self._late(others, sequence)
+                text = f"rank {_listed(late)} has not written its part of {folder.name} within {self._writes_s:.0f} s"
+                self._missing(RankMissing(text=text, writes=True))
+                await self._changed.wait_for(lambda: False)  # until the attempt is over
+        if absent := await asyncio.to_thread(_absent, folder, self.world):
+            raise PartMissingError(
+                f"checkpoint {folder.name} is not whole: the part of rank {_listed(absent)} is missing; "
+                "every rank writes its own into the folder of rank 0"
             )
-            self._patience_s = 0.0
-        for rank, part in sorted(self._parts.pop(sequence, {}).items()):
-            if part is not None:
-                await asyncio.to_thread(_move_in, part, folder, rank)
-        for old in [known for known in self._parts if known < sequence]:
-            del self._parts[old]
+
+    def _late(self, others: Iterable[int], sequence: int) -> list[int]:
+        return [rank for rank in others if self._came.get(rank, 0) < sequence]
 
 
-def _move_in(part: Path, folder: Path, rank: int) -> None:
-    for file in part.iterdir():
-        file.rename(folder / f"rank-{rank}{file.suffix}")
-    shutil.rmtree(part, ignore_errors=True)
+def _rank_0_missing(
+    request: runtime_pb2.ReportRequest, folder: Path | None, patience_s: float
+) -> RankMissing:
+    if folder is not None:
+        text = f"rank 0 has not written its part of {folder.name} within {patience_s:.0f} s of rank {request.rank}"
+        return RankMissing(text=text, writes=True)
+    text = (
+        f"rank 0 has not come to the report of step {request.step} within {patience_s:.0f} s of rank {request.rank}: "
+        "it hangs, or every rank has to call t.report(...) at the same steps. If it only takes longer, raise "
+        "trial.report_timeout_s in the study file"
+    )
+    return RankMissing(text=text, writes=False)
+
+
+def _listed(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def _absent(folder: Path, world: int) -> list[int]:
+    return [rank for rank in range(world) if not any(folder.glob(f"rank-{rank}.*"))]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.environment import select
+from headrace.folders import study_folder
 from headrace.grants import GPU_MEMORY_BYTES, GPU_SHARE, WORLD_SIZE
-from headrace.home import study_folder
 from headrace.spec.convert import params_from_proto
 from headrace.spec.resources import WHOLE
 from headrace.spec.template import CommandLine

@@ -34,6 +34,10 @@ class AttemptLog:
         file.write(f"==== {header} ====\n".encode())
         return cls(path, file, file.tell())
 
+    def note(self, line: str) -> None:
+        """Writes a line of the worker's own."""
+        self.file.write(f"headrace: {line}\n".encode(errors="replace"))
+
     def close(self) -> None:
         """Closes the daemon's descriptor; the trial has its own."""
         self.file.close()

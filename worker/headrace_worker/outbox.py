@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS messages (
 CREATE TABLE IF NOT EXISTS leases (
   lease_id TEXT PRIMARY KEY,
   trial TEXT NOT NULL,
-  epoch INTEGER NOT NULL,
+  attempt INTEGER NOT NULL,
   pid INTEGER,
   started REAL
 );
@@ -83,6 +83,12 @@ class Outbox:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         self._db.executescript(_SCHEMA)
+        self._upgrade()
+
+    def _upgrade(self) -> None:
+        """Takes over the file of an older worker, in which a lease's attempt was called `epoch`."""
+        if "epoch" in {name for _, name, *_ in self._db.execute("PRAGMA table_info(leases)")}:
+            self._db.execute("ALTER TABLE leases RENAME COLUMN epoch TO attempt")
 
     def append(self, lease_id: str, request: worker_pb2.SessionRequest, *, upload: str = "") -> int:
         """Adds a `Report` or `Restored` and returns its sequence; its checkpoint's upload is complete with it."""
@@ -129,8 +135,8 @@ class Outbox:
     def hold(self, lease: event_pb2.LeaseRef) -> None:
         """Writes down that the lease is held, before its process exists."""
         self._db.execute(
-            "INSERT OR IGNORE INTO leases (lease_id, trial, epoch) VALUES (?, ?, ?)",
-            (lease.lease_id, lease.trial, lease.epoch),
+            "INSERT OR IGNORE INTO leases (lease_id, trial, attempt) VALUES (?, ?, ?)",
+            (lease.lease_id, lease.trial, lease.attempt),
         )
 
     def started(self, lease_id: str, pid: int, started: float) -> None:
@@ -143,12 +149,12 @@ class Outbox:
         """Reads the leases that were held."""
         return [
             RecordedLease(
-                lease=event_pb2.LeaseRef(lease_id=lease_id, trial=trial, epoch=epoch),
+                lease=event_pb2.LeaseRef(lease_id=lease_id, trial=trial, attempt=attempt),
                 pid=pid,
                 started=started,
             )
-            for lease_id, trial, epoch, pid, started in self._db.execute(
-                "SELECT lease_id, trial, epoch, pid, started FROM leases ORDER BY rowid"
+            for lease_id, trial, attempt, pid, started in self._db.execute(
+                "SELECT lease_id, trial, attempt, pid, started FROM leases ORDER BY rowid"
             )
         ]
 

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import lease_gone
+from headrace.grants import DEFAULT_RANK_PATIENCE_S
 from headrace.steps import refusal
 from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, trial_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
@@ -27,7 +28,7 @@ from headrace_worker.checkpoints import CheckpointInvalidError, CheckpointMeta, 
 from headrace_worker.checkpoints.retention import PruneOrder, checkpoint_name
 from headrace_worker.courier import Courier
 from headrace_worker.disk import clear_away
-from headrace_worker.gangs import Gang
+from headrace_worker.gangs import Gang, PartMissingError, RankMissing
 from headrace_worker.launch import folder_of
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class Reports:
         courier: Courier,
         saved: Callable[[int, PruneOrder], None],
         abandoned: Callable[["asyncio.Task[trial_pb2.CheckpointRef]", str], None],
+        missing: Callable[[RankMissing], None],
         backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
         self._assign = assign
@@ -79,7 +81,7 @@ class Reports:
         self._decided_through = 0
         self._told_to_leave: event_pb2.Decision | None = None
         ranks = len(assign.grant.slots) if assign.grant.processes == spec_pb2.PROCESSES_PER_SLOT else 1
-        self._gang = Gang(assign.lease.trial, ranks)
+        self._gang = Gang(ranks, missing, patience_s=_patience_s(assign.template))
         self._leave_soon = False
         self._closed = False
         self._calls = 0
@@ -125,16 +127,21 @@ class Reports:
             for old in [s for s, task in self._answers.items() if task.done()][:-_REMEMBERED]:
                 del self._answers[old]
             await self._gang.arrived()
-        return await self._outcome(answer)
+        try:
+            return await self._outcome(answer)
+        finally:
+            self._gang.answered()
 
     async def _report_of_rank(self, request: runtime_pb2.ReportRequest) -> event_pb2.Decision:
         """Another rank of the gang: it is answered what rank 0 is."""
         answer = await self._gang.report(
             request, self._answers, self._folder(request), over=lambda: self._closed
         )
-        if answer is None:
+        if answer is not None:
+            return await self._outcome(answer)
+        if self._closed:
             raise LeaseOverError(lease_gone(self._lease.trial))
-        return await self._outcome(answer)
+        return self._go_on()  # rank 0 is far ahead, so it was told to go on
 
     async def _outcome(self, answer: "asyncio.Task[event_pb2.Decision]") -> event_pb2.Decision:
         try:
@@ -160,7 +167,8 @@ class Reports:
         self._leave_soon = True
 
     async def stored(self, patience_s: float) -> None:
-        """Waits until everything that the trial reported is in the outbox, at most so long."""
+        """Waits until everything that the trial, which has ended, reported is in the outbox, at most so long."""
+        await self._gang.gone()
         try:
             async with asyncio.timeout(patience_s), self._in_order:
                 pass
@@ -182,13 +190,16 @@ class Reports:
                 return self._told_to_leave
             self._check_step(request.step)
             name = checkpoint_name(
-                epoch=self._lease.epoch,
+                attempt=self._lease.attempt,
                 report=request.sequence,
                 step=request.step,
                 lease_id=self._lease.lease_id,
             )
             if folder:
-                await self._gang.gather(request.sequence, folder)
+                try:
+                    await self._gang.gather(request.sequence, folder)
+                except PartMissingError as error:
+                    raise CheckpointInvalidError(str(error)) from None
             ref = await self._put(folder, name, request) if folder else None
             awaits = request.step >= self.next_milestone or (self._leave_soon and ref is not None)
             report = worker_pb2.Report(
@@ -224,6 +235,9 @@ class Reports:
             return decided
         if self._leave_soon:
             self.next_milestone = min(self.next_milestone, request.step + 1)
+        return self._go_on()
+
+    def _go_on(self) -> event_pb2.Decision:
         return event_pb2.Decision(
             action=event_pb2.DECISION_ACTION_CONTINUE, next_milestone=self.next_milestone
         )
@@ -254,7 +268,7 @@ class Reports:
             name=name,
             step=request.step,
             milestone=self.next_milestone,
-            epoch=self._lease.epoch,
+            attempt=self._lease.attempt,
             save_time_s=request.save_time.ToTimedelta().total_seconds(),
         )
         uri = self._store.uri(meta.trial, meta.name)
@@ -284,3 +298,9 @@ class Reports:
         if trouble != self.trouble:
             log.warning("%s: %s; the trial waits, trying again until it can", self._lease.trial, trouble)
         self.trouble = trouble
+
+
+def _patience_s(template: spec_pb2.TrialTemplate) -> float:
+    if not template.HasField("report_timeout"):
+        return DEFAULT_RANK_PATIENCE_S
+    return template.report_timeout.ToTimedelta().total_seconds()

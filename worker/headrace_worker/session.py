@@ -141,6 +141,11 @@ class Session:
                 backoff.cap_s = min(backoff.cap_s, max(_LEAST_S, each_s))
             await backoff.wait()
 
+    def beat_soon(self) -> None:
+        """Sends a heartbeat before the next durable message."""
+        self._beat_due = True
+        self._courier.wake.set()
+
     def leave(self) -> None:
         """Opens a last session, which offers no slots: nothing more is to be placed here."""
         self._core.leave()

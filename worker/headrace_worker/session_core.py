@@ -79,6 +79,8 @@ class Identity:
     version: str
     log_dir: str
     cpus: int = 0
+    host: str = ""
+    home: str = ""
 
 
 @dataclass(slots=True)
@@ -108,6 +110,7 @@ class SessionCore:
         self._answers_heartbeats = False
         self._silent_ticks = 0
         self._silence_ticks = 0
+        self.defects: Mapping[int, str] = {}
 
     # What the daemon tells it.
 
@@ -163,13 +166,23 @@ class SessionCore:
         return worker_pb2.Hello(
             worker=self._identity.worker,
             incarnation=self._identity.incarnation,
-            devices=() if self._leaving_for_good else self._identity.devices,
+            devices=() if self._leaving_for_good else self._devices(),
             labels=self._identity.labels,
             held=self._named(),
             version=self._identity.version,
             log_dir=self._identity.log_dir,
             cpus=self._identity.cpus,
+            host=self._identity.host,
+            home=self._identity.home,
         )
+
+    def _devices(self) -> list[worker_pb2.Device]:
+        devices = []
+        for device in self._identity.devices:
+            devices.append(worker_pb2.Device())
+            devices[-1].CopyFrom(device)
+            devices[-1].defect = self.defects.get(device.index, "")
+        return devices
 
     def disconnect(self) -> None:
         """The stream is over; nothing that was sent on it counts as received."""
@@ -186,6 +199,10 @@ class SessionCore:
             held=self._named(),
             trouble=trouble,
             set_aside=set_aside,
+            defects=[
+                worker_pb2.DeviceDefect(index=index, reason=why)
+                for index, why in sorted(self.defects.items())
+            ],
         )
 
     def tick(self) -> str:

@@ -112,8 +112,23 @@ class DrainingError(HeadraceError):
     """This scheduler is shutting down."""
 
 
+class WorkerNameTakenError(HeadraceError):
+    """Another worker of this name is connected."""
+
+
 class NotAskTellError(HeadraceError):
     """The study's trials are run by workers, so no user's loop may ask for them."""
+
+
+class SeveralObjectivesError(HeadraceError):
+    """No trial of the study is simply the best: it has several objectives, and a Pareto front instead."""
+
+    @classmethod
+    def of(cls, study: str, metrics: Iterable[str]) -> "SeveralObjectivesError":
+        """For the study's name and the metrics of its objectives."""
+        return cls(
+            f"study '{study}' has several objectives ({', '.join(metrics)}), so no trial is simply the best"
+        )
 
 
 class StudyDefectError(HeadraceError):
@@ -241,6 +256,12 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         retryable=True,
     ),
     _entry(
+        "WORKER_NAME_TAKEN",
+        "ALREADY_EXISTS",
+        WorkerNameTakenError,
+        "Give one of the two another `--name`, or stop the other one.",
+    ),
+    _entry(
         "NOT_ASK_TELL",
         "FAILED_PRECONDITION",
         NotAskTellError,
@@ -277,6 +298,13 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         DeadlineError,
         "Try again: a request that arrives twice is carried out once.",
         retryable=True,
+    ),
+    _entry(
+        None,
+        "FAILED_PRECONDITION",
+        SeveralObjectivesError,
+        "Read the Pareto front: `study.front()`, or `front` of what `status()` and `wait()` return; "
+        "`headrace best STUDY` lists it.",
     ),
     _entry(None, "CANCELLED", CallCancelledError, "Call again if the answer is still wanted."),
 )

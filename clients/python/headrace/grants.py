@@ -4,7 +4,13 @@ WORLD_SIZE = "HEADRACE_WORLD_SIZE"
 """How many slots were granted."""
 RANK = "HEADRACE_RANK"
 """The process's rank in a gang of one process a slot; absent in a trial of one process."""
+LAST_WORDS = "HEADRACE_LAST_WORDS_FD"
+"""Of a rank: the descriptor of the pipe on which its gang's leader hears of its failure."""
 GPU_SHARE = "HEADRACE_GPU_SHARE"
 """The part of a GPU that a trial has, such as 0.25; absent where it has its slots whole."""
 GPU_MEMORY_BYTES = "HEADRACE_GPU_MEMORY_BYTES"
 """The trial's memory budget on a GPU that it shares."""
+
+DEFAULT_RANK_PATIENCE_S = 60.0
+"""How long the other ranks wait for one, beyond the longest stretch between two reports, where a study has no
+`report_timeout_s`."""

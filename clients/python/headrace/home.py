@@ -40,21 +40,26 @@ class StartingError(UnreachableError):
         )
 
 
+class NotRunningError(UnreachableError):
+    """No `headrace up` runs in the home that the user named."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(
+            f"No `headrace up` runs in {home} (HEADRACE_HOME).",
+            remedy="Start one with `headrace up`, or give a scheduler's address with --address or HEADRACE_ADDRESS.",
+        )
+
+
 def home_dir() -> Path:
     """The folder of `HEADRACE_HOME`, or `~/.headrace`. It need not exist."""
     named = os.environ.get("HEADRACE_HOME")
     return Path(named).expanduser().absolute() if named else Path.home() / ".headrace"
 
 
-def study_folder(name: str, uid: str) -> str:
-    """The name of the folders that hold a study's logs, checkpoints and reports. A study that was deleted and created
-    again under its name has another `uid`, and folders of its own."""
-    return f"{name}-{uid}" if uid else name
-
-
 def address(explicit: str | None = None) -> str:
     """The scheduler to talk to: `explicit`, else `HEADRACE_ADDRESS`, else the file that `headrace up` left, else
-    127.0.0.1:7440. Raises StartingError while `headrace up` starts in this home."""
+    127.0.0.1:7440. Raises StartingError while `headrace up` starts in this home, and NotRunningError where none runs in
+    a home that `HEADRACE_HOME` names: at the default address may be another Headrace, which is not meant."""
     if given := given_address(explicit):
         return given
     home = home_dir()
@@ -63,6 +68,8 @@ def address(explicit: str | None = None) -> str:
         return found
     if held:
         raise StartingError(home)
+    if os.environ.get("HEADRACE_HOME"):
+        raise NotRunningError(home)
     return DEFAULT_ADDRESS
 
 

@@ -10,6 +10,7 @@ _WITHIN_ONE = re.compile(
     re.MULTILINE,
 )
 """Lines that stand in tracebacks alone, before the exception's own."""
+_ATTEMPTS = re.compile(r" \(attempt \d+ of \d+(; not tried again[^()]*)?\)$")
 _OWN = ("headrace: ", "====")
 """How Headrace's own lines in a trial's log begin."""
 
@@ -19,6 +20,11 @@ def error_line(detail: str) -> str:
     its first line only announces that, by a colon at its end, the next one belongs to it."""
     lines = [line.strip() for line in detail.splitlines() if line.strip()]
     return " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+
+
+def cause(detail: str) -> str:
+    """The error of a trial that failed, without which of its attempts that was: what trials that failed alike share."""
+    return error_line(_ATTEMPTS.sub("", detail))
 
 
 def printed_last(log_tail: str) -> str:

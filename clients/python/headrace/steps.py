@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index
 
+TOGETHER = "Report all metrics of a step together, in one t.report(...) a turn"
+"""What to do instead of several reports of one step."""
+
 _SHOWN = 8
 _ETA = 3
 
@@ -83,11 +86,19 @@ def begun_anew(step: int, restored: int) -> str:
     )
 
 
+def may_begin_anew(restored: int) -> str:
+    """What to say of a resumed trial that counts no steps: nobody can tell where its own loop begins."""
+    return (
+        f"resumed after step {restored}, and this report is outside t.steps(). A loop of your own, as over range(...), "
+        "begins anew in each process. Loop over t.steps(), or begin after t.step, read before the loop"
+    )
+
+
 def over(step: int, max_steps: int) -> str:
     """Why nothing can be reported behind the loop of a trial that had its full budget."""
     return (
         f"the trial is over, for it has reported step {step} of {max_steps}. "
-        "Report all metrics together, as the last line in the loop"
+        f"{TOGETHER}, as the last line in the loop"
     )
 
 

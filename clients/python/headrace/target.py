@@ -44,7 +44,8 @@ class Target:
     def of(cls, address: str | None, *, field: str = "address", tls_ca: Path | None = None) -> "Target":
         """The target of an explicit address or of the environment (see `headrace.home.address`).
 
-        With `tls_ca` it is TLS without `tls://` too. Raises InvalidFieldError and `headrace.home.StartingError`."""
+        With `tls_ca` it is TLS without `tls://` too. Raises InvalidFieldError, and what
+        `headrace.home.address` raises."""
         text = default_address(address).strip()
         home = home_dir()
         by_home = not given_address(address) and text == address_in(home)

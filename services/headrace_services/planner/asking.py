@@ -13,7 +13,7 @@ from headrace.errors import InvalidFieldError, Violation
 from headrace_services.planner import catalogue
 from headrace_services.planner.checking import Checker, nearest
 from headrace_services.planner.cluster import OVERLAPS, Cluster
-from headrace_services.planner.costing import USABLE_MEMORY, Request
+from headrace_services.planner.costing import MOST_SEQUENCES, USABLE_MEMORY, Request
 from headrace_services.planner.memory import Gradients, ZeroStage
 from headrace_services.planner.model import AttentionKernel, Model
 from headrace_services.planner.modes import MODES, Mode
@@ -26,8 +26,6 @@ GRADIENTS: Final[Mapping[str | None, str]] = MappingProxyType(
 )
 """The precision of gradients that each target has with bf16 unless told otherwise; without a target the larger."""
 BATCH_PER_DEVICE: Final = 16
-MOST_SEQUENCES: Final = 1 << 18
-"""Of a batch. More of them only repeat the same micro-batches, and every one is simulated."""
 E = TypeVar("E", bound=Enum)
 
 

@@ -11,14 +11,14 @@ on R, and both terms grow with T; so the best R of an interval is the cheapest t
 whose whole Pareto front (bytes freed against seconds) is kept per multiset of links. Equal links make that front a
 line: its k-th point recomputes k of them. Then, for a bound on the bottleneck, the best A is a dynamic programme over
 contiguous stages; and the bounds that matter are found by bisection, since Σ falls as the bound rises. The answer is a
-minimum of the objective over all (A, R).
+minimum of the objective over all (A, R). No interval is looked at that is too long for the bound.
 
 Memory is whole bytes. Fronts beyond `fronts.FRONT_LIMIT` points (many different layers) are thinned, which is safe;
 `Solution.exact` then says false.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -35,13 +35,10 @@ def solve(problem: Problem) -> Solution | None:
     tables = _tables(chain)
     if problem.boundaries is not None:
         return _fixed(chain, tables, problem.boundaries)
-    low = _least_bottleneck(tables)
+    low = _least_bottleneck(chain, tables)
     if not np.isfinite(low):
         return None
-    candidates = np.unique(np.concatenate([table.bottleneck.ravel() for table in _distinct(tables)]))
-    candidates = candidates[np.isfinite(candidates) & (candidates >= low)]
-    best = _search(tables, candidates)
-    return _read_out(chain, tables, best)
+    return _read_out(chain, tables, _search(chain, tables, low))
 
 
 def least_memory(problem: Problem) -> tuple[int, int]:
@@ -50,11 +47,8 @@ def least_memory(problem: Problem) -> tuple[int, int]:
     tables = []
     for stage in range(problem.stages):
         k, v = problem.in_flight[stage], problem.chunks
-        static = chain.sums([link.static_bytes for link in chain.kinds])
-        saved = chain.sums([link.saved_bytes for link in chain.kinds])
-        kept = chain.sums([k.kept_bytes if k.recomputable else k.saved_bytes for k in chain.kinds])
-        free = static - (-k * saved // v)
-        again = static - (-k * kept // v) + float(chain.reserve)
+        free = chain.static - (-k * chain.saved // v)
+        again = chain.static - (-k * chain.kept // v) + float(chain.reserve)
         allowed = {Recompute.NONE: free, Recompute.ALL: again, Recompute.FREE: np.minimum(free, again)}
         tables.append(np.append(allowed[problem.recompute].astype(float), np.inf)[chain.signature])
     if problem.boundaries is not None:
@@ -83,7 +77,7 @@ def _fullest(tables: Sequence[NDArray[np.float64]]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Per interval [a, b) of one stage: its part of the sum, and of the maximum; ∞ where it does not fit."""
+    """Per multiset on one stage: its part of the sum, and of the maximum; ∞ where it does not fit, and at the end."""
 
     filling: NDArray[np.float64]
     bottleneck: NDArray[np.float64]
@@ -92,11 +86,10 @@ class _Table:
 def stage_seconds(chain: Chain, stage: int, counts: tuple[int, ...]) -> tuple[float, tuple[int, ...]] | None:
     """T of a stage with these links at its best R, and R as counts per kind; None when nothing fits."""
     problem = chain.problem
-    base = problem.receive_forward_s[stage] + problem.receive_backward_s[stage]
+    base = _passes_s(chain, stage, counts)
     static = saved = 0
     recomputable: list[int] = []
     for link, number in zip(chain.kinds, counts, strict=True):
-        base += number * (link.forward_s + link.backward_s)
         static += number * link.static_bytes
         saved += number * link.saved_bytes
         recomputable.append(number if link.recomputable else 0)
@@ -125,27 +118,41 @@ def stage_seconds(chain: Chain, stage: int, counts: tuple[int, ...]) -> tuple[fl
     return base + front.seconds[point], front.counts[point]
 
 
+def _passes_s(chain: Chain, stage: int, counts: tuple[int, ...]) -> float:
+    """What the passes and receives of a stage take where nothing is recomputed."""
+    problem = chain.problem
+    seconds = problem.receive_forward_s[stage] + problem.receive_backward_s[stage]
+    for link, number in zip(chain.kinds, counts, strict=True):
+        seconds += number * (link.forward_s + link.backward_s)
+    return seconds
+
+
 def _tables(chain: Chain) -> list[_Table]:
     """One table per stage; stages that are alike share one."""
     problem = chain.problem
     alpha, omega = problem.fill
-    shared: dict[tuple[int, float, float], _Table] = {}
+    known: dict[tuple[int, float, float], _Table] = {}
+    shared: dict[bytes, _Table] = {}
     tables = []
-    weights, tails = chain.sums([k.weight_s for k in chain.kinds]), _tails(chain)
+    weights, tails = chain.weights, _tails(chain)
     for stage in range(problem.stages):
         key = (
             problem.in_flight[stage],
             problem.receive_forward_s[stage],
             problem.receive_backward_s[stage],
         )
-        if key not in shared:
+        if key not in known:
             seconds = _seconds(chain, stage)
-            filling = np.append(alpha * seconds - omega * weights, np.inf)
-            fits = np.isfinite(seconds)
-            steady = (problem.micro_batches - alpha) * np.where(fits, seconds, 0.0)
-            worst = np.where(fits, steady + tails + problem.tail_s, np.inf)
-            shared[key] = _Table(filling[chain.signature], np.append(worst, np.inf)[chain.signature])
-        tables.append(shared[key])
+            # Where memory does not bind, stages that keep more micro-batches take as long as those that keep fewer.
+            same = seconds.tobytes()
+            if same not in shared:
+                fits = np.isfinite(seconds)
+                steady = (problem.micro_batches - alpha) * np.where(fits, seconds, 0.0)
+                worst = np.where(fits, steady + tails + problem.tail_s, np.inf)
+                filling = alpha * seconds - omega * weights
+                shared[same] = _Table(np.append(filling, np.inf), np.append(worst, np.inf))
+            known[key] = shared[same]
+        tables.append(known[key])
     return tables
 
 
@@ -163,25 +170,24 @@ def _tails(chain: Chain) -> NDArray[np.float64]:
 
 
 def _seconds(chain: Chain, stage: int) -> NDArray[np.float64]:
-    """`stage_seconds` of every multiset at once; only those that must and may recompute are looked at one by one."""
-    problem, kinds = chain.problem, chain.kinds
+    """`stage_seconds` of every multiset at once; only those that must choose what to recompute are looked at alone."""
+    problem = chain.problem
     k, v, capacity = problem.in_flight[stage], problem.chunks, problem.capacity_bytes
-    static = chain.sums([link.static_bytes for link in kinds])
-    saved = chain.sums([link.saved_bytes for link in kinds])
-    most = chain.sums([(link.saved_bytes - link.kept_bytes) * link.recomputable for link in kinds])
-    base = chain.sums([link.forward_s + link.backward_s for link in kinds])
-    base = base + problem.receive_forward_s[stage] + problem.receive_backward_s[stage]
-    fits = static - (-k * saved // v) <= capacity
-    possible = static - (-k * (saved - most) // v) <= capacity
+    base = chain.passes + problem.receive_forward_s[stage] + problem.receive_backward_s[stage]
+    fits = chain.static - (-k * chain.saved // v) <= capacity
+    if problem.recompute is Recompute.NONE:
+        return np.where(fits, base, np.inf)
+    reserve = float(chain.reserve)  # absurd sizes are larger than whole numbers of 64 bits
+    again = chain.static - (-k * chain.kept // v) + reserve * (chain.recomputable > 0) <= capacity
     if problem.recompute is Recompute.ALL:
-        fits = np.zeros_like(fits)
-    elif problem.recompute is Recompute.NONE:
-        possible = fits
+        return np.where(again, base + chain.again_s, np.inf)
     seconds = np.where(fits, base, np.inf)
-    for number in np.flatnonzero(possible & ~fits):
-        found = stage_seconds(chain, stage, chain.counts[number])
-        if found is not None:
-            seconds[number] = found[0]
+    needed = chain.saved - (capacity - reserve - chain.static) * v // k
+    for number in np.flatnonzero(again & ~fits):
+        front = chain.front(chain.counts[number])
+        point = bisect_left(front.freed, max(needed[number], 1))
+        if point < len(front.freed):
+            seconds[number] = _passes_s(chain, stage, chain.counts[number]) + front.seconds[point]
     return seconds
 
 
@@ -189,70 +195,116 @@ def _distinct(tables: Sequence[_Table]) -> list[_Table]:
     return list({id(table): table for table in tables}.values())
 
 
-def _least_bottleneck(tables: Sequence[_Table]) -> float:
+def _least_bottleneck(chain: Chain, tables: Sequence[_Table]) -> float:
     """The least maximum over the stages of any assignment."""
-    reach = np.full(tables[0].bottleneck.shape[0], np.inf)
-    reach[0] = -np.inf
-    for table in tables:
-        reach = np.maximum(reach[:, None], table.bottleneck).min(axis=0)
-    return float(reach[-1])
+    width, size = 2 * -(-len(chain.kind_of) // len(tables)), len(chain.kind_of)
+    while True:
+        reach = _start(size, -np.inf)
+        parts = _intervals(chain, tables, min(width, size), lambda table: table.bottleneck)
+        for part in parts:
+            reach = np.maximum(reach[chain.beginning[:, -part.shape[1] :]], part).min(axis=1)
+        bound = float(reach[-1])
+        # Longer intervals than were looked at may only be of use where they are within the bound.
+        wanted = _longest(chain, tables, bound)
+        if wanted <= width:
+            return bound
+        width = wanted
 
 
-def _least_filling(tables: Sequence[_Table], bound: float) -> float:
+def _least_filling(chain: Chain, tables: Sequence[_Table], bound: float) -> float:
     """The least sum among the assignments whose bottleneck is within the bound."""
-    reach = np.full(tables[0].filling.shape[0], np.inf)
-    reach[0] = 0.0
-    for table in tables:
-        allowed = np.where(table.bottleneck <= bound, table.filling, np.inf)
-        reach = (reach[:, None] + allowed).min(axis=0)
+    reach = _start(len(chain.kind_of), 0.0)
+    for part in _within(chain, tables, bound):
+        reach = (reach[chain.beginning[:, -part.shape[1] :]] + part).min(axis=1)
     return float(reach[-1])
 
 
-def _search(tables: Sequence[_Table], candidates: NDArray[np.float64]) -> float:
+def _start(size: int, value: float) -> NDArray[np.float64]:
+    """What the stages before the first one reach: no link at all."""
+    reach = np.full(size + 1, np.inf)
+    reach[0] = value
+    return reach
+
+
+def _within(chain: Chain, tables: Sequence[_Table], bound: float) -> list[NDArray[np.float64]]:
+    """Per stage and interval the part of the sum, ∞ where the bottleneck is above the bound."""
+    width = _longest(chain, tables, bound)
+    return _intervals(
+        chain, tables, width, lambda table: np.where(table.bottleneck <= bound, table.filling, np.inf)
+    )
+
+
+def _intervals(
+    chain: Chain,
+    tables: Sequence[_Table],
+    width: int,
+    value: Callable[[_Table], NDArray[np.float64]],
+) -> list[NDArray[np.float64]]:
+    """Per stage a value of every interval of at most `width` links: a row for each end, longest interval first."""
+    place = chain.ending[:, -width:]
+    known = {id(table): value(table)[place] for table in _distinct(tables)}
+    return [known[id(table)] for table in tables]
+
+
+def _longest(chain: Chain, tables: Sequence[_Table], bound: float) -> int:
+    """Links of the longest interval whose bottleneck is within the bound."""
+    return max(
+        int(chain.lengths[table.bottleneck[:-1] <= bound].max(initial=1)) for table in _distinct(tables)
+    )
+
+
+def _search(chain: Chain, tables: Sequence[_Table], low: float) -> float:
     """The bound with the least sum plus bound. Between two bounds nothing beats the larger's sum at the smaller."""
-    sums: dict[int, float] = {}
+    best_bound = low
+    best = _least_filling(chain, tables, low) + low
+    # However links are placed, each takes its passes and each stage its receives.
+    problem, (alpha, omega) = chain.problem, chain.problem.fill
+    least = alpha * (sum(k.forward_s + k.backward_s for k in problem.links) + sum(problem.receive_forward_s))
+    least += alpha * sum(problem.receive_backward_s) - omega * sum(k.weight_s for k in problem.links)
+    candidates = np.unique(np.concatenate([table.bottleneck for table in _distinct(tables)]))
+    most = best - least + 1e-9 * best  # far more than sums differ in their last digits
+    candidates = candidates[(candidates >= low) & (candidates <= most)]
+    sums = {0: best - low}
 
-    def at(index: int) -> float:
+    def total(index: int, bound: int) -> float:
         if index not in sums:
-            sums[index] = _least_filling(tables, float(candidates[index]))
-        return sums[index]
+            sums[index] = _least_filling(chain, tables, float(candidates[index]))
+        return sums[index] + float(candidates[bound])
 
-    best_index, best = 0, at(0) + float(candidates[0])
     open_ranges = [(0, len(candidates) - 1)]
     while open_ranges:
-        low, high = open_ranges.pop()
-        if high <= low or at(high) + float(candidates[low + 1]) >= best:
+        first, last = open_ranges.pop()
+        if last <= first or total(last, first + 1) >= best:
             continue
-        middle = (low + high + 1) // 2
-        total = at(middle) + float(candidates[middle])
-        if total < best:
-            best_index, best = middle, total
-        if at(high) + float(candidates[high]) < best:
-            best_index, best = high, at(high) + float(candidates[high])
-        if high - low > 1:
-            open_ranges += [(middle, high - 1), (low, middle - 1)] if middle < high else [(low, middle - 1)]
-    return float(candidates[best_index])
+        middle = (first + last + 1) // 2
+        for index in (middle, last):
+            if total(index, index) < best:
+                best_bound, best = float(candidates[index]), total(index, index)
+        if last - first > 1:
+            open_ranges += (
+                [(middle, last - 1), (first, middle - 1)] if middle < last else [(first, middle - 1)]
+            )
+    return best_bound
 
 
 def _read_out(chain: Chain, tables: Sequence[_Table], bound: float) -> Solution:
     """The assignment behind the least sum within the bound: of equal ones, the one whose stages begin earliest."""
-    size = tables[0].filling.shape[0]
-    reach = np.full(size, np.inf)
-    reach[0] = 0.0
+    size = len(chain.kind_of)
+    reach = _start(size, 0.0)
     came: list[NDArray[np.intp]] = []
-    for table in tables:
-        through = reach[:, None] + np.where(table.bottleneck <= bound, table.filling, np.inf)
-        came.append(through.argmin(axis=0))
-        reach = through.min(axis=0)
-    boundaries = [size - 1]
-    for origin in reversed(came):
-        boundaries.append(int(origin[boundaries[-1]]))
+    for part in _within(chain, tables, bound):
+        through = reach[chain.beginning[:, -part.shape[1] :]] + part
+        came.append(through.argmin(axis=1) - part.shape[1])
+        reach = through.min(axis=1)
+    boundaries = [size]
+    for back in reversed(came):
+        boundaries.append(boundaries[-1] + int(back[boundaries[-1]]))
     return _priced(chain, tuple(reversed(boundaries)))
 
 
 def _fixed(chain: Chain, tables: Sequence[_Table], boundaries: tuple[int, ...]) -> Solution | None:
     for stage, table in enumerate(tables):
-        if not np.isfinite(table.bottleneck[boundaries[stage], boundaries[stage + 1]]):
+        if not np.isfinite(table.bottleneck[chain.signature[boundaries[stage], boundaries[stage + 1]]]):
             return None
     return _priced(chain, boundaries)
 

@@ -1,22 +1,20 @@
 """Level 2 as the paper has it: a local search over stages and recomputed layers (H²O, section 2, Algorithm 1).
 
 The paper says that it "adaptively balances recomputation strategies and layer-stage assignment" and no more. This one
-begins with equal stages and everything recomputed where that is needed, then takes the first improvement among: move
-a boundary by one layer, stop recomputing a layer, recompute one more. It is offered for comparison with
-`assignment.solve`, which is exact.
+begins with equal stages and everything recomputed where that is needed, then goes round these moves and takes each
+that improves: move a boundary by one layer, stop recomputing a layer, recompute one more. It ends when a whole round
+brings nothing. It is offered for comparison with `assignment.solve`, which is exact.
 
 A move changes one stage or two by one link. So stages keep their sums, and a neighbour is priced in constant time.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from headrace_services.planner.problem import Link, Problem, Recompute, Solution
 
 
-@dataclass(frozen=True, slots=True)
-class _Stage:
+class _Stage(NamedTuple):
     """Sums over the links of a stage."""
 
     seconds: float
@@ -42,6 +40,8 @@ class _Stage:
         )
 
 
+Move = tuple[int, int]
+"""A boundary and the step (−1 or 1) that it goes, or a layer and 0: whether it is recomputed turns."""
 Change = dict[int, _Stage]
 """The stages that a move changes, by number."""
 
@@ -56,6 +56,7 @@ class _State:
         self.boundaries = list(problem.boundaries or (round(j * count / s) for j in range(s + 1)))
         may = problem.recompute is not Recompute.NONE
         self.again = [may and link.recomputable for link in problem.links]
+        self.stage_of = [j for j, (a, b) in enumerate(pairwise(self.boundaries)) for _ in range(a, b)]
         self.stages = []
         for j, (a, b) in enumerate(pairwise(self.boundaries)):
             stage = _Stage(problem.receive_forward_s[j] + problem.receive_backward_s[j])
@@ -84,37 +85,39 @@ class _State:
             worst = max(worst, new[2])
         return missing, filling + worst
 
-    def take(self, change: Change, boundary: tuple[int, int] | None, layer: int | None) -> None:
+    def moves(self) -> list[Move]:
+        """Every move that there is, whether or not it can be made now."""
+        problem = self.problem
+        edges = range(1, problem.stages) if problem.boundaries is None else ()
+        links = problem.links if problem.recompute is Recompute.FREE else ()
+        turned = [(i, 0) for i, link in enumerate(links) if link.recomputable]
+        return [(j, step) for j in edges for step in (-1, 1)] + turned
+
+    def change(self, move: Move) -> Change | None:
+        """What a move changes; None where it would leave a stage empty."""
+        number, step = move
+        if not step:
+            link, again, j = self.problem.links[number], self.again[number], self.stage_of[number]
+            return {j: self.stages[j].changed(link, again, -1).changed(link, not again, 1)}
+        edges = self.boundaries
+        if not edges[number - 1] < edges[number] + step < edges[number + 1]:
+            return None
+        i = edges[number] - (step < 0)
+        link, again = self.problem.links[i], self.again[i]
+        before, after = self.stages[number - 1], self.stages[number]
+        return {number - 1: before.changed(link, again, step), number: after.changed(link, again, -step)}
+
+    def take(self, move: Move, change: Change) -> None:
         """Makes a move."""
         for j, stage in change.items():
             self.stages[j] = stage
             self.parts[j] = self._part(j, stage)
-        if boundary is not None:
-            self.boundaries[boundary[0]] = boundary[1]
-        if layer is not None:
-            self.again[layer] = not self.again[layer]
-
-    def neighbours(self) -> Iterator[tuple[Change, tuple[int, int] | None, int | None]]:
-        """Every move: the stages that it changes, the boundary that it moves, the layer that it turns."""
-        problem, edges = self.problem, self.boundaries
-        if problem.boundaries is None:
-            for j in range(1, problem.stages):
-                for step in (-1, 1):
-                    moved = edges[j] + step
-                    if not edges[j - 1] < moved < edges[j + 1]:
-                        continue
-                    i = edges[j] - 1 if step < 0 else edges[j]
-                    link, again = problem.links[i], self.again[i]
-                    before = self.stages[j - 1].changed(link, again, step)
-                    after = self.stages[j].changed(link, again, -step)
-                    yield {j - 1: before, j: after}, (j, moved), None
-        if problem.recompute is Recompute.FREE:
-            for j, (a, b) in enumerate(pairwise(edges)):
-                for i in range(a, b):
-                    link, again = problem.links[i], self.again[i]
-                    if link.recomputable:
-                        turned = self.stages[j].changed(link, again, -1).changed(link, not again, 1)
-                        yield {j: turned}, None, i
+        number, step = move
+        if step:
+            self.stage_of[self.boundaries[number] - (step < 0)] -= step
+            self.boundaries[number] += step
+        else:
+            self.again[number] = not self.again[number]
 
     def _part(self, j: int, stage: _Stage) -> tuple[int, float, float]:
         problem, (alpha, omega) = self.problem, self.problem.fill
@@ -130,17 +133,20 @@ class _State:
 def solve_locally(problem: Problem, *, rounds: int = 1000) -> Solution | None:
     """A local optimum; None when it finds no assignment that fits, although one may exist."""
     state = _State(problem)
-    best = state.score()
-    for _ in range(rounds):
-        for move in state.neighbours():
-            score = state.changed_score(move[0])
-            # Sums that change by and by are right but for rounding, which is no improvement.
-            if score[0] < best[0] or (score[0] == best[0] and score[1] < best[1] * (1 - 1e-12)):
-                state.take(*move)
-                best = state.score()
-                break
+    best, moves = state.score(), state.moves()
+    position = idle = taken = 0
+    while idle < len(moves) and taken < rounds:
+        move = moves[position]
+        change = state.change(move)
+        score = state.changed_score(change) if change else best
+        # Sums that change by and by are right but for rounding, which is no improvement.
+        if change and (score[0] < best[0] or (score[0] == best[0] and score[1] < best[1] * (1 - 1e-12))):
+            # The same move may help again.
+            state.take(move, change)
+            best = state.score()
+            idle, taken = 0, taken + 1
         else:
-            break
+            position, idle = (position + 1) % len(moves), idle + 1
     if best[0]:
         return None
     recomputed = tuple(i for i, again in enumerate(state.again) if again)

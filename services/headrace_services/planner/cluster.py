@@ -153,6 +153,7 @@ class Cluster:
         return replace(self, device=replace(self.device, efficiencies=efficiencies))
 
 
+MOST_DEVICES: Final = 1_000_000
 OVERLAPS: Final = ("overlap_gradients", "overlap_tensor", "overlap_optimizer")
 """The three patterns of communication that can hide behind computation (H²O, section 2)."""
 _DEVICE_LIMITS: Mapping[str, tuple[float, float, str]] = {
@@ -224,7 +225,7 @@ def lent(constants: Efficiencies, cards: int, per_node: int) -> Efficiencies:
 def checked_cluster(device: Device, devices: int, description: Mapping[str, Any] | None = None) -> Cluster:
     """A cluster of whole nodes (or of a part of one), with the links of a description. Raises InvalidFieldError."""
     check = Checker("cluster")
-    check.integer({"devices": devices}, "devices", low=1, high=1_000_000)
+    check.integer({"devices": devices}, "devices", low=1, high=MOST_DEVICES)
     if devices > device.devices_per_node and devices % device.devices_per_node:
         whole = devices // device.devices_per_node * device.devices_per_node
         message = f"is not a whole number of nodes of {device.devices_per_node}"

@@ -4,6 +4,7 @@
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -115,16 +116,14 @@ def make(
     """
     from headrace_services.planner import asking, picture, reporting
     from headrace_services.planner.explain import nothing_fits
-    from headrace_services.planner.record import brief_record, plan_record
+    from headrace_services.planner.record import brief_record, plan_record, shortlist_record
     from headrace_services.planner.tradeoff import front
 
-    if comparing and (mode, target, out, plot, measure) != ("h2o", None, None, None, None):
-        raise CommandError(
-            "--compare searches all modes and writes no files, so --mode, --target, --out, --plot and --measure do not "
-            "go with it.",
-            remedy="Leave them out, or leave out --compare.",
-            code=USAGE,
-        )
+    given: dict[str, object] = {"--front": with_front, "--plot": plot}
+    if comparing:
+        given |= {"--mode": mode != "h2o", "--target": target, "--out": out, "--measure": measure}
+        given |= {"--seconds": seconds is not None, "--budget": budget is not None}
+        _refuse("--compare searches all modes to their end and writes no files, so it does not take", given)
     if target is not None and out is None:
         raise CommandError("--target needs --out.", remedy="Say where to write with --out DIR.", code=USAGE)
     output = Session.of(context).output
@@ -134,19 +133,8 @@ def make(
     if address is not None and measure is None:
         from headrace_services.planner import remote
 
-        options_here = {
-            "--compare": comparing,
-            "--plot": plot is not None,
-            "--constants": options.constants is not None,
-            "--selective": options.selective is not None,
-        }
-        refused = [name for name, given in options_here.items() if given]
-        if refused:
-            raise CommandError(
-                f"A planner's server does not take {', '.join(refused)}.",
-                remedy="Leave out --address.",
-                code=USAGE,
-            )
+        given |= {"--compare": comparing, "--constants": options.constants, "--selective": options.selective}
+        _refuse("A planner's server does not take", given)
         remote.show(output, address, model, cluster, options, mode, method, seconds, budget, out, as_json)
         return
     request = asking.request(model, cluster, options)
@@ -189,7 +177,7 @@ def make(
     if as_json:
         told: dict[str, object] = {"complete": outcome.complete, "bound_s": outcome.bound_s}
         told |= {
-            "shortlist": [brief_record(one) for one in near],
+            "shortlist": shortlist_record(near),
             "front": [brief_record(one) for one in points],
         }
         if measured is not None:
@@ -322,6 +310,13 @@ def calibrate(
         output.json({**told, "cross_validated": asdict(validated)})
     else:
         reporting.show_calibration(output, values, len(constants.shapes), fitted, validated)
+
+
+def _refuse(says: str, given: Mapping[str, object]) -> None:
+    """Refuses the options that were given, by name. Raises CommandError."""
+    refused = [name for name, value in given.items() if value]
+    if refused:
+        raise CommandError(f"{says} {', '.join(refused)}.", remedy="Leave that out.", code=USAGE)
 
 
 def _compare(output: Output, request: "Request", method: "Method", as_json: bool) -> None:

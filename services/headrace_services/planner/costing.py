@@ -37,6 +37,8 @@ from headrace_services.planner.stage_cost import gradient_s, optimizer_s, transf
 
 MOST_PASSES = 1 << 21
 """s·µ·v of a tuple: beyond, simulating it would take minutes and gigabytes."""
+MOST_SEQUENCES = 1 << 18
+"""Of a batch. More of them only repeat the same micro-batches, and every one is simulated."""
 USABLE_MEMORY = 0.94
 """Share of a device's memory for the job; the rest is the context, communication buffers and fragmentation."""
 

@@ -44,13 +44,14 @@ def tuples(model: Model, cluster: Cluster, batch: int) -> Iterator[Degrees]:
     for d in divisors(n):
         if batch % d:
             continue
+        experts = expert_degrees(model, d)
         for m in divisors(n // d):
             s = n // d // m
             if m not in possible or s > len(model.layers):
                 continue
             for mu in divisors(batch // d):
                 for o in divisors(d):
-                    for e in expert_degrees(model, d):
+                    for e in experts:
                         yield Degrees(d=d, m=m, o=o, s=s, mu=mu, e=e)
 
 

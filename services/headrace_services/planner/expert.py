@@ -8,6 +8,7 @@ degree in turn the value that is fastest (or nearest to fitting, while nothing f
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from operator import attrgetter
 
 from headrace_services.planner.degrees import Degrees
 
@@ -17,7 +18,7 @@ Score = Callable[[Degrees], tuple[float, float]]
 
 def greedy(tuples: Iterable[Degrees], score: Score) -> Degrees | None:
     """The expert's tuple among those that there are; None where there are none."""
-    known = sorted(set(tuples))
+    known = sorted(set(tuples), key=attrgetter("d", "m", "o", "s", "mu", "e"))
     if not known:
         return None
 

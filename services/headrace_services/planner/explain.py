@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 from headrace.errors import InvalidFieldError, Violation
+from headrace_services.planner import catalogue
 from headrace_services.planner.assignment import least_memory
-from headrace_services.planner.cluster import Cluster
-from headrace_services.planner.costing import Costing, Request
+from headrace_services.planner.cluster import MOST_DEVICES, Cluster
+from headrace_services.planner.costing import MOST_SEQUENCES, USABLE_MEMORY, Costing, Request
 from headrace_services.planner.degrees import Degrees, divisors, tensor_fault, tuples
 from headrace_services.planner.deltas import Delta, deltas
 from headrace_services.planner.memory import ZeroStage
@@ -144,18 +145,40 @@ def _missing(costing: Costing, mode: Mode, degrees: Degrees) -> tuple[int, int, 
 
 
 def _fix(search: Search, mode: Mode) -> str:
-    """The first of these that fits: all axes, more sharding, more devices."""
+    """The first of these that fits: all axes, more sharding, the usual share of memory, more devices."""
     request = search.request
     if mode is not FULL and _fits(request, FULL):
         return "Mode h2o fits here."
     for zero in ZeroStage:
         if zero > request.zero and _fits(replace(request, zero=zero), mode):
             return f"--zero {zero.value} fits here."
-    for factor in (2, 4, 8, 16, 32, 64):
-        cluster = Cluster(device=request.cluster.device, devices=request.cluster.devices * factor)
-        if _fits(replace(request, cluster=cluster, batch=request.batch * factor), mode):
-            return f"{cluster.name} fits with batch {request.batch * factor}."
+    usable = replace(request, usable_memory=max(request.usable_memory, USABLE_MEMORY))
+    if usable != request and _fits(usable, mode):
+        return f"--usable-memory {USABLE_MEMORY:g} fits here."
+    for larger in _larger(request):
+        if _fits(larger, mode):
+            return f"{_written(larger.cluster)} fits with batch {larger.batch}."
     return "Use devices with more memory, or shorter sequences."
+
+
+def _larger(request: Request) -> Iterator[Request]:
+    """The same for whole nodes of more devices, with as much more to do."""
+    device = request.cluster.device
+    for factor in (2, 4, 8, 16, 32, 64):
+        devices, batch = request.cluster.devices * factor, request.batch * factor
+        if devices > device.devices_per_node:
+            devices = -(-devices // device.devices_per_node) * device.devices_per_node
+        if devices <= MOST_DEVICES and batch <= MOST_SEQUENCES:
+            yield replace(request, cluster=Cluster(device=device, devices=devices), batch=batch)
+
+
+def _written(cluster: Cluster) -> str:
+    """How one asks for a cluster: by a name, or by a number in its description."""
+    device = cluster.device
+    named = device.name in catalogue.devices()
+    if named and catalogue.device(device.name).memory_bytes == device.memory_bytes:
+        return cluster.name
+    return f"devices: {cluster.devices} in the cluster's description"
 
 
 def _fits(request: Request, mode: Mode) -> bool:

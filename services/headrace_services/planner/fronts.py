@@ -6,6 +6,7 @@ few multisets, whatever its length. A front lists, for every amount of memory wo
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +35,30 @@ class Chain:
     kinds: list[Link] = field(init=False)
     kind_of: list[int] = field(init=False)
     signature: NDArray[np.int64] = field(init=False)
+    """Of interval [a, b), the number of its multiset."""
+    ending: NDArray[np.int64] = field(init=False)
+    """Of the interval that ends at b, the number of its multiset: a row for each b, longest interval first."""
+    beginning: NDArray[np.int64] = field(init=False)
+    """Where these intervals begin."""
     counts: list[tuple[int, ...]] = field(init=False)
     matrix: NDArray[np.float64] = field(init=False)
     reserve: int = field(init=False)
+    static: NDArray[np.float64] = field(init=False)
+    """Per multiset, as all that follow: bytes that stand."""
+    saved: NDArray[np.float64] = field(init=False)
+    """Bytes of a micro-batch where nothing is recomputed."""
+    kept: NDArray[np.float64] = field(init=False)
+    """Bytes of a micro-batch where all that may be is recomputed."""
+    passes: NDArray[np.float64] = field(init=False)
+    """Seconds of both passes, without recomputing and receiving."""
+    again_s: NDArray[np.float64] = field(init=False)
+    """Seconds of recomputing all that may be."""
+    recomputable: NDArray[np.float64] = field(init=False)
+    """Links that may be recomputed."""
+    weights: NDArray[np.float64] = field(init=False)
+    """Seconds of weight gradients."""
+    lengths: NDArray[np.int64] = field(init=False)
+    """Links."""
     _fronts: dict[tuple[int, ...], Front] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -45,8 +67,18 @@ class Chain:
         index = {link: number for number, link in enumerate(self.kinds)}
         self.kind_of = [index[link] for link in links]
         self.reserve = max((k.saved_bytes - k.kept_bytes for k in self.kinds if k.recomputable), default=0)
-        self.signature, self.counts = _signatures(tuple(self.kind_of), len(self.kinds))
+        self.signature, self.ending, self.counts = _signatures(tuple(self.kind_of), len(self.kinds))
+        positions = np.arange(len(links) + 1)
+        self.beginning = np.maximum(positions[:, None] - positions[:0:-1], 0)
         self.matrix = np.array(self.counts, dtype=np.float64)
+        self.static = self.sums([k.static_bytes for k in self.kinds])
+        self.saved = self.sums([k.saved_bytes for k in self.kinds])
+        self.kept = self.sums([k.kept_bytes if k.recomputable else k.saved_bytes for k in self.kinds])
+        self.passes = self.sums([k.forward_s + k.backward_s for k in self.kinds])
+        self.again_s = self.sums([k.recompute_s * k.recomputable for k in self.kinds])
+        self.recomputable = self.sums([k.recomputable for k in self.kinds])
+        self.weights = self.sums([k.weight_s for k in self.kinds])
+        self.lengths = self.matrix.sum(axis=1).astype(np.int64)
 
     def front(self, counts: tuple[int, ...]) -> Front:
         """The front of a multiset, built from that of its earlier kinds, which is mostly there already."""
@@ -77,15 +109,6 @@ class Chain:
         total: NDArray[np.float64] = self.matrix @ np.array(values, dtype=np.float64)
         return total
 
-    def _build(self, counts: tuple[int, ...]) -> Front:
-        front = Front([0], [0.0], [tuple(0 for _ in counts)])
-        for kind, number in enumerate(counts):
-            link = self.kinds[kind]
-            freed = link.saved_bytes - link.kept_bytes
-            if number and link.recomputable and freed > 0:
-                front = _extended(front, kind, number, freed, link.recompute_s)
-        return front
-
 
 def _extended(front: Front, kind: int, number: int, freed: int, seconds: float) -> Front:
     """The front with up to `number` equal links more: every point with every count, dominated ones dropped."""
@@ -110,23 +133,18 @@ def _extended(front: Front, kind: int, number: int, freed: int, seconds: float) 
     return Front([p[0] for p in kept], [p[1] for p in kept], [p[2] for p in kept], exact)
 
 
-_SIGNATURES: dict[tuple[tuple[int, ...], int], tuple[NDArray[np.int64], list[tuple[int, ...]]]] = {}
-
-
-def _signatures(kind_of: tuple[int, ...], kinds: int) -> tuple[NDArray[np.int64], list[tuple[int, ...]]]:
-    """Per interval [a, b) the number of its multiset of kinds (−1, the ∞ at the end, where it is empty)."""
-    known = _SIGNATURES.get((kind_of, kinds))
-    if known is not None:
-        return known
-    size = len(kind_of) + 1
+@lru_cache(maxsize=64)
+def _signatures(
+    kind_of: tuple[int, ...], kinds: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], list[tuple[int, ...]]]:
+    """`Chain.signature`, `Chain.ending` and `Chain.counts`; −1, the ∞ at the end, where an interval is empty."""
+    size = len(kind_of)
     numbers: dict[tuple[int, ...], int] = {}
-    table = np.full((size, size), -1, dtype=np.int64)
-    for a in range(size - 1):
+    table = np.full((size + 1, size + 1), -1, dtype=np.int64)
+    ending = np.full((size + 1, size), -1, dtype=np.int64)
+    for a in range(size):
         counts = [0] * kinds
-        for b in range(a + 1, size):
+        for b in range(a + 1, size + 1):
             counts[kind_of[b - 1]] += 1
-            table[a, b] = numbers.setdefault(tuple(counts), len(numbers))
-    if len(_SIGNATURES) > 64:
-        _SIGNATURES.clear()
-    _SIGNATURES[kind_of, kinds] = (table, list(numbers))
-    return table, list(numbers)
+            table[a, b] = ending[b, size - (b - a)] = numbers.setdefault(tuple(counts), len(numbers))
+    return table, ending, list(numbers)

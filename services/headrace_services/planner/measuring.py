@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from headrace.cli.output import Output
 from headrace.client import Client
-from headrace.client.model import TrialInfo, Worker
+from headrace.client.machines import Worker
+from headrace.client.model import TrialInfo
 from headrace.errors import HeadraceError, InvalidFieldError, Violation
 from headrace_services.planner.calibration import description, rounded
 from headrace_services.planner.cluster import Efficiencies

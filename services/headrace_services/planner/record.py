@@ -1,11 +1,13 @@
 """Plans as plain data with stable keys: what `--json` prints and a plan file holds."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from headrace_services.planner.cluster import OVERLAPS
 from headrace_services.planner.plan import Plan, StagePlan
 from headrace_services.planner.search import Outcome
+from headrace_services.planner.shortlist import within
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
@@ -42,13 +44,21 @@ def plan_record(plan: Plan) -> dict[str, Any]:
 
 
 def brief_record(plan: Plan) -> dict[str, Any]:
-    """A plan of a shortlist as JSON: what is measured, and what is predicted of it."""
+    """A plan among others as JSON: what it is, and what is predicted of it."""
     return {
         "degrees": {**asdict(plan.degrees), "micro_batch": plan.micro_batch},
         "recomputed": len(plan.recomputed),
         "iteration_s": plan.simulated_s,
         "peak_bytes": plan.peak_bytes,
     }
+
+
+def shortlist_record(plans: Sequence[Plan]) -> list[dict[str, Any]]:
+    """A shortlist as JSON, fastest first: the plans, and whether each is within the model's error of the first."""
+    return [
+        {**brief_record(plan), "within_error": within(plan.simulated_s, plans[0].simulated_s)}
+        for plan in plans
+    ]
 
 
 def outcome_record(outcome: Outcome) -> dict[str, Any]:

@@ -5,18 +5,19 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.cli.output import Output
 from headrace.errors import InvalidFieldError, Violation
-from headrace_services.planner.drawing import timeline_svg
-from headrace_services.planner.emit import emit
 from headrace_services.planner.explain import GIB, PARTS, Explanation, nothing_fits
 from headrace_services.planner.modes import MODES
 from headrace_services.planner.plan import Plan, spans
 from headrace_services.planner.record import plan_record
 from headrace_services.planner.search import Outcome, Progress, Search, Watch
-from headrace_services.planner.timeline import chrome_trace
-from headrace_services.planner.validation import Accuracy
+from headrace_services.planner.shortlist import NEAR, within
+
+if TYPE_CHECKING:
+    from headrace_services.planner.validation import Accuracy
 
 BAR = 40
 
@@ -113,6 +114,8 @@ def show_shortlist(output: Output, plans: Sequence[Plan]) -> None:
     columns = ["measure these", "seconds", "to best", "recomputed", "peak GiB"]
     output.table(columns, rows, right=columns[1:])
     output.note("Predictions are a few per cent off; a few iterations of each say which is fastest.")
+    if not within(plans[-1].simulated_s, best):
+        output.note(f"The last is further off than that ({NEAR:.0%}): no other split comes nearer.")
 
 
 def show_front(output: Output, plans: Sequence[Plan]) -> None:
@@ -191,7 +194,7 @@ def show_explanation(output: Output, answer: Explanation) -> None:
 
 
 def show_calibration(
-    output: Output, constants: Mapping[str, float], shapes: int, fitted: Accuracy, validated: Accuracy
+    output: Output, constants: Mapping[str, float], shapes: int, fitted: "Accuracy", validated: "Accuracy"
 ) -> None:
     """The constants, how many shapes have a factor of their own, and how far predictions miss."""
     output.table(["constant", "value"], [(n, f"{v:.4g}") for n, v in constants.items()], right=["value"])
@@ -208,6 +211,10 @@ def show_calibration(
 
 def write(plan: Plan, out: Path, target: str | None) -> list[Path]:
     """The plan as JSON, its timelines, and what a framework needs. Returns the files written."""
+    from headrace_services.planner.drawing import timeline_svg
+    from headrace_services.planner.emit import emit
+    from headrace_services.planner.timeline import chrome_trace
+
     files = {
         "plan.json": json.dumps(plan_record(plan), indent=1) + "\n",
         "timeline.json": json.dumps(chrome_trace(plan)) + "\n",

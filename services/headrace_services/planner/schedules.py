@@ -13,8 +13,8 @@ model. Were they longer, of the second W only as much as the shortest of the thr
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Schedule(StrEnum):
@@ -34,8 +34,7 @@ class Pass(StrEnum):
     WEIGHT = "W"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One pass of one micro-batch through one chunk of a stage."""
 
     kind: Pass

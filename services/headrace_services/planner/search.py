@@ -6,6 +6,7 @@ could win was skipped. The best `FINALISTS` are then simulated, and the fastest 
 simulates the winners of the restricted modes too (they are plans of its own space), so it never loses to one.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -134,6 +135,7 @@ class Search:
     _impossible: list[Degrees] = field(init=False, default_factory=list)
     _total: int = field(init=False, default=0)
     _outcomes: dict[str, Outcome] = field(init=False, default_factory=dict)
+    _candidates: dict[tuple[Mode, Degrees], Candidate | None] = field(init=False, default_factory=dict)
     _solved: int = field(init=False, default=0)
     _complete: bool = field(init=False, default=True)
     _cut: bool = field(init=False, default=False)
@@ -154,16 +156,16 @@ class Search:
         return self._outcomes[mode.name]
 
     def _run(self, mode: Mode) -> Outcome:
-        found, solved, open_, bound = self._expert(mode) if mode.greedy else self._solve(mode)
+        found, solved, open_, bound = self._found(mode)
         plans = self._simulated(mode, found)
         complete = self._complete
         if mode is FULL:
-            others = [
-                self.run(other)
-                for other in MODES.values()
-                if other is not FULL and not self.limit.reached(self._solved)
-            ]
-            plans += [replace(other.plan, mode=FULL.name) for other in others if other.plan]
+            for other in MODES.values():
+                if other is FULL or self.limit.reached(self._solved):
+                    continue
+                best = min((plan.simulated_s for plan in plans), default=math.inf)
+                faster = self._simulated(other, self._found(other)[0], best)
+                plans += [replace(plan, mode=FULL.name) for plan in faster]
         plans.sort(key=lambda plan: (plan.simulated_s, plan.analytic_s, plan.degrees))
         return Outcome(
             mode=mode.name,
@@ -185,24 +187,30 @@ class Search:
         if outcome.plan is None:
             return []
         best: dict[tuple[int, int, int], Candidate] = {}
-        reach = outcome.plan.analytic_s
+        reach = (1 + NEAR) * outcome.plan.analytic_s
         for bound, degrees in self.bounds():
-            if (bound > (1 + NEAR) * reach and len(best) >= LEAST) or not outcome.complete:
+            far = bound > reach and len(best) >= LEAST
+            if far or not outcome.complete or (self.limit.enough is not None and self.limit.enough()):
                 break
-            self._tell(mode, self._total, self._solved, self._total, outcome.plan.simulated_s)
-            candidate = self.candidate(mode, degrees) if mode.allows(degrees, self.request) else None
-            if candidate is None:
-                continue
             split = _split(degrees)
-            if split not in best or candidate.objective_s < best[split].objective_s:
+            if not mode.allows(degrees, self.request) or (split in best and best[split].objective_s <= bound):
+                continue
+            self._tell(mode, self._total, self._solved, self._total, outcome.plan.simulated_s)
+            candidate = self.candidate(mode, degrees)
+            if candidate is not None and (
+                split not in best or candidate.objective_s < best[split].objective_s
+            ):
                 best[split] = candidate
-        ranked = sorted(best.values(), key=lambda one: one.objective_s)[: 2 * MOST]
-        others = [replace(self.assembled(one), mode=mode.name) for one in ranked]
-        return shortlist(
-            [outcome.plan, *outcome.finalists, *others],
-            lambda plan: plan.simulated_s,
-            lambda plan: _split(plan.degrees),
-        )
+        plans = [outcome.plan, *outcome.finalists]
+        for one in sorted(best.values(), key=lambda one: one.objective_s)[: 2 * MOST]:
+            # What cannot belong to the shortlist of those before it needs no simulation.
+            chosen = _nearest(plans)
+            limit = max((1 + NEAR) * chosen[0].simulated_s, chosen[-1].simulated_s)
+            limit_s = math.nextafter(limit, math.inf) if len(chosen) >= LEAST else math.inf
+            plan = assemble_below(limit_s, self._costing, one)
+            if plan is not None:
+                plans.append(replace(plan, mode=mode.name))
+        return _nearest(plans)
 
     def bounds(self) -> list[tuple[float, Degrees]]:
         """Every tuple that may fit with its bound in seconds, least first."""
@@ -225,7 +233,12 @@ class Search:
         return self._bounds
 
     def candidate(self, mode: Mode, degrees: Degrees) -> Candidate | None:
-        """A tuple solved, or None when it does not fit."""
+        """A tuple solved, or None when it does not fit. Solved once: shortlists and explanations ask again."""
+        if (mode, degrees) not in self._candidates:
+            self._candidates[mode, degrees] = self._solved_at(mode, degrees)
+        return self._candidates[mode, degrees]
+
+    def _solved_at(self, mode: Mode, degrees: Degrees) -> Candidate | None:
         made = problem_of(self._costing, mode, degrees)
         if made is None:
             return None
@@ -242,8 +255,11 @@ class Search:
         assert plan is not None
         return plan
 
-    def _solve(self, mode: Mode) -> tuple[list[Candidate], int, int, float | None]:
+    def _found(self, mode: Mode) -> tuple[list[Candidate], int, int, float | None]:
         """Candidates best first, how many were solved and allowed, and what no plan of the mode beats."""
+        return self._expert(mode) if mode.greedy else self._solve(mode)
+
+    def _solve(self, mode: Mode) -> tuple[list[Candidate], int, int, float | None]:
         bounds = [pair for pair in self.bounds() if mode.allows(pair[1], self.request)]
         allowed = len(bounds) + sum(mode.allows(d, self.request) for d in self._impossible)
         best, solved = float("inf"), 0
@@ -286,10 +302,9 @@ class Search:
         found = sorted((one for one in both if one), key=lambda one: one.objective_s)
         return found, solved, len(known), found[0].objective_s if found else None
 
-    def _simulated(self, mode: Mode, found: list[Candidate]) -> list[Plan]:
-        """The finalists, simulated, but for those whose own lower bound another one's simulation beats."""
+    def _simulated(self, mode: Mode, found: list[Candidate], best: float = math.inf) -> list[Plan]:
+        """The finalists, simulated, but for those whose own lower bound `best` or another one's simulation beats."""
         plans: list[Plan] = []
-        best = float("inf")
         for candidate in found[:FINALISTS]:
             self._tell(mode, self._total, len(found), self._total, found[0].objective_s)
             plan = assemble_below(best, self._costing, candidate)
@@ -301,6 +316,10 @@ class Search:
     def _tell(self, mode: Mode, bounded: int, solved: int, total: int, best_s: float | None) -> None:
         if self.watch is not None:
             self.watch(Progress(mode=mode.name, bounded=bounded, solved=solved, total=total, best_s=best_s))
+
+
+def _nearest(plans: list[Plan]) -> list[Plan]:
+    return shortlist(plans, lambda plan: plan.simulated_s, lambda plan: _split(plan.degrees))
 
 
 def _split(degrees: Degrees) -> tuple[int, int, int]:

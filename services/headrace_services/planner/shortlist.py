@@ -26,7 +26,7 @@ def shortlist(
 ) -> list[T]:
     """The best plan of each split within `near` of the best, fastest first; `least` to `most` where there are as many.
 
-    Splits further off fill up what `least` wants: a single plan is nothing to compare with."""
+    Splits further off fill up what `least` wants: a single plan is nothing to compare with. `within` tells them."""
     chosen: dict[Hashable, T] = {}
     for plan in sorted(plans, key=seconds):
         if split(plan) in chosen:
@@ -36,3 +36,8 @@ def shortlist(
             break
         chosen[split(plan)] = plan
     return list(chosen.values())
+
+
+def within(seconds: float, best: float) -> bool:
+    """Whether a plan may be faster than the best by prediction: it is slower by no more than the model errs."""
+    return seconds <= (1 + NEAR) * best

@@ -88,12 +88,13 @@ def simulate(
         )
     plain = Schedule.ONE_F_ONE_B if s == 1 and schedule is Schedule.INTERLEAVED else schedule
     orders = [order(plain, j, s, micro_batches, chunks) for j in range(s)]
-    ends = _run(plain, orders, [_durations(plain, stage, chunks) for stage in stages], micro_batches, chunks)
+    durations = tuple(_durations(plain, stage, chunks) for stage in stages)
+    ends = _run(plain, orders, durations, micro_batches, chunks)
     return Simulation(
         total_s=max(ends[j][-1] + stages[j].tail_s for j in range(s)),
         orders=tuple(map(tuple, orders)),
         ends_s=tuple(map(tuple, ends)),
-        durations=tuple(_durations(plain, stage, chunks) for stage in stages),
+        durations=durations,
     )
 
 
@@ -113,15 +114,16 @@ def _run(
     ends: list[list[float]] = [[] for _ in range(s)]
     free = [0.0] * s
     ready = list(range(s))
+    times = [tuple(durations[j][kind] for kind in Pass) for j in range(s)]
     asleep = [False] * s
     while ready:
         j = ready.pop()
         asleep[j] = False
         mine, steps, now = ends[j], orders[j], free[j]
-        forward_s, backward_s, weight_s = (durations[j][kind] for kind in Pass)
+        forward_s, backward_s, weight_s = times[j]
         for position in range(len(mine), len(steps)):
-            step = steps[position]
-            kind, i, place = step.kind, step.micro_batch, step.chunk * s + j
+            kind, i, chunk = steps[position]
+            place = chunk * s + j
             if kind is Pass.FORWARD:
                 arrived = down[place - 1][i] if place else 0.0
                 if arrived < 0.0:

@@ -1,14 +1,12 @@
 """The trial scheduler: a stateless service over Postgres.
 
-What decides, from the inside out:
-
-- `lifecycle`: the five states of a trial and the one table of transitions between them.
-- `policies`, `samplers`, `preview`: pure algorithms, values in and values out.
-- `step`: reclaim, repack, relaunch. `step.core` is pure and holds every rule of what an arrival changes;
-  `step.transaction` loads what the core needs and writes what it changed, in one transaction;
-  `step.runner` gathers what arrives for a study while the previous transaction runs into the next one.
-- `store`: tables, migrations, statements. The only truth.
-- `session`: the streams to the worker daemons. A cache of the truth.
-- `rpc`: the service that users call; conversions between protos and records.
+- `core`: what is decided, from values to values. `core.decide` is its heart; `core.lifecycle` the five states of a
+  trial; `core.policies` and `core.placement` the algorithms.
+- `store`: Postgres. `store.load` answers the core's questions, `store.apply` writes its plan.
+- `engine`: runs the cycles of a study. `engine.cycle` is one transaction, `engine.runner` gathers what arrives for a
+  study meanwhile, `engine.hub` has a runner for each study and tells who must know.
+- `session`: the streams to the worker daemons. `rpc`: the calls of users.
+- `samplers`, `suggesting`: how configurations are proposed, here and in processes of their own.
+- `simulator`, `replay`: the same core on virtual time, and over a recorded event log.
 - `process`: puts the parts together, serves, drains.
 """

@@ -9,14 +9,15 @@ than one of that size.
 from collections import Counter
 from dataclasses import dataclass
 
-from headrace.spec import RandomSampler, StudySpec
+from headrace.spec import RandomSampler, Resources, StudySpec
+from headrace.spec.resources import WHOLE
 from headrace.spec.rungs import GeometricPolicy
-from headrace_services.scheduler.policies import make_policy
-from headrace_services.scheduler.samplers import Params, make_sampler
+from headrace_services.scheduler.core.policies import make_policy
+from headrace_services.scheduler.desk.figures import Preview, PreviewRung, PreviewSize
+from headrace_services.scheduler.samplers import Params, expected_trials, make_sampler
 from headrace_services.scheduler.simulator.cluster import machines_for
 from headrace_services.scheduler.simulator.curves import SeedModel
 from headrace_services.scheduler.simulator.engine import Simulation
-from headrace_services.scheduler.simulator.scenario import expected_trials
 from headrace_services.scheduler.simulator.study import StudySimulation
 
 REPORTS = 1500
@@ -25,31 +26,8 @@ _MOST_RUNS = 5
 _MOST_TRIALS = 600
 _FEWEST_TRIALS = 20
 _SAMPLES = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreviewRung:
-    """What is expected at one rung: trials recorded there, and the steps they spent since the rung before."""
-
-    bracket: int
-    rung: int
-    milestone: int
-    trials: int
-    steps: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
-    """What a study is expected to do. Times are None where the seconds per step are unknown."""
-
-    trials: int
-    rungs: tuple[PreviewRung, ...]
-    steps: int
-    steps_run_all: int
-    slots: int
-    wall_time_s: float | None
-    slot_time_s: float | None
-    samples: tuple[Params, ...]
+_MOST_COUNTED = 5000
+"""Of how many configurations the sizes are counted; beyond it the counts grow in proportion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +36,22 @@ class _Run:
 
     recorded: Counter[tuple[int, int]]
     end_s: float
+    slot_s: float
+    """Time on slots, each counted."""
 
 
 def preview(spec: StudySpec, slots: int, seconds_per_step: float | None = None) -> Preview:
     """The preview of a spec on so many parallel slots (at least 1, at most what the spec allows)."""
     slots = max(1, min(slots, spec.max_parallel) if spec.max_parallel else slots)
     trials = expected_trials(spec)
-    simulated, repeats = _size(spec, trials)
+    simulated, repeats = _simulated(spec, trials)
     runs = [_simulate(spec, simulated, slots, seed) for seed in range(repeats)]
     scale = trials / simulated if simulated else 0.0
     rungs = _rungs(spec, runs, scale)
     baseline = spec.max_steps if spec.baseline is not None else 0
     steps = sum(rung.steps for rung in rungs) + baseline
     wall_steps = sum(run.end_s for run in runs) / len(runs) * max(scale, 1.0)
+    slot_steps = steps if spec.resources.by is None else scale * sum(run.slot_s for run in runs) / len(runs)
     known = seconds_per_step is not None and seconds_per_step > 0
     return Preview(
         trials=trials,
@@ -79,12 +60,13 @@ def preview(spec: StudySpec, slots: int, seconds_per_step: float | None = None) 
         steps_run_all=trials * spec.max_steps + baseline,
         slots=slots,
         wall_time_s=wall_steps * seconds_per_step if known and seconds_per_step else None,
-        slot_time_s=steps * seconds_per_step if known and seconds_per_step else None,
+        slot_time_s=slot_steps * seconds_per_step if known and seconds_per_step else None,
         samples=_samples(spec),
+        sizes=_sizes(spec, trials),
     )
 
 
-def _size(spec: StudySpec, trials: int) -> tuple[int, int]:
+def _simulated(spec: StudySpec, trials: int) -> tuple[int, int]:
     """How many trials to simulate, and how often."""
     rungs = len(make_policy(spec).ladder(0))
     # Halving leaves most trials at the first rung; rules that stop trials on the way see most of the rungs.
@@ -102,9 +84,37 @@ def _simulate(spec: StudySpec, trials: int, slots: int, seed: int) -> _Run:
     curves = SeedModel.of(small, seed=seed, trials=at_once)
     study = StudySimulation.of(small, curves)
     if at_once:
-        Simulation(machines_for(small, min(slots, at_once)), [study]).run()  # more would stay idle
+        most = at_once * spec.resources.slots if spec.resources.by else at_once  # more would stay idle
+        Simulation(machines_for(small, min(slots, most)), [study]).run()
     recorded = Counter((bracket, rung) for _, bracket, rung, _ in study.record.occupancy)
-    return _Run(recorded=recorded, end_s=study.record.end_s)
+    slot_s = sum((stay.end_s - stay.start_s) * len(stay.slots) * stay.milli for stay in study.record.stays)
+    return _Run(recorded=recorded, end_s=study.record.end_s, slot_s=slot_s / WHOLE)
+
+
+def _sizes(spec: StudySpec, trials: int) -> tuple[PreviewSize, ...]:
+    """How many trials take how much, by the configurations that the study would try."""
+    if spec.resources.by is None:
+        return ()
+    sampler, counted = make_sampler(spec), min(trials, _MOST_COUNTED)
+    first = spec.enqueued[:counted]
+    drawn = (sampler.suggest(number) for number in range(counted - len(first)))
+    found = Counter(_size_of(spec, params) for params in (*first, *drawn) if params is not None)
+    scale = trials / max(1, found.total())
+    counts = Counter({size: round(count * scale) for size, count in found.items()})
+    if spec.baseline is not None:
+        counts[_size_of(spec, spec.baseline)] += 1
+    return tuple(
+        PreviewSize(gpus=size.gpus, gpu_milli=size.gpu_milli, cpus=size.cpus, trials=counts[_shape(size)])
+        for size in spec.resources.each
+    )
+
+
+def _size_of(spec: StudySpec, params: Params) -> tuple[int, int, int]:
+    return _shape(spec.resources.of(params))
+
+
+def _shape(size: Resources) -> tuple[int, int, int]:
+    return (size.slots, size.milli, size.cpus)
 
 
 def _samples(spec: StudySpec) -> tuple[Params, ...]:

@@ -1,7 +1,7 @@
 """The scheduler's process: connect, migrate, serve, drain.
 
 Start: the database is reached and migrated before the port opens, or the process ends with one clear line.
-End (SIGTERM, SIGINT): health says NOT_SERVING, workers are told to go elsewhere, arrivals that were taken are
+End (SIGTERM, SIGINT): health says NOT_SERVING, workers are told to go elsewhere, inputs that were taken are
 committed and answered, then the server closes. A second signal, or the end of the grace, ends it at once;
 that loses nothing either.
 """
@@ -26,8 +26,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InvalidFieldError, Violation
 from headrace.target import PEM
 from headrace.v1 import study_pb2, study_pb2_grpc, worker_pb2, worker_pb2_grpc
+from headrace_services.instance import tell_instance
 from headrace_services.scheduler.desk import Desk
-from headrace_services.scheduler.hub import Hub
+from headrace_services.scheduler.engine.cleaner import Cleaner
+from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.sweeper import Sweeper
 from headrace_services.scheduler.loop_watch import LoopWatch
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 from headrace_services.scheduler.rpc.study_service import StudyServicer
@@ -39,7 +42,6 @@ from headrace_services.scheduler.store.database import is_away, open_engine
 from headrace_services.scheduler.store.migrate import migrate
 from headrace_services.scheduler.suggesting.pool import Pool
 from headrace_services.scheduler.suggesting.suggester import Suggester
-from headrace_services.scheduler.sweeper import Sweeper
 
 log = logging.getLogger(__name__)
 
@@ -158,17 +160,19 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         suggester = Suggester(hub, pool, tasks)
         hub.propose_with(suggester.want)
         health = health_aio.HealthServicer()
+        await tell_instance(health)
         _add_services(server, settings, hub, desk, heartbeats, registry, health)
         await server.start()
         watch = LoopWatch()
         background = [
             tasks.create_task(watch.run()),
-            tasks.create_task(_put_aside()),
-            tasks.create_task(hub.run_spreading()),
+            tasks.create_task(_freeze_survivors()),
+            tasks.create_task(hub.run_waking()),
             tasks.create_task(heartbeats.run()),
             tasks.create_task(registry.run_notifying()),
             tasks.create_task(registry.run_listening()),
             tasks.create_task(Sweeper(hub, settings.timing.lease_ttl_s).run()),
+            tasks.create_task(Cleaner(engine).run()),
             tasks.create_task(suggester.run()),
         ]
         gc.collect()
@@ -186,8 +190,8 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         await desk.close()
 
 
-async def _put_aside() -> None:
-    """Keep what the start and the first streams have made out of later garbage collections: it stays to the end.
+async def _freeze_survivors() -> None:
+    """Exclude from later garbage collections what the start and the first streams have made: it stays to the end.
 
     With hundreds of streams a collection that looks at all of it stops the event loop for 50 to 100 ms.
     """

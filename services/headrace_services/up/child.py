@@ -60,8 +60,9 @@ class ChildFailedError(HeadraceError):
     """A child ended, or did not become ready in time."""
 
     def __init__(self, spec: ChildSpec, what: str, *, remedy: str | None = None) -> None:
-        self.what = what
         tail = log_tail(spec.log_path)
+        self.brief = f"{what}: {tail.splitlines()[-1].strip()}" if tail.strip() else what
+        """The same with the last line of its log alone."""
         super().__init__(
             f"{spec.name} {what}" + (f"; the end of its log:\n{tail}\n" if tail else ""),
             remedy=remedy or f"Mend the cause and start again; the whole log is {spec.log_path}.",

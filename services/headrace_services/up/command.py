@@ -7,17 +7,19 @@ import socket
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
+from uuid import uuid4
 
 import typer
 
 from headrace.environment import NAMED_IN, names_to_pass
 from headrace.errors import HeadraceError
 from headrace.home import home_dir
+from headrace_services.instance import NAMED_IN as INSTANCE
 from headrace_services.up import home as up_home
-from headrace_services.up.child import ChildSpec
+from headrace_services.up.child import ChildFailedError, ChildSpec
 from headrace_services.up.notices import Notices
 from headrace_services.up.postgres import EmbeddedPostgres
 from headrace_services.up.probe import scheduler_serves, worker_connected
@@ -42,6 +44,8 @@ class Options:
     """Where a planner listens; None: there is none."""
     heartbeat_interval_s: float | None = None
     lease_ttl_s: float | None = None
+    instance: str = field(default_factory=lambda: uuid4().hex)
+    """Tells this run's servers from those of another."""
 
     @property
     def addresses(self) -> list[str]:
@@ -141,11 +145,11 @@ def up(
             heartbeat_interval_s=heartbeat_interval,
             lease_ttl_s=lease_ttl,
         )
-        asyncio.run(_run(options, notices, began))
+        asyncio.run(run(options, notices, began))
     notices.stopped(place)
 
 
-async def _run(options: Options, notices: Notices, began: float) -> None:
+async def run(options: Options, notices: Notices, began: float) -> None:
     stopping = asyncio.Event()
     supervisor = Supervisor(children(options), announce=notices)
 
@@ -167,7 +171,12 @@ async def _run(options: Options, notices: Notices, began: float) -> None:
             advertisement.enter_context(up_home.advertised(options.home, options.addresses))
             notices.ready(seconds=time.monotonic() - began, addresses=options.addresses, home=options.home)
 
-        await supervisor.run(stopping, on_ready)
+        try:
+            await supervisor.run(stopping, on_ready)
+        except ChildFailedError:
+            for port in (*options.ports, *filter(None, [options.planner_port])):
+                free_ports(port, 1)  # raises where another program took it meanwhile, and says so better
+            raise
 
 
 def children(options: Options) -> list[ChildSpec]:
@@ -179,7 +188,7 @@ def children(options: Options) -> list[ChildSpec]:
         postgres = EmbeddedPostgres(data_dir=home / "postgres", log_path=logs / "postgres.log")
         database_url = postgres.url
         specs.append(postgres.child())
-    env = {"HEADRACE_HOME": str(home)}
+    env = {"HEADRACE_HOME": str(home), INSTANCE: options.instance}
     timing = _option("--heartbeat-interval", options.heartbeat_interval_s) + _option(
         "--lease-ttl", options.lease_ttl_s
     )
@@ -191,7 +200,7 @@ def children(options: Options) -> list[ChildSpec]:
                 command=_headrace("scheduler", "--listen", address, *timing),
                 env={**env, "HEADRACE_DATABASE_URL": database_url},
                 log_path=logs / f"{name}.log",
-                ready=scheduler_serves(address),
+                ready=scheduler_serves(address, options.instance),
                 stop_grace_s=15,
             )
         )
@@ -220,7 +229,7 @@ def children(options: Options) -> list[ChildSpec]:
                 command=_headrace("planner", "--listen", address, "--workers", "1"),
                 env=env,
                 log_path=logs / "planner.log",
-                ready=scheduler_serves(address),
+                ready=scheduler_serves(address, options.instance),
                 stop_grace_s=15,
             )
         )

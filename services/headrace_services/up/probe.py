@@ -6,6 +6,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace.v1 import study_pb2, study_pb2_grpc
+from headrace_services.instance import health_service
 
 DEADLINE_S = 2.0
 # What runs on this machine never lies behind a proxy, whatever the environment says.
@@ -14,14 +15,16 @@ OPTIONS = (("grpc.enable_http_proxy", 0),)
 Probe = Callable[[], Awaitable[str | None]]
 
 
-def scheduler_serves(address: str) -> Probe:
-    """Ready when the standard health check says SERVING; a planner has the same."""
+def scheduler_serves(address: str, instance: str) -> Probe:
+    """Ready when the standard health check says SERVING for this run of `up`; a planner has the same."""
+
+    wanted = health_pb2.HealthCheckRequest(service=health_service(instance))
 
     async def ask() -> str | None:
         async with grpc.aio.insecure_channel(address, OPTIONS) as channel:
             try:
                 check = health_pb2_grpc.HealthStub(channel).Check  # type: ignore[attr-defined]  # not in its stubs
-                answer = await check(health_pb2.HealthCheckRequest(), timeout=DEADLINE_S)
+                answer = await check(wanted, timeout=DEADLINE_S)
             except grpc.aio.AioRpcError:
                 return None
         serving = answer.status == health_pb2.HealthCheckResponse.SERVING

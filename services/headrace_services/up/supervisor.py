@@ -95,7 +95,7 @@ class Supervisor:
                 self._say(child, f"{await child.start() or 'started'} again", "good")
                 ending, longest_s = await child.wait(), BACKOFF_AFTER_READY_S
             except ChildFailedError as failure:
-                ending, longest_s = failure.what, BACKOFF_LONGEST_S
+                ending, longest_s = failure.brief, BACKOFF_LONGEST_S
 
     async def _stop(self) -> None:
         for child in reversed(self._children):

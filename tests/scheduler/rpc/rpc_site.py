@@ -18,7 +18,7 @@ from headrace.v1 import study_pb2 as pb
 from headrace.v1.study_pb2_grpc import StudyServiceStub
 from headrace.v1.study_pb2_grpc import add_StudyServiceServicer_to_server as add_study_service
 from headrace_services.scheduler.desk import Desk
-from headrace_services.scheduler.hub import Hub
+from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 from headrace_services.scheduler.rpc.study_service import StudyServicer
 

@@ -7,8 +7,8 @@ from sqlalchemy import update
 from headrace.errors import LeaseStaleError
 from headrace.v1 import event_pb2, trial_pb2
 from headrace.v1 import study_pb2 as pb
-from headrace_services.scheduler.arrivals import LeaseExpired
-from headrace_services.scheduler.step.submissions import Submission
+from headrace_services.scheduler.core.inputs import LeaseExpired
+from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.store import tables, workers
 from headrace_services.scheduler.store.database import transaction
 
@@ -32,10 +32,10 @@ async def expire(site: RpcSite, number: int) -> None:
         info = await workers.study_by_name(conn, study.name.removeprefix("studies/"))
     assert info is not None
     for lease, why in expired:
-        arrival = LeaseExpired(
-            lease_id=lease.id, number=lease.number, epoch=lease.epoch, sequence=None, why=why
+        expired = LeaseExpired(
+            lease_id=lease.id, number=lease.number, attempt=lease.attempt, sequence=None, why=why
         )
-        await site.replicas[0].hub.submit(info.id, Submission(arrival=arrival))
+        await site.replicas[0].hub.submit(info.id, Submission(input=expired))
 
 
 async def test_a_suggestion_holds_all_that_a_caller_needs(site: RpcSite) -> None:
@@ -48,7 +48,7 @@ async def test_a_suggestion_holds_all_that_a_caller_needs(site: RpcSite) -> None
     assert asked.trial.worker == ""
     assert not asked.trial.slots
     assert asked.trial.HasField("start_time")
-    assert (asked.lease.trial, asked.lease.epoch) == (asked.trial.name, 1)
+    assert (asked.lease.trial, asked.lease.attempt) == (asked.trial.name, 1)
     assert asked.next_milestone == 1
     assert not asked.done
 
@@ -78,7 +78,7 @@ async def test_a_trial_pauses_and_another_caller_continues_it_from_its_checkpoin
     assert decision.reason
     again = await site.suggest(client="other")
     assert again.trial.number == 0
-    assert again.lease.epoch == 2
+    assert again.lease.attempt == 2
     assert again.trial.state == trial_pb2.TRIAL_STATE_RESUMED
     assert (again.trial.checkpoint.uri, again.trial.checkpoint.step) == (
         f"mem:/{asked[0].lease.lease_id}/1",
@@ -148,10 +148,10 @@ async def test_a_lease_of_another_study_or_trial_is_stale(site: RpcSite) -> None
     await site.suggest(client="d")
     await site.suggest("t")
     for wrong in (
-        event_pb2.LeaseRef(lease_id=lease.lease_id, trial="studies/t/trials/0", epoch=1),
-        event_pb2.LeaseRef(lease_id=lease.lease_id, trial="studies/s/trials/1", epoch=1),
-        event_pb2.LeaseRef(lease_id=lease.lease_id, trial=lease.trial, epoch=2),
-        event_pb2.LeaseRef(lease_id="other", trial=lease.trial, epoch=1),
+        event_pb2.LeaseRef(lease_id=lease.lease_id, trial="studies/t/trials/0", attempt=1),
+        event_pb2.LeaseRef(lease_id=lease.lease_id, trial="studies/s/trials/1", attempt=1),
+        event_pb2.LeaseRef(lease_id=lease.lease_id, trial=lease.trial, attempt=2),
+        event_pb2.LeaseRef(lease_id="other", trial=lease.trial, attempt=1),
     ):
         with pytest.raises(LeaseStaleError):
             await site.report(wrong, 1, 0.5)

@@ -37,7 +37,7 @@ def eta_of_one(spec: spec_pb2.StudySpec) -> None:
 
 
 def lease(**changes: Any) -> event_pb2.LeaseRef:
-    return event_pb2.LeaseRef(**({"lease_id": "l", "trial": "studies/s/trials/0", "epoch": 1} | changes))
+    return event_pb2.LeaseRef(**({"lease_id": "l", "trial": "studies/s/trials/0", "attempt": 1} | changes))
 
 
 FIELD_CASES: list[tuple[str, str, Any, list[str], str]] = [
@@ -169,7 +169,7 @@ FIELD_CASES: list[tuple[str, str, Any, list[str], str]] = [
         "no lease",
         "ReportTrial",
         pb.ReportTrialRequest(step=1),
-        ["lease.lease_id", "lease.epoch", "lease.trial"],
+        ["lease.lease_id", "lease.attempt", "lease.trial"],
         "",
     ),
     (
@@ -196,8 +196,8 @@ FIELD_CASES: list[tuple[str, str, Any, list[str], str]] = [
     (
         "bad lease",
         "ReleaseTrial",
-        pb.ReleaseTrialRequest(lease=lease(trial="s/0", epoch=0)),
-        ["lease.epoch", "lease.trial"],
+        pb.ReleaseTrialRequest(lease=lease(trial="s/0", attempt=0)),
+        ["lease.attempt", "lease.trial"],
         "studies/STUDY/trials/NUMBER",
     ),
     (

@@ -112,21 +112,6 @@ async def test_configurations_times_parameters_are_bounded(site: RpcSite) -> Non
     assert "Split" in violation.remedy
 
 
-async def test_a_line_goes_on_after_a_request_out_of_bounds(site: RpcSite) -> None:
-    await site.create()
-    asked = await site.suggest()
-    line = site.replicas[0].stub.TellTrials(timeout=20)
-    told = [
-        pb.ReportTrialRequest(lease=asked.lease, step=step, metrics={"loss": 0.5}) for step in (2**63 - 1, 1)
-    ]
-    answers = []
-    for report in told:
-        await line.write(pb.TellTrialsRequest(report=report))
-        answers.append(await line.read())
-    await line.done_writing()
-    assert [answer.WhichOneof("response") for answer in answers] == [None, "report"]
-
-
 @pytest.mark.parametrize("name", ["studies/absent", "studies/" + "x" * 200, "?"])
 async def test_a_refused_request_is_not_kept_until_the_next_collection(site: RpcSite, name: str) -> None:
     gc.collect()

@@ -18,8 +18,8 @@ from headrace.errors import (
 from headrace.spec import to_proto
 from headrace.v1 import spec_pb2
 from headrace.v1 import study_pb2 as pb
-from headrace_services.scheduler.step import runner
-from headrace_services.scheduler.step.transaction import StepResult, run_step
+from headrace_services.scheduler.engine import runner
+from headrace_services.scheduler.engine.cycle import CycleResult, run_cycle
 from headrace_services.scheduler.store import tables
 
 Make = Callable[[RpcSite], Awaitable[tuple[Any, Any]]]
@@ -195,15 +195,15 @@ async def test_a_commit_that_nobody_heard_of_is_not_made_again(
     before = (await site.study()).status.pending
     lost = 0
 
-    async def deaf(*arguments: Any) -> StepResult:
+    async def deaf(*arguments: Any) -> CycleResult:
         nonlocal lost
-        result = await run_step(*arguments)
+        result = await run_cycle(*arguments)
         if lost < 2:
             lost += 1
             raise psycopg.OperationalError("the connection broke after the commit")
         return result
 
-    monkeypatch.setattr(runner, "run_step", deaf)
+    monkeypatch.setattr(runner, "run_cycle", deaf)
     message, _ = await _add(site)
     added = await site.call("AddTrials", with_id(message, request_id))
     assert lost == 2
@@ -233,6 +233,12 @@ async def test_a_repeat_is_answered_after_the_study_was_deleted(site: RpcSite) -
     stop = pb.StopStudyRequest(name="studies/s", request_id="stop")
     first = await site.call("StopStudy", stop)
     await site.call("DeleteStudy", pb.DeleteStudyRequest(name="studies/s"))
-    assert await site.call("StopStudy", stop) == first
+    again = await site.call("StopStudy", stop)
+    assert (again.study.name, again.study.state, again.study.detail) == (
+        first.study.name,
+        first.study.state,
+        first.study.detail,
+    )
+    assert "deleted" in again.study.unshown
     reused = pb.StopStudyRequest(name="studies/s", request_id="stop", reason="other")
     assert isinstance(await site.refusal("StopStudy", reused), RequestIdReusedError)

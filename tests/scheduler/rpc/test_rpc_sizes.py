@@ -28,7 +28,7 @@ async def plant_metrics(site: RpcSite, trials: int) -> None:
         )
         await conn.execute(
             text(
-                "INSERT INTO report (study_id, number, epoch, sequence, step, metrics, action, next_milestone)"
+                "INSERT INTO report (study_id, number, attempt, sequence, step, metrics, action, next_milestone)"
                 f" SELECT study_id, number, 1, s, s, {MANY_METRICS}, 'CONTINUE', 3"
                 " FROM trial, generate_series(1, 2) AS s WHERE number < :trials"
             ),

@@ -93,18 +93,6 @@ async def test_a_trial_that_begins_anew_need_not_meet_the_rungs_behind_it(site: 
     assert isinstance(refused, InvalidFieldError)
 
 
-async def test_on_a_line_the_call_says_what_is_wrong(site: RpcSite) -> None:
-    await site.create(**RUNGS)
-    lease = (await site.suggest()).lease
-    line = site.replicas[0].stub.TellTrials()
-    await line.write(pb.TellTrialsRequest(report=tell(lease, 100)))
-    assert (await line.read()).WhichOneof("response") is None
-    await line.write(pb.TellTrialsRequest(report=tell(lease, 1)))
-    assert (await line.read()).report.decision.action == CONTINUE
-    await line.done_writing()
-    assert await stored(site) == [1]
-
-
 async def test_the_first_report_says_what_it_lacks(site: RpcSite) -> None:
     await site.create(
         policy={"kind": "run_all"},

@@ -11,8 +11,8 @@ from headrace.client import AsyncClient
 from headrace.client.aio import AsyncStudy
 from headrace.client.model import TrialInfo
 from headrace.spec import StudySpec
-from headrace_services.scheduler.step.placement import Request
-from headrace_services.scheduler.step.placement.wants import described
+from headrace_services.scheduler.core.placement import Request
+from headrace_services.scheduler.core.placement.wants import described
 from headrace_services.scheduler.store import workers
 from headrace_services.scheduler.store.database import transaction
 
@@ -65,6 +65,23 @@ async def test_it_waits_for_a_worker_that_is_large_enough(site: RpcSite, engine:
         assert {trial.waits_for for trial in await trials(study)} == {"a connected worker with 4 GPUs"}
         story = await study.trial(0).explain()
         assert story.trial.waits_for == "a connected worker with 4 GPUs"
+        assert (await study.status()).waits_for == "4 GPUs"
+        assert [one.waits_for for one in await client.studies() if one.name == "large"] == ["4 GPUs"]
+        async for update in study.watch():
+            assert update.study.waits_for == "4 GPUs"
+            break
+
+
+async def test_it_says_which_parameter_decides_how_much_it_takes(site: RpcSite, engine: AsyncEngine) -> None:
+    async with AsyncClient(site.replicas[0].address) as client:
+        space = {"batch": {"type": "categorical", "values": [64, 1024]}}
+        sizes = {"parameter": "batch", "rows": [{"value": 64, "gpus": 1}, {"value": 1024, "gpus": 4}]}
+        enqueued = [{"batch": 1024}, {"batch": 64}, {"batch": 1024}]
+        study = await create(client, "unequal", space=space, resources={"by": sizes}, enqueued=enqueued)
+        large, small, _ = await trials(study)
+        assert large.waits_for == "a connected worker with 4 GPUs (batch = 1024 takes so much)"
+        assert small.waits_for == "a connected worker with 1 GPU (batch = 64 takes so much)"
+        assert (await study.status()).waits_for == "4 GPUs"
 
 
 async def test_it_waits_for_slots_that_others_have(site: RpcSite, engine: AsyncEngine) -> None:
@@ -78,6 +95,7 @@ async def test_it_waits_for_slots_that_others_have(site: RpcSite, engine: AsyncE
             None,
             0,
         )
+        assert (await study.status()).waits_for == "", "one of its trials runs"
 
 
 async def test_a_share_of_a_gpu_is_told(site: RpcSite, engine: AsyncEngine) -> None:
@@ -116,6 +134,7 @@ async def test_it_waits_for_people(site: RpcSite, engine: AsyncEngine) -> None:
         await study.pause()
         _, held, waits = await trials(study)
         assert held.waits_for == "a user to resume it"
+        assert (await study.status()).waits_for == ""
         assert waits.waits_for == "the study to be resumed"
 
 

@@ -11,7 +11,7 @@ from study_site import StudySite, make_spec
 
 from headrace.v1 import event_pb2, worker_pb2
 from headrace.v1.worker_pb2_grpc import WorkerServiceStub, add_WorkerServiceServicer_to_server
-from headrace_services.scheduler.hub import Hub
+from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.registry import Registry
@@ -53,7 +53,7 @@ async def serving(engine: AsyncEngine, timing: Timing) -> AsyncIterator[Replica]
             background = [
                 tasks.create_task(work)
                 for work in (
-                    hub.run_spreading(),
+                    hub.run_waking(),
                     heartbeats.run(),
                     registry.run_notifying(),
                     registry.run_listening(),
@@ -104,7 +104,12 @@ class ScriptedWorker:
         await self.call.write(worker_pb2.SessionRequest(**message))
 
     async def hello(
-        self, incarnation: str = "1", slots: int = 1, held: tuple[event_pb2.LeaseRef, ...] = ()
+        self,
+        incarnation: str = "1",
+        slots: int = 1,
+        held: tuple[event_pb2.LeaseRef, ...] = (),
+        host: str = "",
+        home: str = "",
     ) -> None:
         """Open the session as worker `w`."""
         devices = [
@@ -113,7 +118,13 @@ class ScriptedWorker:
         ]
         await self.say(
             hello=worker_pb2.Hello(
-                worker="w", incarnation=incarnation, devices=devices, held=held, log_dir="/l"
+                worker="w",
+                incarnation=incarnation,
+                devices=devices,
+                held=held,
+                log_dir="/l",
+                host=host,
+                home=home,
             )
         )
 

@@ -6,8 +6,8 @@ from typing import cast
 import pytest
 
 from headrace.v1 import event_pb2, worker_pb2
-from headrace_services.scheduler.arrivals import Cancellation
-from headrace_services.scheduler.records import Lease
+from headrace_services.scheduler.core.inputs import Cancellation
+from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.session.known_studies import KnownStudies
 from headrace_services.scheduler.session.outgoing import Outgoing, SlowWorkerError
 from headrace_services.scheduler.store.workers import StudyInfo
@@ -62,12 +62,12 @@ async def test_an_acknowledgement_whose_company_falls_away_goes_alone() -> None:
         id="l",
         study_id=1,
         number=0,
-        epoch=1,
+        attempt=1,
         worker_id=1,
         incarnation="1",
         client_id="",
         ttl_s=None,
-        slots=(0,),
+        grant=None,
     )
     messages.put(Cancellation(worker_id=1, lease=lease, reason="of a study that was deleted"))
     messages.acknowledge(3)

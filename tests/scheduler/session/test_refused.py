@@ -12,7 +12,7 @@ from study_site import StudySite
 
 from headrace.errors import InternalError
 from headrace.v1 import event_pb2, worker_pb2
-from headrace_services.scheduler.hub import Hub
+from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.store import cluster
 
 
@@ -53,14 +53,15 @@ async def test_a_defect_of_ours_is_told_as_ours(
     async with worker(replica) as w:
         bad, good, site = await _two_trials(engine, replica, w)
         with monkeypatch.context() as patch:
-            patch.setattr("headrace_services.scheduler.step.core.reports.report", broken)
+            patch.setattr("headrace_services.scheduler.core.dispatch.reports.take", broken)
             await w.report(bad, 1, 1, 0.5)
             refused = await w.hears("refused")
         assert "a defect of Headrace" in refused.reason
         await w.report(good, 2, 9, 0.5)
         await w.hears("decision", lambda d: d.lease == good)
     trial = await site.trial(int(bad.trial.rpartition("/")[2]))
-    assert "a defect of Headrace" in trial.detail
+    assert (trial.failures, trial.interruptions) == (0, 1)
+    assert "a defect of Headrace" in str(await site.events())
 
 
 async def test_what_a_worker_put_aside_is_shown(engine: AsyncEngine, replica: Replica) -> None:

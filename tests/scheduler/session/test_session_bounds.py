@@ -91,7 +91,7 @@ async def test_a_report_out_of_bounds_of_a_study_that_is_gone_is_no_defect(
     assert [entry.getMessage() for entry in caplog.records if entry.exc_info] == []
 
 
-@pytest.mark.parametrize("wrong", [{"lease_id": "l\0"}, {"epoch": 2**63 - 1}, {"lease_id": "l" * 300}])
+@pytest.mark.parametrize("wrong", [{"lease_id": "l\0"}, {"attempt": 2**63 - 1}, {"lease_id": "l" * 300}])
 async def test_a_lease_out_of_bounds_costs_the_study_that_it_names_nothing(
     engine: AsyncEngine, replica: Replica, caplog: pytest.LogCaptureFixture, wrong: dict[str, Any]
 ) -> None:
@@ -100,7 +100,9 @@ async def test_a_lease_out_of_bounds_costs_the_study_that_it_names_nothing(
         await w.hello()
         replica.hub.kick(site.study_id)
         lease = (await w.hears("assign")).lease
-        forged = event_pb2.LeaseRef(**{"lease_id": "l", "trial": lease.trial, "epoch": lease.epoch, **wrong})
+        forged = event_pb2.LeaseRef(
+            **{"lease_id": "l", "trial": lease.trial, "attempt": lease.attempt, **wrong}
+        )
         await w.say(report=worker_pb2.Report(sequence=1, lease=forged, step=1))
         await w.hears("ack", lambda ack: list(ack.sequences) == [1])
         await w.report(lease, 2, 9, 0.5)
@@ -124,7 +126,7 @@ async def test_a_lease_that_names_no_trial_is_answered_and_the_session_goes_on(
     async with worker(replica) as w:
         await w.hello()
         await w.hears("welcome")
-        lease = event_pb2.LeaseRef(lease_id="l\0", trial=name, epoch=1)
+        lease = event_pb2.LeaseRef(lease_id="l\0", trial=name, attempt=1)
         await w.report(lease, 1, 1, 0.5)
         await w.hears("ack", lambda ack: list(ack.sequences) == [1])
         await w.say(heartbeat=worker_pb2.Heartbeat(sequence=7))
@@ -136,7 +138,7 @@ async def test_a_heartbeat_out_of_bounds_still_says_that_the_worker_lives(replic
         await w.hello()
         await w.hears("welcome")
         telemetry = [worker_pb2.DeviceTelemetry(utilization=float("nan"), memory_used_bytes=-1)]
-        held = [event_pb2.LeaseRef(lease_id="\0", epoch=-1)]
+        held = [event_pb2.LeaseRef(lease_id="\0", attempt=-1)]
         await w.say(heartbeat=worker_pb2.Heartbeat(sequence=7, telemetry=telemetry, held=held))
         await w.hears("ack", lambda ack: ack.heartbeat == 7)
         await w.say(heartbeat=worker_pb2.Heartbeat(sequence=8))

@@ -10,10 +10,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite
 
 from headrace.v1 import event_pb2
+from headrace_services.scheduler.engine.sweeper import Sweeper
 from headrace_services.scheduler.session import in_flight
-from headrace_services.scheduler.store import step_reads, tables
+from headrace_services.scheduler.store import load, tables
 from headrace_services.scheduler.store.database import transaction
-from headrace_services.scheduler.sweeper import Sweeper
 
 
 async def two_leases(
@@ -94,7 +94,7 @@ async def test_a_study_whose_step_hangs_does_not_stop_the_others(
         await w.hello(slots=2)
         (hung, stuck), (_, free) = await two_leases(engine, replica, w)
         async with engine.begin() as conn:
-            await step_reads.lock_study(conn, hung.study_id, None)  # no step of it can end
+            await load.lock_study(conn, hung.study_id)  # no step of it can end
             for sequence in range(1, 11):
                 await w.report(stuck, sequence, sequence, 0.5)
             await w.report(free, 100, 1, 0.5)

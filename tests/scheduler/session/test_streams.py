@@ -113,7 +113,7 @@ async def test_a_worker_that_lost_its_memory_loses_its_trials_at_once(engine: As
         async with worker(replica) as after:
             await after.hello("2")
             again = await after.hears("assign", lambda assign: assign.lease.trial == lost.lease.trial)
-            assert again.lease.epoch == lost.lease.epoch + 1
+            assert again.lease.attempt == lost.lease.attempt + 1
 
 
 async def test_a_worker_that_remembers_may_report_its_loss_itself(engine: AsyncEngine) -> None:
@@ -127,7 +127,7 @@ async def test_a_worker_that_remembers_may_report_its_loss_itself(engine: AsyncE
             await after.hello("2", held=(lost,))
             await _say_two_things(after, lost)
             again = await after.hears("assign", lambda assign: assign.lease.trial == lost.trial)
-            assert again.lease.epoch == lost.epoch + 1
+            assert again.lease.attempt == lost.attempt + 1
             assert again.resume_step == 1, "what it still had to say was heard first"
     assert (await site.trial(0)).interruptions == 1
 

@@ -9,11 +9,11 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.v1 import worker_pb2
-from headrace_services.scheduler import sweeper as sweeping
-from headrace_services.scheduler.arrivals import LeaseExpired, StopTrial
-from headrace_services.scheduler.step.submissions import Settled, Submission
+from headrace_services.scheduler.core.inputs import LeaseExpired, StopTrial
+from headrace_services.scheduler.engine import sweeper as sweeping
+from headrace_services.scheduler.engine.submissions import Settled, Submission
+from headrace_services.scheduler.engine.sweeper import Sweeper
 from headrace_services.scheduler.store import tables
-from headrace_services.scheduler.sweeper import Sweeper
 
 
 async def swept(sweeper: Sweeper) -> None:
@@ -66,7 +66,7 @@ async def test_what_was_asked_of_a_lease_that_ended_just_then_is_forgotten(
         await w.hello(slots=2)
         replica.hub.kick(site.study_id)
         ended, live = (await w.hears("assign")).lease, (await w.hears("assign", count=2)).lease
-        await replica.hub.submit(site.study_id, Submission(arrival=StopTrial(number=0, reason="")))
+        await replica.hub.submit(site.study_id, Submission(input=StopTrial(number=0, reason="")))
         async with engine.begin() as conn:  # as a step of another study that had seen both leases live
             asked = [
                 {"lease_id": ref.lease_id, "study_id": site.study_id, "for_study_id": site.study_id}
@@ -115,8 +115,9 @@ async def test_a_worker_whose_lease_expired_is_told_to_let_go(engine: AsyncEngin
         await w.hello()
         replica.hub.kick(site.study_id)
         lease = (await w.hears("assign")).lease
-        expiry = LeaseExpired(lease_id=lease.lease_id, number=0, epoch=1, sequence=None, why="silence")
-        await replica.hub.submit(site.study_id, Submission(arrival=expiry))
+        await fall_silent(engine)
+        expiry = LeaseExpired(lease_id=lease.lease_id, number=0, attempt=1, sequence=None, why="silence")
+        await replica.hub.submit(site.study_id, Submission(input=expiry))
         assert (await w.hears("cancel")).lease.lease_id == lease.lease_id
 
 
@@ -136,7 +137,8 @@ async def test_a_study_whose_step_hangs_holds_up_no_other_study_s_trials(
     async with worker(replica) as w, asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         await w.hello(slots=2)
         replica.hub.kick(hanging.study_id)
-        await w.hears("assign")
+        while not any(row.lease_id for row in await hanging.trials()):  # the other study may be placed first
+            await asyncio.sleep(0.01)
         await fall_silent(engine)
         await sweeper.sweep(tasks)
         await sweeper.sweep(tasks)

@@ -19,6 +19,7 @@ from headrace_torch.hdet.errors import (
     HdetError,
     NotReplicasError,
     ResumeError,
+    StallError,
     SyncError,
 )
 from headrace_torch.hdet.hyperparameter import (
@@ -53,6 +54,7 @@ __all__ = [
     "ReplicaGroup",
     "ResumeError",
     "ScalarHyperparameter",
+    "StallError",
     "SyncError",
     "SyncReport",
     "attention_temperature",

@@ -14,7 +14,6 @@ centre is computed by every rank from the same gathered numbers, so no rank is i
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
 from typing import Any, Literal
 
 import torch.distributed as dist
@@ -31,20 +30,21 @@ from headrace_torch.hdet.averaging import (
     copy_masters,
     merge_buffers,
     merge_optimizer,
-    optimizer_tensors,
     trained,
 )
 from headrace_torch.hdet.controller_checks import VERSION, Parts, cannot_resume
 from headrace_torch.hdet.designs import DesignName, assign
 from headrace_torch.hdet.errors import ResumeError
-from headrace_torch.hdet.exchange import Exchange, exchange
+from headrace_torch.hdet.exchange import Exchange, exchange, require_shared_gradients
+from headrace_torch.hdet.fingerprint import layout_of, of_sample
 from headrace_torch.hdet.hyperparameter import ScalarHyperparameter
 from headrace_torch.hdet.losses import LossMeter
 from headrace_torch.hdet.probe import Probe, SwitchedOff
 from headrace_torch.hdet.records import HyperparameterRecord, SyncCallback, SyncReport
 from headrace_torch.hdet.replicas import ReplicaGroup, judged
-from headrace_torch.hdet.rules import LogSpaceRule, Moved, positions
+from headrace_torch.hdet.rules import Evidence, LogSpaceRule, Moved, Trend, positions
 from headrace_torch.hdet.settings import Settings
+from headrace_torch.hdet.watch import TIMEOUT_S
 
 
 class HDETController:
@@ -73,6 +73,7 @@ class HDETController:
         start_after: int = 0,
         masters: MasterPairs = (),
         bucket_bytes: int = BUCKET_BYTES,
+        timeout_s: float | None = TIMEOUT_S,
         on_sync: SyncCallback | None = None,
     ) -> None:
         """Checks the settings with all ranks, and sets each replica's first values. A collective.
@@ -96,13 +97,15 @@ class HDETController:
             masters: pairs (low-precision parameter, its float32 master): masters are averaged and rounded
                 into the copies.
             bucket_bytes: the size of one collective.
+            timeout_s: how long over the slowest interval ranks may stand still before the job ends; `None` for
+                no watch.
             on_sync: called with each report, on every rank.
 
         Raises:
             HdetConfigError: a setting is out of range, or ranks were given different ones.
             NotReplicasError: the ranks hold shards, or different models.
         """
-        self.group = replica_group if isinstance(replica_group, ReplicaGroup) else ReplicaGroup(replica_group)
+        self.group = ReplicaGroup.of(replica_group)
         self.hyperparameters = tuple(hyperparameters)
         self.sync_every = sync_every
         self.rule = rule if rule is not None else LogSpaceRule()
@@ -115,7 +118,10 @@ class HDETController:
         self._on_sync = on_sync
         self._meter = LossMeter()
         self._steps = 0
+        self._first = True  # no step of training was seen by this object
         self._syncs = 0
+        self._trend = Trend()
+        self._base_before: dict[str, float] = {}  # the schedule's rates at the last sync point
 
         settings = Settings(
             sync_every=sync_every,
@@ -128,11 +134,12 @@ class HDETController:
             rule=self.rule,
             start_after=start_after,
             bucket_bytes=bucket_bytes,
+            timeout_s=timeout_s,
         )
         problem = judged(
             lambda: settings.problem(self.hyperparameters, has_group=self.group.across is not None)
         )
-        self.group.agree(
+        roll = self.group.agree(
             problem=problem,
             config={} if problem else settings.agreed(self.hyperparameters, replicas=self.group.size),
         )
@@ -147,7 +154,9 @@ class HDETController:
         self._centers = [one.space.to_center(float(one.get())) for one in self.hyperparameters]
         self._starts = [float(one.get()) for one in self.hyperparameters]
         self._velocities = [0.0 for _ in self.hyperparameters]
+        self._evidence = [Evidence() for _ in self.hyperparameters]
         self._assign()
+        self._watch = self.group.watch(roll, timeout_s) if self.diverges else None
 
     @property
     def diverges(self) -> bool:
@@ -172,37 +181,47 @@ class HDETController:
         raise KeyError(name)
 
     def observe(self, loss: Tensor | float, weight: float = 1.0) -> None:
-        """Adds the training loss of a micro-batch, which stands for `weight` samples or tokens.
-
-        Waits for no device.
-        """
+        """Adds the training loss of a micro-batch, which stands for `weight` samples; waits for no device."""
         self._meter.observe(loss, weight)
 
     def after_step(self, base_rates: Mapping[str, float] | None = None) -> SyncReport | None:
         """Counts an optimizer step; at a sync point, converges and returns the report.
 
         Args:
-            base_rates: the schedule's rate by hyperparameter name, by which records multiply a factor;
+            base_rates: the schedule's rate by hyperparameter name: records multiply a factor by it, and while it
+                falls the factor does not;
                 `HDETScheduler` gives it.
 
         Raises:
             SyncError: on every rank; see `headrace_torch.hdet.exchange`.
+            StallError: the ranks wait for each other; see `headrace_torch.hdet.watch`.
         """
         self._steps += 1
+        if not self.diverges:
+            if not self._steps % self.sync_every:
+                self._syncs += 1
+                self._meter.reset()
+            return None
+        if self._watch is not None:
+            self._watch.step(self._steps)
+        if self._first and self._mode == "shared_grad":
+            require_shared_gradients(self.group, self._parameters)
+        self._first = False
         if self._steps % self.sync_every:
             return None
-        if not self.diverges:
-            self._syncs += 1
-            self._meter.reset()
-            return None
         began = time.monotonic()
+        if self._watch is not None:
+            self._watch.meet(self._syncs + 1)
         heard = exchange(
             self.group,
             self._meter,
             self._probe_as_scored(),
             self._parameters,
             sync=self._syncs + 1,
-            layout=self._layout(),
+            step=self._steps,
+            rates=[rate for _, rate in sorted((base_rates or {}).items())],
+            gradients=self._gradients(),
+            layout=layout_of(self._optimizer) if self._optimizer_state == "average" else 0,
         )
         sent = self._converge(heard)
         report = self._advance(heard, base_rates or {}, sent, began)
@@ -227,24 +246,31 @@ class HDETController:
             "centers": list(self._centers),
             "starts": list(self._starts),
             "velocities": list(self._velocities),
+            "evidence": [[one.velocity, one.variance] for one in self._evidence],
+            "base_before": dict(self._base_before),
+            "trend": [self._trend.mean, self._trend.square],
             "loss_total": total,
             "loss_weight": weight,
             "sync_every": self.sync_every,
             "seed": self._seed,
             "design": self._design,
+            "parameters": of_sample(self._parameters),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state. A collective: all ranks load, or all raise.
+        """Goes on from a state, after model and optimizer have loaded their own.
+
+        A collective: all ranks load, or all raise.
 
         Raises:
-            ResumeError: another number of replicas, another replica's state in the middle of an interval, or
-                other settings.
+            ResumeError: another number of replicas, another replica's state or parameters in the middle of an
+                interval, or other settings.
         """
         read: list[Parts] = []
 
         def check() -> str | None:
-            problem = cannot_resume(state, mine=self.state_dict(), replicas=self.group)
+            differ = self.diverges and bool(int(state.get("steps", 0)) % self.sync_every)
+            problem = cannot_resume(state, mine=self.state_dict(), replicas=self.group, differ=differ)
             if problem is None:  # all of it is read before the ranks agree: none may find it unreadable alone
                 read.append(Parts.of(state, len(self.hyperparameters)))
             return problem
@@ -255,8 +281,15 @@ class HDETController:
         (parts,) = read
         self._steps, self._syncs = parts.steps, parts.syncs
         self._centers, self._starts, self._velocities = parts.centers, parts.starts, parts.velocities
+        self._evidence, self._trend, self._base_before = parts.evidence, parts.trend, parts.base_before
         self._meter.load(parts.loss_total, parts.loss_weight)
         self._assign()
+
+    def _gradients(self) -> Literal["shared", "local", "either"]:
+        if self._mode == "shared_grad":
+            return "shared"
+        # Replicas that meet at every step may have the same gradients, if they have the same data.
+        return "local" if self.sync_every > 1 else "either"
 
     def _converge(self, heard: Exchange) -> int:
         """Averages parameters, buffers and optimizer state; returns the bytes."""
@@ -274,20 +307,22 @@ class HDETController:
         """Moves the centres, assigns the next positions and reports."""
         explored, updated = self._places(), self._steps > self._start_after
         before = self._centers
+        self._trend, improving = self._trend.after(heard.losses)
+        falling = {name for name, rate in base_rates.items() if rate < self._base_before.get(name, rate)}
+        self._base_before = dict(base_rates)
         if updated:
             moves = [
-                self._move(one, center, velocity, places, heard.losses)
-                for one, center, velocity, places in zip(
-                    self.hyperparameters, before, self._velocities, explored, strict=True
-                )
+                self._move(number, explored[number], heard.losses, held=improving or one.name in falling)
+                for number, one in enumerate(self.hyperparameters)
             ]
         else:
             moves = [
-                Moved(center=center, velocity=velocity, signal=0.0)
-                for center, velocity in zip(before, self._velocities, strict=True)
+                Moved(center=center, velocity=velocity, signal=0.0, evidence=evidence)
+                for center, velocity, evidence in zip(before, self._velocities, self._evidence, strict=True)
             ]
         self._centers = [moved.center for moved in moves]
         self._velocities = [moved.velocity for moved in moves]
+        self._evidence = [moved.evidence for moved in moves]
         self._syncs += 1
         self._meter.reset()
         self._assign()
@@ -323,18 +358,21 @@ class HDETController:
         )
 
     def _move(
-        self,
-        one: ScalarHyperparameter,
-        center: float,
-        velocity: float,
-        places: Sequence[float],
-        losses: Sequence[float | None],
+        self, number: int, places: Sequence[float], losses: Sequence[float | None], *, held: bool
     ) -> Moved:
+        one, center = self.hyperparameters[number], self._centers[number]
         if one.spread == 0:
             return Moved(center=center, velocity=0.0, signal=0.0)
         low, high = one.space.bounds()
         return self.rule.move(
-            center=center, velocity=velocity, places=places, losses=losses, low=low, high=high
+            center=center,
+            velocity=self._velocities[number],
+            places=places,
+            losses=losses,
+            low=low,
+            high=high,
+            evidence=self._evidence[number],
+            held=held and one.patient,
         )
 
     def _places(self) -> list[tuple[float, ...]]:
@@ -363,10 +401,3 @@ class HDETController:
         if self._probe is None:
             return None
         return SwitchedOff(self._probe, [one for one in self.hyperparameters if one.probe_value is not None])
-
-    def _layout(self) -> int:
-        """A number for the optimizer state that is to be averaged."""
-        if self._optimizer_state != "average":
-            return 0
-        named = [(name, tuple(tensor.shape)) for name, tensor in optimizer_tensors(self._optimizer)]
-        return int.from_bytes(blake2b(repr(named).encode(), digest_size=5).digest())

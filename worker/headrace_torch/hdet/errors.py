@@ -23,3 +23,7 @@ class ResumeError(HdetError, ValueError):
 
 class SyncError(HdetError, RuntimeError):
     """A sync point cannot be passed: no replica has finite parameters left, or a probe failed."""
+
+
+class StallError(HdetError, RuntimeError):
+    """The ranks wait for each other, and none of them can go on."""

@@ -39,6 +39,8 @@ class ScalarHyperparameter:
         spread: the half-width of the fan in that space, in [0, 1); 0 keeps the value as it is.
         acts_on: what it changes; see the module.
         probe_value: what it is set to on every rank while the probe runs; `None` leaves it.
+        patient: whether it stays as high as it is while the loss or its schedule falls, as learning rates do: a
+            lower one reduces the loss at once and costs progress later.
     """
 
     name: str
@@ -50,6 +52,7 @@ class ScalarHyperparameter:
     spread: float = 1 / 9
     acts_on: Literal["update", "gradient"] = field(default="update", kw_only=True)
     probe_value: float | None = field(default=None, kw_only=True)
+    patient: bool = field(default=False, kw_only=True)
 
     @property
     def space(self) -> Space:
@@ -225,7 +228,7 @@ def _factor(
     def write(value: float) -> None:
         optimizer.param_groups[number][SCALE] = value
 
-    return ScalarHyperparameter(name, read, write, "log", low, high, spread)
+    return ScalarHyperparameter(name, read, write, "log", low, high, spread, patient=True)
 
 
 def write_lr(group: dict[str, Any], rate: float) -> None:

@@ -1,20 +1,20 @@
-"""`OneCycleAutoLR`: the paper's algorithm behind the signature of `OneCycleLR`, for a loop that has one already.
+"""`OneCycleAutoLR`: `OneCycleLR` whose rate replicas spread around, and move.
 
-Three phases, by the optimizer steps t taken so far, with warm-up S_warm and interval T:
+Beside OneCycle on a small GPT (AdamW / SGD, nats per byte, `benchmarks/hdet/drop_in.py`): with a probe 0.38 / 0.11
+better from ten times too low a rate, equal at the right one; without a probe equal. The paper's form: 0.31 / 0.18
+worse, 0.11 / 0.17 worse.
+
+By the optimizer steps t taken so far, with warm-up S_warm, interval T and `form="factor"`:
 
     t ≤ S_warm       rate on replica r = OneCycle(t)·ρ_r; parameters are averaged whenever T divides t
-    t > S_warm       with auto-LR: η̄ begins at OneCycle(S_warm), is constant within an interval, and moves
-    at each sync
-                     by the paper's rule; replicas take a new permutation of ρ, one for each parameter group
-    without auto-LR  the first phase goes on to the end
+    t > S_warm       with auto-LR: OneCycle(t)·f·ρ_r; at each sync f moves by the paper's signal, and replicas take
+                     a new permutation of ρ, one for each parameter group
+                     without auto-LR: the first phase goes on to the end
     α = 0            nothing is averaged or communicated: OneCycleLR under DDP, bit for bit
 
-γ is taken from the rate at the end of the warm-up, group by group, so that with no signal η̄ arrives at
-OneCycle's own floor with the last sync; below that floor η̄ never goes. Momentum is cycled by OneCycle
-throughout. Rates are Python floats.
-
-The scheduler knows the optimizer's parameters only: buffers (BatchNorm) are left to DDP, which broadcasts
-replica 0's. For other policies, probes, or other hyperparameters use `HDETController`.
+So without a signal the run is OneCycle's. `form="paper"` is the published algorithm, which puts a rate η̄ with a
+geometric decay in the schedule's place; see `headrace_torch.hdet.forms`. Buffers (BatchNorm) are left to DDP. For other
+policies, or other hyperparameters use `HDETController`.
 """
 
 import time
@@ -30,14 +30,17 @@ from headrace_torch.hdet import sharding
 from headrace_torch.hdet.averaging import average_, trained
 from headrace_torch.hdet.designs import DesignName, assign
 from headrace_torch.hdet.errors import ResumeError
-from headrace_torch.hdet.exchange import exchange
+from headrace_torch.hdet.exchange import exchange, require_shared_gradients
+from headrace_torch.hdet.fingerprint import of_sample
+from headrace_torch.hdet.forms import FactorForm, Form, FormName, Interval, PaperForm
 from headrace_torch.hdet.hyperparameter import write_lr
 from headrace_torch.hdet.losses import LossMeter
-from headrace_torch.hdet.one_cycle_checks import COMMON, OWN, VERSION, OneCycleSettings, cannot_resume
+from headrace_torch.hdet.one_cycle_checks import OWN, VERSION, OneCycleSettings, Resumed, cannot_resume
 from headrace_torch.hdet.probe import Probe
 from headrace_torch.hdet.records import HyperparameterRecord, SyncCallback, SyncReport
 from headrace_torch.hdet.replicas import ReplicaGroup, judged
-from headrace_torch.hdet.rules import PaperRule, decay_rate, multipliers, scores
+from headrace_torch.hdet.rules import FactorRule, Moved, PaperRule, Trend, multipliers, positions, scores
+from headrace_torch.hdet.watch import TIMEOUT_S
 
 
 class OneCycleAutoLR(OneCycleLR):
@@ -78,6 +81,8 @@ class OneCycleAutoLR(OneCycleLR):
         design: DesignName = "permutation",
         replica_group: ReplicaGroup | dist.ProcessGroup | None = None,
         probe: Probe | None = None,
+        form: FormName = "factor",
+        timeout_s: float | None = TIMEOUT_S,
         on_sync: SyncCallback | None = None,
     ) -> None:
         """Checks the settings with all ranks and sets this replica's first rate. A collective if there is a spread.
@@ -86,24 +91,17 @@ class OneCycleAutoLR(OneCycleLR):
             optimizer: its parameters are averaged.
             max_lr: OneCycle's greatest rate, one or one per group.
             total_steps: S; or give epochs and steps_per_epoch.
-            epochs: with steps_per_epoch, instead of total_steps.
-            steps_per_epoch: see epochs.
-            pct_start: passed to OneCycleLR, like anneal_strategy, cycle_momentum, base_momentum,
-                max_momentum, div_factor, final_div_factor and three_phase.
-            anneal_strategy: see pct_start.
-            cycle_momentum: see pct_start; set it to False for an optimizer without momentum or betas.
-            base_momentum: see pct_start.
-            max_momentum: see pct_start.
-            div_factor: see pct_start.
-            final_div_factor: see pct_start; the floor is max_lr/(div_factor·final_div_factor).
-            three_phase: see pct_start.
+            epochs, steps_per_epoch: together, instead of total_steps.
+            pct_start: passed to OneCycleLR, as all arguments up to three_phase. Set cycle_momentum to False for an
+                optimizer without momentum or betas. The floor is max_lr/(div_factor·final_div_factor).
+            anneal_strategy, cycle_momentum, base_momentum, max_momentum: see pct_start.
+            div_factor, final_div_factor, three_phase: see pct_start.
             last_epoch: only −1 with auto-LR: resume with load_state_dict, which also restores what auto-LR
                 has learnt.
             auto_lr_warmup_steps: S_warm; must be less than total_steps if auto-LR is on.
             ensemble_lr_spread_ratio: α, in [0, 1).
             model_sync_interval: T, in steps.
-            rank: ignored where a process group says otherwise.
-            world_size: ignored where a process group says otherwise.
+            rank, world_size: ignored where a process group says otherwise.
             enable_auto_lr: whether the rate moves after the warm-up.
             loss_scale: σ, in units of the loss (the paper's text has 0.1, its code 0.002).
             lr_of_lr: λ.
@@ -112,68 +110,81 @@ class OneCycleAutoLR(OneCycleLR):
             design: who takes which multiplier; the paper's is `permutation`.
             replica_group: the replicas; by default every rank is one.
             probe: scores replicas in place of the training loss.
+            form: `factor` multiplies the schedule by what was learnt; `paper` replaces it, as published.
+            timeout_s: how long over the slowest interval ranks may stand still before the job ends; `None` for
+                no watch.
             on_sync: called with each report, on every rank.
 
         Raises:
             HdetConfigError: a setting is out of range, or ranks were given different ones.
             NotReplicasError: the ranks hold shards, or different models.
         """
-        given = replica_group if isinstance(replica_group, ReplicaGroup) else ReplicaGroup(replica_group)
-        self._replicas = given
+        self._replicas = ReplicaGroup.of(replica_group)
         self._alpha, self._interval = ensemble_lr_spread_ratio, model_sync_interval
         self._warmup, self._auto = auto_lr_warmup_steps, enable_auto_lr
-        self._rule = PaperRule(beta=momentum_of_lr, sigma=loss_scale, lam=lr_of_lr)
         self._seed, self._design, self._probe, self._on_sync = seed, design, probe, on_sync
         self._meter = LossMeter()
         self._syncs = 0
         self._base: list[float] = []  # OneCycle's rates at last_epoch
-        self._centers: list[float] | None = None  # η̄ per group, from the end of the warm-up on
-        self._gammas: list[float] = []
-        self._velocities: list[float] = []
+        self._base_before: list[float] = []  # and at the last sync point
+        self._trend = Trend()
+        self._first = True  # no step of training was seen by this object
         self._ready = False  # the base class takes a first step while it is made; it is not one of training
 
         steps = total_steps
         if steps is None and epochs is not None and steps_per_epoch is not None:
             steps = epochs * steps_per_epoch
-        settings: dict[str, object] = {
-            "ensemble_lr_spread_ratio": self._alpha,
-            "model_sync_interval": self._interval,
-            "auto_lr_warmup_steps": self._warmup,
-            "enable_auto_lr": self._auto,
-            "total_steps": steps,
-            "max_lr": max_lr,
-            "pct_start": pct_start,
-            "anneal_strategy": anneal_strategy,
-            "div_factor": div_factor,
-            "final_div_factor": final_div_factor,
-            "three_phase": three_phase,
-            "momentum": (cycle_momentum, base_momentum, max_momentum),
-            "last_epoch": last_epoch,
-            "rule": self._rule,
-            "seed": seed,
-            "design": design,
-            "probe": probe is not None,
-            "parameter groups": len(optimizer.param_groups),
-        }
-        checked = OneCycleSettings(
-            alpha=self._alpha,
-            interval=self._interval,
-            warmup=self._warmup,
-            auto=self._auto,
-            steps=steps,
+        settings = OneCycleSettings(
+            ensemble_lr_spread_ratio=ensemble_lr_spread_ratio,
+            model_sync_interval=model_sync_interval,
+            auto_lr_warmup_steps=auto_lr_warmup_steps,
+            enable_auto_lr=enable_auto_lr,
+            total_steps=steps,
+            max_lr=max_lr,
+            pct_start=pct_start,
+            anneal_strategy=anneal_strategy,
+            div_factor=div_factor,
+            final_div_factor=final_div_factor,
+            three_phase=three_phase,
+            momentum=(cycle_momentum, base_momentum, max_momentum),
             last_epoch=last_epoch,
-            rule=self._rule,
+            momentum_of_lr=momentum_of_lr,
+            loss_scale=loss_scale,
+            lr_of_lr=lr_of_lr,
+            seed=seed,
             design=design,
-            has_group=self._replicas.across is not None,
-            world_size=world_size,
+            form=form,
+            probe=probe is not None,
+            timeout_s=timeout_s,
+            groups=len(optimizer.param_groups),
         )
         # Agreed on even at α = 0 where there are replicas: ranks with different α would otherwise wait for
         # each other.
-        self._replicas.agree(problem=judged(checked.problem), config=settings)
+        has_group = self._replicas.across is not None
+        self._settings = settings.agreed()
+        roll = self._replicas.agree(
+            problem=judged(lambda: settings.problem(has_group=has_group, world_size=world_size)),
+            config=self._settings,
+        )
+        assert steps is not None
+        self._watch = self._replicas.watch(roll, timeout_s) if self.diverges else None
         self._parameters = trained(p for group in optimizer.param_groups for p in group["params"])
         if self._alpha > 0:
             sharding.require_replicas(None, self._parameters, optimizer, self._replicas)
-        self._orders = self._identity(len(optimizer.param_groups))
+        groups = len(optimizer.param_groups)
+        self._orders = tuple(tuple(range(self._replicas.size)) for _ in range(groups))  # replica r takes ρ_r
+        self._rule: FactorRule | PaperRule
+        self._form: Form
+        if form == "factor":
+            factor = FactorRule(beta=momentum_of_lr, sigma=loss_scale, lam=lr_of_lr)
+            self._rule, self._form = factor, FactorForm(factor, groups)
+        else:
+            paper = PaperRule(beta=momentum_of_lr, sigma=loss_scale, lam=lr_of_lr)
+            self._rule = paper
+            self._form = PaperForm(
+                paper, groups, alpha=self._alpha, warmup=self._warmup, interval=self._interval, steps=steps
+            )
+        self._own = frozenset(vars(self)) | {"_own"}  # what is not the base class's
         super().__init__(
             optimizer,
             max_lr,
@@ -190,6 +201,7 @@ class OneCycleAutoLR(OneCycleLR):
             three_phase,
             last_epoch,
         )
+        self._base_before = list(self._base)
         self._ready = True
 
     @property
@@ -206,91 +218,132 @@ class OneCycleAutoLR(OneCycleLR):
 
         Raises:
             SyncError: on every rank; see `headrace_torch.hdet.exchange`.
+            StallError: the ranks wait for each other; see `headrace_torch.hdet.watch`.
         """
         if loss is not None and self._ready and self.diverges:
             self.observe(loss)
         super().step()
-        if not self._ready or not self.diverges or self.last_epoch % self._interval:
+        if not self._ready or not self.diverges:
             return None
-        return self._sync()
+        if self._watch is not None:
+            self._watch.step(self.last_epoch)
+        if self._first:
+            require_shared_gradients(self._replicas, self._parameters)
+            self._first = False
+        return None if self.last_epoch % self._interval else self._sync()
 
     def get_lr(self) -> list[float | Tensor]:
         """Returns this replica's rates at `last_epoch`; OneCycle also cycles the momentum here."""
-        base = [float(rate) for rate in super().get_lr()]
-        self._base = base
-        if not self.diverges:
-            return list(base)
-        if self._auto and self._centers is None and self.last_epoch >= self._warmup:
-            self._begin(base)
-        fan = multipliers(self._replicas.size, self._alpha)
-        centers = base if self._centers is None else self._centers
-        mine = [order[self._replicas.rank] for order in self._orders]
-        return [center * fan[place] for center, place in zip(centers, mine, strict=True)]
+        self._base = [float(rate) for rate in super().get_lr()]
+        return list(self._rates())
 
     def state_dict(self) -> dict[str, Any]:
         """Returns OneCycle's state and this replica's, in plain values.
 
         In the middle of an interval each rank saves its own.
         """
-        hidden = ("_replicas", "_parameters", "_probe", "_on_sync", "_meter", "_rule")
-        state = {key: value for key, value in super().state_dict().items() if key not in hidden}
         total, weight = self._meter.read()
         own = {
             "version": VERSION,
             "replicas": self._replicas.size,
             "replica": self._replicas.rank,
+            "settings": dict(self._settings),
+            "syncs": self._syncs,
+            "base": list(self._base),
+            "base_before": list(self._base_before),
+            "trend": [self._trend.mean, self._trend.square],
+            "form": self._form.state(),
             "loss_total": total,
             "loss_weight": weight,
             "orders": [list(order) for order in self._orders],
+            "parameters": of_sample(self._parameters),
         }
-        return {key: value for key, value in state.items() if key not in ("_orders", "_ready")} | {OWN: own}
+        state = {key: value for key, value in super().state_dict().items() if key not in self._own}
+        return state | {OWN: own}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on from a state, after the optimizer has loaded its own. A collective.
+        """Goes on from a state, after model and optimizer have loaded their own; sets this replica's rates.
+
+        A collective: all ranks load, or all raise.
 
         Raises:
-            ResumeError: another number of replicas, another replica's state in the middle of an interval, or
-                other settings.
+            ResumeError: another number of replicas, another replica's state or parameters in the middle of an
+                interval, or other settings.
         """
-        read: dict[str, Any] = {}
+        read: list[Resumed] = []
+        before = self._form.state()
 
         def check() -> str | None:
-            interval = self._interval if self.diverges else 1
-            problem = cannot_resume(state_dict, now=vars(self), replicas=self._replicas, interval=interval)
+            problem = cannot_resume(
+                state_dict,
+                settings=self._settings,
+                replicas=self._replicas,
+                interval=self._interval if self.diverges else 1,
+                parameters=self._parameters,
+            )
             if problem is None:  # all of it is read before the ranks agree: none may find it unreadable alone
-                own = state_dict[OWN]
-                read["orders"] = tuple(
-                    tuple(int(place) for place, _ in zip(order, now, strict=True))
-                    for order, now in zip(own["orders"], self._orders, strict=True)
-                )
-                read["loss"] = (float(own["loss_total"]), float(own["loss_weight"]))
+                read.append(Resumed.of(state_dict[OWN], like=self._orders))
+                self._form.load(state_dict[OWN]["form"])
             return problem
 
         problem = judged(check)
-        common = {} if problem else {key: state_dict[key] for key in COMMON}
-        self._replicas.agree(problem=problem, config=common, error=ResumeError)
+        common: dict[str, object] = {}
+        if problem is None:
+            common = {
+                "last_epoch": state_dict["last_epoch"],
+                "syncs": read[0].syncs,
+                "rates": self._form.state(),
+            }
+        try:
+            self._replicas.agree(problem=problem, config=common, error=ResumeError)
+        except ResumeError:
+            self._form.load(before)
+            raise
         super().load_state_dict({key: value for key, value in state_dict.items() if key != OWN})
-        self._orders = read["orders"]
-        self._meter.load(*read["loss"])
+        (found,) = read
+        self._orders, self._syncs, self._trend = found.orders, found.syncs, found.trend
+        self._base, self._base_before = found.base, found.base_before
+        self._meter.load(*found.loss)
+        self._write(self._rates())
 
-    def _begin(self, base: Sequence[float]) -> None:
-        """The warm-up is over: η̄ starts from OneCycle's rate, and γ leads from there to its floor."""
-        first = self._warmup // self._interval  # syncs up to and including S_warm
-        remaining = self.total_steps // self._interval - first
-        floors = self._floors()
-        self._centers = list(base)
-        self._velocities = [0.0 for _ in base]
-        self._gammas = [decay_rate(rate, floor, remaining) for rate, floor in zip(base, floors, strict=True)]
+    def _rates(self) -> list[float]:
+        """This replica's rates at `last_epoch`."""
+        if not self.diverges:
+            return list(self._base)
+        fan = multipliers(self._replicas.size, self._alpha)
+        mine = [fan[order[self._replicas.rank]] for order in self._orders]
+        return [center * rho for center, rho in zip(self._centers(), mine, strict=True)]
+
+    def _centers(self) -> list[float]:
+        """The rates in the middle of the fans at `last_epoch`."""
+        if not self._auto:
+            return list(self._base)
+        return self._form.centers(self.last_epoch, self._base, self._floors())
+
+    def _write(self, rates: list[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            write_lr(group, rate)
+        self._last_lr = list(rates)
 
     def _sync(self) -> SyncReport:
-        """Converges, and moves η̄ if the warm-up is over."""
+        """Converges, and moves the rates if the warm-up is over."""
         began = time.monotonic()
-        heard = exchange(self._replicas, self._meter, self._probe, self._parameters, sync=self._syncs + 1)
+        if self._watch is not None:
+            self._watch.meet(self._syncs + 1)
+        heard = exchange(
+            self._replicas,
+            self._meter,
+            self._probe,
+            self._parameters,
+            sync=self._syncs + 1,
+            step=self.last_epoch,
+            rates=self._base,
+            gradients="shared",
+        )
         sent = average_(self._parameters, self._replicas, sources=heard.sources)
-        updated = self._centers is not None and self.last_epoch > self._warmup
+        updated = self._auto and self.last_epoch > self._warmup
         self._syncs += 1
         self._meter.reset()
-        records = self._move(heard.losses) if updated else self._hold()
         report = SyncReport(
             sync=self._syncs,
             step=self.last_epoch,
@@ -298,7 +351,7 @@ class OneCycleAutoLR(OneCycleLR):
             losses=heard.losses,
             scores=scores(heard.losses, self._rule.sigma),
             weights=self._rule.weights(heard.losses),
-            hyperparameters=records,
+            hyperparameters=self._advance(heard.losses, move=updated),
             left_out=tuple(sorted(set(range(self._replicas.size)) - set(heard.sources))),
             updated=updated,
             bytes_averaged=sent,
@@ -308,74 +361,48 @@ class OneCycleAutoLR(OneCycleLR):
             self._on_sync(report)
         return report
 
-    def _hold(self) -> tuple[HyperparameterRecord, ...]:
-        """Leaves every group's centre and multipliers as they are."""
-        centers = self._base if self._centers is None else self._centers
-        return tuple(
-            self._record(number, center, order, reached=center, following=order)
-            for number, (center, order) in enumerate(zip(centers, self._orders, strict=True))
-        )
-
-    def _move(self, losses: Sequence[float | None]) -> tuple[HyperparameterRecord, ...]:
-        """Moves every group's η̄ and gives replicas new multipliers, and this replica its next rates."""
-        assert self._centers is not None
+    def _advance(self, losses: Sequence[float | None], *, move: bool) -> tuple[HyperparameterRecord, ...]:
+        """Moves every group and gives replicas new multipliers, if told to; records what was and what will be."""
         fan = multipliers(self._replicas.size, self._alpha)
-        names = [str(number) for number in range(len(self.optimizer.param_groups))]
-        orders = assign(self._design, seed=self._seed, sync=self._syncs, names=names, n=self._replicas.size)
-        records = []
-        for number, (center, order) in enumerate(zip(list(self._centers), self._orders, strict=True)):
-            moved = self._rule.move(
-                center=center,
-                velocity=self._velocities[number],
-                values=[center * fan[place] for place in order],
-                losses=losses,
-                gamma=self._gammas[number],
-                floor=self._floors()[number],
-            )
-            self._centers[number], self._velocities[number] = moved.center, moved.velocity
-            records.append(
-                self._record(
+        groups = range(len(self.optimizer.param_groups))
+        were, before = self._orders, self._centers()
+        self._trend, improving = self._trend.after(losses)
+        moves = [Moved(center=center, velocity=0.0, signal=0.0) for center in before]
+        if move:
+            middle, floors = positions(self._replicas.size), self._floors()
+            moves = [
+                self._form.move(
                     number,
-                    center,
-                    order,
-                    reached=moved.center,
-                    following=orders[number],
-                    velocity=moved.velocity,
-                    signal=moved.signal,
+                    Interval(
+                        places=[middle[place] for place in were[number]],
+                        losses=losses,
+                        held=improving or self._base[number] < self._base_before[number],
+                        floor=floors[number],
+                    ),
                 )
+                for number in groups
+            ]
+            self._orders = assign(
+                self._design,
+                seed=self._seed,
+                sync=self._syncs,
+                names=[str(number) for number in groups],
+                n=self._replicas.size,
             )
-        self._orders = orders
-        rates = [record.values[self._replicas.rank] for record in records]
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            write_lr(group, rate)
-        self._last_lr = list(rates)
-        return tuple(records)
-
-    def _record(
-        self,
-        number: int,
-        center: float,
-        order: Sequence[int],
-        *,
-        reached: float,
-        following: Sequence[int],
-        velocity: float = 0.0,
-        signal: float = 0.0,
-    ) -> HyperparameterRecord:
-        """One group's record: what was explored in the interval that ended, and what will be."""
-        fan = multipliers(self._replicas.size, self._alpha)
-        return HyperparameterRecord(
-            name=f"lr/{self.optimizer.param_groups[number].get('name', number)}",
-            center=reached,
-            values=tuple(reached * fan[place] for place in following),
-            explored=tuple(center * fan[place] for place in order),
-            velocity=velocity,
-            signal=signal,
+            self._write(self._rates())
+        after = self._centers()
+        self._base_before = list(self._base)
+        return tuple(
+            HyperparameterRecord(
+                name=f"lr/{self.optimizer.param_groups[number].get('name', number)}",
+                center=after[number],
+                values=tuple(after[number] * fan[place] for place in self._orders[number]),
+                explored=tuple(before[number] * fan[place] for place in were[number]),
+                velocity=moves[number].velocity,
+                signal=moves[number].signal,
+            )
+            for number in groups
         )
 
     def _floors(self) -> list[float]:
         return [float(group["min_lr"]) for group in self.optimizer.param_groups]
-
-    def _identity(self, groups: int) -> tuple[tuple[int, ...], ...]:
-        """Replica r takes ρ_r, in every group."""
-        return tuple(tuple(range(self._replicas.size)) for _ in range(groups))

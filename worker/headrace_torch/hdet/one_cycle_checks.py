@@ -4,70 +4,126 @@ Each rank judges what it sees; `ReplicaGroup.agree` tells all of them.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from torch import Tensor
 
 from headrace_torch.hdet.designs import DESIGNS
+from headrace_torch.hdet.fingerprint import OTHER_PARAMETERS, of_sample
+from headrace_torch.hdet.forms import FORMS
 from headrace_torch.hdet.replicas import ReplicaGroup
-from headrace_torch.hdet.rules import PaperRule
+from headrace_torch.hdet.rules import Trend
+from headrace_torch.hdet.settings import not_seconds, not_whole
 
-VERSION = 1
-SAME = ("total_steps", "_alpha", "_interval", "_warmup", "_auto", "_seed", "_design")
-"""The scheduler's attributes that a state must share with it."""
-COMMON = ("last_epoch", "_syncs", "_centers", "_velocities")
-"""What is the same in the states of all ranks: with another step on one rank they would wait for each other."""
+VERSION = 2
 OWN = "hdet"
 """Under which a state holds what follows, beside OneCycle's own."""
-HELD = frozenset({"version", "replicas", "replica", "loss_total", "loss_weight", "orders"})
+HELD = frozenset(
+    {
+        "replicas",
+        "replica",
+        "settings",
+        "syncs",
+        "base",
+        "base_before",
+        "trend",
+        "form",
+        "loss_total",
+        "loss_weight",
+        "orders",
+        "parameters",
+    }
+)
+FIXED = (
+    "total_steps",
+    "ensemble_lr_spread_ratio",
+    "model_sync_interval",
+    "auto_lr_warmup_steps",
+    "enable_auto_lr",
+    "seed",
+    "design",
+    "form",
+)
+"""The settings that a state must share with the scheduler that loads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneCycleSettings:
-    """What the scheduler was given, names not yet checked."""
+    """What the scheduler was given under the names of its arguments, not yet checked."""
 
-    alpha: float
-    interval: int
-    warmup: int
-    auto: bool
-    steps: int | None
+    ensemble_lr_spread_ratio: float
+    model_sync_interval: int
+    auto_lr_warmup_steps: int
+    enable_auto_lr: bool
+    total_steps: int | None
+    max_lr: float | list[float]
+    pct_start: float
+    anneal_strategy: str
+    div_factor: float
+    final_div_factor: float
+    three_phase: bool
+    momentum: tuple[bool, float | list[float], float | list[float]]
     last_epoch: int
-    rule: PaperRule
+    momentum_of_lr: float
+    loss_scale: float
+    lr_of_lr: float
+    seed: int
     design: str
-    has_group: bool
-    world_size: int
+    form: str
+    probe: bool
+    timeout_s: float | None
+    groups: int
 
-    def problem(self) -> str | None:
+    def agreed(self) -> dict[str, object]:
+        """Returns what must be the same on all ranks."""
+        values: dict[str, object] = asdict(self)
+        values["parameter groups"] = values.pop("groups")
+        return values
+
+    def problem(self, *, has_group: bool, world_size: int) -> str | None:
         """Says what is out of range, as far as one rank can see."""
-        if not (math.isfinite(self.alpha) and 0 <= self.alpha < 1):
-            return f"ensemble_lr_spread_ratio must be in [0, 1), not {self.alpha}"
-        if self.interval < 1:
-            return f"model_sync_interval must be at least 1 step, not {self.interval}"
-        if self.steps is None:
+        alpha, steps, warmup = self.ensemble_lr_spread_ratio, self.total_steps, self.auto_lr_warmup_steps
+        if not (math.isfinite(alpha) and 0 <= alpha < 1):
+            return f"ensemble_lr_spread_ratio must be in [0, 1), not {alpha}"
+        if found := not_whole("model_sync_interval", self.model_sync_interval, least=1, unit=" step"):
+            return found
+        if steps is None:
             return "give total_steps, or epochs and steps_per_epoch: OneCycle and the decay need the length of the run"
-        if self.steps < 1:
-            return f"total_steps must be at least 1, not {self.steps}"
-        if self.warmup < 0:
-            return f"auto_lr_warmup_steps must be at least 0, not {self.warmup}"
-        if self.auto and self.warmup >= self.steps:
+        if found := not_whole("total_steps", steps, least=1):
+            return found
+        if found := not_whole("auto_lr_warmup_steps", warmup, least=0):
+            return found
+        if self.enable_auto_lr and warmup >= steps:
             return (
-                f"auto_lr_warmup_steps ({self.warmup}) must be less than total_steps ({self.steps}), "
+                f"auto_lr_warmup_steps ({warmup}) must be less than total_steps ({steps}), "
                 "or auto-LR would never begin; lower it, or set enable_auto_lr=False"
             )
-        if not 0 <= self.rule.beta < 1:
-            return f"momentum_of_lr must be in [0, 1), not {self.rule.beta}"
-        for name, value in (("loss_scale", self.rule.sigma), ("lr_of_lr", self.rule.lam)):
+        rates = self.max_lr if isinstance(self.max_lr, list | tuple) else [self.max_lr]
+        if len(rates) not in (1, self.groups):
+            return f"max_lr has {len(rates)} rates and the optimizer {self.groups} parameter groups; give one for each"
+        for rate in rates:
+            if not (math.isfinite(rate) and rate > 0):
+                return f"max_lr must be positive and finite, not {rate}"
+        if not 0 <= self.momentum_of_lr < 1:
+            return f"momentum_of_lr must be in [0, 1), not {self.momentum_of_lr}"
+        for name, value in (("loss_scale", self.loss_scale), ("lr_of_lr", self.lr_of_lr)):
             if not (math.isfinite(value) and value > 0):
                 return f"{name} must be positive, not {value}"
         if self.design not in DESIGNS:
             return f"design must be one of {', '.join(DESIGNS)}, not {self.design!r}"
-        if self.alpha > 0 and not self.has_group:
+        if found := not_seconds("timeout_s", self.timeout_s):
+            return found
+        if self.form not in FORMS:
+            return f"form must be one of {', '.join(FORMS)}, not {self.form!r}"
+        if alpha > 0 and not has_group:
             return (
-                f"an ensemble_lr_spread_ratio of {self.alpha} needs replicas, and there is no process group "
-                f"(world_size {self.world_size} was passed): call torch.distributed.init_process_group first, "
+                f"an ensemble_lr_spread_ratio of {alpha} needs replicas, and there is no process group "
+                f"(world_size {world_size} was passed): call torch.distributed.init_process_group first, "
                 "or set it to 0"
             )
-        if self.auto and self.last_epoch != -1:
+        if self.enable_auto_lr and self.last_epoch != -1:
             return (
                 f"last_epoch={self.last_epoch} cannot restore what auto-LR has learnt; "
                 "use load_state_dict with the default -1"
@@ -75,39 +131,76 @@ class OneCycleSettings:
         return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """What a scheduler goes on from, beside its form's state."""
+
+    orders: tuple[tuple[int, ...], ...]
+    syncs: int
+    base: list[float]
+    base_before: list[float]
+    trend: Trend
+    loss: tuple[float, float]
+
+    @classmethod
+    def of(cls, own: Mapping[str, Any], *, like: Sequence[Sequence[int]]) -> Self:
+        """Reads a state whose orders are as many and as long as others; raises what Python does where it cannot."""
+        return cls(
+            orders=tuple(
+                tuple(int(place) for place, _ in zip(order, now, strict=True))
+                for order, now in zip(own["orders"], like, strict=True)
+            ),
+            syncs=int(own["syncs"]),
+            base=[float(rate) for rate, _ in zip(own["base"], like, strict=True)],
+            base_before=[float(rate) for rate, _ in zip(own["base_before"], like, strict=True)],
+            trend=Trend.of(own["trend"]),
+            loss=(float(own["loss_total"]), float(own["loss_weight"])),
+        )
+
+
 def cannot_resume(
-    state: Mapping[str, Any], *, now: Mapping[str, object], replicas: ReplicaGroup, interval: int
+    state: Mapping[str, Any],
+    *,
+    settings: Mapping[str, object],
+    replicas: ReplicaGroup,
+    interval: int,
+    parameters: Sequence[Tensor],
 ) -> str | None:
     """Says why a state does not belong to a scheduler.
 
     Args:
         state: what `state_dict` gave.
-        now: the scheduler's own attributes, of which those in `SAME` are compared.
+        settings: the scheduler's own, of which those in `FIXED` are compared.
         replicas: the replicas of the scheduler.
         interval: after how many steps replicas that differ are equal again; 1 where they never differ.
+        parameters: what this rank has loaded.
     """
     own = state.get(OWN)
     if own is None:
         return "the state was not written by OneCycleAutoLR; begin a new run from the checkpoint's weights"
-    if missing := sorted((HELD - own.keys()) | (set(COMMON) - state.keys())):
+    if own.get("version") != VERSION:
+        return (
+            f"the checkpoint has version {own.get('version')!r} of the scheduler's state, this is {VERSION}"
+        )
+    if missing := sorted((HELD - own.keys()) | ({"last_epoch"} - state.keys())):
         return f"the state has no {', '.join(missing)}"
-    if own["version"] != VERSION:
-        return f"the checkpoint has version {own['version']!r} of the scheduler's state, this is {VERSION}"
     if own["replicas"] != replicas.size:
         return (
             f"the checkpoint was written with {own['replicas']} replicas and there are {replicas.size}: "
             "multipliers and losses belong to replicas; resume with the same number, or begin a new run from "
             "the averaged weights"
         )
-    for key in SAME:
-        was = state.get(key)
-        if was != now[key]:
-            return (
-                f"{key.removeprefix('_')} was {was!r} when the checkpoint was written and is {now[key]!r} now"
-            )
-    if int(state["last_epoch"]) % interval and own["replica"] != replicas.rank:
+    for key in FIXED:
+        was = own["settings"].get(key)
+        if was != settings[key]:
+            return f"{key} was {was!r} when the checkpoint was written and is {settings[key]!r} now"
+    if not int(state["last_epoch"]) % interval:
+        return None
+    if own["replica"] != replicas.rank:
         return (
             f"the state of replica {own['replica']} was loaded on replica {replicas.rank} in the middle of an "
             "interval, where replicas differ: save and load one checkpoint per rank, or save at a sync point"
         )
+    if own["parameters"] != of_sample(parameters):
+        return OTHER_PARAMETERS.format(replica=replicas.rank)
     return None

@@ -5,15 +5,16 @@ same for all and cancels in the scores. The probe runs in evaluation mode (dropo
 statistics) without gradients; each module's mode and torch's global generators are what they were afterwards.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import blake2b
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from headrace_torch.hdet.fingerprint import of_batch
 from headrace_torch.hdet.hyperparameter import ScalarHyperparameter
 
 Batch = Any
@@ -37,13 +38,25 @@ class Probe:
         self.model = model.module if isinstance(model, DistributedDataParallel) else model
         self._batch = batch
         self._loss = loss
+        self._unread = False
 
     def score(self, sync: int) -> tuple[float, float]:
         """Returns the loss and a fingerprint of the batch, a whole number below 2^40."""
         devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
         with torch.random.fork_rng(devices=devices), _evaluating(self.model), torch.no_grad():
             batch = self._batch(sync)
-            return float(self._loss(self.model, batch)), float(_fingerprint(batch))
+            return float(self._loss(self.model, batch)), self._fingerprint(batch)
+
+    def _fingerprint(self, batch: Batch) -> float:
+        found = of_batch(batch)
+        if found is None and not self._unread:
+            self._unread = True
+            warnings.warn(
+                f"a probe's batch of type {type(batch).__name__} cannot be compared between ranks: make sure that all "
+                "ranks give the same, or give tensors, arrays, numbers or text in dictionaries, lists or dataclasses",
+                stacklevel=2,
+            )
+        return float(found or 0)
 
 
 class SwitchedOff(Probe):
@@ -76,24 +89,3 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
-
-
-def _fingerprint(batch: Batch) -> int:
-    """Returns a number that differs, but for one in 2^40, for different batches; 0 for what holds no tensor."""
-    digest = blake2b(digest_size=5)
-    found = False
-    for tensor in _tensors(batch):
-        digest.update(tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        found = True
-    return int.from_bytes(digest.digest()) if found else 0
-
-
-def _tensors(batch: Batch) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, dict):
-        for key in sorted(batch, key=str):
-            yield from _tensors(batch[key])
-    elif isinstance(batch, list | tuple):
-        for part in batch:
-            yield from _tensors(part)

@@ -14,6 +14,7 @@ each; the check is made before any other collective, so that none is entered by 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from headrace_torch.hdet.errors import HdetConfigError, HdetError
+from headrace_torch.hdet.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,20 @@ class _Voice:
     rank: int
     problem: str | None
     config: dict[str, object]
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """Who took part in an agreement.
+
+    Attributes:
+        ranks: the job's ranks in all replicas, in order.
+        name: a name for what was agreed on, equal on all of them and given to nothing else.
+    """
+
+    ranks: tuple[int, ...]
+    name: str
 
 
 class ReplicaGroup:
@@ -60,6 +76,11 @@ class ReplicaGroup:
         """Returns the replicas of a two-dimensional mesh, as `fully_shard` takes it for hybrid sharding."""
         return cls(mesh.get_group(replicate), within=mesh.get_group(shard))
 
+    @classmethod
+    def of(cls, given: "ReplicaGroup | dist.ProcessGroup | None") -> "ReplicaGroup":
+        """Returns what was given as replicas; a process group, or nothing, stands for its ranks."""
+        return given if isinstance(given, ReplicaGroup) else cls(given)
+
     @property
     def rank(self) -> int:
         """This replica's number."""
@@ -86,13 +107,15 @@ class ReplicaGroup:
 
     def agree(
         self, *, problem: str | None, config: Mapping[str, object], error: type[HdetError] = HdetConfigError
-    ) -> None:
+    ) -> Roll:
         """Raises on every rank, with the same text, if any rank has a problem or the configurations differ.
+
+        Returns who agreed.
 
         Raises:
             HdetError: of the type `error`; the text names the ranks unless all say the same.
         """
-        mine = _Voice(self.global_rank, problem, dict(config))
+        mine = _Voice(self.global_rank, problem, dict(config), uuid4().hex)
         voices = [mine]
         for group in (self.within, self.across):
             if group is not None:
@@ -102,6 +125,13 @@ class ReplicaGroup:
         voices.sort(key=lambda voice: voice.rank)
         if text := _dissent(voices):
             raise error(text)
+        return Roll(tuple(sorted({voice.rank for voice in voices})), voices[0].token)
+
+    def watch(self, roll: Roll, timeout_s: float | None) -> Watch | None:
+        """Returns a watch over the ranks that agreed; `None` where there is one rank, or no timeout is wanted."""
+        if self.across is None or timeout_s is None or len(roll.ranks) == 1:
+            return None
+        return Watch(roll.ranks, rank=self.global_rank, name=roll.name, timeout_s=timeout_s)
 
     def gather(self, values: Sequence[float]) -> list[tuple[float, ...]]:
         """Returns every replica's values, in doubles; each rank of a replica gives its replica's values."""

@@ -88,6 +88,71 @@ def decay_rate(eta_warm: float, eta_floor: float, syncs: int) -> float:
     return 1 - math.exp(math.log(eta_floor / eta_warm) / syncs)
 
 
+def chance(weights: Sequence[float], values: Sequence[float], losses: Sequence[float | None]) -> float:
+    """Returns the variance of `signal` over all ways of giving the values to the replicas that take part."""
+    part = [r for r, loss in enumerate(losses) if loss is not None]
+    if len(part) < 2 or not any(weights):
+        return 0.0
+    mean = math.fsum(values[r] for r in part) / len(part)
+    unequal = math.fsum((weights[r] - 1 / len(part)) ** 2 for r in part)
+    return unequal * math.fsum((values[r] - mean) ** 2 for r in part) / (len(part) - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """The signals of the last syncs, some 1/(1−β) of them: their mean, and its variance if values made no difference.
+
+    That variance is known, since replicas take their positions by a permutation at random; see `chance`.
+    """
+
+    velocity: float = 0.0
+    variance: float = 0.0
+
+    def after(self, delta: float, variance: float, beta: float = 0.9) -> "Evidence":
+        """Returns the evidence with a further signal, and that signal's variance by chance."""
+        return Evidence(
+            velocity=beta * self.velocity + (1 - beta) * delta,
+            variance=beta**2 * self.variance + (1 - beta) ** 2 * variance,
+        )
+
+    def share(self, step: float, doubt: float = 2.0) -> float:
+        """Returns the part of a step that it supports: (1 − (doubt/z)²)₊ for a mean z standard deviations from 0."""
+        if self.velocity * step <= 0:
+            return 0.0
+        return max(0.0, 1 - doubt**2 * self.variance / self.velocity**2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """The replicas' mean loss over the last syncs, some 1/(1−β) of them, and its mean square distance from there."""
+
+    mean: float | None = None
+    square: float = 0.0
+
+    @classmethod
+    def of(cls, saved: Sequence[float | None]) -> "Trend":
+        """Reads the mean and the square; raises what Python does where they cannot be read."""
+        mean, square = saved
+        return cls(mean=None if mean is None else float(mean), square=float(_known(square)))
+
+    def after(self, losses: Sequence[float | None], beta: float = 0.9) -> tuple["Trend", bool]:
+        """Returns the trend with a further sync, and whether the run improves.
+
+        It does where the loss lies below the mean by half of the usual distance. On a plateau that is so in three
+        syncs of ten, in a steady descent in all. A sync in which a replica diverged is no improvement.
+        """
+        finite = [_known(losses[r]) for r in scored(losses)]
+        diverged = len(finite) < sum(loss is not None for loss in losses)
+        if not finite or self.mean is None:
+            mean = math.fsum(finite) / len(finite) if finite else self.mean
+            return Trend(mean=mean, square=self.square), not diverged
+        below = self.mean - math.fsum(finite) / len(finite)
+        trend = Trend(
+            mean=self.mean - (1 - beta) * below, square=beta * self.square + (1 - beta) * below * below
+        )
+        return trend, not diverged and below > 0.5 * math.sqrt(self.square)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
     """A centre after a sync point, with what moved it."""
@@ -95,6 +160,7 @@ class Moved:
     center: float
     velocity: float
     signal: float
+    evidence: Evidence = Evidence()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +193,58 @@ class PaperRule:
         velocity = self.beta * velocity + (1 - self.beta) * delta
         return Moved(
             center=max(center * (1 - gamma) + self.lam * velocity, floor), velocity=velocity, signal=delta
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactorRule:
+    """The paper's signal on a factor: v ← βv + (1−β)Δ/(αη̄), then f ← f·exp(reach·λ·v·(1 − (doubt/z)²)₊).
+
+    Δ/(αη̄) is the signal over positions in [−1, 1], so the step does not depend on α: a sync changes f by at most the
+    factor exp(reach·λ). Two things keep f from doing harm:
+
+    - z is v over the standard deviation that it would have if rates made no difference (`Evidence`). Below `doubt` of
+      them f stays where it is. Otherwise the noise of training losses would make it a random walk.
+    - While the loss falls (`Trend`), or the schedule does, f does not. A lower rate reduces the loss at once, because
+      it reduces noise, and costs progress later; so replicas ask for one in every run. Only a run without progress
+      needs one, and the schedule's own decay knows the end of the run.
+
+    `sigma` has the unit of the loss.
+    """
+
+    beta: float = 0.9
+    sigma: float = 0.002
+    lam: float = 0.5
+    reach: float = 0.3
+    doubt: float = 2.0
+    low: float = 1e-3
+    high: float = 1e3
+
+    def weights(self, losses: Sequence[float | None]) -> tuple[float, ...]:
+        """Returns the replicas' weights for these losses."""
+        return softmax(scores(losses, self.sigma))
+
+    def move(
+        self,
+        *,
+        factor: float,
+        evidence: Evidence,
+        places: Sequence[float],
+        losses: Sequence[float | None],
+        held: bool,
+    ) -> Moved:
+        """Moves a factor, given every replica's position in the interval that ends."""
+        weights = self.weights(losses)
+        delta = signal(weights, places, losses)
+        evidence = evidence.after(delta, chance(weights, places, losses), self.beta)
+        step = self.reach * self.lam * evidence.velocity
+        step *= evidence.share(step, self.doubt)
+        reached = factor * math.exp(max(0.0, step) if held else step)
+        return Moved(
+            center=max(self.low, min(self.high, reached)),
+            velocity=evidence.velocity,
+            signal=delta,
+            evidence=evidence,
         )
 
 
@@ -175,17 +293,34 @@ class LogSpaceRule:
         losses: Sequence[float | None],
         low: float,
         high: float,
+        evidence: Evidence = Evidence(),
+        held: bool = False,
     ) -> Moved:
-        """Moves a centre, given every replica's position in the interval that ends.
+        """Moves a centre. At a bound the velocity that points outward is dropped: it leaves as the signal turns.
 
-        At a bound the velocity that points outward is dropped, so that the centre leaves it as soon as the
-        signal turns.
+        Args:
+            center: where it is.
+            velocity: v.
+            places: every replica's position in the interval that ends.
+            losses: every replica's loss.
+            low: the centre's least value.
+            high: and its greatest.
+            evidence: what earlier syncs have shown.
+            held: whether it must not fall, and rises by evidence alone, as a learning rate while the loss falls; see
+                `FactorRule`.
         """
-        delta = signal(self.weights(losses), places, losses)
+        weights = self.weights(losses)
+        delta = signal(weights, places, losses)
         velocity = self.beta * velocity + (1 - self.beta) * delta
-        wanted = center + max(-self.cap, min(self.cap, self.gain * velocity))
+        evidence = evidence.after(delta, chance(weights, places, losses))
+        step = max(-self.cap, min(self.cap, self.gain * velocity))
+        if held:
+            step = max(0.0, step) * evidence.share(step)
+        wanted = center + step
         reached = max(low, min(high, wanted))
-        return Moved(center=reached, velocity=velocity if reached == wanted else 0.0, signal=delta)
+        return Moved(
+            center=reached, velocity=velocity if reached == wanted else 0.0, signal=delta, evidence=evidence
+        )
 
 
 def _known(loss: float | None) -> float:

@@ -7,9 +7,10 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from headrace_torch.hdet.controller import HDETController
-from headrace_torch.hdet.errors import HdetConfigError
+from headrace_torch.hdet.errors import HdetConfigError, ResumeError
 from headrace_torch.hdet.hyperparameter import SCALE, write_lr
 from headrace_torch.hdet.records import SyncReport
+from headrace_torch.hdet.replicas import judged
 
 
 class HDETScheduler:
@@ -21,10 +22,11 @@ class HDETScheduler:
     """
 
     def __init__(self, base_scheduler: LRScheduler, controller: HDETController) -> None:
-        """Applies the first factors at once: replicas differ from the first step.
+        """Applies the first factors at once: replicas differ from the first step. A collective.
 
         Raises:
-            HdetConfigError: the controller explores no learning rate of this schedule's optimizer.
+            HdetConfigError: the controller explores no learning rate of this schedule's optimizer, or ranks have
+                different schedules.
         """
         self.base_scheduler = base_scheduler
         self.controller = controller
@@ -34,6 +36,10 @@ class HDETScheduler:
                 "hyperparameters=learning_rates(optimizer)"
             )
         self._base = [float(group["lr"]) for group in self._groups]
+        schedule = type(base_scheduler).__name__
+        controller.group.agree(
+            problem=None, config={"the schedule": schedule, "the schedule's rates": list(self._base)}
+        )
         self._apply()
 
     def step(self, loss: Tensor | float | None = None, *, metric: float | None = None) -> SyncReport | None:
@@ -78,9 +84,21 @@ class HDETScheduler:
         Raises:
             ResumeError: see `HDETController.load_state_dict`.
         """
+        read: dict[str, Any] = {}
+
+        def check() -> str | None:
+            if missing := sorted({"base_scheduler", "base_rates", "controller"} - state.keys()):
+                return f"the state was not written by HDETScheduler: it has no {', '.join(missing)}"
+            read["schedule"] = dict(state["base_scheduler"])
+            read["rates"] = [float(rate) for rate, _ in zip(state["base_rates"], self._groups, strict=True)]
+            return None
+
+        problem = judged(check)
+        common = {} if problem else {"the schedule's rates": read["rates"]}
+        self.controller.group.agree(problem=problem, config=common, error=ResumeError)
         self.controller.load_state_dict(state["controller"])
-        self.base_scheduler.load_state_dict(dict(state["base_scheduler"]))
-        self._base = [float(rate) for rate in state["base_rates"]]
+        self.base_scheduler.load_state_dict(read["schedule"])
+        self._base = read["rates"]
         self._apply()
 
     @property

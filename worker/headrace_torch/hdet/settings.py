@@ -3,6 +3,7 @@
 Judged by each rank for itself, and compared between ranks.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -16,6 +17,20 @@ CHOICES = {
     "optimizer_state": ("keep", "average", "reset"),
     "buffers": ("average", "broadcast", "keep"),
 }
+
+
+def not_whole(name: str, value: object, *, least: int, unit: str = "") -> str | None:
+    """Says that a count is none: a sync point every 2.5 steps would never be reached."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return f"{name} must be a whole number, at least {least}{unit}, not {value!r}"
+    return None if value >= least else f"{name} must be at least {least}{unit}, not {value}"
+
+
+def not_seconds(name: str, value: float | None) -> str | None:
+    """Says that a duration is none."""
+    if value is None or (math.isfinite(value) and value > 0):
+        return None
+    return f"{name} must be a positive number of seconds, or None, not {value}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +47,18 @@ class Settings:
     rule: LogSpaceRule
     start_after: int
     bucket_bytes: int
+    timeout_s: float | None
 
     def problem(self, explored: Sequence[ScalarHyperparameter], *, has_group: bool) -> str | None:
         """Says what is out of range, as far as one rank can see."""
-        if self.sync_every < 1:
-            return f"sync_every must be at least 1 step, not {self.sync_every}"
-        if self.start_after < 0:
-            return f"start_after must be at least 0 steps, not {self.start_after}"
-        if self.bucket_bytes < 1:
-            return f"bucket_bytes must be positive, not {self.bucket_bytes}"
+        if found := not_whole("sync_every", self.sync_every, least=1, unit=" step"):
+            return found
+        if found := not_whole("start_after", self.start_after, least=0, unit=" steps"):
+            return found
+        if found := not_whole("bucket_bytes", self.bucket_bytes, least=1):
+            return found
+        if found := not_seconds("timeout_s", self.timeout_s):
+            return found
         for name, allowed in CHOICES.items():
             if (value := getattr(self, name)) not in allowed:
                 return f"{name} must be one of {', '.join(allowed)}, not {value!r}"

@@ -12,7 +12,7 @@ Hu et al. 2023, "Hydro: Surrogate-Based Hyperparameter Tuning Service in Datacen
 
 from headrace_torch.hydro.coordinate_check.check import coordinate_check
 from headrace_torch.hydro.coordinate_check.plot import draw_coordinate_check
-from headrace_torch.hydro.coordinate_check.report import CoordinateReport
+from headrace_torch.hydro.coordinate_check.report import CoordinateReport, Outcome
 from headrace_torch.hydro.errors import (
     CoordinateCheckError,
     HydroError,
@@ -43,6 +43,7 @@ from headrace_torch.hydro.fuse import (
     fuse,
     plan_capacity,
 )
+from headrace_torch.hydro.gate import UngatedWarning
 from headrace_torch.hydro.parametrize.hooks import Query, Readout
 from headrace_torch.hydro.parametrize.kinds import Kind
 from headrace_torch.hydro.parametrize.parametrization import Multipliers, Parametrization, parametrize
@@ -72,6 +73,7 @@ __all__ = [
     "MemoryBudgetError",
     "Multipliers",
     "OneCycle",
+    "Outcome",
     "Parametrization",
     "ParametrizationError",
     "PerMember",
@@ -91,6 +93,7 @@ __all__ = [
     "TransferError",
     "TransferReport",
     "Trial",
+    "UngatedWarning",
     "WarmUp",
     "agreement",
     "check_transferable",

@@ -28,7 +28,7 @@ class CheckpointMeta:
     name: str
     step: int
     milestone: int
-    epoch: int
+    attempt: int
     # How long the trial took to write the folder, before the store saw it.
     save_time_s: float = 0.0
 
@@ -50,7 +50,7 @@ class Manifest:
     name: str
     step: int
     milestone: int
-    epoch: int
+    attempt: int
     files: tuple[FileEntry, ...]
     write_time_s: float
 
@@ -62,7 +62,7 @@ class Manifest:
             name=meta.name,
             step=meta.step,
             milestone=meta.milestone,
-            epoch=meta.epoch,
+            attempt=meta.attempt,
             files=files,
             write_time_s=write_time_s,
         )
@@ -75,7 +75,7 @@ class Manifest:
             "name": self.name,
             "step": self.step,
             "milestone": self.milestone,
-            "epoch": self.epoch,
+            "attempt": self.attempt,
             "files": {f.path: {"sha256": f.sha256, "size": f.size_bytes} for f in self.files},
             "write_time_s": round(self.write_time_s, 6),
         }
@@ -119,7 +119,7 @@ def parse_manifest(data: bytes, ref: trial_pb2.CheckpointRef) -> Manifest:
             name=str(document["name"]),
             step=int(document["step"]),
             milestone=int(document["milestone"]),
-            epoch=int(document["epoch"]),
+            attempt=int(document["attempt"]),
             files=files,
             write_time_s=float(document["write_time_s"]),
         )

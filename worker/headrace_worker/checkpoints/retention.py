@@ -5,13 +5,15 @@ would continue from. An `Ack` alone does not make it certain: the scheduler also
 lease that is over, and then refers to an older checkpoint still. So a report proves its checkpoint either by
 a decision, which only a live lease gets, or by an acknowledgement after which a whole heartbeat went by
 without the lease being cancelled. A lease that was fenced proves nothing any more, and deletes nothing; its
-leftovers go when the trial's next lease prunes, since names sort by epoch first.
+leftovers go when the trial's next lease prunes, since names sort by attempt first.
 
 Everything here is a pure value: sequences and events in, orders to prune out.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,68 +31,71 @@ class PruneOrder:
     spared: frozenset[str] = frozenset()
 
 
-@dataclass(slots=True)
-class _Saved:
-    lease_id: str
-    order: PruneOrder
-    acked_at_tick: int | None = None
-
-
 class Retention:
-    """Turns acknowledgements and decisions into orders to prune."""
+    """Turns acknowledgements and decisions into orders to prune.
+
+    A call costs what it names, and a tick what was acknowledged: a long outage leaves many thousands of checkpoints.
+    """
 
     def __init__(self) -> None:
-        self._saved: dict[int, _Saved] = {}
+        # By lease, oldest first: a plain dict would step over what was deleted at its front.
+        self._saved: dict[str, OrderedDict[int, PruneOrder]] = {}
+        self._lease_of: dict[int, str] = {}
+        # When the messages that prove something by themselves were acknowledged, oldest first.
+        self._acked_at_tick: OrderedDict[int, int] = OrderedDict()
         self._tick = 0
 
     def saved(self, lease_id: str, sequence: int, order: PruneOrder) -> None:
         """A report with this checkpoint went into the outbox."""
-        self._saved[sequence] = _Saved(lease_id, order)
+        self._saved.setdefault(lease_id, OrderedDict())[sequence] = order
+        self._lease_of[sequence] = lease_id
 
     def acked(self, sequences: Iterable[int]) -> None:
         """The scheduler acknowledged these messages, whatever it thought of them."""
         for sequence in sequences:
-            if (saved := self._saved.get(sequence)) and saved.acked_at_tick is None:
-                saved.acked_at_tick = self._tick
+            lease_id = self._lease_of.get(sequence)
+            if lease_id is not None and not self._saved[lease_id][sequence].shared:
+                self._acked_at_tick.setdefault(sequence, self._tick)
 
     def decided(self, lease_id: str, sequence: int, spared: Iterable[str] = ()) -> PruneOrder | None:
         """A decision came for this report: it, and every report of the lease before it, is committed."""
-        proven = [s for s, saved in self._saved.items() if saved.lease_id == lease_id and s <= sequence]
-        order = self._prove(proven)
+        proven = takewhile(lambda saved: saved <= sequence, self._saved.get(lease_id, ()))
+        order = self._prove(lease_id, list(proven))
         return replace(order, spared=frozenset(spared)) if order else None
 
     def tick(self) -> list[PruneOrder]:
         """A heartbeat went by: what was acknowledged before the last one is proven."""
         self._tick += 1
         proven: dict[str, list[int]] = {}
-        for sequence, saved in self._saved.items():
-            if saved.order.shared or saved.acked_at_tick is None:
-                continue
-            if saved.acked_at_tick < self._tick - 1:
-                proven.setdefault(saved.lease_id, []).append(sequence)
-        return [order for sequences in proven.values() if (order := self._prove(sequences))]
+        for sequence, tick in self._acked_at_tick.items():
+            if tick >= self._tick - 1:
+                break
+            proven.setdefault(self._lease_of[sequence], []).append(sequence)
+        return [order for lease, found in proven.items() if (order := self._prove(lease, found))]
 
     def over(self, lease_id: str) -> None:
         """The lease was fenced or has ended: what is not proven by now stays unproven."""
-        for sequence in [s for s, saved in self._saved.items() if saved.lease_id == lease_id]:
-            del self._saved[sequence]
+        self._prove(lease_id, list(self._saved.get(lease_id, ())))
 
-    def _prove(self, sequences: Sequence[int]) -> PruneOrder | None:
-        newest = max(sequences, default=None)
-        order = self._saved[newest].order if newest is not None else None
+    def _prove(self, lease_id: str, sequences: Sequence[int]) -> PruneOrder | None:
+        """Forget these reports of a lease; returns what the newest of them orders."""
+        theirs = self._saved.get(lease_id, OrderedDict())
+        order = theirs[max(sequences)] if sequences else None
         for sequence in sequences:
-            del self._saved[sequence]
+            del theirs[sequence], self._lease_of[sequence]
+            self._acked_at_tick.pop(sequence, None)
+        if not theirs:
+            self._saved.pop(lease_id, None)
         return order
 
 
 def superseded(names: Sequence[str], order: PruneOrder) -> list[str]:
     """Picks what an order deletes from a trial's listing: never `order.name` itself, nor anything newer."""
     older = sorted(name for name in names if name < order.name)
-    keep_older = max(order.keep - 1, 0)
-    return older[: len(older) - keep_older] if keep_older else older
+    return older[: max(0, len(older) - max(order.keep - 1, 0))]
 
 
-def checkpoint_name(*, epoch: int, report: int, step: int, lease_id: str) -> str:
+def checkpoint_name(*, attempt: int, report: int, step: int, lease_id: str) -> str:
     """Names a checkpoint so that names sort by age: by placement, then by report.
 
     The lease's own digits keep a study that was deleted and created again from meeting its predecessor's files.
@@ -98,4 +103,4 @@ def checkpoint_name(*, epoch: int, report: int, step: int, lease_id: str) -> str
     import hashlib
 
     tail = hashlib.sha256(lease_id.encode()).hexdigest()[:8]
-    return f"{epoch:06d}-{report:06d}-step{step}-{tail}"
+    return f"{attempt:06d}-{report:06d}-step{step}-{tail}"

@@ -52,7 +52,7 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
         "client_id": NAME,
         "lease_time": LEASE_TIME,
     },
-    "LeaseRef": {"lease_id": NAME, "trial": TRIAL, "epoch": Whole(0, n.EPOCH)},
+    "LeaseRef": {"lease_id": NAME, "trial": TRIAL, "attempt": Whole(0, n.ATTEMPT)},
     "ReportTrialRequest": {
         "request_id": REQUEST_ID,
         "step": STEPS,
@@ -61,7 +61,6 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
     },
     "CompleteTrialRequest": {"request_id": REQUEST_ID, "error": ERROR},
     "ReleaseTrialRequest": {"request_id": REQUEST_ID},
-    "TellTrialsRequest": {},
     "ListReportsRequest": {**_PAGE, "parent": PARENT},
     "ListWorkersRequest": _PAGE,
 }

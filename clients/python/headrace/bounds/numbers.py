@@ -47,7 +47,7 @@ BYTES: Final = 2**50
 """A size in bytes."""
 EXACT: Final = 2**53
 """Counts that run on: sequences, cursors. JSON readers keep them exactly."""
-EPOCH: Final = 10**9
+ATTEMPT: Final = 10**9
 """Placements of one trial."""
 INT32: Final = 2**31 - 1
 INT64: Final = 2**63 - 1

@@ -12,14 +12,11 @@ generator seeded once more, an iterator that starts over.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from headrace.check.report import Difference, Missing
 from headrace.check.snapshot import Kind, Moment, Piece, SegmentResult, Snapshot
-from headrace.last_words import error_line
-from headrace.trial.runtime import Value
 
 # What follows a container's name on the way to one of its items.
 _ITEMS = re.compile(r"(\[[^\[\]]*\])+$")
@@ -79,38 +76,6 @@ def first_difference(straight: SegmentResult, chain: Sequence[SegmentResult]) ->
     return _first_state_difference(straight, chain)
 
 
-def unused_parameter(
-    name: str,
-    params: Mapping[str, Value],
-    mutated: Mapping[str, Value],
-    restored: SegmentResult,
-    changed: SegmentResult,
-) -> Missing | None:
-    """Whether a member that goes on with another value trains as before: both are restored from one checkpoint.
-
-    A metric that only repeats the value is no effect.
-    """
-    step = restored.resume_step
-    change = f"{name} changed from {_plain(params[name])} to {_plain(mutated[name])} at step {step}"
-    if changed.error:
-        return Missing(
-            kind=Kind.PARAMETER,
-            finding=f"{change} fails: {error_line(changed.error)}",
-            remedy=f"leave {name} out of policy.mutable, the list of those that mutate",
-            step=step,
-        )
-    told = _without(restored, params[name]), _without(changed, mutated[name])
-    if first_difference(told[0], [told[1]]) is not None:
-        return None
-    return Missing(
-        kind=Kind.PARAMETER,
-        finding=f"{change} has no effect: the next step is the same bit by bit",
-        remedy=f'set it inside the loop, from t.params["{name}"], as the restored state brings the old one '
-        f"(for group in optimizer.param_groups: group[...] = ...), or leave {name} out of policy.mutable",
-        step=step,
-    )
-
-
 def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
     """What may explain that the curves part, where `losses` found nothing."""
     steps = tuple(_steps_repeated(straight)) or tuple(_loop_variables(straight, chain))
@@ -127,21 +92,7 @@ def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[M
         for missing in signs:
             # A variable is named once, whatever its values at later boundaries.
             found.setdefault(missing.remedy if missing.kind is Kind.VALUE else missing.finding, missing)
-    return tuple(found.values())
-
-
-def _plain(value: Value) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
-
-
-def _without(result: SegmentResult, value: Value) -> SegmentResult:
-    """The result without the metrics that repeat a parameter's value."""
-    repeated = float(value).hex() if isinstance(value, int | float) else ""
-    reports = tuple(
-        replace(one, metrics={name: told for name, told in one.metrics.items() if told != repeated})
-        for one in result.reports
-    )
-    return replace(result, reports=reports)
+    return tuple(found.values()) or tuple(_loop_of_its_own(straight))
 
 
 def _lost_at(saved: Snapshot, result: SegmentResult, restored: SegmentResult | None) -> Iterator[Missing]:
@@ -198,6 +149,12 @@ def _not_restored(pieces: _Differing, step: int, *, given_back: bool, taken: set
         remedy = "loop over t.steps(), which restores the generators last, and seed nothing after it"
     elif piece.kind is Kind.STEP:
         finding, remedy = f"the trial resumes at another step: {what}", "loop over t.steps()"
+    elif piece.shared:
+        finding = (
+            f"{piece.subject} is tracked with shared(...), and is not as rank 0's, which every rank is given"
+        )
+        name = piece.saved_as
+        remedy = f"write {name}={piece.variable or name} in t.track(...), so that each rank saves its own"
     elif given_back:
         finding = f"{piece.subject} is restored by t.track(...), and changed before the loop"
         remedy = "call t.track(...) last, when everything is built and initialised"
@@ -255,18 +212,42 @@ def _loop_variables(straight: SegmentResult, chain: Sequence[SegmentResult]) -> 
     mine, others = _reported(straight), _reported_by_step(chain)
     if len(mine) < 2:
         return
-    names = {name for name in mine[0].variables if name.isidentifier()}
-    for name in sorted(name for name in names if all(at.variables.get(name) == str(at.step) for at in mine)):
+    for name in sorted(name for name in mine[0].variables if name.isidentifier()):
+        behind = _counts_steps(name, mine)
+        if behind is None:
+            continue
+        start = "t.step" if behind else "t.step + 1"
         for at in mine:
             other = others.get(at.step)
-            if other is not None and other.variables.get(name) != str(at.step):
+            if other is not None and other.variables.get(name) != str(at.step - behind):
                 yield Missing(
                     kind=Kind.STEP,
                     finding=f"`{name}` is {other.variables.get(name)} at step {at.step}: it counts the steps anew",
-                    remedy=f"write `for {name} in t.steps()`, or start at t.step + 1",
+                    remedy=f"write `for {name} in t.steps()`{', which counts from 1' * (behind == 1)}, "
+                    f"or start at {start}, read before the loop",
                     step=at.step,
                 )
                 break
+
+
+def _counts_steps(name: str, reported: Sequence[Snapshot]) -> int | None:
+    """By how much the variable, whole, is behind the step at every report; None where that differs."""
+    values = [at.variables.get(name, "") for at in reported]
+    if not all(value.isdecimal() for value in values):
+        return None
+    behind = {at.step - int(value) for at, value in zip(reported, values, strict=True)}
+    return behind.pop() if behind in ({0}, {1}) else None
+
+
+def _loop_of_its_own(straight: SegmentResult) -> Iterator[Missing]:
+    """What is left to suspect where the script reports outside `t.steps()`."""
+    if straight.last(Moment.BEGUN) is None:
+        yield Missing(
+            kind=Kind.STEP,
+            finding="it reports outside t.steps(): a loop of its own, as over range(...), begins anew in each process",
+            remedy="loop over t.steps(), or begin after t.step, read before the loop",
+            step=0,
+        )
 
 
 def _seeded_again(result: SegmentResult) -> Iterator[Missing]:

@@ -62,6 +62,8 @@ def _feed(hasher: "blake2b", value: Any) -> None:
 
 def _feed_tensor(hasher: "blake2b", tensor: Any, torch: Any) -> None:
     hasher.update(f"tensor {tensor.dtype} {tuple(tensor.shape)}".encode())
+    if hasattr(tensor, "to_local"):  # a DTensor: what this rank has of it
+        tensor = tensor.to_local()
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
     if flat.numel():
         raw = flat.view(torch.uint8)

@@ -32,7 +32,7 @@ def nameless_classes() -> tuple[type, ...]:
 def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment, step: int) -> Snapshot:
     """All the state that can be found from here."""
     frames = discover.script_frames(frame)
-    finds = _Finds(t.tracked_objects())
+    finds = _Finds(t.tracked_objects(), t.shared_objects())
     ahead = []
     variables: dict[str, str] = {}
     room = _MOST_ELEMENTS_IN_ALL
@@ -94,7 +94,8 @@ class _Classes:
 class _Finds:
     """The objects found, each once, and the names they are known by."""
 
-    def __init__(self, tracked: dict[str, Any]) -> None:
+    def __init__(self, tracked: dict[str, Any], shared: frozenset[str]) -> None:
+        self._shared = shared
         self.classes = _Classes.imported()
         self._tracked = tracked
         self._found: dict[int, tuple[Any, str]] = {}
@@ -164,7 +165,13 @@ class _Finds:
     def _describe(self, value: Any, key: str, label: str, path: str, name: str) -> Iterator[Piece]:
         def piece(kind: Kind, parts: dict[str, str], saved_as: str = name, side: str = "") -> Piece:
             return Piece(
-                key=key + side, kind=kind, label=label, variable=path, saved_as=saved_as, parts=parts
+                key=key + side,
+                kind=kind,
+                label=label,
+                variable=path,
+                saved_as=saved_as,
+                shared=saved_as in self._shared,
+                parts=parts,
             )
 
         if self._is(value, "module"):

@@ -21,6 +21,8 @@ class Missing:
     # The step at whose checkpoint it showed first.
     step: int
     evidence: tuple[str, ...] = ()
+    # The ranks of a gang that lose it; empty where all do.
+    ranks: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -47,6 +49,8 @@ class CheckReport:
     steps: int
     # How often the resumed run was saved, ended and restored in a new process.
     restores: int
+    # The processes that train together.
+    world_size: int = 1
     missing: tuple[Missing, ...] = ()
     # Where the resumed run leaves the straight one; None where every bit is equal.
     trajectory: Difference | None = None
@@ -68,15 +72,21 @@ def render(report: CheckReport) -> str:
 def _lines(report: CheckReport) -> Iterator[str]:
     if report.passed:
         yield f"PASSED  {report.script}: pausing changes nothing"
+        process = (
+            "a new process"
+            if report.world_size == 1
+            else f"new processes of a gang of {report.world_size} ranks"
+        )
         yield (
-            f"        {report.steps} steps straight, and again with {report.restores} restores, each in a new process: "
+            f"        {report.steps} steps straight, and again with {report.restores} restores, each in {process}: "
             f"{', '.join(report.metrics)} and all state found are equal bit by bit"
         )
         return
     yield f"FAILED  {report.script}: {_verdict(report)}"
     for number, missing in enumerate(report.missing, start=1):
         yield ""
-        yield f"  {number}. {missing.name}: {missing.finding}"
+        where = f" on rank {', '.join(map(str, missing.ranks))}" if missing.ranks else ""
+        yield f"  {number}. {missing.name}{where}: {missing.finding}"
         yield f"     remedy: {missing.remedy}"
         for line in missing.evidence:
             yield f"     - {line}"

@@ -3,9 +3,10 @@
 A straight run; then the same steps with a save, an end and a restore in a new process at every report. If
 they differ, a second straight run tells a script that is not deterministic by itself from one that a pause
 changes. Every process is really new: with its own hash seed, its own import order and its own memory, as on
-another machine.
+another machine. A script that trains on several ranks runs as a gang of them, and each rank is judged by itself.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,18 +16,21 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from headrace.check.compare import first_difference, losses, suspects, unused_parameter
+from headrace.check.compare import first_difference, losses, suspects
+from headrace.check.gangs import Ranks, by_rank, chain_of, failed, first_of
+from headrace.check.populations import unused_parameter
 from headrace.check.report import CheckReport, Missing
-from headrace.check.snapshot import Control, Kind, Moment, SegmentResult
+from headrace.check.snapshot import Control, Kind, Moment, SegmentResult, result_of
 from headrace.check.source import parameters_read, training_function
+from headrace.grants import WORLD_SIZE
+from headrace.trial.configuration import NO_PARAMETER
 from headrace.trial.runtime import Value
-from headrace.trial.session import NO_PARAMETER
 
 STEPS = 3
 
 Params = Mapping[str, Value]
 Progress = Callable[[str, int, int], None]
-Launch = Callable[[Path, Path], None]
+Launch = Callable[[Path, Path, int], None]
 
 
 class CheckError(RuntimeError):
@@ -46,6 +50,7 @@ def run_check(
     params: Params | None = None,
     callable: str | None = None,  # noqa: A002 - the word of the study file
     max_steps: int | None = None,
+    ranks: int = 1,
     mutations: Mapping[str, Params] | None = None,
     progress: Progress | None = None,
     launch: Launch | None = None,
@@ -54,7 +59,8 @@ def run_check(
 
     `steps` (3) are reported in each run, of a budget of `max_steps` (the script's own). `params` override
     the script's defaults. `callable` is `function` or `module:function` where the script does not call
-    `trial.main` itself; left out, it is the function that takes a trial. `mutations` are, by parameter,
+    `trial.main` itself; left out, it is the function that takes a trial. `ranks` processes train together, as those of
+    a study with `processes: per_slot` do. `mutations` are, by parameter,
     configurations in which a population has changed it: each must have an effect. `progress(what, done, total)` is
     told before each process. Raises `CheckError` where the script fails without any pause.
     """
@@ -85,6 +91,7 @@ def run_check(
             restore_dir="",
             checkpoint_dir="",
             result_file="",
+            ranks=ranks,
         )
         check = _Check(control, mutations or {}, Path(folder), progress or _silent, launch or _launch)
         return check.run()
@@ -110,52 +117,61 @@ class _Check:
 
     def run(self) -> CheckReport:
         steps = self._control.steps
+        world = self._control.ranks
         straight = self._process("straight run", self._control)
-        self._require_sound(straight)
+        first = failed(straight) or straight[0]
+        self._require_sound(first)
         report = CheckReport(
             script=Path(self._control.script).name,
             steps=steps,
             restores=0,
-            metrics=tuple(sorted({name for reported in straight.reports for name in reported.metrics})),
+            world_size=world,
+            metrics=tuple(sorted({name for reported in first.reports for name in reported.metrics})),
         )
-        chain, broken = self._resumed_run(max(reported.step for reported in straight.reports))
-        missing = (*losses(chain), *broken)
-        trajectory = None if broken else first_difference(straight, chain)
+        chain, broken = self._resumed_run(max(reported.step for reported in first.reports))
+        missing = (*by_rank(world, lambda rank: losses(chain_of(chain, rank))), *broken)
+        trajectory = (
+            None
+            if broken
+            else first_of(world, lambda rank: first_difference(straight[rank], chain_of(chain, rank)))
+        )
         if missing or trajectory is not None:
             again = self._process("second straight run", self._control)
-            parting = first_difference(straight, [again])
+            parting = first_of(world, lambda rank: first_difference(straight[rank], [again[rank]]))
             if parting is not None:
                 return replace(report, missing=missing, nondeterminism=parting)
-            missing = missing or suspects(straight, chain)
+            missing = missing or by_rank(world, lambda rank: suspects(straight[rank], chain_of(chain, rank)))
         unused = tuple(self._unused(chain))
         return replace(report, restores=len(chain) - 1, missing=(*missing, *unused), trajectory=trajectory)
 
-    def _unused(self, chain: list[SegmentResult]) -> Iterator[Missing]:
+    def _unused(self, chain: list[Ranks]) -> Iterator[Missing]:
         """The parameters whose change between two steps, as in a population, has no effect or fails."""
         for name, params in self._mutations.items() if len(chain) > 1 else ():
             control = replace(
                 self._control,
                 params=dict(params),
                 checkpoint_dir=str(self._folder / f"mutated-{name}"),
-                until=chain[1].reports[-1].step,
-                resume_step=chain[0].checkpoint_step,
-                restore_dir=chain[0].checkpoint_dir,
+                until=chain[1][0].reports[-1].step,
+                resume_step=chain[0][0].checkpoint_step,
+                restore_dir=chain[0][0].checkpoint_dir,
             )
-            changed = self._process(f"resumed with another {name}", control)
-            missing = unused_parameter(name, self._control.params, params, chain[1], changed)
+            results = self._process(f"resumed with another {name}", control)
+            changed = failed(results) or results[0]
+            missing = unused_parameter(name, self._control.params, params, chain[1][0], changed)
             if missing is not None:
                 yield missing
 
-    def _resumed_run(self, until: int) -> tuple[list[SegmentResult], tuple[Missing, ...]]:
+    def _resumed_run(self, until: int) -> tuple[list[Ranks], tuple[Missing, ...]]:
         """The processes, each resumed from the one before up to a step, and why there are no more of them."""
-        chain: list[SegmentResult] = []
+        chain: list[Ranks] = []
         control = replace(self._control, checkpoint_dir=str(self._folder / "checkpoints"), until=until)
         while True:
             number = len(chain) + 1
-            result = self._process(f"resumed run, process {number}", control)
-            if result.error:
-                return chain, (_restore_failed(result, chain),)
-            chain.append(result)
+            results = self._process(f"resumed run, process {number}", control)
+            if (broken := failed(results)) is not None:
+                return chain, (_restore_failed(broken, chain),)
+            chain.append(results)
+            result = results[0]
             reached = result.reports[-1].step if result.reports else control.resume_step
             if reached >= until:
                 return chain, ()
@@ -163,7 +179,7 @@ class _Check:
                 return chain, (_nothing_saved(result),)
             control = replace(control, resume_step=result.checkpoint_step, restore_dir=result.checkpoint_dir)
 
-    def _process(self, what: str, control: Control) -> SegmentResult:
+    def _process(self, what: str, control: Control) -> Ranks:
         self._progress(what, self._started, control.steps + 1 + len(self._mutations))
         self._started += 1
         control_file = self._folder / f"control-{self._started}.json"
@@ -172,11 +188,15 @@ class _Check:
         control_file.write_bytes(
             TypeAdapter(Control).dump_json(replace(control, result_file=str(result_file)))
         )
-        self._launch(control_file, log_file)
-        if not result_file.exists():
+        self._launch(control_file, log_file, control.ranks)
+        files = [result_of(str(result_file), rank) for rank in range(control.ranks)]
+        results = tuple(
+            TypeAdapter(SegmentResult).validate_json(file.read_bytes()) for file in files if file.exists()
+        )
+        if len(results) < len(files) and failed(results) is None:
             tail = log_file.read_text(errors="replace")[-2000:] if log_file.exists() else ""
             raise CheckError(f"the {what} ended without a word (killed?); its output ends:\n{tail}")
-        return TypeAdapter(SegmentResult).validate_json(result_file.read_bytes())
+        return results
 
     def _require_sound(self, result: SegmentResult) -> None:
         name = Path(self._control.script).name
@@ -213,8 +233,8 @@ class _Check:
         )
 
 
-def _restore_failed(result: SegmentResult, chain: list[SegmentResult]) -> Missing:
-    step = chain[-1].checkpoint_step if chain else 0
+def _restore_failed(result: SegmentResult, chain: list[Ranks]) -> Missing:
+    step = chain[-1][0].checkpoint_step if chain else 0
     return Missing(
         kind=Kind.VALUE,
         finding=f"{'the resumed process' if chain else 'saving'} fails: {result.error}",
@@ -237,10 +257,13 @@ def _nothing_saved(result: SegmentResult) -> Missing:
     )
 
 
-def _launch(control_file: Path, log_file: Path) -> None:
+def _launch(control_file: Path, log_file: Path, ranks: int) -> None:
+    segment = [sys.executable, "-m", "headrace.check.segment", str(control_file)]
+    gang = [sys.executable, "-m", "headrace.trial.gang"] if ranks > 1 else []
     with log_file.open("wb") as log:
         subprocess.run(
-            [sys.executable, "-m", "headrace.check.segment", str(control_file)],
+            [*gang, *segment],
+            env={**os.environ, WORLD_SIZE: str(ranks)},
             stdout=log,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

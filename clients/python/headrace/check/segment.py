@@ -1,4 +1,4 @@
-"""One process of a check: `python -m headrace.check.segment CONTROL RESULT`.
+"""One process of a check: `python -m headrace.check.segment CONTROL`.
 
 Runs the script as its author would, but stands behind `headrace.trial` itself: hands out the parameters,
 says where to continue, takes the reports, and photographs the state at each instant that matters. A segment
@@ -7,6 +7,7 @@ straight run goes on to the last step and saves nothing.
 """
 
 import functools
+import os
 import runpy
 import sys
 import traceback
@@ -19,8 +20,10 @@ from pydantic import TypeAdapter
 
 from headrace.check import fingerprint
 from headrace.check.discover import Heap, script_frames
-from headrace.check.snapshot import Control, Moment, Reported, SegmentResult, Snapshot
+from headrace.check.snapshot import Control, Moment, Reported, SegmentResult, Snapshot, result_of
+from headrace.grants import RANK
 from headrace.trial import Trial
+from headrace.trial.gang import die_with_parent
 from headrace.trial.runtime import Action, Assignment, Decision, Report, Runtime
 from headrace.trial.script import Defaults, finish_with, install, run
 from headrace.trial.session import Observer
@@ -32,8 +35,9 @@ _SEEDING = {"random": ("seed",), "numpy.random": ("seed",), "torch": ("manual_se
 class Segment:
     """Runtime, observer and host of the one trial in this process."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Control, rank: int = 0) -> None:
         self._control = control
+        self._rank = rank
         self._defaults = Defaults(params={}, steps=control.steps, seed=control.seed)
         self._heap = Heap()
         self.attached = False
@@ -64,6 +68,9 @@ class Segment:
             restore_dir=Path(control.restore_dir) if control.restore_dir else None,
             resume_step=control.resume_step,
             checkpoint_dir=Path(control.checkpoint_dir) if control.checkpoint_dir else None,
+            slots=tuple(range(control.ranks)),
+            rank=self._rank,
+            ranks=control.ranks,
         )
 
     def restored(self, *, read_time_s: float) -> None:
@@ -123,6 +130,7 @@ class Segment:
             checkpoint_dir=self._checkpoint[0],
             checkpoint_step=self._checkpoint[1],
             seeded=tuple(self._seeded),
+            rank=self._rank if self._control.ranks > 1 else None,
             error=self._error,
             traceback=self._traceback,
         )
@@ -139,9 +147,9 @@ class Segment:
         self._snapshots.append(fingerprint.take(t, sys._getframe(1), self._heap, moment, step))
 
 
-def run_segment(control: Control) -> SegmentResult:
+def run_segment(control: Control, rank: int = 0) -> SegmentResult:
     """Runs the script in this process, to the end of its segment."""
-    segment = Segment(control)
+    segment = Segment(control, rank)
     install(segment)
     script = Path(control.script)
     try:
@@ -182,14 +190,23 @@ def _noticed(
     return noticed
 
 
-def main(control_file: str) -> None:
-    """Reads the control, runs, and writes the result, completely or not at all."""
+def main(control_file: str) -> int:
+    """Reads the control, runs, and writes the result, completely or not at all; returns the exit status.
+
+    A rank that fails ends with status 1, so that its gang ends with it.
+    """
     control = TypeAdapter(Control).validate_json(Path(control_file).read_bytes())
-    result = run_segment(control)
-    partial = Path(f"{control.result_file}.partial")
+    rank = 0
+    if control.ranks > 1:
+        rank = int(os.environ[RANK])
+        die_with_parent()
+    result = run_segment(control, rank)
+    final = result_of(control.result_file, rank)
+    partial = final.with_name(f"{final.name}.partial")
     partial.write_bytes(TypeAdapter(SegmentResult).dump_json(result))
-    partial.rename(control.result_file)
+    partial.rename(final)
+    return 1 if result.error and control.ranks > 1 else 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    sys.exit(main(sys.argv[1]))

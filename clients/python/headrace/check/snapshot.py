@@ -5,6 +5,7 @@ Everything here is plain data that goes through a file from the process that tra
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 
 class Kind(StrEnum):
@@ -34,6 +35,8 @@ class Piece:
     variable: str = ""
     # Its name in `t.track(...)`, or "(global)" for what the trial API saves by itself; empty where nobody saves it.
     saved_as: str = ""
+    # Whether the script says that it is the same on all ranks.
+    shared: bool = False
     # Part to digest, or to the value itself where it is short.
     parts: dict[str, str] = field(default_factory=dict)
 
@@ -97,6 +100,8 @@ class SegmentResult:
     checkpoint_step: int = 0
     # Where a global generator was seeded after the restore, as `torch.manual_seed (train.py:12)`.
     seeded: tuple[str, ...] = ()
+    # Of a gang: which of its processes.
+    rank: int | None = None
     # The exception's line and its traceback; empty for success.
     error: str = ""
     traceback: str = ""
@@ -131,3 +136,10 @@ class Control:
     # Empty for the straight run, which saves nothing.
     checkpoint_dir: str
     result_file: str
+    # How many processes train together, each with a result file of its own (`result_of`).
+    ranks: int = 1
+
+
+def result_of(result_file: str, rank: int) -> Path:
+    """Where a rank's result goes."""
+    return Path(f"{result_file}.rank-{rank}") if rank else Path(result_file)

@@ -33,7 +33,7 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
     session = Session.of(context)
     with session.client() as client:
         info = client.study(study).status()
-    note_unshown(session.output, info, *([info.best] if info.best else []))
+    note_unshown(session.output, info, *([info.leader] if info.leader else []))
     if info.spec.further_objectives:
         if as_json:
             session.output.json([views.trial(trial) for trial in info.front])
@@ -54,6 +54,11 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
             session.output.note(
                 f"Every trial with a value failed; trial {trial.number}, the best of them, failed after it had "
                 f"reported: see `headrace why {study} {trial.number}`."
+            )
+        elif trial.diverged:
+            session.output.note(
+                f"Every trial with a finite {info.spec.objective.metric} failed or diverged; the last value of trial "
+                f"{trial.number}, the best of them, is {wording.number(trial.value)}."
             )
         value = f"{info.spec.objective.metric} {wording.number(trial.best_value)} at step {trial.best_step}"
         session.output.line(f"# trial {trial.number}: {value}")

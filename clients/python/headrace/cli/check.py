@@ -18,6 +18,7 @@ from headrace.client.missing import MissingExtraError
 from headrace.client.model import Value
 from headrace.spec import StudySpec, load_study_file
 from headrace.spec.configuration import configuration_of, mutations_of
+from headrace.spec.resources import Processes
 from headrace.spec.yaml import read_yaml
 
 
@@ -52,6 +53,14 @@ def check(
             show_default=False,
         ),
     ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many processes train together, as with `processes: per_slot`. Of a study file: its slots.",
+            show_default="1",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Prove that pausing and resuming does not change what a script computes, or name what is missing.
@@ -70,13 +79,15 @@ def check(
     headrace check study.yaml --steps 4
 
     headrace check train.py --callable train --param lr=0.01 --param width=32
+
+    headrace check train.py --ranks 2
     """
     output = Session.of(context).output
     path, colon, named = str(script).rpartition(":")
     if colon and path and function is None and not script.exists():  # as a study file writes it
         script, function = Path(path), named
     given = dict(_param(text) for text in param or ())
-    values, max_steps, mutations = given, None, {}
+    values, max_steps, mutations, world = given, None, {}, 1
     if script.suffix in (".yaml", ".yml"):
         spec = load_study_file(script).spec
         script, named = _program(spec, script)
@@ -84,8 +95,11 @@ def check(
         found, origin = configuration_of(spec)
         values = {**found, **given}
         max_steps, mutations = spec.max_steps, mutations_of(spec, values)
+        world = spec.resources.of(values).slots if spec.resources.processes is Processes.PER_SLOT else 1
         output.note(f"configuration: {wording.params(values)} ({origin})")
-    passed = _run(script, steps, function, values, max_steps, mutations, output, as_json=as_json)
+    passed = _run(
+        script, steps, function, values, max_steps, ranks or world, mutations, output, as_json=as_json
+    )
     if not passed:
         raise typer.Exit(FAILED)
 
@@ -96,6 +110,7 @@ def _run(
     function: str | None,
     values: dict[str, Value],
     max_steps: int | None,
+    ranks: int,
     mutations: dict[str, dict[str, Value]],
     output: Output,
     *,
@@ -116,6 +131,7 @@ def _run(
             params=values,
             callable=function,
             max_steps=max_steps,
+            ranks=ranks,
             mutations=mutations,
             progress=progress,
         )

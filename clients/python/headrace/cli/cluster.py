@@ -7,7 +7,7 @@ from headrace.cli import wording
 from headrace.cli.output import Cell
 from headrace.cli.session import AsJson, Session
 from headrace.cli.unshown import note_unshown
-from headrace.client.model import Holder, Slot, SlotReservation, StudyShare, Worker
+from headrace.client.machines import Holder, Slot, SlotReservation, StudyShare, Worker
 
 
 def cluster(context: typer.Context, as_json: AsJson = False) -> None:
@@ -68,7 +68,8 @@ def cluster(context: typer.Context, as_json: AsJson = False) -> None:
 def _slot_rows(worker: Worker, slot: Slot) -> list[list[Cell]]:
     here = [worker.name, str(slot.index), slot.device]
     if not slot.holders:
-        return [[*here, "-", Text("free", style="green"), ""]]
+        state = Text("failed", style="yellow") if slot.defect else Text("free", style="green")
+        return [[*here, "-", state, slot.defect]]
     return [
         [*here, f"{holder.share:g}", str(holder.trial), Text(_note(holder), style="yellow")]
         for holder in slot.holders

@@ -16,7 +16,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 
 
 def pause(context: typer.Context, study: StudyArgument, trial: OptionalTrial = None) -> None:
-    """Pause a study (running trials go on to their next rung), or one trial at its next report.
+    """Pause a study (running trials go on to their next rung), or one trial at its next rung.
 
     [bold]Examples[/bold]
 
@@ -33,7 +33,7 @@ def pause(context: typer.Context, study: StudyArgument, trial: OptionalTrial = N
             )
         else:
             client.study(study).trial(trial).pause()
-            session.output.line(f"Trial {trial} of study {study} pauses at its next report.")
+            session.output.line(f"Trial {trial} of study {study} pauses at its next rung.")
     session.output.note(f"Undo it with `headrace resume {study}{'' if trial is None else f' {trial}'}`.")
 
 

@@ -146,6 +146,14 @@ def _service(session: Session) -> Iterator[Finding]:
         f"{len(connected)} connected, {wording.plural(slots, 'slot')}, {busy} of them busy",
     )
     for worker in connected:
+        for slot in worker.slots:
+            if slot.defect:
+                yield Finding(
+                    Level.WARN,
+                    f"worker {worker.name}",
+                    f"slot {slot.index} ({slot.device}) gets no trials, its device failed: {slot.defect}",
+                    "Reset or replace the device, then restart the worker.",
+                )
         if worker.trouble:
             yield Finding(
                 Level.FAIL,

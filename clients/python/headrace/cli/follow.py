@@ -94,10 +94,10 @@ def _lines(updates: Iterator[Update], study: StudyInfo, output: Output) -> Study
 
 
 def _best_so_far(study: StudyInfo) -> str:
-    best = study.best
-    if best is None or study.spec.further_objectives:
+    best = None if study.spec.further_objectives else study.best
+    if best is None:
         return ""
-    failed = " (failed)" if best.failed else ""
+    failed = " (failed)" if best.failed else " (diverged since)" if best.diverged else ""
     return (
         f"best so far{failed}: {study.spec.objective.metric} {wording.number(best.best_value)}, "
         f"trial {best.number} at step {best.best_step} ({wording.params(best.params)})"

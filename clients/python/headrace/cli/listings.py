@@ -45,6 +45,11 @@ def studies(context: typer.Context, as_json: AsJson = False) -> None:
         right=["TRIALS", "LIVE", "FAILED", "STEPS", "BEST"],
         below=["METRIC", "CREATED"],
     )
+    for study in found:
+        if study.waits_for:
+            session.output.note(
+                f"{study.name} waits for {study.waits_for}: `headrace trials {study.name}` says more."
+            )
 
 
 def trials(
@@ -129,7 +134,7 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
                 str(slot.index),
                 slot.device,
                 wording.size(slot.memory_bytes) if slot.memory_bytes else "-",
-                str(slot.trial) if slot.trial else "free",
+                str(slot.trial) if slot.trial else "failed" if slot.defect else "free",
                 labels or "-",
             ]
             for slot in worker.slots
@@ -141,6 +146,17 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
         below=["SEEN", "LABELS"],
     )
     for worker in found:
+        for slot in worker.slots:
+            if slot.defect:
+                session.output.note(
+                    f"{worker.name} slot {slot.index} gets no trials, its device failed: {slot.defect}. "
+                    "Restart the worker when it is mended."
+                )
+        for study in worker.avoided_by:
+            session.output.note(
+                f"{worker.name} gets no trials of {study}: its first attempts failed there. "
+                "Restart the worker when it is mended."
+            )
         if worker.connected and worker.trouble:
             session.output.note(f"{worker.name} waits: {worker.trouble}")
         if worker.set_aside:
@@ -166,20 +182,22 @@ def _best_value(study: StudyInfo) -> str:
     """With several objectives no value is the best one: `headrace best` has the Pareto front."""
     if study.spec.further_objectives:
         return "Pareto front"
-    if study.best is None:
+    best = study.best
+    if best is None:
         return "-"
-    return wording.number(study.best.best_value) + (" (failed)" if study.best.failed else "")
+    since = " (failed)" if best.failed else " (diverged since)" if best.diverged else ""
+    return wording.number(best.best_value) + since
 
 
 def _values(trial: TrialInfo, study: StudyInfo, front: set[int]) -> list[Cell]:
     """The best value and its step; with several objectives each one's last value, and whether it is on the
     Pareto front."""
+    values = [wording.number(value) for value in Outcome(study).values(trial).values()]
     if not study.spec.further_objectives:
         return [
-            wording.number(trial.best_value),
+            *values,
             str(trial.best_step) if trial.best_step is not None else "-",
         ]
-    values = [wording.number(trial.objective_values.get(one.metric)) for one in study.spec.objectives]
     return [*values, "yes" if trial.number in front else "infeasible" if trial.feasible is False else "-"]
 
 

@@ -127,6 +127,7 @@ class Picture:
             (study.name, "bold"),
             "  ",
             wording.state(study.state.value),
+            (wording.waits(study), "yellow"),
             f"  {objective.goal} {objective.metric}",
             (f"  {wording.duration(elapsed)}", "dim"),
             (f", about {wording.duration(eta)} left" if eta is not None else "", "dim"),
@@ -183,7 +184,7 @@ class Picture:
 
     def _values(self, width: int, *, whole: bool) -> list[Text]:
         lines: list[Text] = []
-        best = None if self.study.front else self.study.best
+        best = None if self.study.spec.further_objectives else self.study.best
         for place, trial in enumerate(self.study.front[:FRONT_ROWS]):
             if not place:
                 head = f"Pareto front: {wording.plural(len(self.study.front), 'trial')}"
@@ -235,10 +236,7 @@ def once(event: Event, study: StudyInfo) -> dict[str, str]:
         case TrialMoved(action="vacate"):
             return {"checkpoint": LOSES_STEPS}
         case TrialCreated(proposal=Proposal(warm_results=results)) if study.spec.warm_start:
-            earlier = study.spec.warm_start.study
-            return {
-                "warm start": f"The sampler begins from {wording.plural(results, 'result')} of study {earlier}."
-            }
+            return {"warm start": f"The sampler begins from {wording.warm_start(study, results)}."}
         case _:
             return {}
 

@@ -31,6 +31,8 @@ def preview(
 ) -> None:
     """Show how many trials and steps a study takes at each rung, beside running every trial to the end.
 
+    Where `resources` depend on a parameter it also shows how many trials take how many GPUs or CPU slots.
+
     [bold]Examples[/bold]
 
     headrace preview study.yaml
@@ -51,6 +53,7 @@ def preview(
     output.line()
     _show_rungs(plan, output)
     output.line()
+    _show_sizes(plan, loaded.spec, output)
     saved = wording.percent(plan.steps_run_all - plan.steps, plan.steps_run_all)
     output.line(
         f"Steps: about {plan.steps} of the {plan.steps_run_all} that running every trial to the end takes "
@@ -86,6 +89,15 @@ def _show_rungs(plan: Preview, output: Output) -> None:
     columns = ["BRACKET", "RUNG AT STEP", "TRIALS", "STEPS"]
     hidden = 0 if len({rung.bracket for rung in plan.rungs}) > 1 else 1
     output.table(columns[hidden:], [row[hidden:] for row in rows], right=columns)
+
+
+def _show_sizes(plan: Preview, spec: StudySpec, output: Output) -> None:
+    """A row for each size that trials have, where they differ."""
+    if not plan.sizes or spec.resources.by is None:
+        return
+    table = [[wording.grant(size.gpus, size.gpu_milli, size.cpus), str(size.trials)] for size in plan.sizes]
+    output.table([f"SIZE BY {spec.resources.by.parameter.upper()}", "TRIALS"], table, right=["TRIALS"])
+    output.line()
 
 
 def _headline(name: str, spec: StudySpec, plan: Preview) -> str:

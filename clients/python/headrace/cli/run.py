@@ -25,11 +25,12 @@ from headrace.cli.report import write_report
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.summary import Summary, show_summary, succeeded
 from headrace.client import Client
+from headrace.client.machines import Worker
 from headrace.client.missing import require
-from headrace.client.model import Worker
 from headrace.environment import NAMED_IN, names_to_pass, select
 from headrace.errors import HeadraceError
-from headrace.home import is_on_this_machine, make_private, study_folder
+from headrace.folders import study_folder
+from headrace.home import is_on_this_machine, make_private
 from headrace.preflight import preflight
 from headrace.spec import Resources, StudySpec, check_study_id, load_study_file
 
@@ -202,9 +203,14 @@ def _warn_of_idleness(client: Client, needs: Resources, output: Output) -> None:
         output.note(
             "No worker is connected, so trials wait: start one with `headrace worker --scheduler HOST:PORT`."
         )
-    elif not any(_suits(worker, needs) for worker in connected):
+        return
+    lacking = [size for size in needs.each if not any(_suits(worker, size) for worker in connected)]
+    if lacking:
+        who, rest = (
+            ("some trials need", "they") if len(lacking) < len(needs.each) else ("a trial needs", "trials")
+        )
         output.note(
-            f"No connected worker has what a trial needs ({_needs(needs)}), so trials wait. "
+            f"No connected worker has what {who} ({' or '.join(map(_needs, lacking))}), so {rest} wait. "
             "`headrace workers` lists what there is."
         )
 

@@ -13,7 +13,7 @@ import typer
 from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.output import Output
 from headrace.client import Client
-from headrace.home import StartingError, address, address_in, given_address, home_dir
+from headrace.home import NotRunningError, StartingError, address, address_in, given_address, home_dir
 
 TIMEOUT_ENV = "HEADRACE_TIMEOUT_S"
 _POLL_S = 0.1
@@ -58,16 +58,25 @@ class Session:
                 if not told:
                     self.output.note(f"{error.message} Waiting for it.")
                 told = True
+                # The address is a file of another process: nothing tells when it is written.
                 time.sleep(_POLL_S)
                 continue
+            except NotRunningError:
+                if told:
+                    raise _ended_early() from None
+                raise
             if not given_address(self.address) and address_in(home_dir()) is None:
                 if told:
-                    raise CommandError(
-                        f"`headrace up` ended before it was ready in {home_dir()}.",
-                        remedy="What it printed says why. Start it again, or give another address with --address.",
-                    )
+                    raise _ended_early()
                 self.output.note(f"No `headrace up` runs in {home_dir()}; asking {found}.")
             return found
+
+
+def _ended_early() -> CommandError:
+    return CommandError(
+        f"`headrace up` ended before it was ready in {home_dir()}.",
+        remedy="What it printed says why. Start it again, or give another address with --address.",
+    )
 
 
 def _timeout_s() -> float:

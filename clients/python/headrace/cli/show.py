@@ -47,7 +47,7 @@ def show(
             session.output.json(views.trial(one))
         else:
             heard = reports[-1].time if reports else None
-            _show_trial(one, wording.silence(one, info.spec, heard), session.output)
+            _show_trial(one, info, wording.silence(one, info.spec, heard), session.output)
     elif as_json:
         session.output.json(views.study(info))
     else:
@@ -81,7 +81,7 @@ def _show_study(study: StudyInfo, output: Output) -> None:
     )
 
 
-def _show_trial(trial: TrialInfo, silence: str, output: Output) -> None:
+def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output) -> None:
     output.line(
         Text.assemble(
             f"Trial {trial.number} of study {trial.study}"
@@ -96,7 +96,11 @@ def _show_trial(trial: TrialInfo, silence: str, output: Output) -> None:
     )
     if silence:
         lines.append(("last report" if trial.metrics else "started", silence))
-    if trial.best_value is not None:
+    if trial.changed_params:
+        lines.append(
+            ("goes on with" if trial.reason is None else "went on with", wording.params(trial.changed_params))
+        )
+    if trial.best_value is not None and not study.spec.further_objectives:
         lines.append(("best value", f"{wording.number(trial.best_value)} at step {trial.best_step}"))
     if trial.feasible is not None:
         lines.append(("feasible", "yes" if trial.feasible else "no: it misses a constraint"))

@@ -31,7 +31,7 @@ class Summary:
 
     def json(self) -> dict[str, Any]:
         """`headrace run --json` prints this last, on one line."""
-        best = self.study.best
+        best = None if self.outcome.several else self.study.best
         counts = self.study.counts
         return {
             "type": "summary",
@@ -75,6 +75,7 @@ class Summary:
         lines += self._baseline_lines()
         lines.append(("steps", self._steps()))
         lines.append(("trials", self._trials()))
+        lines += self._warm_start_lines()
         failures = wording.failures(study)
         if failures is not None:
             lines.append(("failures", failures))
@@ -82,11 +83,17 @@ class Summary:
             lines.append(("", f"headrace why {study.name} {study.failures[0].trial} {shown}"))
         if self.outcome.wall_time_s is not None:
             lines.append(("wall time", wording.duration(self.outcome.wall_time_s)))
-        if study.best is not None and not self.outcome.several:
+        if not self.outcome.several and study.best is not None:
             lines += self._checkpoint_lines(study.best)
         if self.report is not None:
             lines.append(("report", str(self.report)))
         return lines
+
+    def _warm_start_lines(self) -> list[tuple[str, str]]:
+        results = self.study.warm_results
+        if self.study.spec.warm_start is None or results is None:
+            return []
+        return [("warm start", f"the sampler began from {wording.warm_start(self.study, results)}")]
 
     def _checkpoint_lines(self, best: TrialInfo) -> list[tuple[str, str]]:
         if best.checkpoint is not None:
@@ -194,7 +201,7 @@ def exact(value: Value) -> str:
 def show_summary(summary: Summary, output: Output) -> None:
     """Prints the summary for people."""
     study = summary.study
-    said = wording.ended(study.state, study.detail)
+    said = wording.ended(study.state, study.detail) + wording.waits(study)
     head = Text.assemble(("Study ", ""), (study.name, "bold"), " ", said)
     output.line()
     output.line(head)

@@ -11,7 +11,8 @@ from dataclasses import asdict
 from typing import Any
 
 from headrace.client import events as ev
-from headrace.client.model import Exploit, Preview, RungResult, StudyInfo, TrialFailure, TrialInfo, Worker
+from headrace.client.machines import Worker
+from headrace.client.model import Exploit, Preview, RungResult, StudyInfo, TrialFailure, TrialInfo
 
 Json = dict[str, Any]
 
@@ -38,12 +39,14 @@ def study(info: StudyInfo) -> Json:
             "failed": counts.failed,
             "cancelled": counts.cancelled,
         },
-        "best": trial(info.best) if info.best else None,
+        "best": trial(info.leader) if info.leader and not info.spec.further_objectives else None,
         "baseline": trial(info.baseline) if info.baseline else None,
         "objectives": [{"metric": one.metric, "goal": one.goal} for one in info.spec.objectives],
         "constraints": [str(constraint) for constraint in info.spec.constraints],
         "front": [trial(one) for one in info.front],
         "failures": [failure(one) for one in info.failures],
+        "waits_for": info.waits_for,
+        "warm_results": info.warm_results,
         "rungs": [
             {
                 "rung": r.rung,
@@ -70,7 +73,11 @@ def failure(info: TrialFailure) -> Json:
 
 
 def trial(info: TrialInfo) -> Json:
-    """`headrace trials --json` prints a list of these, best first; `headrace show STUDY TRIAL --json` one."""
+    """`headrace trials --json` prints a list of these, best first; `headrace show STUDY TRIAL --json` one.
+
+    `params` are those of the best step, beside `best_value`; `last_params` are what a member of a population trains
+    with since it copied, and the same in every other study.
+    """
     return {
         "study": info.study,
         "trial": info.number,
@@ -79,6 +86,7 @@ def trial(info: TrialInfo) -> Json:
         "detail": info.detail,
         "baseline": info.baseline,
         "params": info.params,
+        "last_params": info.last_params,
         "bracket": info.bracket,
         "step": info.step,
         "value": info.value,
@@ -186,6 +194,9 @@ def preview(plan: Preview) -> Json:
         "wall_time_s": plan.wall_time_s,
         "slot_time_s": plan.slot_time_s,
         "samples": list(plan.samples),
+        "sizes": [
+            {"gpus": s.gpus, "gpu_milli": s.gpu_milli, "cpus": s.cpus, "trials": s.trials} for s in plan.sizes
+        ],
     }
 
 
@@ -199,12 +210,14 @@ def worker(info: Worker) -> Json:
         "labels": info.labels,
         "trouble": info.trouble,
         "set_aside": info.set_aside,
+        "avoided_by": list(info.avoided_by),
         "slots": [
             {
                 "index": s.index,
                 "device": s.device,
                 "memory_bytes": s.memory_bytes,
                 "trial": str(s.trial) if s.trial else None,
+                "defect": s.defect,
             }
             for s in info.slots
         ],

@@ -140,8 +140,9 @@ def _figures(why: Explanation, metric: str) -> list[Text]:
     if why.results:
         figures.append(f"{metric} {wording.number(why.value)}")
         figures.append(f"rank {why.rank} of {why.results}")
-        figures.append(f"keeps {why.kept}")
-        figures.append(f"cutoff {wording.number(why.cutoff_value)}")
+        if why.cutoff_value is not None:
+            figures.append(f"keeps {why.kept}")
+            figures.append(f"cutoff {wording.number(why.cutoff_value)}")
     lines = [Text(" " * 21 + " · ".join(figures), style="dim")] if figures else []
     if why.slot_goes_to is not None:
         lines.append(Text(" " * 21 + f"the slot went to trial {why.slot_goes_to}", style="dim"))

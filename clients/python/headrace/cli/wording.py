@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from headrace.client.model import StudyState
+from headrace.client.model import StudyInfo, StudyState
 from headrace.client.wording import (
     ago,
     duration,
@@ -21,6 +21,7 @@ from headrace.client.wording import (
     scalar,
     silence,
     size,
+    warm_start,
 )
 from headrace.spec import PbtPolicy, StudySpec
 
@@ -41,6 +42,8 @@ __all__ = [
     "silence",
     "size",
     "state",
+    "waits",
+    "warm_start",
 ]
 
 STYLES = {
@@ -85,8 +88,21 @@ def population(spec: StudySpec, file: Path) -> str:
     )
 
 
+def waits(study: StudyInfo) -> str:
+    """What follows the state of a study that waits: `, waits for 4 GPUs`; empty for any other."""
+    return f", waits for {study.waits_for}" if study.waits_for else ""
+
+
 def ended(study_state: StudyState, detail: str) -> str:
     """How a study's end, or where it is now, is told: `was stopped by a user`, `failed: no trial reported 'loss'`."""
     word = study_state.value
     said = detail if detail.startswith(word) else f"{word}: {detail}" if detail else word
     return f"was {said}" if study_state is StudyState.STOPPED else said
+
+
+def grant(gpus: int, gpu_milli: int, cpus: int) -> str:
+    """How much a trial takes: `2 GPUs, 8 cores`, `0.25 of a GPU`, `4 CPU slots`."""
+    if not gpus and not gpu_milli:
+        return plural(max(1, cpus), "CPU slot")
+    cores = f", {plural(cpus, 'core')}" if cpus else ""
+    return (plural(gpus, "GPU") if gpus else f"{gpu_milli / 1000:g} of a GPU") + cores

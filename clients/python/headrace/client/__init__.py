@@ -20,16 +20,17 @@ from headrace.client.events import (
     TrialStory,
     Update,
 )
+from headrace.client.machines import Slot, Worker
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import (
     Checkpoint,
     Exploit,
     Preview,
     PreviewRung,
+    PreviewSize,
     Report,
     RungResult,
     RungStatus,
-    Slot,
     StudyInfo,
     StudyState,
     TerminationReason,
@@ -37,7 +38,6 @@ from headrace.client.model import (
     TrialInfo,
     TrialRef,
     TrialState,
-    Worker,
 )
 from headrace.client.planning import Planner, SearchCall, SearchProgress, TrainingPlan
 from headrace.client.sync import AskedTrial, Client, Study, Trial
@@ -60,6 +60,7 @@ __all__ = [
     "Planner",
     "Preview",
     "PreviewRung",
+    "PreviewSize",
     "Report",
     "ReportRecorded",
     "RungRecorded",

@@ -11,12 +11,12 @@ A client belongs to the event loop in which it is first used.
 """
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.client import ask_tell, flows
-from headrace.client.asking import Asking
 from headrace.client.connection import Patience
 from headrace.client.events import Update
 from headrace.client.flow import awaiting
@@ -108,16 +108,11 @@ class AsyncStudy(StudyBase[AsyncTransport]):
     ) -> AsyncIterator[AsyncAskedTrial]:
         """Trial after trial, until the study is over: `async for asked in study.ask_all(): ...`.
 
-        The end of a trial (`complete`, last in the loop's body: the lease of the next one begins with it) asks for the
-        next one in the same call. Where the loop is left, or the client closed, and a trial has come in this way, it
-        is given back. Waits as `ask` does."""
-        asking = Asking(self.name, client_id, lease_s)
-        self.transport.loops.add(asking)
-        try:
-            while (found := await self.transport.run(ask_tell.next_asked(self, asking))) is not None:
-                yield AsyncAskedTrial(self.transport, found, asking)
-        finally:
-            await self.transport.leave(asking)
+        Waits as `ask` does. The whole loop has one `client_id`. A loop that is left keeps the trial in hand: end it or
+        give it back."""
+        client_id = client_id or uuid.uuid4().hex
+        while (asked := await self.ask(client_id=client_id, lease_s=lease_s)) is not None:
+            yield asked
 
     async def dataframe(self) -> "pd.DataFrame":
         """One row a trial: state, values, as `param.NAME` the configuration, and as `metric.NAME` the metrics of its

@@ -1,20 +1,22 @@
 """The operations of ask and tell, as flows: trials that the caller runs in its own loop, under a lease."""
 
 import time
+import uuid
 from collections.abc import Mapping
 from typing import Protocol, SupportsFloat
 
-from headrace.client import convert, methods
-from headrace.client.asking import Asking
+from google.protobuf.duration_pb2 import Duration
+
+from headrace.client import convert, convert_events, methods
 from headrace.client.events import Decision
 from headrace.client.flow import Flow, Sleep, rpc
 from headrace.client.flows import StudyHandle, request_id, status, trials
 from headrace.client.model import Lease, StudyState, Suggestion, TrialInfo, TrialState
+from headrace.client.names import study_name
 from headrace.client.warning import warn, warn_of_failure
 from headrace.errors import HeadraceError, InvalidFieldError, Violation, show_value
 from headrace.metrics import MetricError, to_floats
 from headrace.steps import whole
-from headrace.v1 import event_pb2
 from headrace.v1 import study_pb2 as pb
 
 _ASK_AGAIN_S = (0.2, 0.5, 1.0, 2.0)
@@ -28,8 +30,6 @@ class LeaseHandle(Protocol):
 
     @property
     def lease(self) -> Lease: ...
-    @property
-    def asking(self) -> Asking | None: ...
 
 
 def suggest(
@@ -44,30 +44,23 @@ def suggest(
     Waits while there is nothing to run now (every trial waits for the results of others), at most `timeout_s`,
     then raises `TimeoutError`. A long wait is warned of, with what it waits for. The caller keeps the trial while it
     reports at least every `lease_s` seconds (10 minutes if None)."""
-    return (yield from next_asked(study, Asking(study.name, client_id, lease_s), timeout_s))
-
-
-def next_asked(study: StudyHandle, asking: Asking, timeout_s: float | None = None) -> Flow[Suggestion | None]:
-    """The next trial of a loop: the one that came with the end of the last one, else as `suggest`."""
+    client_id = client_id or uuid.uuid4().hex
+    lease_time = None
+    if lease_s is not None:
+        lease_time = Duration()
+        lease_time.FromNanoseconds(round(lease_s * 1e9))
     began = time.monotonic()
     attempt, warned = 0, False
     while True:
-        answer = asking.take()
-        if answer is None:
-            request = asking.begin()
-            try:
-                asking.note(request, (yield from rpc(methods.SUGGEST_TRIAL, request)))
-            except HeadraceError:
-                asking.fail(request)
-                raise
-            answer = asking.take()
-        if answer is not None:
-            if not answer.HasField("trial"):
-                yield from _warn_of_failure(study)
-                return None
-            found = convert.suggestion(answer)
-            asking.yielded(found.lease)
-            return found
+        request = pb.SuggestTrialRequest(
+            request_id=request_id(), study=study_name(study.name), client_id=client_id, lease_time=lease_time
+        )
+        answer = yield from rpc(methods.SUGGEST_TRIAL, request)
+        if answer.HasField("trial"):
+            return convert.suggestion(answer)
+        if answer.done:
+            yield from _warn_of_failure(study)
+            return None
         waited_s = time.monotonic() - began
         if timeout_s is not None and waited_s >= timeout_s:
             why = yield from _waiting_for(study)
@@ -129,54 +122,30 @@ def report(
         checkpoint_uri=checkpoint_uri,
     )
     response = yield from rpc(methods.REPORT_TRIAL, request)
-    return convert.decision(response.decision)
+    return convert_events.decision(response.decision)
 
 
 def complete(handle: LeaseHandle, error: str | BaseException | None = None) -> Flow[TrialInfo]:
-    """Tells that the caller is done with the trial; with `error`, that it failed (charged to its retries). In a loop
-    over `ask_all` it asks for the next one in the same call."""
+    """Tells that the caller is done with the trial; with `error`, that it failed (charged to its retries)."""
     if not isinstance(error, str | BaseException | None):
         message, remedy = "is neither a text nor an exception", "Results go by report(step, metric=value)."
         raise InvalidFieldError(
             [Violation(field="error", value=show_value(error), message=message, remedy=remedy)]
         )
     text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error or ""
-    asking = handle.asking
-    following = asking.with_end_of(handle.lease) if asking else None
     request = pb.CompleteTrialRequest(
-        request_id=request_id(), lease=convert.lease_to_proto(handle.lease), error=text, next=following
+        request_id=request_id(), lease=convert.lease_to_proto(handle.lease), error=text
     )
-    try:
-        response = yield from rpc(methods.COMPLETE_TRIAL, request)
-    except HeadraceError:
-        if asking and following:
-            asking.fail(following)
-        raise
-    if asking and following:
-        asking.note(following, response.next)
+    response = yield from rpc(methods.COMPLETE_TRIAL, request)
     return convert.trial(response.trial)
 
 
 def give_back(handle: LeaseHandle) -> Flow[TrialInfo]:
     """Gives the trial back: whoever asks next, this caller included, goes on from its last checkpoint. Nothing is
     charged."""
-    response = yield from rpc(methods.RELEASE_TRIAL, _releasing(convert.lease_to_proto(handle.lease)))
+    request = pb.ReleaseTrialRequest(request_id=request_id(), lease=convert.lease_to_proto(handle.lease))
+    response = yield from rpc(methods.RELEASE_TRIAL, request)
     return convert.trial(response.trial)
-
-
-def leave(asking: Asking) -> Flow[None]:
-    """Ends a loop: trials that nobody has taken are given back. A request that nobody has heard of may have got one,
-    and gets it again."""
-    held, unheard = asking.leave()
-    for request in unheard:
-        held.append((yield from rpc(methods.SUGGEST_TRIAL, request)))
-    for answer in held:
-        if answer.HasField("trial"):
-            yield from rpc(methods.RELEASE_TRIAL, _releasing(answer.lease))
-
-
-def _releasing(lease: event_pb2.LeaseRef) -> pb.ReleaseTrialRequest:
-    return pb.ReleaseTrialRequest(request_id=request_id(), lease=lease)
 
 
 def _step(step: object) -> int:

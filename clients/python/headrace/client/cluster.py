@@ -2,9 +2,35 @@
 
 from datetime import UTC
 
-from headrace.client.model import Holder, SlotReservation, StudyShare
-from headrace.client.names import trial_ref
+from headrace.client.machines import Holder, Slot, SlotReservation, StudyShare, Worker
+from headrace.client.names import trial_ref, worker_id
 from headrace.v1 import study_pb2
+
+
+def worker(proto: study_pb2.WorkerStatus) -> Worker:
+    """A worker with its slots."""
+    return Worker(
+        name=worker_id(proto.name),
+        connected=proto.connected,
+        slots=tuple(
+            Slot(
+                index=s.index,
+                device=s.device,
+                memory_bytes=s.memory_bytes,
+                trial=trial_ref(s.trial),
+                holders=holders(s),
+                defect=s.defect,
+            )
+            for s in proto.slots
+        ),
+        labels=dict(sorted(proto.labels.items())),
+        last_seen=proto.last_seen.ToDatetime(UTC) if proto.HasField("last_seen") else None,
+        version=proto.version,
+        trouble=proto.trouble,
+        set_aside=proto.set_aside,
+        avoided_by=tuple(proto.avoided_by),
+        reservation=reservation(proto),
+    )
 
 
 def holders(slot: study_pb2.SlotStatus) -> tuple[Holder, ...]:

@@ -20,9 +20,6 @@ ATTEMPT_TIMEOUT_S = 15.0
 STATUS_TIMEOUT_S = 3.0
 """The deadline of a watch that asks, between two streams, whether the study lives: soon it says so and tries again."""
 
-LEAVING_S = 3.0
-"""How long the end of a loop over trials may take to give back what nobody took. What is left ends with its lease."""
-
 STREAM_TIMEOUT_S = 3600.0
 """The deadline of one watch stream; the watch goes on with another."""
 
@@ -56,11 +53,6 @@ class Patience:
         if replicas > 1 and not self.answered:
             longest_s = self.connect_timeout_s / replicas
         return max(0.05, min(longest_s, self.timeout_s - elapsed_s))
-
-    @property
-    def line_limit_s(self) -> float:
-        """How long an attempt on a line may take: it leaves time for a call."""
-        return min(ATTEMPT_TIMEOUT_S, self.timeout_s) / 2
 
     def note(self, error: HeadraceError | None) -> None:
         """Learns from an answer (None: a good one)."""

@@ -1,4 +1,4 @@
-"""Protos to the SDK's values: the only module of the SDK that knows both sides.
+"""Protos to the SDK's values. Only this module, `convert_events` and `cluster` know both sides.
 
 An enum number that this version does not know becomes `UNKNOWN`, and an unknown kind of event loses its detail
 only, so that an old client reads a newer scheduler. Absent submessages and empty strings that mean "none" become
@@ -13,8 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from headrace.client import cluster, model
-from headrace.client import events as ev
+from headrace.client import model
 from headrace.client.names import study_id, trial_name, trial_ref, worker_id
 from headrace.errors import StudyDefectError
 from headrace.spec import StudySpec, Value, from_proto
@@ -40,11 +39,6 @@ REASONS = {
     trial_pb2.TERMINATION_REASON_STOPPED_EARLY: model.TerminationReason.STOPPED_EARLY,
     trial_pb2.TERMINATION_REASON_FAILED: model.TerminationReason.FAILED,
     trial_pb2.TERMINATION_REASON_CANCELLED: model.TerminationReason.CANCELLED,
-}
-ACTIONS = {
-    event_pb2.DECISION_ACTION_CONTINUE: ev.Action.CONTINUE,
-    event_pb2.DECISION_ACTION_PAUSE: ev.Action.PAUSE,
-    event_pb2.DECISION_ACTION_STOP: ev.Action.STOP,
 }
 
 
@@ -78,7 +72,7 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
             failed=status.failed,
             cancelled=status.cancelled,
         ),
-        best=trial(status.best, order=spec.space) if status.HasField("best") else None,
+        leader=trial(status.best, order=spec.space) if status.HasField("best") else None,
         baseline=trial(status.baseline, order=spec.space) if status.HasField("baseline") else None,
         rungs=tuple(
             model.RungStatus(
@@ -93,8 +87,8 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
         steps_spent=status.steps_spent,
         steps_run_all=status.steps_run_all,
         cursor=status.cursor,
-        created=_time(proto, "create_time", proto.create_time),
-        ended=_time(proto, "end_time", proto.end_time),
+        created=time_of(proto, "create_time", proto.create_time),
+        ended=time_of(proto, "end_time", proto.end_time),
         front=tuple(trial(one, order=spec.space) for one in status.front),
         failures=tuple(
             model.TrialFailure(
@@ -102,6 +96,8 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
             )
             for one in status.failures
         ),
+        waits_for=status.waits_for,
+        warm_results=status.warm_results if status.HasField("warm_results") else None,
         uid=proto.uid,
         unshown=proto.unshown,
     )
@@ -122,14 +118,17 @@ def trial(proto: trial_pb2.Trial, *, order: Iterable[str] = ()) -> model.TrialIn
     """A trial; `order` names the parameters in the order of the space."""
     owner = trial_ref(proto.name)
     has_best = proto.HasField("best_value")
+    lineage = tuple(exploit(e, order=order) for e in proto.lineage)
+    copied_after = (e for e in lineage if has_best and proto.best_step <= e.step)
+    copied = next(copied_after, None)
     return model.TrialInfo(
         study=owner.study if owner else "",
         number=proto.number,
         state=TRIAL_STATES.get(proto.state, model.TrialState.UNKNOWN),
-        params=params(proto.parameters, order=order),
+        params=copied.previous_params if copied else params(proto.parameters, order=order),
         baseline=proto.baseline,
         bracket=proto.bracket,
-        attempt=proto.epoch,
+        attempt=proto.attempt,
         step=proto.step,
         milestone=proto.milestone if proto.HasField("milestone") else None,
         value=proto.value if proto.HasField("value") else None,
@@ -144,13 +143,13 @@ def trial(proto: trial_pb2.Trial, *, order: Iterable[str] = ()) -> model.TrialIn
         failures=proto.failures,
         interruptions=proto.interruptions,
         steps_spent=proto.steps_spent,
-        created=_time(proto, "create_time", proto.create_time),
-        started=_time(proto, "start_time", proto.start_time),
-        ended=_time(proto, "end_time", proto.end_time),
+        created=time_of(proto, "create_time", proto.create_time),
+        started=time_of(proto, "start_time", proto.start_time),
+        ended=time_of(proto, "end_time", proto.end_time),
         metrics=dict(sorted(proto.metrics.items())),
         log_path=proto.log_path or None,
         log_tail=proto.log_tail,
-        lineage=tuple(exploit(e, order=order) for e in proto.lineage),
+        lineage=lineage,
         objective_values=dict(proto.objective_values),
         feasible=proto.feasible if proto.HasField("feasible") else None,
         generation=proto.generation if proto.HasField("generation") else None,
@@ -190,7 +189,7 @@ def rung_result(proto: trial_pb2.RungResult) -> model.RungResult:
         value=proto.value if proto.HasField("value") else None,
         arrival=proto.arrival,
         promoted=proto.promoted,
-        time=_time(proto, "time", proto.time),
+        time=time_of(proto, "time", proto.time),
         cost=_cost(proto.cost) if proto.HasField("cost") else None,
     )
 
@@ -219,35 +218,11 @@ def report(proto: study_pb2.TrialReport) -> model.Report:
     """A stored report."""
     return model.Report(
         trial=proto.trial_number,
-        attempt=proto.epoch,
+        attempt=proto.attempt,
         sequence=proto.sequence,
         step=proto.step,
         metrics=dict(sorted(proto.metrics.items())),
-        time=_time(proto, "time", proto.time),
-    )
-
-
-def worker(proto: study_pb2.WorkerStatus) -> model.Worker:
-    """A worker with its slots."""
-    return model.Worker(
-        name=worker_id(proto.name),
-        connected=proto.connected,
-        slots=tuple(
-            model.Slot(
-                index=s.index,
-                device=s.device,
-                memory_bytes=s.memory_bytes,
-                trial=trial_ref(s.trial),
-                holders=cluster.holders(s),
-            )
-            for s in proto.slots
-        ),
-        labels=dict(sorted(proto.labels.items())),
-        last_seen=_time(proto, "last_seen", proto.last_seen),
-        version=proto.version,
-        trouble=proto.trouble,
-        set_aside=proto.set_aside,
-        reservation=cluster.reservation(proto),
+        time=time_of(proto, "time", proto.time),
     )
 
 
@@ -268,6 +243,10 @@ def preview(proto: study_pb2.PreviewStudyResponse, *, order: Iterable[str] = ())
         wall_time_s=_seconds(proto, "wall_time", proto.wall_time),
         slot_time_s=_seconds(proto, "slot_time", proto.slot_time),
         samples=tuple(params(sample, order=names) for sample in proto.samples),
+        sizes=tuple(
+            model.PreviewSize(gpus=s.gpus, gpu_milli=s.gpu_milli, cpus=s.cpus, trials=s.trials)
+            for s in proto.sizes
+        ),
     )
 
 
@@ -279,7 +258,7 @@ def suggestion(proto: study_pb2.SuggestTrialResponse) -> model.Suggestion:
         lease=model.Lease(
             lease_id=proto.lease.lease_id,
             trial=model.TrialRef(info.study, info.number),
-            attempt=proto.lease.epoch,
+            attempt=proto.lease.attempt,
         ),
         next_milestone=proto.next_milestone,
     )
@@ -288,133 +267,9 @@ def suggestion(proto: study_pb2.SuggestTrialResponse) -> model.Suggestion:
 def lease_to_proto(lease: model.Lease) -> event_pb2.LeaseRef:
     """The lease as it is named in reports."""
     return event_pb2.LeaseRef(
-        lease_id=lease.lease_id, trial=trial_name(lease.trial.study, lease.trial.number), epoch=lease.attempt
-    )
-
-
-def decision(proto: event_pb2.Decision) -> ev.Decision:
-    """The answer to a report."""
-    return ev.Decision(
-        action=ACTIONS.get(proto.action, ev.Action.UNKNOWN),
-        next_milestone=proto.next_milestone,
-        reason=proto.reason,
-    )
-
-
-def explanation(proto: event_pb2.Explanation) -> ev.Explanation:
-    """Why a decision was taken."""
-    return ev.Explanation(
-        rule=proto.rule,
-        bracket=proto.bracket,
-        rung=proto.rung,
-        milestone=proto.milestone,
-        value=proto.value if proto.HasField("value") else None,
-        rank=proto.rank,
-        results=proto.results,
-        kept=proto.kept,
-        cutoff_value=proto.cutoff_value if proto.HasField("cutoff_value") else None,
-        sentence=proto.sentence,
-        slot_goes_to=trial_ref(proto.slot_goes_to),
-        pause_price=_pause_price(proto.pause_price) if proto.HasField("pause_price") else None,
-        expected_value=proto.expected_value if proto.HasField("expected_value") else None,
-        expected_spread=proto.expected_spread if proto.HasField("expected_spread") else None,
-        probability=proto.probability if proto.HasField("probability") else None,
-    )
-
-
-def _pause_price(proto: event_pb2.PausePrice) -> ev.PausePrice:
-    return ev.PausePrice(
-        checkpoint_bytes=proto.checkpoint_bytes,
-        write_s=proto.write_s,
-        read_s=proto.read_s,
-        price_s=proto.price_s,
-        rung_s=proto.rung_s,
-        rest_s=proto.rest_s,
-        promotion_probability=proto.promotion_probability,
-        worth_s=proto.worth_s,
-        pays=proto.pays,
-    )
-
-
-def event(proto: event_pb2.Event, *, order: Iterable[str] = ()) -> ev.Event:
-    """One entry of the log."""
-    return ev.Event(
-        cursor=proto.cursor,
-        time=_time(proto, "time", proto.time),
-        trial=proto.trial_number if proto.HasField("trial_number") else None,
-        message=proto.message,
-        detail=_detail(proto, order),
-    )
-
-
-def _detail(proto: event_pb2.Event, order: Iterable[str]) -> ev.EventDetail | None:
-    match proto.WhichOneof("detail"):
-        case "trial_created":
-            created = proto.trial_created
-            return ev.TrialCreated(
-                params=params(created.parameters, order=order),
-                bracket=created.bracket,
-                baseline=created.baseline,
-                proposal=proposal(created.proposal) if created.HasField("proposal") else None,
-            )
-        case "trial_moved":
-            return _moved(proto.trial_moved)
-        case "report_recorded":
-            stored = proto.report_recorded
-            return ev.ReportRecorded(
-                attempt=stored.epoch,
-                sequence=stored.sequence,
-                step=stored.step,
-                metrics=dict(sorted(stored.metrics.items())),
-                checkpoint=checkpoint(stored.checkpoint) if stored.HasField("checkpoint") else None,
-            )
-        case "metrics_missing":
-            lacks = proto.metrics_missing
-            return ev.MetricsMissing(missing=tuple(lacks.missing), reported=tuple(lacks.reported))
-        case "rung_recorded":
-            rung = proto.rung_recorded
-            return ev.RungRecorded(bracket=rung.bracket, result=rung_result(rung.result))
-        case "decision_made":
-            made = proto.decision_made
-            return ev.DecisionMade(
-                action=ACTIONS.get(made.action, ev.Action.UNKNOWN), explanation=explanation(made.explanation)
-            )
-        case "trial_exploited":
-            return ev.TrialExploited(exploit=exploit(proto.trial_exploited.exploit, order=order))
-        case "proposals_ended":
-            return ev.ProposalsEnded(proposals=proto.proposals_ended.proposals)
-        case "proposal_failed":
-            failed = proto.proposal_failed
-            return ev.ProposalFailed(proposal=failed.proposal, attempts=failed.attempts, error=failed.error)
-        case "study_moved":
-            moved = proto.study_moved
-            return ev.StudyMoved(from_state=moved.from_state, to_state=moved.to_state, detail=moved.detail)
-        case _:
-            return None
-
-
-def proposal(proto: event_pb2.Proposal) -> ev.Proposal:
-    """What a configuration was proposed from."""
-    return ev.Proposal(
-        sampler=proto.sampler,
-        milestone=proto.milestone or None,
-        results=proto.results,
-        warm_results=proto.warm_results,
-        pending=proto.pending,
-        generation=proto.generation if proto.HasField("generation") else None,
-    )
-
-
-def _moved(proto: event_pb2.TrialMoved) -> ev.TrialMoved:
-    return ev.TrialMoved(
-        from_state=TRIAL_STATES.get(proto.from_state, model.TrialState.UNKNOWN),
-        to_state=TRIAL_STATES.get(proto.to_state, model.TrialState.UNKNOWN),
-        action=proto.action,
-        attempt=proto.epoch,
-        worker=worker_id(proto.worker) or None,
-        slots=tuple(proto.slots),
-        reason=REASONS.get(proto.termination_reason),
-        detail=proto.detail,
+        lease_id=lease.lease_id,
+        trial=trial_name(lease.trial.study, lease.trial.number),
+        attempt=lease.attempt,
     )
 
 
@@ -424,7 +279,7 @@ def _spec(data: bytes) -> StudySpec:
     return from_proto(spec_pb2.StudySpec.FromString(data))
 
 
-def _time(owner: Message, field: str, value: Timestamp) -> datetime | None:
+def time_of(owner: Message, field: str, value: Timestamp) -> datetime | None:
     return value.ToDatetime(tzinfo=UTC) if owner.HasField(field) else None
 
 

@@ -16,9 +16,9 @@ flow into a method with the flow's own signature and docstring.
 
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from google.protobuf.message import Message
 
@@ -115,7 +115,7 @@ def blocking(flow: Callable[Concatenate[Any, P], Flow[T]]) -> Callable[Concatena
     def method(handle: BlockingHandle, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return handle.transport.run(flow(handle, *args, **kwargs))
 
-    return method
+    return cast("Callable[Concatenate[Any, P], T]", _Member(method, "{}()"))
 
 
 def awaiting(flow: Callable[Concatenate[Any, P], Flow[T]]) -> Callable[Concatenate[Any, P], Awaitable[T]]:
@@ -125,4 +125,37 @@ def awaiting(flow: Callable[Concatenate[Any, P], Flow[T]]) -> Callable[Concatena
     async def method(handle: AwaitingHandle, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await handle.transport.run(flow(handle, *args, **kwargs))
 
-    return method
+    return cast("Callable[Concatenate[Any, P], Awaitable[T]]", _Member(method, "(await {}())"))
+
+
+class _Member:
+    """A method in its class."""
+
+    def __init__(self, function: Callable[..., Any], call: str) -> None:
+        self._function = function
+        self._call = call
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, handle: object, owner: type | None = None) -> Callable[..., Any]:
+        if handle is None:
+            return self._function
+        bound = _Bound(self._function, handle)
+        bound.__doc__ = self._function.__doc__
+        bound.called = self._name, self._call.format(self._name)
+        return bound
+
+
+class _Bound(partial[Any]):
+    """A method of a handle. Who forgets to call it, as in `study.best.params`, is told so."""
+
+    called: tuple[str, str]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("__name__", "__qualname__"):
+                return getattr(self.func, name)
+            method, call = self.called
+            raise AttributeError(f"{method} is a method: write {call}.{name}", name=name, obj=self)

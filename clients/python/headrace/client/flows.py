@@ -10,20 +10,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.client import cluster, convert, methods
+from headrace.client import cluster, convert, convert_events, methods
 from headrace.client.events import TrialStory
 from headrace.client.flow import Flow, rpc
+from headrace.client.machines import StudyShare, Worker
 from headrace.client.model import (
     Listing,
     Preview,
     Report,
     StudyInfo,
-    StudyShare,
     TerminationReason,
     TrialInfo,
     TrialState,
     Value,
-    Worker,
 )
 from headrace.client.names import study_name, trial_name
 from headrace.errors import InvalidFieldError, Violation, show_value
@@ -120,7 +119,7 @@ def workers(_: object) -> Flow[Listing[Worker]]:
     request = pb.ListWorkersRequest(page_size=PAGE_SIZE)
     while True:
         page = yield from rpc(methods.LIST_WORKERS, request)
-        found += map(convert.worker, page.workers)
+        found += map(cluster.worker, page.workers)
         found.unshown += map(convert.unshown, page.unshown)
         if not page.next_page_token:
             return found
@@ -145,9 +144,10 @@ def status(study: StudyHandle) -> Flow[StudyInfo]:
 def best(study: StudyHandle) -> Flow[TrialInfo | None]:
     """The best feasible trial so far, the baseline not counted; None before the first finite value. It is one that
     failed (`failed` says so) only while no other one has a value. The best value of any of its steps counts; of equals
-    the trial that completed is the best, then the one that trained further. Its `checkpoint` is its last one.
+    the trial that completed is the best, then the one that trained further. Its `checkpoint` is its last one; its
+    `params` are those of its best step, which a member of a population may have changed since (`last_params`).
 
-    With several objectives it is the best by the first one: see `front`.
+    Raises SeveralObjectivesError for a study with several objectives: see `front`.
     """
     return (yield from status(study)).best
 
@@ -258,7 +258,8 @@ def explain(handle: TrialHandle) -> Flow[TrialStory]:
     request = pb.ExplainTrialRequest(name=trial_name(handle.study, handle.number))
     response = yield from rpc(methods.EXPLAIN_TRIAL, request)
     return TrialStory(
-        trial=convert.trial(response.trial), events=tuple(convert.event(event) for event in response.events)
+        trial=convert.trial(response.trial),
+        events=tuple(convert_events.event(event) for event in response.events),
     )
 
 
@@ -274,7 +275,7 @@ def log_path(handle: TrialHandle) -> Flow[Path | None]:
 
 
 def pause_trial(handle: TrialHandle) -> Flow[TrialInfo]:
-    """Pauses the trial at its next report; it stays paused until it is resumed."""
+    """Pauses the trial at its next rung; it stays paused until it is resumed."""
     request = pb.PauseTrialRequest(request_id=request_id(), name=trial_name(handle.study, handle.number))
     response = yield from rpc(methods.PAUSE_TRIAL, request)
     return convert.trial(response.trial)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
-from headrace.client.asking import Asking
 from headrace.client.model import Checkpoint, Lease, Suggestion, Value
 from headrace.client.names import study_id
 from headrace.elsewhere import ASKED, STUDY, no_attribute
@@ -45,10 +44,8 @@ class AskedTrialBase(Generic[TransportT]):
     Train from step `step` + 1 on (0: from the beginning), loading `checkpoint` if there is one, and report.
     """
 
-    def __init__(self, transport: TransportT, suggestion: Suggestion, asking: Asking | None = None) -> None:
-        """`asking` is what the trial's loop asks for next, with the end of this trial."""
+    def __init__(self, transport: TransportT, suggestion: Suggestion) -> None:
         self.transport = transport
-        self.asking = asking
         self._suggestion = suggestion
 
     if not TYPE_CHECKING:
@@ -72,7 +69,7 @@ class AskedTrialBase(Generic[TransportT]):
     @property
     def params(self) -> Mapping[str, Value]:
         """The configuration."""
-        return self._suggestion.trial.params
+        return self._suggestion.trial.last_params
 
     @property
     def step(self) -> int:

@@ -33,7 +33,7 @@ def schedule(trials: Mapping[int, TrialInfo], number: int) -> list[Stretch]:
         before = [exploit for exploit in trial.lineage if rung is None or exploit.rung < rung]
         after = [exploit for exploit in trial.lineage if rung is not None and exploit.rung >= rung]
         start = before[-1].step if before else 0
-        params = after[0].previous_params if after else trial.params
+        params = after[0].previous_params if after else trial.last_params
         stretches.append(Stretch(start=start, end=end, trial=trial.number, params=params))
         donor = trials.get(before[-1].donor) if before else None
         if donor is None:

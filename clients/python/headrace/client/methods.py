@@ -23,6 +23,5 @@ SUGGEST_TRIAL = Method("SuggestTrial", pb.SuggestTrialRequest, pb.SuggestTrialRe
 REPORT_TRIAL = Method("ReportTrial", pb.ReportTrialRequest, pb.ReportTrialResponse)
 COMPLETE_TRIAL = Method("CompleteTrial", pb.CompleteTrialRequest, pb.CompleteTrialResponse)
 RELEASE_TRIAL = Method("ReleaseTrial", pb.ReleaseTrialRequest, pb.ReleaseTrialResponse)
-TELL_TRIALS = Method("TellTrials", pb.TellTrialsRequest, pb.TellTrialsResponse)
 LIST_REPORTS = Method("ListReports", pb.ListReportsRequest, pb.ListReportsResponse)
 LIST_WORKERS = Method("ListWorkers", pb.ListWorkersRequest, pb.ListWorkersResponse)

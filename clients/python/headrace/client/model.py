@@ -1,17 +1,19 @@
 """What the SDK returns: studies, trials, reports and workers as plain frozen values.
 
-Nothing here knows protos or gRPC; `headrace.client.convert` builds these values and is the only place that does.
+Nothing here knows protos or gRPC; `headrace.client.convert` and its neighbours build these values, and nobody else.
 Names are bare (`digits`, trial 3, worker `node-1`), not resource names. A time is timezone-aware; a value that
 does not exist is None, never a sentinel number. Parameters come in the order of the study's search space where
 the study is known, else by name.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import TypeVar
 
+from headrace.errors import SeveralObjectivesError
 from headrace.spec import StudySpec, Value
 
 __all__ = [
@@ -20,10 +22,10 @@ __all__ = [
     "Listing",
     "Preview",
     "PreviewRung",
+    "PreviewSize",
     "Report",
     "RungResult",
     "RungStatus",
-    "Slot",
     "StudyInfo",
     "StudyState",
     "Suggestion",
@@ -35,7 +37,6 @@ __all__ = [
     "TrialState",
     "Unshown",
     "Value",
-    "Worker",
 ]
 
 
@@ -168,12 +169,16 @@ class Exploit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialInfo:
-    """One configuration and all that is known of it, as of one moment."""
+    """One configuration and all that is known of it, as of one moment.
+
+    `params` produced `best_value`. A member of a population goes on with others once it copies: `last_params`.
+    """
 
     study: str
     number: int
     state: TrialState
     params: Mapping[str, Value]
+    """Those of the best step."""
     baseline: bool
     bracket: int
     attempt: int
@@ -218,9 +223,29 @@ class TrialInfo:
         return f"<TrialInfo {self.study}/{self.number}: {self.outcome}, {said}>"
 
     @property
+    def last_params(self) -> Mapping[str, Value]:
+        """What it trains with now, or did at its end: `params`, unless it copied another trial since its best step."""
+        return self.lineage[-1].params if self.lineage else self.params
+
+    @property
+    def changed_params(self) -> Mapping[str, Value]:
+        """Those of `last_params` that differ from `params`; empty for all but members of a population."""
+        return {name: value for name, value in self.last_params.items() if self.params.get(name) != value}
+
+    @property
     def failed(self) -> bool:
         """Whether its own code ended it: then its values are not to be relied on."""
         return self.reason is TerminationReason.FAILED
+
+    @property
+    def diverged(self) -> bool:
+        """Whether its last value is not finite: then its best value is no sign of a good configuration."""
+        return self.value is not None and not math.isfinite(self.value)
+
+    @property
+    def sound(self) -> bool:
+        """Whether it neither failed nor diverged. Others are the best only where no sound trial has a value."""
+        return not (self.failed or self.diverged)
 
     @property
     def outcome(self) -> str:
@@ -286,7 +311,8 @@ class StudyInfo:
     state: StudyState
     detail: str
     counts: TrialCounts
-    best: TrialInfo | None
+    leader: TrialInfo | None
+    """The best trial by the first objective: `best`, where there is no other objective."""
     baseline: TrialInfo | None
     rungs: tuple[RungStatus, ...]
     steps_spent: int
@@ -298,14 +324,29 @@ class StudyInfo:
     """With several objectives the Pareto front: the feasible trials that no other one beats in every objective."""
     failures: tuple[TrialFailure, ...] = ()
     """The first trials that failed, at most 20; `counts.failed` counts all. Empty in lists of studies."""
+    waits_for: str = ""
+    """The slots that an active study without a running trial waits for, such as `4 GPUs`; empty for any other."""
+    warm_results: int | None = None
+    """With a warm start: how many results of the earlier study the sampler began with. None until it has proposed a
+    trial, and in lists of studies."""
     uid: str = ""
     """Tells it from an earlier study of the same name."""
     unshown: str = ""
     """What the scheduler left out, and why, such as a front that takes too long; empty where it left out nothing."""
 
+    @property
+    def best(self) -> TrialInfo | None:
+        """The best trial; None before the first finite value. Raises SeveralObjectivesError where there is no best one
+        but a Pareto front."""
+        if self.spec.further_objectives:
+            raise SeveralObjectivesError.of(self.name, [one.metric for one in self.spec.objectives])
+        return self.leader
+
     def __repr__(self) -> str:
         said = f"{self.counts.total} trials, {self.counts.failed} failed"
-        if self.best is not None:
+        if self.spec.further_objectives:
+            said += f", Pareto front of {len(self.front)} trial{'s' * (len(self.front) != 1)}"
+        elif self.best is not None:
             said += f", best trial {self.best.number} with {self.best.best_value}"
         return f"<StudyInfo {self.name}: {self.state.value}, {said}>"
 
@@ -334,6 +375,18 @@ class PreviewRung:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewSize:
+    """How many trials take so much, the baseline counted."""
+
+    gpus: int
+    gpu_milli: int
+    """Thousandths of one GPU, in place of whole ones."""
+    cpus: int
+    """CPU slots, or cores beside GPUs."""
+    trials: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
     """What a spec would do; the times are None where the seconds per step are unknown."""
 
@@ -345,76 +398,10 @@ class Preview:
     wall_time_s: float | None
     slot_time_s: float | None
     samples: tuple[Mapping[str, Value], ...]
+    sizes: tuple[PreviewSize, ...] = ()
+    """The smallest first. Empty where all trials take the same."""
 
     @property
     def baseline_steps(self) -> int:
         """The baseline's steps: it runs to the end beside the rungs. 0 where the study has none."""
         return self.steps - sum(rung.steps for rung in self.rungs)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """A trial on a slot. `share` is 1.0, or less where several trials share a GPU."""
-
-    trial: TrialRef
-    share: float
-    memory_bytes: int
-    """Its budget; 0 where it has the whole slot."""
-    leaving: str
-    """Why it is to leave at its next rung or report; empty while it may stay."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotReservation:
-    """Slots of a worker that are kept for a trial. `ready` is by measured times; None where unknown."""
-
-    trial: TrialRef
-    slots: int
-    since: datetime
-    ready: datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyShare:
-    """What an active study has of the cluster now, and what it has used since it began."""
-
-    study: str
-    weight: float
-    priority: int
-    gpus: float
-    cpu_slots: float
-    gpu_seconds: float
-    cpu_seconds: float
-    virtual_time_s: float
-    """Its use of the whole cluster by weight; the study with the least goes first."""
-    waiting: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
-    """One slot of a worker; `trial` is the one that holds it."""
-
-    index: int
-    device: str
-    memory_bytes: int
-    trial: TrialRef | None
-    holders: tuple[Holder, ...] = ()
-    """Everyone on the slot; several where they share a GPU."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
-    """A worker as the scheduler sees it."""
-
-    name: str
-    connected: bool
-    slots: tuple[Slot, ...]
-    labels: Mapping[str, str]
-    last_seen: datetime | None
-    version: str
-    trouble: str = ""
-    """What keeps it from its work now, such as a full disk; empty while nothing does."""
-    set_aside: str = ""
-    """How many refused messages it keeps, in which folder, and why the last one was refused; empty for none."""
-    reservation: SlotReservation | None = None
-    """For which trial slots of it are kept."""

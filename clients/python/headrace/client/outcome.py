@@ -39,7 +39,7 @@ class Outcome:
     def sound(self) -> bool:
         """Whether a trial that did not fail has a result: the best one, or those on the Pareto front. Where the front
         is left out, the best one by the first objective tells."""
-        found = self.study.front if self.several and not self.front_left_out else (self.study.best,)
+        found = self.study.front if self.several and not self.front_left_out else (self.study.leader,)
         return any(trial is not None and not trial.failed for trial in found)
 
     @property
@@ -53,9 +53,9 @@ class Outcome:
     def improvement(self) -> float | None:
         """By how much the best trial is better than the baseline's best; negative if it is worse. None where the best
         one failed."""
-        best, baseline = self.study.best, self.study.baseline
         if self.several or not self.sound:
             return None
+        best, baseline = self.study.best, self.study.baseline
         if best is None or baseline is None or best.best_value is None or baseline.best_value is None:
             return None
         gain = best.best_value - baseline.best_value
@@ -88,6 +88,18 @@ class Outcome:
             return f"none: {number(-gain, 4)} worse than the baseline's best{relative}"
         return "none: equal to the baseline's best"
 
+    def marked(self) -> frozenset[int]:
+        """The numbers of the trials that views mark: those on the Pareto front, or the best one."""
+        best = self.study.front if self.several else (self.study.best,)
+        return frozenset(trial.number for trial in best if trial is not None)
+
+    def values(self, trial: TrialInfo) -> dict[str, float | None]:
+        """The values by which a trial counts, by metric: its best one or, of several objectives, those of its last
+        report, which belong together."""
+        if self.several:
+            return {one.metric: trial.objective_values.get(one.metric) for one in self.study.spec.objectives}
+        return {self.study.spec.objective.metric: trial.best_value}
+
     @staticmethod
     def value_at(trial: TrialInfo, step: int) -> float | None:
         """The objective at a step, as far as the trial itself knows it: at its rungs and at its last report."""
@@ -95,7 +107,7 @@ class Outcome:
         return trial.value if step == trial.step else known.get(step)
 
     def best_first(self, trials: Iterable[TrialInfo]) -> list[TrialInfo]:
-        """The trials by their best value, then those that failed, then those without a finite value, by number.
+        """The trials by the value that counts, then those that failed or diverged, then those without a finite value.
 
         Of equal values the trial that completed comes first, then the one that trained further: the scheduler's order.
         With several objectives those on the Pareto front come first, by the first objective.
@@ -104,11 +116,11 @@ class Outcome:
 
         def key(trial: TrialInfo) -> tuple[int, bool, float, bool, int, int]:
             place = places.get(trial.number, len(places))
-            value = trial.best_value
+            value = self.values(trial)[self.study.spec.objective.metric]
             if value is None or not math.isfinite(value):
                 return (place, True, math.inf, False, 0, trial.number)
             completed = trial.reason is TerminationReason.COMPLETED
             signed = -value if self.maximize else value
-            return (place, trial.failed, signed, not completed, -trial.step, trial.number)
+            return (place, not trial.sound, signed, not completed, -trial.step, trial.number)
 
         return sorted(trials, key=key)

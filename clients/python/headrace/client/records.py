@@ -3,9 +3,10 @@
 The columns of a trial, in this order: `study`, `trial`, `state`, `reason`, `baseline`, `bracket`, `step`, `value`,
 `best_value`, `best_step`, `rung` (the highest recorded, counted from 0), `rung_step` (the step of that rung),
 `steps_spent`, `failures`, `interruptions`, `worker`, `created`, `started`, `ended`, `checkpoint`, `detail`, then
-`param.NAME` for each parameter of the space, and `metric.NAME` for each metric of any trial's last report. Of a
-report: `study`, `trial`, `attempt` (which placement of the trial, counted from 1), `sequence`, `step`, `time`, then
-`metric.NAME` for each metric that any report has.
+`param.NAME` for each parameter of the space, with its value at the best step, `last_param.NAME` for each one that a
+member of a population changed since, with the value that it went on with, and `metric.NAME` for each metric of any
+trial's last report. Of a report: `study`, `trial`, `attempt` (which placement of the trial, counted from 1),
+`sequence`, `step`, `time`, then `metric.NAME` for each metric that any report has.
 A parameter that a conditional space leaves out, and any value that does not exist, is None. Times are in UTC;
 `export` writes them as ISO 8601.
 """
@@ -29,7 +30,8 @@ def trial_rows(study: StudyInfo, trials: Iterable[TrialInfo]) -> list[Row]:
     """One row a trial, all with the same columns."""
     stored = list(trials)
     names = sorted({name for trial in stored for name in trial.metrics})
-    return [_trial_row(study, trial, names) for trial in stored]
+    changed = [name for name in study.spec.space if any(name in trial.changed_params for trial in stored)]
+    return [_trial_row(study, trial, names, changed) for trial in stored]
 
 
 def report_rows(study: StudyInfo, reports: Iterable[Report]) -> list[Row]:
@@ -62,7 +64,7 @@ def dataframe(study: StudyInfo, trials: Listing[TrialInfo]) -> "pd.DataFrame":
     return pd.DataFrame(rows).set_index("trial") if rows else pd.DataFrame()
 
 
-def _trial_row(study: StudyInfo, trial: TrialInfo, metrics: Sequence[str]) -> Row:
+def _trial_row(study: StudyInfo, trial: TrialInfo, metrics: Sequence[str], changed: Sequence[str]) -> Row:
     return {
         "study": study.name,
         "trial": trial.number,
@@ -86,5 +88,6 @@ def _trial_row(study: StudyInfo, trial: TrialInfo, metrics: Sequence[str]) -> Ro
         "checkpoint": trial.checkpoint.uri if trial.checkpoint else None,
         "detail": trial.detail or None,
         **{f"param.{name}": trial.params.get(name) for name in study.spec.space},
+        **{f"last_param.{name}": trial.last_params.get(name) for name in changed},
         **{f"metric.{name}": trial.metrics.get(name) for name in metrics},
     }

@@ -13,12 +13,12 @@ carried over a `fork`.
 """
 
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.client import ask_tell, flows
-from headrace.client.asking import Asking
 from headrace.client.connection import Patience
 from headrace.client.events import Update
 from headrace.client.flow import blocking
@@ -105,16 +105,11 @@ class Study(StudyBase[BlockingTransport]):
     def ask_all(self, *, client_id: str | None = None, lease_s: float | None = None) -> Iterator[AskedTrial]:
         """Trial after trial, until the study is over: `for asked in study.ask_all(): ...`.
 
-        The end of a trial (`complete`, last in the loop's body: the lease of the next one begins with it) asks for the
-        next one in the same call. Where the loop is left, or the client closed, and a trial has come in this way, it
-        is given back. Waits as `ask` does."""
-        asking = Asking(self.name, client_id, lease_s)
-        self.transport.loops.add(asking)
-        try:
-            while (found := self.transport.run(ask_tell.next_asked(self, asking))) is not None:
-                yield AskedTrial(self.transport, found, asking)
-        finally:
-            self.transport.leave(asking)
+        Waits as `ask` does. The whole loop has one `client_id`. A loop that is left keeps the trial in hand: end it or
+        give it back."""
+        client_id = client_id or uuid.uuid4().hex
+        while (asked := self.ask(client_id=client_id, lease_s=lease_s)) is not None:
+            yield asked
 
     def dataframe(self) -> "pd.DataFrame":
         """One row a trial: state, values, as `param.NAME` the configuration, and as `metric.NAME` the metrics of its

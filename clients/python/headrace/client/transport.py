@@ -6,23 +6,19 @@ can be decided without I/O is elsewhere: patience in `connection`, the watch's c
 """
 
 import asyncio
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 from tenacity import AsyncRetrying, Retrying
 
-from headrace.client import ask_tell, connection, convert, lines
-from headrace.client.asking import Asking
+from headrace.client import connection, convert
 from headrace.client.connection import Patience
 from headrace.client.events import Update
 from headrace.client.flow import Call, Effect, ErrorsBeginHere, Flow, Method
-from headrace.client.lines import AsyncLines, BlockingLines
 from headrace.client.methods import GET_STUDY, WATCH_STUDY
 from headrace.client.model import StudyInfo
 from headrace.client.names import study_name
@@ -44,13 +40,7 @@ class _Transport:
 
     def __init__(self, target: Target, patience: Patience) -> None:
         self.target = target
-        self.loops: set[Asking] = set()
-        """Loops over trials that have not been left."""
         self._patience = patience
-
-    def _telling(self, method: Method[Any, Any], request: Message) -> study_pb2.TellTrialsRequest | None:
-        """The request as it is told on a line. A server that has never answered is called: what it says is clearer."""
-        return lines.telling(method, request) if self._patience.answered else None
 
     def _retrying(self, started: float, route: Route[Any]) -> dict[str, Any]:
         """For tenacity, of an operation that began then."""
@@ -94,7 +84,6 @@ class BlockingTransport(_Transport):
         self._route = Route(target.replicas, self._open)
         self._closed = threading.Event()
         self._calls: dict[tuple[grpc.Channel, str], Any] = {}
-        self._lines = BlockingLines(self._route.channel)
 
     def run(self, flow: Flow[T], /) -> T:
         """Performs the flow's effects and returns its result."""
@@ -142,28 +131,11 @@ class BlockingTransport(_Transport):
                 finally:
                     stream.cancel()
 
-    def leave(self, asking: Asking, until: float | None = None) -> None:
-        """Ends a loop over trials, by a time of the monotonic clock. A trial that cannot be given back by then is free
-        when its lease ends."""
-        until = until or time.monotonic() + connection.LEAVING_S
-        self.loops.discard(asking)
-        flow = ask_tell.leave(asking)
-        with suppress(StopIteration, grpc.RpcError):
-            effect = next(flow)
-            while not self._closed.is_set() and not sys.is_finalizing():  # gRPC is taken apart by then
-                effect = flow.send(self._attempt(effect, until))
-
     def close(self) -> None:
-        """Leaves all loops, closes the channel; watches end."""
-        until = time.monotonic() + connection.LEAVING_S
-        try:
-            for asking in tuple(self.loops):
-                self.leave(asking, until)
-        finally:
-            self._closed.set()
-            for channel in self._route.opened():
-                channel.close()
-            self._lines.close()
+        """Closes the channel; watches end."""
+        self._closed.set()
+        for channel in self._route.opened():
+            channel.close()
 
     def _status(self, study: str) -> StudyInfo:
         """One attempt: the watch that asks tries again by itself, and says so."""
@@ -176,19 +148,11 @@ class BlockingTransport(_Transport):
             return self._call(effect.method, effect.request)
         return self._sleep(effect.seconds)
 
-    def _attempt(self, effect: Effect, until: float) -> Any:
-        """Perform a call once, by a time of the monotonic clock."""
-        assert isinstance(effect, Call)
-        left_s = max(0.05, until - time.monotonic())
-        return _unary(self._route.channel(), effect.method)(effect.request, timeout=left_s)
-
     def _sleep(self, seconds: float) -> None:
         self._closed.wait(seconds)  # closing the client ends every wait
 
     def _call(self, method: Method[Any, Any], request: Message) -> Any:
         started = time.monotonic()
-        if (response := self._tell(method, request)) is not None:
-            return response
         for attempt in Retrying(sleep=self._sleep, **self._retrying(started, self._route)):
             with attempt:
                 if self._closed.is_set():
@@ -216,13 +180,6 @@ class BlockingTransport(_Transport):
             call = self._calls[channel, method.path] = _unary(channel, method)
         return call
 
-    def _tell(self, method: Method[Any, Any], request: Message) -> Any:
-        """The response, where the request can be told on a line; None where a call must be made."""
-        telling = self._telling(method, request)
-        if telling is None or self._closed.is_set():
-            return None
-        return lines.told(self._lines.tell(telling, self._patience.line_limit_s))
-
 
 class AsyncTransport(_Transport):
     """Runs flows on the event loop that first uses it."""
@@ -231,9 +188,6 @@ class AsyncTransport(_Transport):
         super().__init__(target, patience)
         self._route = Route(target.replicas, self._open)
         self._closed = False
-        self._lines: AsyncLines | None = None
-        self._leaving = asyncio.Lock()
-        """Held while a loop is left: whoever closes the client waits for it."""
 
     async def run(self, flow: Flow[T], /) -> T:
         """Performs the flow's effects and returns its result."""
@@ -280,27 +234,11 @@ class AsyncTransport(_Transport):
                 finally:
                     stream.cancel()
 
-    async def leave(self, asking: Asking) -> None:
-        """Ends a loop over trials, within some seconds. A trial that cannot be given back by then is free when its
-        lease ends."""
-        with suppress(HeadraceError, TimeoutError):
-            async with self._leaving, asyncio.timeout(connection.LEAVING_S):
-                await self.run(ask_tell.leave(asking))
-        self.loops.discard(asking)
-
     async def close(self) -> None:
-        """Leaves all loops, closes the channel; watches end, and calls under way raise `CallCancelledError`."""
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(connection.LEAVING_S):
-                    for asking in tuple(self.loops):
-                        await self.leave(asking)
-        finally:
-            self._closed = True
-            if self._lines is not None:
-                self._lines.close()
-            for channel in self._route.opened():
-                await channel.close()
+        """Closes the channel; watches end, and calls under way raise `CallCancelledError`."""
+        self._closed = True
+        for channel in self._route.opened():
+            await channel.close()
 
     def _cut_by_close(self) -> bool:
         """Whether a `CancelledError` is gRPC's way to tell of the closed channel, and nobody cancelled this task."""
@@ -333,8 +271,6 @@ class AsyncTransport(_Transport):
         if self._closed:
             raise _client_closed()
         try:
-            if (response := await self._tell(method, request)) is not None:
-                return response
             async for attempt in AsyncRetrying(**self._retrying(started, self._route)):
                 with attempt:
                     if self._closed:
@@ -353,15 +289,6 @@ class AsyncTransport(_Transport):
                 raise _client_closed() from None
             raise
         return response
-
-    async def _tell(self, method: Method[Any, Any], request: Message) -> Any:
-        """The response, where the request can be told on a line; None where a call must be made."""
-        telling = self._telling(method, request)
-        if telling is None:
-            return None
-        if self._lines is None:
-            self._lines = AsyncLines(self._route.channel)
-        return lines.told(await self._lines.tell(telling, self._patience.line_limit_s))
 
 
 def _client_closed() -> CallCancelledError:

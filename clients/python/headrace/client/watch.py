@@ -10,7 +10,7 @@ cursor was handed on. The transports drive it; only they sleep and open streams.
 import logging
 from collections.abc import Callable, Iterable
 
-from headrace.client import convert
+from headrace.client import convert, convert_events
 from headrace.client.events import Event, Update
 from headrace.client.model import StudyInfo
 from headrace.client.names import study_name
@@ -48,7 +48,7 @@ class WatchPosition:
         """The new events of a response."""
         self._silent_since, self._delay_s, self._warned = None, 0.1, False
         study = convert.study(response.study)
-        new = tuple(self._new(convert.event(e, order=study.spec.space) for e in response.events))
+        new = tuple(self._new(convert_events.event(e, order=study.spec.space) for e in response.events))
         self._conclude(study)
         return Update(events=new, study=study)
 

@@ -1,13 +1,19 @@
 """How values read to people: numbers, parameters, durations, sizes. Text in and out; the CLI and reports share it."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.client.model import Listing, StudyInfo, TrialInfo, TrialState
-from headrace.last_words import error_line
-from headrace.spec import Objective, StudySpec, Value
+from headrace.client.model import Listing, StudyInfo, TrialFailure, TrialInfo, TrialState
+from headrace.last_words import cause
+from headrace.spec import GpSampler, Objective, StudySpec, TpeSampler, Value
+
+CAUSES = 3
+"""Causes of failures that are told one by one."""
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?(e[+-]?\d+)?")
+"""Errors that differ in such alone are alike."""
 
 
 def number(value: float | None, digits: int = 5) -> str:
@@ -42,16 +48,44 @@ def objectives(trial: TrialInfo, wanted: Sequence[Objective]) -> str:
     return ", ".join(f"{one.metric} {number(trial.objective_values.get(one.metric))}" for one in wanted)
 
 
+def warm_start(study: StudyInfo, results: int) -> str:
+    """`1 result of study digits-may, fewer than the 10 that tpe starts with: …`: what a warm start brought."""
+    if study.spec.warm_start is None:
+        return ""
+    sampler = study.spec.sampler
+    startup = sampler.startup_trials if isinstance(sampler, TpeSampler | GpSampler) else 0
+    text = f"{plural(results, 'result')} of study {study.spec.warm_start.study}"
+    if results >= startup:
+        return text
+    return f"{text}, fewer than the {startup} that {sampler.kind} starts with (startup_trials), so it draws first"
+
+
 def failures(study: StudyInfo) -> str | None:
-    """`2 of 3 trials failed: 0, 1 (trial 0 on worker 'node-1': ValueError: no data)`; None where none did."""
+    """`3 of 9 trials failed: 2 × ValueError: no data (trials 0, 1 on worker 'node-1'), 1 × exit status 1 (trial 4)`,
+    the commonest cause first; None where none did."""
     if not study.failures:
         return None
-    count, first = study.counts.failed, study.failures[0]
-    numbers = ", ".join(str(failure.trial) for failure in study.failures)
-    more = ", …" if count > len(study.failures) else ""
-    where = f" on worker '{first.worker}'" if first.worker else ""
-    failed = f"{count} of {plural(study.counts.total, 'trial')} failed: {numbers}{more}"
-    return f"{failed} (trial {first.trial}{where}: {error_line(first.detail)})"
+    alike: dict[str, list[TrialFailure]] = {}
+    for failure in study.failures:
+        alike.setdefault(_NUMBER.sub("", cause(failure.detail)), []).append(failure)
+    groups = sorted(alike.values(), key=len, reverse=True)  # of equally many the first one first
+    shown = [_group(found) for found in groups[:CAUSES]]
+    if len(groups) > CAUSES:
+        shown.append(plural(len(groups) - CAUSES, "other cause"))
+    count, known = study.counts.failed, len(study.failures)
+    of_them = f" (the first {known})" if count > known else ""
+    return f"{count} of {plural(study.counts.total, 'trial')} failed{of_them}: {', '.join(shown)}"
+
+
+def _group(found: Sequence[TrialFailure]) -> str:
+    """The error, the trials that failed by it, and the worker that all of them were on."""
+    errors = [cause(failure.detail) for failure in found]
+    like = "" if len(set(errors)) == 1 else " and the like"
+    numbers = ", ".join(str(failure.trial) for failure in found)
+    workers = {failure.worker for failure in found}
+    worker = next(iter(workers))
+    where = f" on worker '{worker}'" if worker and len(workers) == 1 else ""
+    return f"{len(found)} × {errors[0]}{like} (trial{'s' * (len(found) > 1)} {numbers}{where})"
 
 
 def left_out(found: Listing[Any] | StudyInfo | TrialInfo, most: int = 20) -> list[str]:

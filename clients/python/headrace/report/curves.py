@@ -25,9 +25,9 @@ Curve = list[tuple[int, float]]
 def learning_curves(data: StudyData) -> go.Figure:
     """The figure."""
     curves = data.curves()
-    best = data.study.best.number if data.study.best else None
+    marked = data.outcome.marked()
     figure = go.Figure()
-    plain = [t for t in data.trials if curves[t.number] and not t.baseline and t.number != best]
+    plain = [t for t in data.trials if curves[t.number] and not t.baseline and t.number not in marked]
     for outcome in ORDER:
         group = [t for t in plain if style.kind_of(t.outcome) is style.KINDS[outcome]]
         if group:
@@ -38,8 +38,9 @@ def learning_curves(data: StudyData) -> go.Figure:
                 figure, data, trial, curves[trial.number], "baseline", style.BASELINE, dash="dash", width=2
             )
     for trial in data.trials:
-        if curves[trial.number] and trial.number == best:
-            label = f"best (trial {trial.number}{', failed' if trial.failed else ''})"
+        if curves[trial.number] and trial.number in marked:
+            what = "Pareto front" if data.outcome.several else "best"
+            label = f"{what} (trial {trial.number}{', failed' if trial.failed else ''})"
             _add_one(figure, data, trial, curves[trial.number], label, style.BEST, dash="solid", width=3.5)
     figure.update_layout(**style.layout(height=520, hovermode="closest"))
     _axes(figure, data, [value for curve in curves.values() for _, value in curve])

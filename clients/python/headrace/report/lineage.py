@@ -29,7 +29,7 @@ def lineage(data: StudyData) -> go.Figure | None:
     figure = make_subplots(
         rows=len(names), cols=1, shared_xaxes=True, vertical_spacing=0.08 / len(names) ** 0.5
     )
-    best = data.study.best
+    best = data.study.leader
     for row, name in enumerate(names, start=1):
         _members(figure, row, members, name)
         _copies(figure, row, data.by_number, name)

@@ -50,7 +50,9 @@ def render(data: StudyData) -> str:
             "Parameters and values",
             _about_parallel(data),
             f'<div class="scroll">{document.figure(parallel_coordinates(data), "parallel", zoom=False)}</div>'
-            if data.study.best
+            if any(
+                value is not None for trial in data.trials for value in data.outcome.values(trial).values()
+            )
             else "<p>No trial has a value yet.</p>",
         ),
         document.section(
@@ -130,8 +132,7 @@ def _cards(data: StudyData) -> list[str]:
         if data.outcome.front_left_out:
             found, what = "-", study.unshown
         cards.append(document.card(f"Pareto front of {names}", found, what, "best"))
-    elif study.best is not None:
-        best = study.best
+    elif (best := study.best) is not None:
         failed = "; it failed, as did every trial with a value" if best.failed else ""
         gain = (data.outcome.improvement_text() or "").removeprefix("none: ")
         cards.append(
@@ -166,7 +167,7 @@ def _cards(data: StudyData) -> list[str]:
         cards.append(f'<div class="card wide"><div class="label">failures</div>{escape(failures)}</div>')
     if data.outcome.wall_time_s is not None:
         cards.append(document.card("wall time", wording.duration(data.outcome.wall_time_s), ""))
-    if study.best is not None and not data.outcome.several:
+    if not data.outcome.several and study.best is not None:
         rows = "".join(
             f"<div><dt>{escape(name)}</dt><dd>{escape(wording.scalar(value))}</dd></div>"
             for name, value in study.best.params.items()

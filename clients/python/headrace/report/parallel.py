@@ -28,9 +28,10 @@ AXIS_PX = 78
 
 def parallel_coordinates(data: StudyData) -> go.Figure:
     """The figure; trials without a finite value are left out."""
-    trials = [t for t in data.trials if t.best_value is not None and math.isfinite(t.best_value)]
+    values = {t.number: data.outcome.values(t)[data.metric] for t in data.trials}
+    trials = [t for t in data.trials if math.isfinite(_known(values[t.number]))]
     # The best are drawn last, on top.
-    trials.sort(key=lambda t: t.best_value or 0.0, reverse=not data.maximize)
+    trials.sort(key=lambda t: _known(values[t.number]), reverse=not data.maximize)
     dimensions = [_dimension(data, name, trials) for name in data.study.spec.space]
     dimensions.append(_steps(data, trials))
     scales = _objectives(data, trials)
@@ -74,10 +75,13 @@ def parallel_coordinates(data: StudyData) -> go.Figure:
 
 def _objectives(data: StudyData, trials: Sequence[TrialInfo]) -> list[dict[str, Any]]:
     """An axis for each objective: the best value so far or, of several objectives, those of the last report."""
-    if not data.outcome.several:
-        return [_scale(data.metric, [trial.best_value for trial in trials])]
+    rows = [data.outcome.values(trial) for trial in trials]
     metrics = [objective.metric for objective in data.study.spec.objectives]
-    return [_scale(metric, [trial.objective_values.get(metric) for trial in trials]) for metric in metrics]
+    return [_scale(metric, [row[metric] for row in rows]) for metric in metrics]
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _scale(metric: str, values: Sequence[float | None]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The table of all trials, best first."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 
 from headrace.client import wording
@@ -16,30 +16,30 @@ def trial_table(data: StudyData) -> str:
     params = {
         name: not isinstance(domain, CategoricalDomain) for name, domain in data.study.spec.space.items()
     }
-    best = data.study.best.number if data.study.best else None
-    heads = [("trial", True), ("state", False), ("step", True), (data.metric, True), ("at step", True)]
-    further = [objective.metric for objective in data.study.spec.further_objectives]
-    heads += [(metric, True) for metric in further]
+    best = data.outcome.marked()
+    heads = [("trial", True), ("state", False), ("step", True)]
+    heads += [(objective.metric, True) for objective in data.study.spec.objectives]
+    heads += [] if data.outcome.several else [("at step", True)]
     heads += params.items()
     heads += [("attempts", True), ("why", False)]
     head = "".join(f'<th{_number(numeric)} scope="col">{escape(label)}</th>' for label, numeric in heads)
     rows = "".join(
-        _row(data, trial, further, params, best=trial.number == best)
-        for trial in data.outcome.best_first(data.trials)
+        _row(data, trial, params, best=trial.number in best) for trial in data.outcome.best_first(data.trials)
     )
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
-def _row(
-    data: StudyData, trial: TrialInfo, further: Sequence[str], params: Mapping[str, bool], *, best: bool
-) -> str:
+def _row(data: StudyData, trial: TrialInfo, params: Mapping[str, bool], *, best: bool) -> str:
     cells = [
         _cell(f"{trial.number}" + (" (baseline)" if trial.baseline else ""), trial.number, numeric=True),
         _cell(style.kind_of(trial.outcome).label),
         _cell(str(trial.step), trial.step, numeric=True),
-        _cell(wording.number(trial.best_value), trial.best_value, numeric=True),
-        _cell("-" if trial.best_step is None else str(trial.best_step), trial.best_step, numeric=True),
-        *(_parameter(trial.objective_values.get(metric), numeric=True) for metric in further),
+        *(_cell(wording.number(value), value, numeric=True) for value in data.outcome.values(trial).values()),
+        *(
+            []
+            if data.outcome.several
+            else [_cell(wording.scalar(trial.best_step), trial.best_step, numeric=True)]
+        ),
         *(_parameter(trial.params.get(name), numeric=numeric) for name, numeric in params.items()),
         _cell(str(trial.attempt), trial.attempt, numeric=True),
         f'<td class="why">{escape(data.why(trial))}</td>',

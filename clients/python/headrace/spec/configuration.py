@@ -33,7 +33,8 @@ def mutations_of(spec: StudySpec, values: dict[str, Value]) -> dict[str, dict[st
     if not isinstance(spec.policy, PbtPolicy):
         return {}
     found = {}
-    for mutable in spec.policy.mutable or spec.space:
+    kept = spec.resources.by.parameter if spec.resources.by else None
+    for mutable in spec.policy.mutable or (name for name in spec.space if name != kept):
 
         def choose(name: str, domain: Domain, mutable: str = mutable) -> Value:
             if name == mutable:

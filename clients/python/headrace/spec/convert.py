@@ -29,35 +29,14 @@ from headrace.spec.convert_sampler import (
     warm_start_data,
     warm_start_to_proto,
 )
+from headrace.spec.convert_values import Scalar
+from headrace.spec.convert_values import value_from_proto as value_from_proto
+from headrace.spec.convert_values import value_to_proto as value_to_proto
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain
 from headrace.spec.scalars import check_value, value_to_json
 from headrace.spec.study import StudySpec, spec_of
 from headrace.spec.template import TrialTemplate
 from headrace.v1 import spec_pb2 as pb
-
-Scalar = bool | int | float | str
-
-
-def value_to_proto(value: Scalar) -> pb.ParameterValue:
-    """A parameter's value with its type."""
-    match value:
-        case bool():
-            return pb.ParameterValue(bool_value=value)
-        case int():
-            return pb.ParameterValue(int_value=value)
-        case float():
-            return pb.ParameterValue(float_value=value)
-        case str():
-            return pb.ParameterValue(string_value=value)
-
-
-def value_from_proto(message: pb.ParameterValue) -> Scalar | None:
-    """The value of a message; None where no kind is set, which validation refuses by its path."""
-    kind = message.WhichOneof("kind")
-    if kind is None:
-        return None
-    value: Scalar = getattr(message, kind)
-    return value
 
 
 def params_to_proto(params: Mapping[str, Scalar]) -> pb.ParameterAssignment:
@@ -101,6 +80,7 @@ def to_proto(spec: StudySpec) -> pb.StudySpec:
         max_parallel=spec.max_parallel,
         max_steps=spec.max_steps,
         max_retries=spec.max_retries,
+        max_early_failures=spec.max_early_failures,
         seed=spec.seed,
         enqueued=[params_to_proto(assignment) for assignment in spec.enqueued],
         checkpoints_kept=spec.checkpoints_kept,
@@ -132,6 +112,7 @@ def from_proto(message: pb.StudySpec) -> StudySpec:
         "max_trials": message.max_trials,
         "max_parallel": message.max_parallel,
         "max_retries": message.max_retries,
+        "max_early_failures": message.max_early_failures or 3,
         "seed": message.seed,
         "enqueued": [_values(assignment) for assignment in message.enqueued],
         "checkpoints_kept": message.checkpoints_kept,

@@ -6,9 +6,15 @@ The words are those of Optuna, Ray Tune and their like.
 from collections.abc import Mapping
 from typing import Any, Final
 
+SEVERAL: Final = (
+    "Write the first one as `objective: {metric: NAME, goal: …}`, and the others as "
+    "`further_objectives: [{metric: NAME, goal: …}]`."
+)
+
 TOP: Final = {
     "direction": "Write `objective: {metric: NAME, goal: …}`, with the goal minimize or maximize.",
-    "directions": "Write `objective`, and the others as `further_objectives`.",
+    "directions": SEVERAL,
+    "objectives": SEVERAL,
     "metric": "Write `objective: {metric: NAME, goal: …}`, with the goal minimize or maximize.",
     "mode": "Write `objective: {metric: NAME, goal: …}`, with the goal minimize or maximize.",
     "goal": "Write `objective: {metric: NAME, goal: …}`, with the goal minimize or maximize.",

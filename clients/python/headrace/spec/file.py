@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from headrace.errors import InvalidFieldError
-from headrace.spec import elsewhere, names
+from headrace.spec import elsewhere, file_sizes, names
 from headrace.spec.problems import Loc, Problem, did_you_mean
 from headrace.spec.resources import WHOLE
 from headrace.spec.study import StudySpec, known_keys, plain_loc, spec_of, spec_problems
@@ -29,6 +29,7 @@ _TOP: Final = {
     "parallel": "max_parallel",
     "steps": "max_steps",
     "retries": "max_retries",
+    "early_failures": "max_early_failures",
     "enqueue": "enqueued",
 }
 _TRIAL: Final = {"grace_s": "grace", "report_timeout_s": "report_timeout"}
@@ -104,7 +105,7 @@ def _parsed(named: Mapping[str, Any], folder: Path, problems: list[Problem]) -> 
     plain = _renamed(named, _TOP, (), problems, extra=("name",))
     _spell_out_trial(plain, folder, problems)
     _spell_out_space(plain, problems)
-    _spell_out_resources(plain)
+    paths = _spell_out_resources(plain, problems)
     _spell_out_kinds(plain)
     problems += (empty := _empty_rungs(plain))
     spec: StudySpec | None = None
@@ -114,7 +115,7 @@ def _parsed(named: Mapping[str, Any], folder: Path, problems: list[Problem]) -> 
         reported = {problem.loc for problem in problems}
         if empty:
             reported.add(("steps",))  # which would follow from the rungs
-        found = (_friendly(problem, plain) for problem in spec_problems(error))
+        found = (_friendly(problem, plain, paths) for problem in spec_problems(error))
         problems += [problem for problem in found if problem.loc not in reported]
     if problems or spec is None:
         raise InvalidFieldError(problem.violation() for problem in problems)
@@ -183,15 +184,17 @@ def _spell_out_trial(plain: dict[str, Any], folder: Path, problems: list[Problem
     plain["template"] = template
 
 
-def _spell_out_resources(plain: dict[str, Any]) -> None:
-    """A share of a GPU, written as the fraction that it is: `gpus: 0.25`."""
+def _spell_out_resources(plain: dict[str, Any], problems: list[Problem]) -> file_sizes.Paths:
+    """A share of a GPU, written as the fraction that it is: `gpus: 0.25`; and sizes by a parameter."""
     resources = plain.get("resources")
     if not isinstance(resources, Mapping):
-        return
+        return {}
     gpus = resources.get("gpus")
     if isinstance(gpus, float) and 0 < gpus < 1 and "gpu_milli" not in resources:
         rest = {key: value for key, value in resources.items() if key != "gpus"}
-        plain["resources"] = {**rest, "gpu_milli": round(gpus * WHOLE)}
+        resources = {**rest, "gpu_milli": round(gpus * WHOLE)}
+    plain["resources"], paths = file_sizes.spell_out(resources, plain.get("space"), problems)
+    return paths
 
 
 def _spell_out_kinds(plain: dict[str, Any]) -> None:
@@ -251,7 +254,7 @@ def _spell_out_space(plain: dict[str, Any], problems: list[Problem]) -> None:
     plain["space"] = space
 
 
-def _friendly(problem: Problem, plain: Mapping[str, Any]) -> Problem:
+def _friendly(problem: Problem, plain: Mapping[str, Any], paths: file_sizes.Paths) -> Problem:
     """The problem with the path, and the suggestions, as the user spells them."""
     loc = problem.loc
     remedy = problem.remedy
@@ -265,8 +268,12 @@ def _friendly(problem: Problem, plain: Mapping[str, Any]) -> Problem:
         remedy = (
             "Give the full budget, such as `steps: 27`; without it, it is the last of the policy's `rungs`."
         )
+    elif loc == ("objective",) and isinstance(plain.get("objective"), list | tuple):
+        remedy = elsewhere.SEVERAL
     elif loc == ("enqueued",) and problem.message == "must be a list":
         remedy = "Write it as [{parameter: value}, …], one mapping a trial."
+    if loc[:1] == ("resources",):
+        loc = ("resources", *file_sizes.written(loc[1:], paths))
     return replace(problem, loc=_friendly_loc(loc, plain), remedy=remedy)
 
 

@@ -51,9 +51,11 @@ class NameRule:
     def suggestion(self, name: object) -> str:
         """A remedy: the nearest name that follows the rule, or an example."""
         text = name if isinstance(name, str) else ""
-        near = re.sub(f"[^{self.holds}]+", "-" if "-" in self.holds else "_", self._cased(text).strip())
+        seen = "".join(character for character in text if character.isprintable() or character.isspace())
+        unseen = "Remove the characters that cannot be seen. " if seen != text else ""
+        near = re.sub(f"[^{self.holds}]+", "-" if "-" in self.holds else "_", self._cased(seen).strip())
         near = re.sub(f"^[^{self.begins}]+", "", near)[: self.longest].rstrip("-_")
-        return f"For example: {near or self.example}."
+        return f"{unseen}For example: {near or self.example}."
 
     def _cased(self, text: str) -> str:
         return text if "A-Z" in self.holds else text.lower()

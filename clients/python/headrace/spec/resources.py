@@ -1,7 +1,9 @@
 """What a trial occupies while it runs, and how that grows on its way."""
 
 import re
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, Final, Self
 
@@ -11,7 +13,8 @@ from headrace.bounds import numbers
 from headrace.spec.domains import SpecModel
 from headrace.spec.names import LabelName
 from headrace.spec.problems import Problem, fault, reject
-from headrace.spec.scalars import Bytes, Slots, SlotsOrZero, Steps, Text, integer_within
+from headrace.spec.scalars import Bytes, Milli, Slots, SlotsOrZero, Steps, Text, integer_within
+from headrace.spec.sizes import SizeTable, TrialSize, row_problems
 
 WHOLE: Final = 1000
 """A whole slot, in thousandths of one."""
@@ -38,7 +41,6 @@ def _size(value: Any) -> Any:
 
 
 Size = Annotated[Bytes, BeforeValidator(_size)]
-Milli = Annotated[int, PlainValidator(integer_within(0, WHOLE - 1))]
 Priority = Annotated[int, PlainValidator(integer_within(-numbers.PRIORITY, numbers.PRIORITY))]
 
 
@@ -68,25 +70,78 @@ class Resources(SpecModel):
     gpu_types: tuple[Text, ...] = ()
     cpus: SlotsOrZero = 0
     processes: Processes = Processes.ONE
+    by: SizeTable | None = None
+    """Sizes by a parameter; `of` says what a configuration takes."""
 
     @property
     def on_gpu(self) -> bool:
         """Whether a GPU is asked for, or a share of one."""
-        return bool(self.gpus or self.gpu_milli)
+        of_rows = self.by is not None and any(size.on_gpu for size in self.by.sizes)
+        return bool(self.gpus or self.gpu_milli) or of_rows
 
     @property
     def slots(self) -> int:
-        """How many slots of one worker it takes."""
+        """How many slots of one worker it takes; of several sizes the most."""
+        if self.by is not None:
+            return max(size.slots for size in self.each)
         return self.gpus or (1 if self.gpu_milli else max(1, self.cpus))
 
     @property
     def milli(self) -> int:
-        """Thousandths of each slot."""
+        """Thousandths of each slot. Of several sizes ask each one."""
         return self.gpu_milli or WHOLE
+
+    def of(self, params: Mapping[str, object]) -> "Resources":
+        """What a trial with this configuration takes, with no table left; itself where it has none.
+
+        Raises `InvalidFieldError` for a configuration that the table has no size for.
+        """
+        return self if self.by is None else self._sized[self.by.place_of(params)]
+
+    @property
+    def each(self) -> tuple["Resources", ...]:
+        """What trials may take, each size once, the smallest first."""
+        return (self,) if self.by is None else self._each
+
+    @cached_property
+    def _each(self) -> tuple["Resources", ...]:
+        found = {(one.slots * one.milli, one.slots, one.cpus): one for one in self._sized}
+        return tuple(found[size] for size in sorted(found))
+
+    @cached_property
+    def _sized(self) -> tuple["Resources", ...]:
+        return tuple(map(self._with, self.by.sizes)) if self.by is not None else ()
+
+    def _with(self, size: TrialSize) -> "Resources":
+        own = {name: getattr(self, name) for name in Resources.model_fields}
+        gpus = (size.gpus, size.gpu_milli) if size.on_gpu else (self.gpus, self.gpu_milli)
+        sized = {"gpus": gpus[0], "gpu_milli": gpus[1], "cpus": size.cpus or self.cpus, "by": None}
+        return Resources.model_construct(**{**own, **sized})
+
+    def _row_problems(self) -> Iterator[Problem]:
+        """What is wrong with the table and its rows."""
+        if self.by is None:
+            return
+        yield from row_problems(self.by)
+        for place, (size, one) in enumerate(zip(self.by.sizes, self._sized, strict=True)):
+            loc = ("rows", place) if place < len(self.by.rows) else ("otherwise",)
+            if size.gpus and size.gpu_milli:
+                remedy = "Give whole GPUs with gpus, or a share of one with gpu_milli."
+                yield Problem(
+                    loc=(*loc, "gpu_milli"), value=size.gpu_milli, message="excludes gpus", remedy=remedy
+                )
+            elif self.on_gpu and not one.on_gpu:
+                remedy = "Give a share of a GPU, such as 0.25, or at least 1."
+                yield Problem(
+                    loc=(*loc, "gpus"),
+                    value=0,
+                    message="is no GPU, while other rows have some",
+                    remedy=remedy,
+                )
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
-        problems = []
+        problems = [problem.under("by") for problem in self._row_problems()]
         if self.gpus and self.gpu_milli:
             remedy = "Give whole GPUs with gpus, or a share of one with gpu_milli."
             problems.append(
@@ -144,7 +199,7 @@ class Elastic(SpecModel):
 def elastic_problems(elastic: Elastic, resources: Resources, max_steps: int) -> list[Problem]:
     """What is wrong with a table for these resources and this budget."""
     found = []
-    if resources.gpu_milli:
+    if any(size.gpu_milli for size in resources.each):
         found.append(
             Problem(
                 loc=("elastic",),

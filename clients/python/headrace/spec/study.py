@@ -45,6 +45,7 @@ from headrace.spec.resources import Elastic, ElasticGrant, Priority, Resources, 
 from headrace.spec.rungs import EvenPolicy, GeometricPolicy
 from headrace.spec.sampler import SAMPLERS, RandomSampler, Sampler, grid_problems, sampler_problems
 from headrace.spec.scalars import Count, CountOrZero, Seed, Steps, Text, Value
+from headrace.spec.sizes import SizeRow, SizeTable, TrialSize, size_problems
 from headrace.spec.template import CommandLine, TrialTemplate, placeholder_problems
 
 _STORED: Final = object()
@@ -81,6 +82,7 @@ class StudySpec(SpecModel):
     max_parallel: CountOrZero = 0
     max_steps: Steps
     max_retries: CountOrZero = 1
+    max_early_failures: Count = 3
     seed: Seed = 0
     baseline: dict[Text, Value] | None = None
     enqueued: Annotated[tuple[dict[Text, Value], ...], FailFast()] = ()
@@ -205,6 +207,10 @@ class _Parts:
             yield from self._of_space()
         if known.get("elastic") is not None and "resources" in known and "max_steps" in known:
             yield from elastic_problems(known["elastic"], known["resources"], known["max_steps"])
+        if known.get("resources") is not None and known["resources"].by is not None and "space" in known:
+            table = known["resources"].by
+            for problem in size_problems(table, self.declared, self.space, known.get("policy")):
+                yield problem.under("resources", "by")
         if "policy" in known and "max_steps" in known:
             yield from ladder_problems(known["policy"], known["max_steps"])
         if isinstance(policy := known.get("policy"), PbtPolicy):
@@ -275,6 +281,8 @@ _MODELS: Final[dict[Loc, type[SpecModel]]] = {
     ("objective",): Objective,
     ("warm_start",): WarmStart,
     ("resources",): Resources,
+    ("resources", "by"): SizeTable,
+    ("resources", "by", "otherwise"): TrialSize,
     ("elastic",): Elastic,
     ("template",): TrialTemplate,
     ("template", "command"): CommandLine,
@@ -324,6 +332,8 @@ def known_keys(loc: Loc) -> Sequence[str]:
         model = Condition
     if model is None and loc[:2] == ("elastic", "grants"):
         model = ElasticGrant
+    if model is None and loc[:3] == ("resources", "by", "rows"):
+        model = SizeRow
     if model is None and len(loc) == 2:
         model = _LISTED.get(str(loc[0]))
     return list(model.model_fields) if model else []

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from headrace.spec.domains import SpecModel
+from headrace.spec.function import MAIN, how_to_name, how_to_name_main
 from headrace.spec.problems import Problem, Unknown, fault, reject
 from headrace.spec.scalars import Duration, Text
 
@@ -37,8 +38,7 @@ class CommandLine(SpecModel):
 
 def _no_function(value: object) -> object:
     if callable(value):
-        name = f"{getattr(value, '__module__', 'module')}:{getattr(value, '__qualname__', 'function')}"
-        raise fault("must be a text, for workers import the function by name", f"Write it as {name!r}.")
+        raise fault("must be a text, for workers import the function by name", how_to_name(value))
     return value
 
 
@@ -144,6 +144,15 @@ def _program_problems(template: TrialTemplate) -> list[Problem]:
                         value=text,
                         message="names a file instead of a module",
                         remedy=f"Did you mean `{module.removesuffix('.py').replace('/', '.')}:{function or 'train'}`?",
+                    )
+                ]
+            if module == MAIN:
+                return [
+                    Problem(
+                        loc=("callable",),
+                        value=text,
+                        message=f"names {MAIN}, which is another program in a trial: each is a process of its own",
+                        remedy=how_to_name_main(function or "train"),
                     )
                 ]
             if _CALLABLE.fullmatch(text):

@@ -34,6 +34,7 @@ from headrace.trial.reading import Saved, read_checkpoint
 from headrace.trial.runtime import Ended, TrialRuntimeError
 from headrace.trial.script import current, main
 from headrace.trial.session import Trial
+from headrace.trial.tracking import shared
 
 __all__ = [
     "Ended",
@@ -44,6 +45,7 @@ __all__ = [
     "current",
     "main",
     "read_checkpoint",
+    "shared",
 ]
 
 

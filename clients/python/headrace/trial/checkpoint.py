@@ -1,9 +1,15 @@
-"""A checkpoint on disk: one folder that is either complete or not there.
+"""A checkpoint on disk: one folder, with a part of each rank.
 
-The folder is filled under a temporary name, its files and itself are fsynced, it is renamed, and the parent
-is fsynced. A process that is killed at any instant leaves at most a folder whose name begins with a dot; a write
-that fails leaves nothing.
-`state.pt` is loaded with `weights_only=True`, `state.json` by the JSON reader: neither runs code.
+    rank-0.pt, rank-1.pt, …    what each rank has to itself; what is equal on all stands in rank 0's part alone
+    objects/NAME/…             what an object wrote that saves itself, on all ranks together
+
+A trial of one process has the part of rank 0. Its folder is filled under a temporary name, its files and itself are
+fsynced, it is renamed, and the parent is fsynced. A process that is killed at any instant leaves at most a folder whose
+name begins with a dot; a write that fails leaves nothing.
+
+The ranks of a gang fill one folder together. A rank writes what its objects save first, and its part last, by a rename.
+Each part says how many ranks there are, so a folder is a checkpoint exactly when the parts of all of them are there.
+`rank-N.pt` is loaded with `weights_only=True`, `rank-N.json` by the JSON reader: neither runs code.
 """
 
 import errno
@@ -11,70 +17,135 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from headrace.trial.codec import decode, encode
 
-FORMAT = 1
+FORMAT = 2
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_OBJECTS = "objects"
 
 
 class DiskFullError(OSError):
     """There is no room for the checkpoint: the machine's trouble, which may pass."""
 
 
-def write(folder: Path, document: dict[str, Any]) -> Path:
-    """Writes the document as the folder `folder` and returns it; replaces what an earlier attempt left there.
+class IncompleteError(ValueError):
+    """The checkpoint lacks the part of a rank."""
 
-    Raises `DiskFullError`, or another `OSError`.
+
+def write(folder: Path, part: dict[str, Any], *, fill: Callable[[Path], None] | None = None) -> Path:
+    """Writes the folder of a trial of one process and returns it; replaces what an earlier attempt left there.
+
+    `fill` writes the files of objects that save themselves, into the folder that it is given. Raises `DiskFullError`,
+    or another `OSError`.
     """
-    torch = sys.modules.get("torch")
-    plain = encode({"format": FORMAT, **document}, "checkpoint", for_json=torch is None)
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        partial.mkdir(parents=True)
-        with (partial / ("state.json" if torch is None else "state.pt")).open("wb") as file:
-            if torch is None:
-                file.write(json.dumps(plain).encode())
-            else:
-                torch.save(plain, file)
-            file.flush()
-            os.fsync(file.fileno())
-        _sync_folder(partial)
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
-    except Exception as error:
+        with translated(folder.parent):
+            partial.mkdir(parents=True)
+            if fill is not None:
+                fill(partial)
+            write_part(partial, part, rank=0)
+            shutil.rmtree(folder, ignore_errors=True)
+            partial.rename(folder)
+    except Exception:
         shutil.rmtree(partial, ignore_errors=True)
-        if (cause := _full_disk(error)) is not None:
-            raise DiskFullError(cause.errno, f"{cause.strerror}: {folder.parent}") from error
         raise
     _sync_folder(folder.parent)
     return folder
 
 
-def read(folder: Path, name: str = "state") -> dict[str, Any]:
-    """The document in `folder`. Tensors come to the CPU; the objects put them where they belong."""
-    if (folder / f"{name}.pt").exists():
+def write_part(folder: Path, part: dict[str, Any], *, rank: int) -> None:
+    """Writes one rank's part into a folder that is there: it appears complete, or not at all.
+
+    Raises `DiskFullError`, or another `OSError`.
+    """
+    torch = sys.modules.get("torch")
+    plain = encode({"format": FORMAT, **part}, "checkpoint", for_json=torch is None)
+    final = folder / f"rank-{rank}.{'json' if torch is None else 'pt'}"
+    partial = folder / f".{final.name}.partial"
+    try:
+        with translated(folder.parent):
+            with partial.open("wb") as file:
+                if torch is None:
+                    file.write(json.dumps(plain).encode())
+                else:
+                    torch.save(plain, file)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.rename(final)
+    except Exception:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync_folder(folder)
+
+
+@contextmanager
+def translated(place: Path) -> Iterator[None]:
+    """Raises `DiskFullError`, which names the place, where what is done here fails of a full disk."""
+    try:
+        yield
+    except DiskFullError:
+        raise
+    except Exception as error:
+        if (cause := _full_disk(error)) is not None:
+            raise DiskFullError(cause.errno, f"{cause.strerror}: {place}") from error
+        raise
+
+
+def files_of(folder: Path, name: str) -> Path:
+    """Where an object that saves itself has its files."""
+    return folder / _OBJECTS / name
+
+
+def sync_files(folder: Path) -> None:
+    """Makes durable whatever objects wrote by themselves."""
+    for path in (folder / _OBJECTS).rglob("*"):
+        with suppress(FileNotFoundError):  # another rank's temporary file
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def ranks_in(folder: Path) -> list[int]:
+    """The ranks whose part is in the folder."""
+    found = {path.stem.removeprefix("rank-") for path in folder.glob("rank-*.*")}
+    return sorted(int(number) for number in found if number.isdecimal())
+
+
+def read(folder: Path, rank: int = 0) -> dict[str, Any]:
+    """The part of a rank in `folder`. Tensors come to the CPU; the objects put them where they belong.
+
+    Raises `FileNotFoundError` where there is no such part, `IncompleteError` where that of another rank is missing, and
+    `ValueError` for another format.
+    """
+    if (folder / f"rank-{rank}.pt").exists():
         import torch  # the checkpoint was written with it
 
-        plain = torch.load(folder / f"{name}.pt", map_location="cpu", weights_only=True)
-    elif (folder / f"{name}.json").exists():
-        plain = json.loads((folder / f"{name}.json").read_bytes())
+        plain = torch.load(folder / f"rank-{rank}.pt", map_location="cpu", weights_only=True)
+    elif (folder / f"rank-{rank}.json").exists():
+        plain = json.loads((folder / f"rank-{rank}.json").read_bytes())
     else:
-        raise FileNotFoundError(f"{folder} holds no checkpoint: neither {name}.pt nor {name}.json")
+        raise FileNotFoundError(f"{folder} holds no checkpoint: neither rank-{rank}.pt nor rank-{rank}.json")
     if plain.get("format") != FORMAT:
         raise ValueError(
             f"{folder} has checkpoint format {plain.get('format')!r}; this Headrace reads {FORMAT}"
         )
-    document: dict[str, Any] = decode(plain)
-    return document
-
-
-def try_encode(state: Any, name: str) -> None:
-    """Raises `TypeError`, naming the part, where `write` would refuse this state."""
-    encode(state, name, for_json="torch" not in sys.modules)
+    part: dict[str, Any] = decode(plain)
+    missing = sorted(set(range(part["world_size"])) - set(ranks_in(folder)))
+    if missing:
+        raise IncompleteError(
+            f"{folder} is no whole checkpoint: of {part['world_size']} ranks, rank "
+            f"{', '.join(map(str, missing))} has no part in it"
+        )
+    return part
 
 
 def _full_disk(error: BaseException) -> OSError | None:

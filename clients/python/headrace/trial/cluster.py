@@ -17,14 +17,15 @@ import tenacity
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from headrace.grants import RANK
-from headrace.trial import gang, title
+from headrace.grants import DEFAULT_RANK_PATIENCE_S, RANK
+from headrace.trial import ends, gang, title
 from headrace.trial.runtime import Action, Assignment, DaemonGone, Decision, Report, TrialRuntimeError
-from headrace.v1 import event_pb2, runtime_pb2, runtime_pb2_grpc
+from headrace.v1 import event_pb2, runtime_pb2, runtime_pb2_grpc, spec_pb2
 
 # An attach may fetch a checkpoint from far away; a milestone may wait for a scheduler that is being restarted.
 _DEADLINE_S = 600.0
 _UNREACHABLE_FOR_S = 15.0
+_TELL_S = 10.0
 # Of an error's text and of a traceback, which may hold whole tensors; the worker keeps less.
 _TOLD_CHARACTERS = 16 << 10
 
@@ -39,10 +40,11 @@ _Answer = TypeVar("_Answer", bound=Message)
 class ClusterRuntime:
     """The runtime of a process that a worker daemon spawned."""
 
-    def __init__(self, address: str, lease_id: str, rank: int = 0) -> None:
+    def __init__(self, address: str, lease_id: str, rank: int | None = None) -> None:
         self._address = address
         self._lease_id = lease_id
-        self._rank = rank
+        self._rank = rank or 0
+        self._in_gang = rank is not None
         # A daemon never lies behind a proxy, whatever the environment says.
         self._channel = grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)])
         self._stub = runtime_pb2_grpc.TrialRuntimeServiceStub(self._channel)
@@ -56,8 +58,10 @@ class ClusterRuntime:
             raise TrialRuntimeError(
                 f"{' and '.join(missing)} not set: a worker starts this program; by hand, run the script itself"
             )
-        if rank := int(os.environ.get(RANK, "0")):
+        rank = int(os.environ[RANK]) if RANK in os.environ else None
+        if rank is not None:
             gang.die_with_parent()
+            ends.open_line()
         title.show_trial(os.environ)
         return cls(os.environ["HEADRACE_RUNTIME"], os.environ["HEADRACE_LEASE_ID"], rank)
 
@@ -83,6 +87,8 @@ class ClusterRuntime:
             checkpoint_dir=Path(answer.checkpoint_dir) if answer.checkpoint_dir else None,
             slots=tuple(answer.slots),
             rank=self._rank,
+            ranks=max(1, len(answer.slots)) if self._in_gang else 1,
+            rank_patience_s=_patience_s(answer.template),
             target=answer.template.callable,
             working_dir=answer.template.working_dir,
         )
@@ -116,8 +122,12 @@ class ClusterRuntime:
 
     def finish(self, *, error: str, traceback: str) -> None:
         """Says how the program ended, and closes the connection. A daemon that was given up is told nothing: it counts
-        the trial as lost, and the end of a script that lost its daemon is no end of the training."""
+        the trial as lost, and the end of a script that lost its daemon is no end of the training.
+
+        The failure of a rank is its gang's leader's to tell: the first error of several is the cause."""
         if self._gone or (self._rank and not error):
+            return
+        if error and ends.speak(error=error[:_TOLD_CHARACTERS], traceback=traceback[-_TOLD_CHARACTERS:]):
             return
         request = runtime_pb2.FinishRequest(
             lease_id=self._lease_id,
@@ -126,6 +136,18 @@ class ClusterRuntime:
             rank=self._rank,
         )
         self._call(lambda: self._stub.Finish(request, timeout=_DEADLINE_S))
+        self._channel.close()
+
+    def tell_end(self, end: "ends.End") -> None:
+        """Says how the rank ended that ended its gang: what the leader tells of it."""
+        request = runtime_pb2.FinishRequest(
+            lease_id=self._lease_id,
+            error=str(end)[:_TOLD_CHARACTERS] if end.error else "",
+            traceback=end.traceback,
+            rank=end.rank,
+            exit_code=0 if end.error else end.code or 0,
+        )
+        self._call(lambda: self._stub.Finish(request, timeout=_TELL_S))
         self._channel.close()
 
     def _call(self, call: Callable[[], _Answer]) -> _Answer:
@@ -150,7 +172,16 @@ class ClusterRuntime:
             print(f"headrace: {gone}", file=sys.stderr)
             self._gone = True
             return gone
-        return TrialRuntimeError(f"the worker at {self._address} refuses the trial's call: {details}")
+        refusal = TrialRuntimeError(f"the worker at {self._address} refuses the trial's call: {details}")
+        ends.speak(error=f"TrialRuntimeError: {refusal}", traceback="")
+        return refusal
+
+
+def _patience_s(template: spec_pb2.TrialTemplate) -> float:
+    """How long a rank of a gang may be late: as long as the study lets a trial be silent, else a minute."""
+    if not template.HasField("report_timeout"):
+        return DEFAULT_RANK_PATIENCE_S
+    return template.report_timeout.ToTimedelta().total_seconds()
 
 
 def _code(error: BaseException) -> grpc.StatusCode | None:

@@ -16,6 +16,11 @@ TAG = "~headrace"
 _SCALARS = (bool, int, float, str)
 
 
+def try_encode(state: Any, name: str) -> None:
+    """Raises `TypeError`, naming the part, where a checkpoint could not hold this state."""
+    encode(state, name, for_json="torch" not in sys.modules)
+
+
 def encode(value: Any, path: str, *, for_json: bool) -> Any:
     """`value` in what a safe load accepts; raises `TypeError` with the path of what cannot be said in it."""
     kind = type(value)
@@ -27,11 +32,18 @@ def encode(value: Any, path: str, *, for_json: bool) -> Any:
         return [encode(item, f"{path}[{i}]", for_json=for_json) for i, item in enumerate(value)]
     if kind in (tuple, set, frozenset):
         items = [encode(item, f"{path}[{i}]", for_json=for_json) for i, item in enumerate(value)]
+        if kind is not tuple:
+            items.sort(key=repr)  # a set's own order is another in each process
         return tuple(items) if kind is tuple and not for_json else {TAG: kind.__name__, "items": items}
     if kind is bytes:
         return {TAG: "bytes", "data": base64.b64encode(value).decode()}
     if (torch := sys.modules.get("torch")) is not None and not for_json:
         if isinstance(value, torch.Tensor):
+            if hasattr(value, "device_mesh"):  # a DTensor: this rank has a shard of it
+                raise TypeError(
+                    f"{path} is sharded over the ranks (a DTensor), and a part of a checkpoint is one rank's own; "
+                    "track headrace_torch.sharded.ShardedState(model, optimizer), which saves the shards of all ranks"
+                )
             return value.detach() if value.requires_grad else value
         if isinstance(value, torch.dtype | torch.device | torch.Size):
             return value

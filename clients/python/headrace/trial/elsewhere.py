@@ -22,7 +22,7 @@ _FOLDER: Final = (
     "all trials share the study's working_dir, so put t.number into a file's name; a checkpoint is t.track's"
 )
 
-_HINTS: Final = {
+TRIAL: Final = {
     "suggest_float": _SPACE,
     "suggest_int": _SPACE,
     "suggest_categorical": _SPACE,
@@ -48,12 +48,7 @@ _HINTS: Final = {
     "trial_id": _NAME,
     "get_context": "t.number, t.rank and t.world_size say which process this is",
 }
-
-
-def no_attribute(name: str) -> str:
-    """The error's text for a name that a `Trial` does not have."""
-    hint = _HINTS.get(name)
-    return f"a Trial has no {name!r}" + (f": {hint}" if hint else "")
+"""Names of a trial."""
 
 
 def no_name_of_module(name: str, trial: type) -> str:

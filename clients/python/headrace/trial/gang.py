@@ -2,46 +2,171 @@
 
 What a worker daemon starts where a study asks for `processes: per_slot`. It starts the program once for each slot
 with the variables that torchrun sets (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), so
-that `torch.distributed.init_process_group()` needs no arguments, and lives as long as they do. All or none: when one
-rank dies, the others are killed, and this process ends as that one did, so that the daemon, which supervises it as
-it does any other trial, draws the same conclusions. When rank 0 is done, the others have a moment to end too.
+that `torch.distributed.init_process_group()` needs no arguments, and lives as long as they do. When rank 0 is done, the
+others have a moment to end too.
+
+    all run → one fails: a word on its pipe, an exit status, or stopped for a minute
+            → until the cause is certain and told, a moment (`_SETTLE_S`)
+            → the others are killed, the daemon hears which rank ended the gang and how, this process ends as that rank
+
+All or none: a gang never outlives one of its ranks by more than that moment. The daemon supervises this process as it
+does any other trial. What the others say of a peer that is gone is not taken for the cause (`ends`).
 
 Every rank sees all granted devices (`CUDA_VISIBLE_DEVICES`) and takes that of its LOCAL_RANK.
 """
 
 import ctypes
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from headrace.grants import RANK, WORLD_SIZE
+from headrace.grants import LAST_WORDS, RANK, WORLD_SIZE
 from headrace.trial import title
+from headrace.trial.ends import End, cause, heard
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.02
 _LEAVE_S = 10.0
+_SETTLE_S = 2.0
+"""How long a rank that failed may take to end by itself, and how long the cause of an echo is waited for."""
+STOPPED_S = 60.0
+"""How long a rank may be stopped (SIGSTOP, a debugger) while the others wait for it."""
+_LOOK_S = 1.0
+_DAEMON_GONE = 75
+
+
+@dataclass(slots=True)
+class _Rank:
+    number: int
+    process: "subprocess.Popen[bytes]"
+    words: int
+    said: bytes = b""
+    listens: bool = True
+    end: End | None = None
+    stopped_since: float | None = None
+
+    def look(self, now: float) -> None:
+        """Takes note of what it said, and of its end.
+
+        Its exit status is taken first: what it said before it ended is then on the pipe.
+        """
+        code = self.process.poll()
+        with suppress(BlockingIOError):
+            while self.listens:
+                piece = os.read(self.words, 1 << 16)
+                self.said += piece
+                self.listens = bool(piece)
+        if self.end is None:
+            self.end = heard(self.said, self.number)
+        if self.end is None and code not in (None, 0):
+            self.end = End(rank=self.number, at=now, code=code)
+        elif self.end is not None and self.end.code is None:
+            self.end = replace(self.end, code=code)
+
+    def look_whether_stopped(self, now: float) -> None:
+        """One that is stopped for long ends its gang."""
+        if not _is_stopped(self.process.pid):
+            self.stopped_since = None
+        elif self.stopped_since is None:
+            self.stopped_since = now
+        elif now - self.stopped_since >= STOPPED_S and self.end is None:
+            self.end = End(rank=self.number, at=now, code=-signal.SIGSTOP)
+
+
+class Gang:
+    """The ranks of one trial, and their leader."""
+
+    def __init__(self, program: Sequence[str], world: int) -> None:
+        with socket.socket() as probe:  # a free port; the rendezvous of rank 0 binds it a moment later
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self._told_to_end = False
+        self._ranks = [_start(program, rank, world, port) for rank in range(world)]
+
+    def terminate(self) -> None:
+        """Passes on that the daemon wants the trial to end."""
+        self._told_to_end = True
+        self._send(signal.SIGTERM)
+
+    def wait(self) -> int:
+        """Returns when no rank runs any more: the exit status of the one that ended the gang, else 0."""
+        leave_by: float | None = None
+        look_at = 0.0
+        while True:
+            now = time.monotonic()
+            for rank in self._ranks:
+                rank.look(now)
+                if now >= look_at:
+                    rank.look_whether_stopped(now)
+            look_at = now + _LOOK_S if now >= look_at else look_at
+            ends = [rank.end for rank in self._ranks if rank.end is not None]
+            if ends:
+                return self._end(now)
+            codes = [rank.process.poll() for rank in self._ranks]
+            if all(code == 0 for code in codes):
+                return 0
+            if codes[0] == 0 and leave_by is None:
+                leave_by = now + _LEAVE_S
+            if leave_by is not None and now > leave_by:
+                print("headrace: rank 0 is done; the other ranks are ended", file=sys.stderr)
+                self._send(signal.SIGKILL)
+                return 0
+            select.select([rank.words for rank in self._ranks if rank.listens], [], [], _POLL_S)
+
+    def _end(self, since: float) -> int:
+        """Ends them all as soon as it is certain which of them failed first."""
+        while True:
+            now = time.monotonic()
+            gone = all(rank.process.poll() is not None for rank in self._ranks)  # before they are looked at
+            for rank in self._ranks:
+                rank.look(now)
+            found = cause(rank.end for rank in self._ranks if rank.end is not None)
+            certain = not found.is_echo or gone
+            if (certain and found.code is not None) or now - since > _SETTLE_S:
+                break
+            time.sleep(_POLL_S)  # processes are watched, and what they say is read without waiting
+        self._send(signal.SIGKILL)
+        if self._told_to_end:
+            return _as_that_one(found.code or 1)
+        print(f"headrace: {found}; the other ranks are ended", file=sys.stderr, flush=True)
+        _tell(found)
+        return _as_that_one(1 if found.error else found.code or 1)
+
+    def _send(self, number: signal.Signals) -> None:
+        for rank in self._ranks:
+            if rank.process.poll() is None:
+                rank.process.send_signal(number)
 
 
 def main(program: Sequence[str]) -> int:
     """Runs the program on every rank; returns the exit status of the first that failed, else 0."""
     world = int(os.environ[WORLD_SIZE])
     title.show_trial(os.environ, more=f", leads {world} processes")
-    with socket.socket() as probe:  # a free port; the rendezvous of rank 0 binds it a moment later
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    ranks = [_start(program, rank, world, port) for rank in range(world)]
-    signal.signal(signal.SIGTERM, lambda *_: _end(ranks, signal.SIGTERM))
-    return _wait(ranks)
+    gang = Gang(program, world)
+    signal.signal(signal.SIGTERM, lambda *_: gang.terminate())
+    return gang.wait()
 
 
-def _start(program: Sequence[str], rank: int, world: int, port: int) -> "subprocess.Popen[bytes]":
+def die_with_parent() -> None:
+    """Called by a rank: the kernel kills it when the gang's leader dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _start(program: Sequence[str], rank: int, world: int, port: int) -> _Rank:
+    ours, theirs = os.pipe()
+    os.set_blocking(ours, False)
     env = {
         **os.environ,
         RANK: str(rank),
+        LAST_WORDS: str(theirs),
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(world),
@@ -50,46 +175,40 @@ def _start(program: Sequence[str], rank: int, world: int, port: int) -> "subproc
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-    return subprocess.Popen(program, env=env)
+    try:
+        return _Rank(rank, subprocess.Popen(program, env=env, pass_fds=(theirs,)), ours)
+    finally:
+        os.close(theirs)
 
 
-def die_with_parent() -> None:
-    """Called by a rank: the kernel kills it when the gang's leader dies."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def _is_stopped(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] in ("T", "t")
 
 
-def _wait(ranks: "list[subprocess.Popen[bytes]]") -> int:
-    leave_by: float | None = None
-    while True:
-        codes = [rank.poll() for rank in ranks]
-        failed = next((code for code in codes if code not in (None, 0)), None)
-        if failed is not None:
-            _end(ranks, signal.SIGKILL)
-            return _as_that_one(failed)
-        if all(code == 0 for code in codes):
-            return 0
-        if codes[0] == 0 and leave_by is None:
-            leave_by = time.monotonic() + _LEAVE_S
-        if leave_by is not None and time.monotonic() > leave_by:
-            print("headrace: rank 0 is done; the other ranks are ended", file=sys.stderr)
-            _end(ranks, signal.SIGKILL)
-            return 0
-        time.sleep(_POLL_S)
+def _tell(end: End) -> None:
+    """Tells the daemon which rank it was; one that does not answer draws its own conclusion from the exit status."""
+    if "HEADRACE_RUNTIME" not in os.environ or end.code == _DAEMON_GONE:
+        return
+    from headrace.trial.cluster import ClusterRuntime  # gRPC only where there is something to tell
+    from headrace.trial.runtime import DaemonGone, TrialRuntimeError
+
+    runtime = ClusterRuntime(os.environ["HEADRACE_RUNTIME"], os.environ.get("HEADRACE_LEASE_ID", ""))
+    with suppress(DaemonGone, TrialRuntimeError):
+        runtime.tell_end(end)
 
 
 def _as_that_one(code: int) -> int:
     """A rank that died of a signal: die of the same one, for it says whether the machine or the program is to blame."""
     if code < 0:
-        if -code != signal.SIGKILL:
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
+        number = signal.SIGKILL if code == -signal.SIGSTOP else signal.Signals(-code)
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
     return code
-
-
-def _end(ranks: "list[subprocess.Popen[bytes]]", number: signal.Signals) -> None:
-    for rank in ranks:
-        if rank.poll() is None:
-            rank.send_signal(number)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A checkpoint outside a trial: to load the model of the best one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -11,7 +11,7 @@ from headrace.trial import checkpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What a trial had saved at a step."""
+    """What a trial had saved at a step; of a gang, what its rank 0 had."""
 
     step: int
     params: Mapping[str, Any]
@@ -19,6 +19,8 @@ class Saved:
     tracked: Mapping[str, Any]
     # `t.state`.
     state: Mapping[str, Any]
+    # Where each object that saves itself has its files.
+    files: Mapping[str, Path] = field(default_factory=dict)
 
 
 def read_checkpoint(where: str | Path) -> Saved:
@@ -32,10 +34,11 @@ def read_checkpoint(where: str | Path) -> Saved:
     if address.scheme not in ("", "file"):
         raise ValueError(f"{where} is not on this machine; copy the folder here first, and give its path")
     folder = Path(unquote(address.path)) if address.scheme else Path(where)
-    document = checkpoint.read(folder)
+    part = checkpoint.read(folder)
     return Saved(
-        step=document["step"],
-        params=document.get("params", {}),
-        tracked=document["tracked"],
-        state=document["state"],
+        step=part["step"],
+        params=part["params"],
+        tracked=part["tracked"],
+        state=part["state"],
+        files={name: checkpoint.files_of(folder, name) for name in part["files"]},
     )

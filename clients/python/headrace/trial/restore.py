@@ -3,6 +3,9 @@
 Objects get their state when they are tracked; plain values and the random generators are put back at that
 time too, and once more when the loop begins, so that whatever a script initialises or seeds in between does
 no harm.
+
+A rank of a gang gets what it saved itself. A gang of another size than the one that saved gets what was the same on all
+ranks; an object that differed has to say how its states are divided anew, or it is refused by its name.
 """
 
 import time
@@ -11,37 +14,50 @@ from pathlib import Path
 from typing import Any
 
 from headrace.trial import checkpoint, rng
-from headrace.trial.tracking import Tracked
+from headrace.trial.saving import RNG, of_object, of_value
+from headrace.trial.tracking import Tracked, TrackedFiles
 
 
 class Restore:
-    """One checkpoint, read."""
+    """One checkpoint, read by one rank of so many."""
 
-    def __init__(self, folder: Path, rank: int = 0) -> None:
+    def __init__(self, folder: Path, rank: int = 0, world_size: int = 1, seed: int = 0) -> None:
         started = time.monotonic()
-        document = checkpoint.read(folder)
+        self._folder = folder
+        self._rank = rank
+        self._world = world_size
+        self._seed = seed
+        own = checkpoint.read(folder, rank if rank in checkpoint.ranks_in(folder) else 0)
+        self._parts: dict[int, dict[str, Any]] = {own["rank"]: own}
+        self._saved_world: int = own["world_size"]
+        self._everywhere = frozenset(own["everywhere"])
+        self._as_rank_0 = frozenset(own["as_rank_0"])
         # The step that was reported with it, and the one that the loop had come to: a script may report in other units.
-        self.step: int = document["step"]
-        self.loop_step: int = document["loop_step"]
-        self._tracked: dict[str, Any] = document["tracked"]
-        self._state: dict[str, Any] = document["state"]
-        self._params: dict[str, Any] = document.get("params", {})
-        self._rng: rng.State = document["rng"]
-        if rank and any(folder.glob(f"rank-{rank}.*")):  # else the gang has grown: ranks begin alike
-            self._rng = checkpoint.read(folder, f"rank-{rank}")["rng"]
+        self.step: int = own["step"]
+        self.loop_step: int = own["loop_step"]
+        self._files: list[str] = own["files"]
+        self._params: dict[str, Any] = own["params"]
+        self._state = self._own_values()
+        self._rng: rng.State | None = self._own_generators()
         self.read_time_s = time.monotonic() - started
 
-    def give(self, entry: Tracked, params: Mapping[str, Any]) -> None:
-        """Loads the object; raises `ValueError` where the checkpoint does not know it, or where it does not fit and was
-        trained with other parameters than `params`."""
-        if entry.name not in self._tracked:
+    def give(self, entry: Tracked | TrackedFiles, params: Mapping[str, Any]) -> None:
+        """Loads the object; raises `ValueError` where the checkpoint does not know it, where it was saved by another
+        number of ranks and cannot be divided anew, or where it does not fit and was trained with other parameters."""
+        names = self._names()
+        if entry.name not in names:
             raise ValueError(
-                f"t.track({entry.name}=...): the checkpoint holds {', '.join(sorted(self._tracked)) or 'nothing'}, "
+                f"t.track({entry.name}=...): the checkpoint holds {', '.join(sorted(names)) or 'nothing'}, "
                 f"but no {entry.name!r}; a trial resumes with the same script that it was paused with"
+            )
+        if (entry.name in self._files) != isinstance(entry, TrackedFiles):
+            raise ValueError(
+                f"t.track({entry.name}=...): the checkpoint was saved by an object of another kind; "
+                "a trial resumes with the same script that it was paused with"
             )
         started = time.monotonic()
         try:
-            entry.give(self._tracked[entry.name])
+            self._load(entry)
         except Exception as error:
             changed = ", ".join(f"{name}={old} (now {params[name]})" for name, old in self._changed(params))
             if not changed:
@@ -60,9 +76,14 @@ class Restore:
     def put_back(self, state: dict[str, Any]) -> None:
         """The plain values into `state`, and the global generators."""
         self.put_back_values(state)
-        rng.restore(self._rng)
+        if self._rng is not None:
+            rng.restore(self._rng)
+        else:  # a rank that was not there: the seed, the step and the rank say what it draws
+            rng.seed_all(rng.derived(self._seed, self.step, self._rank))
 
-    def overriding(self, params: Mapping[str, Any], tracked: Mapping[str, Tracked]) -> list[tuple[str, Any]]:
+    def overriding(
+        self, params: Mapping[str, Any], tracked: Mapping[str, Tracked | TrackedFiles]
+    ) -> list[tuple[str, Any]]:
         """The parameters that were changed since, and their old values, which a tracked optimizer still has."""
         groups = [group for one in tracked.values() for group in getattr(one.target, "param_groups", ())]
         return [
@@ -71,9 +92,95 @@ class Restore:
             if any(group.get(name) == old for group in groups)
         ]
 
+    def not_in(self, tracked: Mapping[str, Tracked | TrackedFiles]) -> list[str]:
+        """What the checkpoint holds and nobody has asked for."""
+        return sorted(self._names() - set(tracked))
+
+    def _load(self, entry: Tracked | TrackedFiles) -> None:
+        same_size = self._saved_world == self._world
+        if isinstance(entry, TrackedFiles):
+            if not same_size and not entry.resharded:
+                remedy = "It does not load what another number of ranks saved: keep the number of slots"
+                raise ValueError(self._refusal(entry.name, "saved in shards of its own", remedy))
+            entry.load(checkpoint.files_of(self._folder, entry.name))
+            return
+        key = of_object(entry.name)
+        if same_size:
+            entry.give(self._part(0 if key in self._as_rank_0 else self._rank)["tracked"][entry.name])
+        elif key in self._everywhere and (entry.shared or not (entry.draws and self._saved_world == 1)):
+            entry.give(self._part(0)["tracked"][entry.name])
+        elif entry.give_ranks is not None:
+            states = [self._of_rank(rank, entry.name) for rank in range(self._saved_world)]
+            entry.give_ranks(states, rank=self._rank, world_size=self._world)
+        else:
+            differs = (
+                "which is no word on what further ranks draw"
+                if entry.draws
+                else "each with a state of its own"
+            )
+            remedy = (
+                f"Give {entry.name} a method load_rank_states(states, *, rank, world_size) that divides them anew, say "
+                f"trial.shared({entry.name}) where it is the same on all ranks, or keep the number of slots"
+            )
+            raise ValueError(self._refusal(entry.name, differs, remedy))
+
+    def _refusal(self, name: str, how: str, remedy: str) -> str:
+        return (
+            f"t.track({name}=...): the checkpoint was taken on {_ranks(self._saved_world)}, {how}, and this trial has "
+            f"{self._world}. {remedy}"
+        )
+
+    def _own_values(self) -> dict[str, Any]:
+        """`t.state`; raises `ValueError` for a value that ranks of another number would have to divide."""
+        if self._saved_world == self._world:
+            own: dict[str, Any] = self._part(self._rank)["state"]
+            if not any(key.startswith("state/") for key in self._as_rank_0):
+                return dict(own)
+            first = self._part(0)["state"]
+            return {name: one for name, one in first.items() if of_value(name) in self._as_rank_0} | own
+        first = self._part(0)["state"]
+        everyone = {name: one for name, one in first.items() if of_value(name) in self._everywhere}
+        for rank in range(self._saved_world):
+            for name in self._part(rank)["state"]:
+                if of_value(name) not in self._everywhere:
+                    raise ValueError(
+                        f"t.state[{name!r}] is not the same on the {self._saved_world} ranks that saved the "
+                        f"checkpoint, and this trial has {self._world}: keep it in a tracked object that says "
+                        "how it is divided (load_rank_states), or keep the number of slots"
+                    )
+        return everyone
+
+    def _own_generators(self) -> rng.State | None:
+        """None for a rank that was not there, unless those that were there drew alike. One alone says nothing of it."""
+        if self._rank >= self._saved_world == 1:
+            return None
+        if RNG in self._everywhere or RNG in self._as_rank_0:
+            return self._part(0)[RNG]  # type: ignore[no-any-return]  # a part is plain values
+        return self._part(self._rank)[RNG] if self._rank < self._saved_world else None
+
+    def _names(self) -> set[str]:
+        """What this rank may ask for; in a gang of another size, what any of them saved."""
+        if self._saved_world != self._world:
+            return {name for rank in range(self._saved_world) for name in self._part(rank)["tracked"]} | set(
+                self._files
+            )
+        taken = {key.removeprefix(of_object("")) for key in self._as_rank_0 if key.startswith(of_object(""))}
+        return taken | set(self._part(self._rank)["tracked"]) | set(self._files)
+
+    def _of_rank(self, rank: int, name: str) -> Any:
+        part = self._part(rank)
+        return (
+            self._part(0)["tracked"][name] if of_object(name) in part["as_rank_0"] else part["tracked"][name]
+        )
+
+    def _part(self, rank: int) -> dict[str, Any]:
+        if rank not in self._parts:
+            self._parts[rank] = checkpoint.read(self._folder, rank)
+        return self._parts[rank]
+
     def _changed(self, params: Mapping[str, Any]) -> list[tuple[str, Any]]:
         return [(name, old) for name, old in self._params.items() if name in params and params[name] != old]
 
-    def not_in(self, tracked: dict[str, Tracked]) -> list[str]:
-        """What the checkpoint holds and nobody has asked for."""
-        return sorted(set(self._tracked) - set(tracked))
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"

@@ -4,6 +4,7 @@ Python's own always; NumPy's and PyTorch's (CPU, and CUDA once it is in use) whe
 them.
 """
 
+import hashlib
 import random
 import sys
 from typing import Any
@@ -18,6 +19,11 @@ def seed_all(seed: int) -> None:
         numpy.random.seed(seed % 2**32)
     if (torch := sys.modules.get("torch")) is not None:
         torch.manual_seed(seed)
+
+
+def derived(*parts: int) -> int:
+    """A seed below 2**63 that depends on all of these numbers, the same in every process."""
+    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:8]) >> 1
 
 
 def capture() -> State:

@@ -10,6 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from headrace.grants import DEFAULT_RANK_PATIENCE_S
+
 Value = bool | int | float | str
 
 
@@ -46,8 +48,11 @@ class Assignment:
     # Where new checkpoints go; None where none are wanted.
     checkpoint_dir: Path | None = None
     slots: tuple[int, ...] = field(default=(0,))
-    # Of a gang of one process a slot.
+    # Of a gang of one process a slot: this process's number, and how many there are.
     rank: int = 0
+    ranks: int = 1
+    # How long the ranks of a gang wait for one of them, beyond the longest stretch between two reports.
+    rank_patience_s: float = DEFAULT_RANK_PATIENCE_S
     # `module:function` and where it lies; empty where the script runs by itself.
     target: str = ""
     working_dir: str = ""

@@ -12,15 +12,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from headrace.elsewhere import no_attribute
 from headrace.metrics import MetricError, to_floats
-from headrace.steps import begun_anew, over, refusal, whole
-from headrace.trial import checkpoint, elsewhere, memory, rng
+from headrace.steps import TOGETHER, begun_anew, may_begin_anew, over, refusal, whole
+from headrace.trial import elsewhere, memory
+from headrace.trial.codec import try_encode
+from headrace.trial.configuration import Params
 from headrace.trial.restore import Restore
 from headrace.trial.runtime import Action, Assignment, Ended, Report, Runtime
-from headrace.trial.tracking import Tracked, named_by_type, tracked
+from headrace.trial.saving import Content, Saver
+from headrace.trial.tracking import Tracked, TrackedFiles, named_by_type, tracked
+from headrace.trial.turn import Turn
 
 logger = logging.getLogger("headrace.trial")
-_FULL_DISK_WAITS_S = (1.0, 30.0)
 
 
 class Observer(Protocol):
@@ -39,21 +43,6 @@ class Observer(Protocol):
         """The script came back to `t.steps()` after a step."""
 
 
-NO_PARAMETER = "this trial has no parameter"
-
-
-class Params(dict[str, Any]):
-    """The configuration. A parameter that is not active here is a `KeyError` that says what is."""
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise AttributeError(elsewhere.no_parameter_attribute(name), name=name, obj=self)
-
-    def __missing__(self, name: str) -> NoReturn:
-        raise KeyError(f"{NO_PARAMETER} {name!r}; it has {', '.join(sorted(self)) or 'none'}")
-
-
 class Trial:
     """One configuration being trained; made by `trial.main`, `trial.current` or the worker, never by hand."""
 
@@ -64,10 +53,12 @@ class Trial:
         self._assignment = assignment
         self._runtime = runtime
         self._observer = observer
-        self._tracked: dict[str, Tracked] = {}
+        self._tracked: dict[str, Tracked | TrackedFiles] = {}
         memory.apply_budget()
         folder = assignment.restore_dir
-        self._restore = None if folder is None else Restore(folder, assignment.rank)
+        self._restore = (
+            None if folder is None else Restore(folder, assignment.rank, assignment.ranks, assignment.seed)
+        )
         self._step = self._restore.loop_step if self._restore else 0
         self._reported_step = self._saved_step = self._restore.step if self._restore else 0
         self._furthest_step = self._reported_step
@@ -78,7 +69,10 @@ class Trial:
         self._checkpoint_every: int | None = None
         self._begun = False
         self._looping = self._looped = False
-        self._told: set[tuple[int, str]] = set()  # what this turn of `steps` has reported
+        self._located = False  # whether the script asked where it is
+        self._turn = Turn()
+        self._saver = Saver(assignment)
+        self._longest_s = 0.0  # between two reports
         self._end: Ended | None = None
         self._warned: set[str] = set()
         self._train_started = time.monotonic()
@@ -86,7 +80,7 @@ class Trial:
     if not TYPE_CHECKING:  # a type checker is to find the name that is not there
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise AttributeError(elsewhere.no_attribute(name), name=name, obj=self)
+            raise AttributeError(no_attribute("Trial", name, elsewhere.TRIAL), name=name, obj=self)
 
         def __getitem__(self, name: object) -> NoReturn:
             raise TypeError(elsewhere.no_item(name))
@@ -110,6 +104,7 @@ class Trial:
     @property
     def step(self) -> int:
         """The step being trained, or last trained; 0 before the first."""
+        self._located = True
         return self._step
 
     @property
@@ -120,6 +115,7 @@ class Trial:
     @property
     def resumed(self) -> bool:
         """Whether this process continues from a checkpoint."""
+        self._located = True
         return self._restore is not None
 
     @property
@@ -136,7 +132,8 @@ class Trial:
     def rank(self) -> int:
         """The number of this process in a gang of one process a slot (`processes: per_slot`); 0 in all others.
 
-        Every rank calls `report` at the same steps; what rank 0 says counts, and all are told the same decision.
+        Every rank calls `track` and, at the same steps, `report`. Each saves its own state; what rank 0 reports counts,
+        and all are told the same decision.
         """
         return self._assignment.rank
 
@@ -151,9 +148,11 @@ class Trial:
 
         An object without a name is called by its type: a `Linear` is `linear`. Takes anything with `state_dict` and
         `load_state_dict` (modules, optimizers, schedulers, scalers, `ResumableBatches`) and random generators
-        (`torch.Generator`, `numpy.random.Generator`, `random.Random`). Call it once everything is built and placed on
-        its device. Raises `TypeError` for what cannot be saved, and `ValueError` for a name that stands twice and where
-        the checkpoint was taken of other objects.
+        (`torch.Generator`, `numpy.random.Generator`, `random.Random`); and what saves itself on all ranks of a gang
+        together: DeepSpeed's engines, `headrace_torch.sharded.ShardedState`, anything with `save_files(folder)` and
+        `load_files(folder)`. Call it once everything is built and placed on its device. Raises `TypeError` for what
+        cannot be saved, and `ValueError` for a name that stands twice, where the checkpoint was taken of other objects,
+        and where it was taken on another number of ranks and cannot be divided anew.
         """
         if self._begun:
             raise ValueError(
@@ -161,7 +160,8 @@ class Trial:
             )
         for name, target in named_by_type(objects, named, known=self._tracked).items():
             entry = tracked(name, target)
-            checkpoint.try_encode(entry.take(), name)
+            if isinstance(entry, Tracked):
+                try_encode(entry.take(), name)
             self._tracked[name] = entry
             if self._restore is not None:
                 self._restore.give(entry, self.params)
@@ -189,7 +189,7 @@ class Trial:
         try:
             while self._step < self.max_steps and self._end is None:
                 self._step += 1
-                self._told.clear()
+                self._turn.begin()
                 yield self._step
                 if self._observer is not None:
                     self._observer.body_ended(self)
@@ -213,12 +213,20 @@ class Trial:
         the step of `t.steps()`, or, in a loop of another kind, to one more than the last. `save=True` saves
         before a milestone too. Raises `TypeError` for a metric that is not a number or has no name, and `ValueError`
         for a step below 1, one past the full budget or one that jumps over a rung, and for a metric that is reported
-        twice in one turn of `t.steps()`. When the trial is told to leave, `t.steps()` ends; in a loop of another kind,
-        `Ended` is raised here.
+        twice, or a further step, in one turn of `t.steps()`. When the trial is told to leave, `t.steps()` ends; in a
+        loop of another kind, `Ended` is raised here.
         """
         if self._end is not None:
             if self._looped and not self.ended:
                 raise ValueError(f"t.report(...): {over(self._reported_step, self.max_steps)}")
+            if self._looping:
+                wrong = self._turn.other_step(self._reported_step if step is None else whole(step))
+                self._warn_once(
+                    "left out",
+                    wrong
+                    or f"a further report of step {self._reported_step} is left out: after the first one the trial "
+                    f"was told to leave. {TOGETHER}",
+                )
             raise self._end
         if more:
             raise TypeError(elsewhere.REPORT)
@@ -231,14 +239,16 @@ class Trial:
                 f"metric {self._assignment.metric!r} is None; report a number, or NaN where there is none"
             )
         step = self._checked_step(step)
-        self._check_turn(step, values)
+        if self._looping:
+            self._turn.take(step, values.keys(), self._roles())
         self._begin()
         train_time_s = time.monotonic() - self._train_started
         if not self._looping:
             self._step = step
         self._warn_about(step, values)
         started = time.monotonic()
-        folder = self._save(step) if self._wants_save(step, asked=save) else None
+        self._longest_s = max(self._longest_s, train_time_s)
+        folder = self._save(step) if self._due(step, asked=save) else None
         if self._observer is not None:
             self._observer.reporting(self, step)
         self._sequence += 1
@@ -265,6 +275,10 @@ class Trial:
     def tracked_objects(self) -> dict[str, Any]:
         """The tracked objects by name."""
         return {name: entry.target for name, entry in self._tracked.items()}
+
+    def shared_objects(self) -> frozenset[str]:
+        """The names of those that were tracked with `shared(...)`."""
+        return frozenset(name for name, entry in self._tracked.items() if entry.shared)
 
     def _begin(self) -> None:
         """Once per process: the loop begins."""
@@ -295,77 +309,49 @@ class Trial:
         if refused is not None:
             raise ValueError(f"t.report(...): {refused}")
         # An observer is `headrace check`, which tells more of it.
-        if (
-            self._restore is not None
-            and not self._sequence
-            and step <= self._restore.step
-            and not self._observer
-        ):
-            raise ValueError(f"t.report(...): {begun_anew(step, self._restore.step)}")
+        if self._restore is not None and not self._sequence and not self._observer:
+            self._place_first_report(step, self._restore.step, counted=given is not None)
         return step
 
-    def _check_turn(self, step: int, values: Iterable[str]) -> None:
-        """Raises `ValueError` where this turn has reported such a metric of the step: only the first would count."""
-        if not self._looping:
-            return
-        told = {(step, name) for name in values}
-        again = sorted(name for _, name in told & self._told)
-        if again:
-            raise ValueError(
-                f"t.report(...): {again[0]!r} of step {step} was reported before in this turn of t.steps(), and only "
-                "the first report counts. Report once a turn, after the inner loop; or let each turn be one batch, and "
-                "give the study its steps and rungs in batches."
-            )
-        self._told |= told
+    def _place_first_report(self, step: int, restored: int, *, counted: bool) -> None:
+        """Whether the loop of a resumed trial goes on. Raises `ValueError` where its count begins anew, and warns where
+        nothing shows that it does not."""
+        if step <= restored:
+            raise ValueError(f"t.report(...): {begun_anew(step, restored)}")
+        if not (counted or self._looped or self._located or self.state):
+            self._warn_once("anew", may_begin_anew(restored))
 
-    def _wants_save(self, step: int, *, asked: bool) -> bool:
+    def _due(self, step: int, *, asked: bool) -> bool:
         interval = self._checkpoint_every
         due = interval is not None and step - self._saved_step >= interval
-        if not (asked or due or step >= self._next_milestone) or self._assignment.checkpoint_dir is None:
-            return False
-        if self._tracked or self.state:
-            return True
+        return (asked or due or step >= self._next_milestone) and self._assignment.checkpoint_dir is not None
+
+    def _save(self, step: int) -> Path | None:
+        content = Content(
+            step=step, loop_step=self._step, tracked=self._tracked, state=self.state, params=self.params
+        )
+        folder = self._saver.save(content, self._sequence + 1, longest_s=self._longest_s)
+        if folder is not None:
+            self._saved_step = step
+            return folder
         self._warn_once(
             "untracked",
             "nothing is tracked, so after a pause this trial starts again from the beginning; "
             "call t.track(model=..., optimizer=...), or keep what has no state_dict() in t.state",
         )
-        return False
+        return None
 
-    def _save(self, step: int) -> Path:
-        assert self._assignment.checkpoint_dir is not None
-        if self.rank:  # rank 0 saves what they share; this goes into the same checkpoint
-            part = {"trial": self.name, "step": step, "rng": rng.capture()}
-            name = f"step-{step:08d}-{self._sequence + 1:06d}-rank-{self.rank}"
-            self._saved_step = step
-            return checkpoint.write(self._assignment.checkpoint_dir / name, part)
-        document = {
-            "trial": self.name,
-            "step": step,
-            "loop_step": self._step,
-            "tracked": {name: entry.take() for name, entry in self._tracked.items()},
-            "state": self.state,
-            "params": dict(self.params),
-            "rng": rng.capture(),
-        }
-        folder = self._assignment.checkpoint_dir / f"step-{step:08d}-{self._sequence + 1:06d}"
-        self._saved_step = step
-        wait_s, longest_s = _FULL_DISK_WAITS_S
-        while True:
-            try:
-                return checkpoint.write(folder, document)
-            except checkpoint.DiskFullError as error:  # no fault of this configuration
-                self._warn_once("disk", f"{error}; the trial waits until there is room for its checkpoint")
-                time.sleep(wait_s)
-                wait_s = min(2 * wait_s, longest_s)
-
-    def _warn_about(self, step: int, values: dict[str, float]) -> None:
+    def _roles(self) -> dict[str, str]:
+        """The metrics that the study reads, and as what."""
         read = {
             self._assignment.metric: "the study's objective",
             **dict.fromkeys(self._assignment.further_metrics, "a further objective"),
             **dict.fromkeys(self._assignment.constraint_metrics, "a constraint"),
         }
-        missing = [f"{name!r} ({role})" for name, role in read.items() if name and name not in values]
+        return {name: role for name, role in read.items() if name}
+
+    def _warn_about(self, step: int, values: dict[str, float]) -> None:
+        missing = [f"{name!r} ({role})" for name, role in self._roles().items() if name not in values]
         if missing:
             self._warn_once(
                 "metric",
@@ -377,8 +363,7 @@ class Trial:
         if self._sequence and step == self._reported_step:
             self._warn_once(
                 "twice",
-                f"step {step} is reported twice; the first report counts at a rung. "
-                "Report all metrics of a step together",
+                f"step {step} is reported twice; the first report counts at a rung. {TOGETHER}",
             )
         elif self._sequence and step < self._reported_step:
             logger.warning(

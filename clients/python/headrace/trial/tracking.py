@@ -1,12 +1,18 @@
 """What can be tracked, and how its state is taken and given back.
 
-Four protocols are in use in the wild; an object is tracked by the first that it has.
+Four protocols for state are in use in the wild; an object is tracked by the first that it has. An object whose state is
+sharded over the ranks of a gang saves itself, into a folder that all ranks share: one with `save_files` and
+`load_files`, and DeepSpeed's engines by their own `save_checkpoint` and `load_checkpoint`.
 """
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+_TAG = "saved"
+"""The one tag below an engine's folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +23,41 @@ class Tracked:
     target: Any
     take: Callable[[], Any]
     give: Callable[[Any], Any]
+    # The user says that it is the same on all ranks: rank 0's is saved, and given to all.
+    shared: bool = False
+    # Gives the states of all ranks of a gang of another size; None where the object does not say how.
+    give_ranks: Callable[..., Any] | None = None
+    # It draws numbers: where ranks are added, nothing says which ones they draw.
+    draws: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedFiles:
+    """One tracked object that saves itself, on all ranks together."""
+
+    name: str
+    target: Any
+    save: Callable[[Path], Any]
+    load: Callable[[Path], Any]
+    # Whether it loads what another number of ranks saved.
+    resharded: bool = False
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """An object with its user's word that it is the same on all ranks; made by `shared`."""
+
+    target: Any
+
+
+def shared(target: Any) -> Shared:
+    """Says of an object in `t.track(...)` that it is the same on all ranks of a gang: `t.track(model=shared(model))`.
+
+    Rank 0's state is saved, and given to all. Without it, ranks find out by comparing digests, which costs them the
+    time to read the state once; and batch norm's running averages differ between the ranks of a data-parallel model.
+    """
+    return Shared(target)
 
 
 def named_by_type(
@@ -32,7 +73,7 @@ def named_by_type(
             raise ValueError(f"t.track({name}=...) was called before; each object has a name of its own")
     found: dict[str, Any] = {}
     for target in objects:
-        kind = type(target).__name__
+        kind = type(target.target if isinstance(target, Shared) else target).__name__
         if isinstance(target, Mapping):
             raise TypeError(f"t.track(...) got a {kind}; give each object a name, as in t.track(**objects)")
         name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", kind).lower()
@@ -45,15 +86,33 @@ def named_by_type(
     return {**found, **named}
 
 
-def tracked(name: str, target: Any) -> Tracked:
+def tracked(name: str, target: Any) -> Tracked | TrackedFiles:
     """Raises `TypeError`, naming the argument, for an object that offers no state."""
+    said = isinstance(target, Shared)
+    if said:
+        target = target.target
+    if (files := _saving_itself(name, target)) is not None:
+        if said:
+            raise TypeError(
+                f"t.track({name}=shared(...)) got a {type(target).__name__}, which saves itself on all ranks together: "
+                "leave shared(...) out"
+            )
+        return files
     for take, give in (
         ("state_dict", "load_state_dict"),
         ("get_state", "set_state"),
         ("getstate", "setstate"),
     ):
         if callable(getattr(target, take, None)) and callable(getattr(target, give, None)):
-            return Tracked(name=name, target=target, take=getattr(target, take), give=getattr(target, give))
+            return Tracked(
+                name=name,
+                target=target,
+                take=getattr(target, take),
+                give=getattr(target, give),
+                shared=said,
+                give_ranks=getattr(target, "load_rank_states", None),
+                draws=take != "state_dict",
+            )
     bit_generator = getattr(target, "bit_generator", None)  # numpy.random.Generator
     if bit_generator is not None and hasattr(bit_generator, "state"):
         return Tracked(
@@ -61,6 +120,8 @@ def tracked(name: str, target: Any) -> Tracked:
             target=target,
             take=lambda: bit_generator.state,
             give=lambda state: setattr(bit_generator, "state", state),
+            shared=said,
+            draws=True,
         )
     plain = target is None or isinstance(target, bool | int | float | str | bytes | list | dict | tuple | set)
     kept = "the value" if plain else f"pickle.dumps({name}), made anew before each report,"
@@ -68,3 +129,32 @@ def tracked(name: str, target: Any) -> Tracked:
         f"t.track({name}=...) got a {type(target).__name__}, which has no state_dict() and load_state_dict(); "
         f"keep {kept} in t.state[{name!r}] instead"
     )
+
+
+def _saving_itself(name: str, target: Any) -> TrackedFiles | None:
+    save, load = getattr(target, "save_files", None), getattr(target, "load_files", None)
+    if callable(save) and callable(load):
+        return TrackedFiles(
+            name=name,
+            target=target,
+            save=save,
+            load=load,
+            resharded=bool(getattr(target, "resharded", False)),
+        )
+    if not any(kind.__module__.partition(".")[0] == "deepspeed" for kind in type(target).__mro__):
+        return None
+    save, load = getattr(target, "save_checkpoint", None), getattr(target, "load_checkpoint", None)
+    if not (callable(save) and callable(load)):
+        return None
+    return TrackedFiles(
+        name=name,
+        target=target,
+        save=lambda folder: save(str(folder), tag=_TAG, save_latest=False),
+        load=lambda folder: _load_engine(name, load, folder),
+    )
+
+
+def _load_engine(name: str, load: Callable[..., Any], folder: Path) -> None:
+    path, _ = load(str(folder), tag=_TAG)
+    if path is None:  # it only warns
+        raise ValueError(f"t.track({name}=...): DeepSpeed found no checkpoint of its own in {folder}")

@@ -278,7 +278,7 @@ class TrialMoved(_message.Message):
     FROM_STATE_FIELD_NUMBER: _builtins.int
     TO_STATE_FIELD_NUMBER: _builtins.int
     ACTION_FIELD_NUMBER: _builtins.int
-    EPOCH_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     WORKER_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
     TERMINATION_REASON_FIELD_NUMBER: _builtins.int
@@ -287,7 +287,7 @@ class TrialMoved(_message.Message):
     to_state: _trial_pb2.TrialState.ValueType
     action: _builtins.str
     """The action of the transition table: launch, pause, interrupt, resume, restored, terminate."""
-    epoch: _builtins.int
+    attempt: _builtins.int
     worker: _builtins.str
     termination_reason: _trial_pb2.TerminationReason.ValueType
     detail: _builtins.str
@@ -299,7 +299,7 @@ class TrialMoved(_message.Message):
         from_state: _trial_pb2.TrialState.ValueType = ...,
         to_state: _trial_pb2.TrialState.ValueType = ...,
         action: _builtins.str = ...,
-        epoch: _builtins.int = ...,
+        attempt: _builtins.int = ...,
         worker: _builtins.str = ...,
         slots: _abc.Iterable[_builtins.int] | None = ...,
         termination_reason: _trial_pb2.TerminationReason.ValueType = ...,
@@ -307,7 +307,7 @@ class TrialMoved(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "detail", b"detail", "epoch", b"epoch", "from_state", b"from_state", "slots", b"slots", "termination_reason", b"termination_reason", "to_state", b"to_state", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "attempt", b"attempt", "detail", b"detail", "from_state", b"from_state", "slots", b"slots", "termination_reason", b"termination_reason", "to_state", b"to_state", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -339,12 +339,12 @@ class ReportRecorded(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    EPOCH_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
-    epoch: _builtins.int
+    attempt: _builtins.int
     sequence: _builtins.int
     step: _builtins.int
     @_builtins.property
@@ -354,7 +354,7 @@ class ReportRecorded(_message.Message):
     def __init__(
         self,
         *,
-        epoch: _builtins.int = ...,
+        attempt: _builtins.int = ...,
         sequence: _builtins.int = ...,
         step: _builtins.int = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
@@ -362,7 +362,7 @@ class ReportRecorded(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "epoch", b"epoch", "metrics", b"metrics", "sequence", b"sequence", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "checkpoint", b"checkpoint", "metrics", b"metrics", "sequence", b"sequence", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -774,29 +774,29 @@ Global___Decision: _TypeAlias = Decision  # noqa: Y015
 
 @_typing.final
 class LeaseRef(_message.Message):
-    """A right to run a trial. Whatever names an older epoch than the trial's changes nothing."""
+    """A right to run a trial. Whatever names an older attempt than the trial's changes nothing."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LEASE_ID_FIELD_NUMBER: _builtins.int
     TRIAL_FIELD_NUMBER: _builtins.int
-    EPOCH_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """Unique over the whole system."""
     trial: _builtins.str
     """`studies/{study}/trials/{number}`."""
-    epoch: _builtins.int
+    attempt: _builtins.int
     """The fencing token: counts the trial's placements."""
     def __init__(
         self,
         *,
         lease_id: _builtins.str = ...,
         trial: _builtins.str = ...,
-        epoch: _builtins.int = ...,
+        attempt: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "lease_id", b"lease_id", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "lease_id", b"lease_id", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -204,7 +204,7 @@ class ReportRequest(_message.Message):
     """
     rank: _builtins.int
     """Above 0: another rank of the gang, which reports nothing of its own and is answered what rank 0 is answered
-    on the same sequence. `checkpoint_dir` is then this rank's part of the checkpoint, to go with rank 0's.
+    on the same sequence. All ranks fill one folder, so `checkpoint_dir` is the same for all.
     """
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
@@ -260,11 +260,15 @@ class FinishRequest(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     TRACEBACK_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
+    EXIT_CODE_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     error: _builtins.str
     """Empty for success; else the exception's last line, and its traceback."""
     traceback: _builtins.str
     rank: _builtins.int
+    """The rank that ended its gang."""
+    exit_code: _builtins.int
+    """Of a rank that ended its gang without a word: its exit status; negative for a signal."""
     def __init__(
         self,
         *,
@@ -272,10 +276,11 @@ class FinishRequest(_message.Message):
         error: _builtins.str = ...,
         traceback: _builtins.str = ...,
         rank: _builtins.int = ...,
+        exit_code: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "lease_id", b"lease_id", "rank", b"rank", "traceback", b"traceback"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "exit_code", b"exit_code", "lease_id", b"lease_id", "rank", b"rank", "traceback", b"traceback"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -112,6 +112,7 @@ class StudySpec(_message.Message):
     FURTHER_OBJECTIVES_FIELD_NUMBER: _builtins.int
     CONSTRAINTS_FIELD_NUMBER: _builtins.int
     WARM_START_FIELD_NUMBER: _builtins.int
+    MAX_EARLY_FAILURES_FIELD_NUMBER: _builtins.int
     max_trials: _builtins.int
     """How many configurations to try, the baseline not counted. A grid may yield fewer."""
     max_parallel: _builtins.int
@@ -128,6 +129,8 @@ class StudySpec(_message.Message):
     """The study's share of the cluster against others of its priority that want it too; 0 means 1."""
     priority: _builtins.int
     """A study of higher priority goes first, and takes slots from lower ones by checkpoint; 0 is ordinary."""
+    max_early_failures: _builtins.int
+    """A study ends as failed when so many trials have failed before anything was reported; 0 means 3."""
     @_builtins.property
     def objective(self) -> Global___Objective:
         """What to optimise."""
@@ -199,10 +202,11 @@ class StudySpec(_message.Message):
         further_objectives: _abc.Iterable[Global___Objective] | None = ...,
         constraints: _abc.Iterable[Global___Constraint] | None = ...,
         warm_start: Global___WarmStart | None = ...,
+        max_early_failures: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "elastic", b"elastic", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "template", b"template", "warm_start", b"warm_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "elastic", b"elastic", "enqueued", b"enqueued", "further_objectives", b"further_objectives", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "priority", b"priority", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "template", b"template", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "elastic", b"elastic", "enqueued", b"enqueued", "further_objectives", b"further_objectives", "max_early_failures", b"max_early_failures", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "priority", b"priority", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "template", b"template", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1192,6 +1196,7 @@ class Resources(_message.Message):
     GPU_TYPES_FIELD_NUMBER: _builtins.int
     CPUS_FIELD_NUMBER: _builtins.int
     PROCESSES_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
     gpus: _builtins.int
     """Whole GPUs; 0 means one CPU slot."""
     gpu_memory_bytes: _builtins.int
@@ -1214,6 +1219,10 @@ class Resources(_message.Message):
     def gpu_types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Models that will do, by any part of the name that the worker reports, in any case; none: any."""
 
+    @_builtins.property
+    def by(self) -> Global___SizeTable:
+        """What differs between configurations: its numbers go before those above."""
+
     def __init__(
         self,
         *,
@@ -1224,14 +1233,81 @@ class Resources(_message.Message):
         gpu_types: _abc.Iterable[_builtins.str] | None = ...,
         cpus: _builtins.int = ...,
         processes: Global___Processes.ValueType = ...,
+        by: Global___SizeTable | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["by", b"by"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_milli", b"gpu_milli", "gpu_types", b"gpu_types", "gpus", b"gpus", "labels", b"labels", "processes", b"processes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "cpus", b"cpus", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_milli", b"gpu_milli", "gpu_types", b"gpu_types", "gpus", b"gpus", "labels", b"labels", "processes", b"processes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Resources: _TypeAlias = Resources  # noqa: Y015
+
+@_typing.final
+class SizeTable(_message.Message):
+    """How much a trial takes, by the value of one parameter. A trial keeps its size for its whole life."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARAMETER_FIELD_NUMBER: _builtins.int
+    FROM_VALUE_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    OTHERWISE_FIELD_NUMBER: _builtins.int
+    parameter: _builtins.str
+    from_value: _builtins.bool
+    """Each row holds from its value on, up to the next one; else for its value alone."""
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___SizeRow]: ...
+    @_builtins.property
+    def otherwise(self) -> Global___SizeRow:
+        """For configurations without the parameter, and for values without a row; its `value` is not read."""
+
+    def __init__(
+        self,
+        *,
+        parameter: _builtins.str = ...,
+        from_value: _builtins.bool = ...,
+        rows: _abc.Iterable[Global___SizeRow] | None = ...,
+        otherwise: Global___SizeRow | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["otherwise", b"otherwise"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_value", b"from_value", "otherwise", b"otherwise", "parameter", b"parameter", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SizeTable: _TypeAlias = SizeTable  # noqa: Y015
+
+@_typing.final
+class SizeRow(_message.Message):
+    """The size that goes with a value, or with a threshold. 0 stands for what `Resources` says."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUE_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    GPU_MILLI_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
+    gpus: _builtins.int
+    gpu_milli: _builtins.int
+    cpus: _builtins.int
+    @_builtins.property
+    def value(self) -> Global___ParameterValue: ...
+    def __init__(
+        self,
+        *,
+        value: Global___ParameterValue | None = ...,
+        gpus: _builtins.int = ...,
+        gpu_milli: _builtins.int = ...,
+        cpus: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "gpu_milli", b"gpu_milli", "gpus", b"gpus", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SizeRow: _TypeAlias = SizeRow  # noqa: Y015
 
 @_typing.final
 class Elastic(_message.Message):

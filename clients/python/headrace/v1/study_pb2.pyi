@@ -162,6 +162,8 @@ class StudyStatus(_message.Message):
     CURSOR_FIELD_NUMBER: _builtins.int
     FRONT_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
+    WARM_RESULTS_FIELD_NUMBER: _builtins.int
     pending: _builtins.int
     """The number of trials in each state."""
     running: _builtins.int
@@ -178,6 +180,14 @@ class StudyStatus(_message.Message):
     steps_run_all: _builtins.int
     cursor: _builtins.int
     """The cursor of the newest event."""
+    waits_for: _builtins.str
+    """Of an active study none of whose trials runs: the slots that its next trial waits for, such as `4 GPUs`. For people;
+    empty for any other study. The trial's own `waits_for` says whether a worker has them.
+    """
+    warm_results: _builtins.int
+    """With a warm start: how many results of the earlier study the sampler began with. Absent until it has proposed a
+    trial, and in lists of studies.
+    """
     @_builtins.property
     def best(self) -> _trial_pb2.Trial:
         """The best trial so far, the baseline not counted; absent before the first finite value. A trial that failed only
@@ -222,12 +232,16 @@ class StudyStatus(_message.Message):
         cursor: _builtins.int = ...,
         front: _abc.Iterable[_trial_pb2.Trial] | None = ...,
         failures: _abc.Iterable[Global___TrialFailure] | None = ...,
+        waits_for: _builtins.str = ...,
+        warm_results: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "best", b"best"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "warm_results", b"warm_results"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "best", b"best", "cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "failures", b"failures", "front", b"front", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "failures", b"failures", "front", b"front", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated", "waits_for", b"waits_for", "warm_results", b"warm_results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__warm_results: _TypeAlias = _typing.Literal["warm_results"]  # noqa: Y015
+    _WhichOneofArgType__warm_results: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__warm_results) -> _WhichOneofReturnType__warm_results | None: ...
 
 Global___StudyStatus: _TypeAlias = StudyStatus  # noqa: Y015
 
@@ -1011,6 +1025,7 @@ class PreviewStudyResponse(_message.Message):
     WALL_TIME_FIELD_NUMBER: _builtins.int
     SLOT_TIME_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
     trials: _builtins.int
     """The number of configurations that will be tried, the baseline not counted."""
     steps: _builtins.int
@@ -1029,6 +1044,10 @@ class PreviewStudyResponse(_message.Message):
     def samples(self) -> _containers.RepeatedCompositeFieldContainer[_spec_pb2.ParameterAssignment]:
         """The first configurations: the enqueued ones, then those that the sampler would propose."""
 
+    @_builtins.property
+    def sizes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PreviewSize]:
+        """How many trials take how much, the smallest first. Only where resources depend on a parameter."""
+
     def __init__(
         self,
         *,
@@ -1040,14 +1059,46 @@ class PreviewStudyResponse(_message.Message):
         wall_time: _duration_pb2.Duration | None = ...,
         slot_time: _duration_pb2.Duration | None = ...,
         samples: _abc.Iterable[_spec_pb2.ParameterAssignment] | None = ...,
+        sizes: _abc.Iterable[Global___PreviewSize] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["slot_time", b"slot_time", "wall_time", b"wall_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["rungs", b"rungs", "samples", b"samples", "slot_time", b"slot_time", "slots", b"slots", "steps", b"steps", "steps_run_all", b"steps_run_all", "trials", b"trials", "wall_time", b"wall_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rungs", b"rungs", "samples", b"samples", "sizes", b"sizes", "slot_time", b"slot_time", "slots", b"slots", "steps", b"steps", "steps_run_all", b"steps_run_all", "trials", b"trials", "wall_time", b"wall_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PreviewStudyResponse: _TypeAlias = PreviewStudyResponse  # noqa: Y015
+
+@_typing.final
+class PreviewSize(_message.Message):
+    """How many of a study's trials, the baseline counted, take so much. Exact where the sampler has no model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPUS_FIELD_NUMBER: _builtins.int
+    GPU_MILLI_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
+    TRIALS_FIELD_NUMBER: _builtins.int
+    gpus: _builtins.int
+    gpu_milli: _builtins.int
+    cpus: _builtins.int
+    """CPU slots, or cores beside GPUs."""
+    trials: _builtins.int
+    def __init__(
+        self,
+        *,
+        gpus: _builtins.int = ...,
+        gpu_milli: _builtins.int = ...,
+        cpus: _builtins.int = ...,
+        trials: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "gpu_milli", b"gpu_milli", "gpus", b"gpus", "trials", b"trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreviewSize: _TypeAlias = PreviewSize  # noqa: Y015
 
 @_typing.final
 class PreviewRung(_message.Message):
@@ -1232,29 +1283,21 @@ class CompleteTrialRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
-    NEXT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     error: _builtins.str
     """Set when the trial failed; counts against its retries."""
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
-    @_builtins.property
-    def next(self) -> Global___SuggestTrialRequest:
-        """Asks for the caller's next trial of the same study in the same call. It has a request id of its own: sent again in
-        SuggestTrial, for instance because this call failed, it gets the same trial.
-        """
-
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         lease: _event_pb2.LeaseRef | None = ...,
         error: _builtins.str = ...,
-        next: Global___SuggestTrialRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "next", b"next"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "lease", b"lease", "next", b"next", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "lease", b"lease", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1265,22 +1308,16 @@ class CompleteTrialResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TRIAL_FIELD_NUMBER: _builtins.int
-    NEXT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def trial(self) -> _trial_pb2.Trial: ...
-    @_builtins.property
-    def next(self) -> Global___SuggestTrialResponse:
-        """The answer to `next`, where that was asked."""
-
     def __init__(
         self,
         *,
         trial: _trial_pb2.Trial | None = ...,
-        next: Global___SuggestTrialResponse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["next", b"next", "trial", b"trial"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next", b"next", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1328,60 +1365,6 @@ class ReleaseTrialResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReleaseTrialResponse: _TypeAlias = ReleaseTrialResponse  # noqa: Y015
-
-@_typing.final
-class TellTrialsRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REPORT_FIELD_NUMBER: _builtins.int
-    COMPLETE_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def report(self) -> Global___ReportTrialRequest: ...
-    @_builtins.property
-    def complete(self) -> Global___CompleteTrialRequest: ...
-    def __init__(
-        self,
-        *,
-        report: Global___ReportTrialRequest | None = ...,
-        complete: Global___CompleteTrialRequest | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "report", b"report", "request", b"request"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "report", b"report", "request", b"request"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["report", "complete"]  # noqa: Y015
-    _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
-
-Global___TellTrialsRequest: _TypeAlias = TellTrialsRequest  # noqa: Y015
-
-@_typing.final
-class TellTrialsResponse(_message.Message):
-    """Empty where the request was refused, or failed."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REPORT_FIELD_NUMBER: _builtins.int
-    COMPLETE_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def report(self) -> Global___ReportTrialResponse: ...
-    @_builtins.property
-    def complete(self) -> Global___CompleteTrialResponse: ...
-    def __init__(
-        self,
-        *,
-        report: Global___ReportTrialResponse | None = ...,
-        complete: Global___CompleteTrialResponse | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "report", b"report", "response", b"response"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "report", b"report", "response", b"response"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_response: _TypeAlias = _typing.Literal["report", "complete"]  # noqa: Y015
-    _WhichOneofArgType_response: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_response) -> _WhichOneofReturnType_response | None: ...
-
-Global___TellTrialsResponse: _TypeAlias = TellTrialsResponse  # noqa: Y015
 
 @_typing.final
 class ListReportsRequest(_message.Message):
@@ -1465,13 +1448,13 @@ class TrialReport(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     TRIAL_NUMBER_FIELD_NUMBER: _builtins.int
-    EPOCH_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
     trial_number: _builtins.int
-    epoch: _builtins.int
+    attempt: _builtins.int
     sequence: _builtins.int
     step: _builtins.int
     @_builtins.property
@@ -1482,7 +1465,7 @@ class TrialReport(_message.Message):
         self,
         *,
         trial_number: _builtins.int = ...,
-        epoch: _builtins.int = ...,
+        attempt: _builtins.int = ...,
         sequence: _builtins.int = ...,
         step: _builtins.int = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
@@ -1490,7 +1473,7 @@ class TrialReport(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "metrics", b"metrics", "sequence", b"sequence", "step", b"step", "time", b"time", "trial_number", b"trial_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "metrics", b"metrics", "sequence", b"sequence", "step", b"step", "time", b"time", "trial_number", b"trial_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1589,6 +1572,7 @@ class WorkerStatus(_message.Message):
     CPUS_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
     SET_ASIDE_FIELD_NUMBER: _builtins.int
+    AVOIDED_BY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`workers/{worker}`."""
     connected: _builtins.bool
@@ -1611,6 +1595,12 @@ class WorkerStatus(_message.Message):
     def reservation(self) -> Global___SlotReservation:
         """The trial that the worker's slots are kept for, if there is one."""
 
+    @_builtins.property
+    def avoided_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The active studies that place nothing on this incarnation of it any more: their first attempts failed there, while
+        other workers could run them.
+        """
+
     def __init__(
         self,
         *,
@@ -1624,10 +1614,11 @@ class WorkerStatus(_message.Message):
         cpus: _builtins.int = ...,
         trouble: _builtins.str = ...,
         set_aside: _builtins.str = ...,
+        avoided_by: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_seen", b"last_seen", "reservation", b"reservation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "cpus", b"cpus", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "reservation", b"reservation", "set_aside", b"set_aside", "slots", b"slots", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["avoided_by", b"avoided_by", "connected", b"connected", "cpus", b"cpus", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "reservation", b"reservation", "set_aside", b"set_aside", "slots", b"slots", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1678,11 +1669,14 @@ class SlotStatus(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     TRIAL_FIELD_NUMBER: _builtins.int
     HOLDERS_FIELD_NUMBER: _builtins.int
+    DEFECT_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     device: _builtins.str
     memory_bytes: _builtins.int
     trial: _builtins.str
     """The trial that holds the slot; empty when free. The first one where several share it."""
+    defect: _builtins.str
+    """Why nothing is placed on it: its device failed. Empty while it is sound; the worker's restart brings it back."""
     @_builtins.property
     def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___SlotHolder]:
         """Everyone who holds a part of the slot."""
@@ -1695,10 +1689,11 @@ class SlotStatus(_message.Message):
         memory_bytes: _builtins.int = ...,
         trial: _builtins.str = ...,
         holders: _abc.Iterable[Global___SlotHolder] | None = ...,
+        defect: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "holders", b"holders", "index", b"index", "memory_bytes", b"memory_bytes", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["defect", b"defect", "device", b"device", "holders", b"holders", "index", b"index", "memory_bytes", b"memory_bytes", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

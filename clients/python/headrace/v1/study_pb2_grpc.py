@@ -140,11 +140,6 @@ class StudyServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_study__pb2.ReleaseTrialRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_study__pb2.ReleaseTrialResponse.FromString,
                 _registered_method=True)
-        self.TellTrials = channel.stream_stream(
-                '/headrace.v1.StudyService/TellTrials',
-                request_serializer=headrace_dot_v1_dot_study__pb2.TellTrialsRequest.SerializeToString,
-                response_deserializer=headrace_dot_v1_dot_study__pb2.TellTrialsResponse.FromString,
-                _registered_method=True)
         self.ListReports = channel.unary_unary(
                 '/headrace.v1.StudyService/ListReports',
                 request_serializer=headrace_dot_v1_dot_study__pb2.ListReportsRequest.SerializeToString,
@@ -237,7 +232,7 @@ class StudyServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PauseTrial(self, request, context):
-        """Pauses one trial at its next report; it stays paused until it is resumed.
+        """Pauses one trial at its next rung; it stays paused until it is resumed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -302,15 +297,6 @@ class StudyServiceServicer(object):
 
     def ReleaseTrial(self, request, context):
         """Gives a trial back: whoever asks next goes on from its last checkpoint, and nothing is charged.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def TellTrials(self, request_iterator, context):
-        """What ReportTrial and CompleteTrial tell, on one stream, whose messages cost a fraction of a call. Each request is
-        answered before the next one is read, within a minute. Whatever has no answer here (it was refused, the stream
-        ended) is told again by the call of its kind, with the same request id: that one says why, or what became of it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -432,11 +418,6 @@ def add_StudyServiceServicer_to_server(servicer, server):
                     servicer.ReleaseTrial,
                     request_deserializer=headrace_dot_v1_dot_study__pb2.ReleaseTrialRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_study__pb2.ReleaseTrialResponse.SerializeToString,
-            ),
-            'TellTrials': grpc.stream_stream_rpc_method_handler(
-                    servicer.TellTrials,
-                    request_deserializer=headrace_dot_v1_dot_study__pb2.TellTrialsRequest.FromString,
-                    response_serializer=headrace_dot_v1_dot_study__pb2.TellTrialsResponse.SerializeToString,
             ),
             'ListReports': grpc.unary_unary_rpc_method_handler(
                     servicer.ListReports,
@@ -995,33 +976,6 @@ class StudyService(object):
             '/headrace.v1.StudyService/ReleaseTrial',
             headrace_dot_v1_dot_study__pb2.ReleaseTrialRequest.SerializeToString,
             headrace_dot_v1_dot_study__pb2.ReleaseTrialResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def TellTrials(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/headrace.v1.StudyService/TellTrials',
-            headrace_dot_v1_dot_study__pb2.TellTrialsRequest.SerializeToString,
-            headrace_dot_v1_dot_study__pb2.TellTrialsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -60,7 +60,7 @@ class StudyServiceStub:
     ListTrials: _grpc.UnaryUnaryMultiCallable[_study_pb2.ListTrialsRequest, _study_pb2.ListTrialsResponse]
     """A study's trials in the order of their numbers, a page at a time."""
     PauseTrial: _grpc.UnaryUnaryMultiCallable[_study_pb2.PauseTrialRequest, _study_pb2.PauseTrialResponse]
-    """Pauses one trial at its next report; it stays paused until it is resumed."""
+    """Pauses one trial at its next rung; it stays paused until it is resumed."""
     ResumeTrial: _grpc.UnaryUnaryMultiCallable[_study_pb2.ResumeTrialRequest, _study_pb2.ResumeTrialResponse]
     """Undoes PauseTrial."""
     StopTrial: _grpc.UnaryUnaryMultiCallable[_study_pb2.StopTrialRequest, _study_pb2.StopTrialResponse]
@@ -81,11 +81,6 @@ class StudyServiceStub:
     """Tells that the user's loop is done with a trial."""
     ReleaseTrial: _grpc.UnaryUnaryMultiCallable[_study_pb2.ReleaseTrialRequest, _study_pb2.ReleaseTrialResponse]
     """Gives a trial back: whoever asks next goes on from its last checkpoint, and nothing is charged."""
-    TellTrials: _grpc.StreamStreamMultiCallable[_study_pb2.TellTrialsRequest, _study_pb2.TellTrialsResponse]
-    """What ReportTrial and CompleteTrial tell, on one stream, whose messages cost a fraction of a call. Each request is
-    answered before the next one is read, within a minute. Whatever has no answer here (it was refused, the stream
-    ended) is told again by the call of its kind, with the same request id: that one says why, or what became of it.
-    """
     ListReports: _grpc.UnaryUnaryMultiCallable[_study_pb2.ListReportsRequest, _study_pb2.ListReportsResponse]
     """The metric reports of a trial, in order."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_study_pb2.ListWorkersRequest, _study_pb2.ListWorkersResponse]
@@ -123,7 +118,7 @@ class StudyServiceAsyncStub(StudyServiceStub):
     ListTrials: _aio.UnaryUnaryMultiCallable[_study_pb2.ListTrialsRequest, _study_pb2.ListTrialsResponse]  # type: ignore[assignment]
     """A study's trials in the order of their numbers, a page at a time."""
     PauseTrial: _aio.UnaryUnaryMultiCallable[_study_pb2.PauseTrialRequest, _study_pb2.PauseTrialResponse]  # type: ignore[assignment]
-    """Pauses one trial at its next report; it stays paused until it is resumed."""
+    """Pauses one trial at its next rung; it stays paused until it is resumed."""
     ResumeTrial: _aio.UnaryUnaryMultiCallable[_study_pb2.ResumeTrialRequest, _study_pb2.ResumeTrialResponse]  # type: ignore[assignment]
     """Undoes PauseTrial."""
     StopTrial: _aio.UnaryUnaryMultiCallable[_study_pb2.StopTrialRequest, _study_pb2.StopTrialResponse]  # type: ignore[assignment]
@@ -144,11 +139,6 @@ class StudyServiceAsyncStub(StudyServiceStub):
     """Tells that the user's loop is done with a trial."""
     ReleaseTrial: _aio.UnaryUnaryMultiCallable[_study_pb2.ReleaseTrialRequest, _study_pb2.ReleaseTrialResponse]  # type: ignore[assignment]
     """Gives a trial back: whoever asks next goes on from its last checkpoint, and nothing is charged."""
-    TellTrials: _aio.StreamStreamMultiCallable[_study_pb2.TellTrialsRequest, _study_pb2.TellTrialsResponse]  # type: ignore[assignment]
-    """What ReportTrial and CompleteTrial tell, on one stream, whose messages cost a fraction of a call. Each request is
-    answered before the next one is read, within a minute. Whatever has no answer here (it was refused, the stream
-    ended) is told again by the call of its kind, with the same request id: that one says why, or what became of it.
-    """
     ListReports: _aio.UnaryUnaryMultiCallable[_study_pb2.ListReportsRequest, _study_pb2.ListReportsResponse]  # type: ignore[assignment]
     """The metric reports of a trial, in order."""
     ListWorkers: _aio.UnaryUnaryMultiCallable[_study_pb2.ListWorkersRequest, _study_pb2.ListWorkersResponse]  # type: ignore[assignment]
@@ -249,7 +239,7 @@ class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _study_pb2.PauseTrialRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_study_pb2.PauseTrialResponse, _abc.Awaitable[_study_pb2.PauseTrialResponse]]:
-        """Pauses one trial at its next report; it stays paused until it is resumed."""
+        """Pauses one trial at its next rung; it stays paused until it is resumed."""
 
     @_abc_1.abstractmethod
     def ResumeTrial(
@@ -324,17 +314,6 @@ class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_study_pb2.ReleaseTrialResponse, _abc.Awaitable[_study_pb2.ReleaseTrialResponse]]:
         """Gives a trial back: whoever asks next goes on from its last checkpoint, and nothing is charged."""
-
-    @_abc_1.abstractmethod
-    def TellTrials(
-        self,
-        request_iterator: _MaybeAsyncIterator[_study_pb2.TellTrialsRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_study_pb2.TellTrialsResponse], _abc.AsyncIterator[_study_pb2.TellTrialsResponse]]:
-        """What ReportTrial and CompleteTrial tell, on one stream, whose messages cost a fraction of a call. Each request is
-        answered before the next one is read, within a minute. Whatever has no answer here (it was refused, the stream
-        ended) is told again by the call of its kind, with the same request id: that one says why, or what became of it.
-        """
 
     @_abc_1.abstractmethod
     def ListReports(

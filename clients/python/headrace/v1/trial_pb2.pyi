@@ -138,7 +138,7 @@ class Trial(_message.Message):
     PARAMETERS_FIELD_NUMBER: _builtins.int
     BASELINE_FIELD_NUMBER: _builtins.int
     BRACKET_FIELD_NUMBER: _builtins.int
-    EPOCH_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     MILESTONE_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
@@ -176,8 +176,8 @@ class Trial(_message.Message):
     """True for the study's baseline, which no policy judges."""
     bracket: _builtins.int
     """The ASHA bracket, drawn when the trial was created."""
-    epoch: _builtins.int
-    """The lease epoch: how often the trial was placed. Messages of an older epoch change nothing."""
+    attempt: _builtins.int
+    """The lease attempt: how often the trial was placed. Messages of an older attempt change nothing."""
     step: _builtins.int
     """The last step that was reported; 0 before the first report."""
     milestone: _builtins.int
@@ -253,7 +253,7 @@ class Trial(_message.Message):
         parameters: _spec_pb2.ParameterAssignment | None = ...,
         baseline: _builtins.bool = ...,
         bracket: _builtins.int = ...,
-        epoch: _builtins.int = ...,
+        attempt: _builtins.int = ...,
         step: _builtins.int = ...,
         milestone: _builtins.int | None = ...,
         value: _builtins.float | None = ...,
@@ -285,7 +285,7 @@ class Trial(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_value", b"_value", "best_value", b"best_value", "checkpoint", b"checkpoint", "create_time", b"create_time", "end_time", b"end_time", "feasible", b"feasible", "generation", b"generation", "milestone", b"milestone", "parameters", b"parameters", "start_time", b"start_time", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_value", b"_value", "baseline", b"baseline", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "checkpoint", b"checkpoint", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "epoch", b"epoch", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "parameters", b"parameters", "rung_results", b"rung_results", "slot_milli", b"slot_milli", "slots", b"slots", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "unshown", b"unshown", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_value", b"_value", "attempt", b"attempt", "baseline", b"baseline", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "checkpoint", b"checkpoint", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "parameters", b"parameters", "rung_results", b"rung_results", "slot_milli", b"slot_milli", "slots", b"slots", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "unshown", b"unshown", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_value: _TypeAlias = _typing.Literal["best_value"]  # noqa: Y015
     _WhichOneofArgType__best_value: _TypeAlias = _typing.Literal["_best_value", b"_best_value"]  # noqa: Y015

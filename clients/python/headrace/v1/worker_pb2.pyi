@@ -209,6 +209,8 @@ class Hello(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     LOG_DIR_FIELD_NUMBER: _builtins.int
     CPUS_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    HOME_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """The worker's name: stable over restarts, unique in the cluster."""
     incarnation: _builtins.str
@@ -220,6 +222,12 @@ class Hello(_message.Message):
     """
     cpus: _builtins.int
     """The machine's cores that trials may use; 0 means unknown."""
+    host: _builtins.str
+    """The machine's name, for people."""
+    home: _builtins.str
+    """Identifies the worker's home, where its outbox is: drawn when the home is made. A lock admits one daemon to a home, so
+    one with the same home is the same worker again. Another one of the same name is refused while this one is there.
+    """
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]: ...
     @_builtins.property
@@ -239,10 +247,12 @@ class Hello(_message.Message):
         version: _builtins.str = ...,
         log_dir: _builtins.str = ...,
         cpus: _builtins.int = ...,
+        host: _builtins.str = ...,
+        home: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "devices", b"devices", "held", b"held", "incarnation", b"incarnation", "labels", b"labels", "log_dir", b"log_dir", "version", b"version", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "devices", b"devices", "held", b"held", "home", b"home", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "log_dir", b"log_dir", "version", b"version", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -259,12 +269,15 @@ class Device(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     UUID_FIELD_NUMBER: _builtins.int
+    DEFECT_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     kind: Global___DeviceKind.ValueType
     model: _builtins.str
     """Such as `NVIDIA H200`, or `cpu`."""
     memory_bytes: _builtins.int
     uuid: _builtins.str
+    defect: _builtins.str
+    """Why nothing may be placed on it: the device itself failed since the daemon's start. Empty while it is sound."""
     def __init__(
         self,
         *,
@@ -273,10 +286,11 @@ class Device(_message.Message):
         model: _builtins.str = ...,
         memory_bytes: _builtins.int = ...,
         uuid: _builtins.str = ...,
+        defect: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "kind", b"kind", "memory_bytes", b"memory_bytes", "model", b"model", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["defect", b"defect", "index", b"index", "kind", b"kind", "memory_bytes", b"memory_bytes", "model", b"model", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -295,6 +309,7 @@ class Heartbeat(_message.Message):
     HELD_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
     SET_ASIDE_FIELD_NUMBER: _builtins.int
+    DEFECTS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     trouble: _builtins.str
     """For people: what keeps the worker from its work now (a full disk), empty while nothing does. It goes on trying."""
@@ -308,6 +323,12 @@ class Heartbeat(_message.Message):
     def held(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.LeaseRef]:
         """As in Hello. A live lease that stays missing here never reached the worker, and is assigned again."""
 
+    @_builtins.property
+    def defects(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceDefect]:
+        """The devices that failed since the daemon's start. Sent before the `Exited` of a trial that such a device ended, so
+        that nothing is placed on it again.
+        """
+
     def __init__(
         self,
         *,
@@ -316,14 +337,40 @@ class Heartbeat(_message.Message):
         held: _abc.Iterable[_event_pb2.LeaseRef] | None = ...,
         trouble: _builtins.str = ...,
         set_aside: _builtins.str = ...,
+        defects: _abc.Iterable[Global___DeviceDefect] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["held", b"held", "sequence", b"sequence", "set_aside", b"set_aside", "telemetry", b"telemetry", "trouble", b"trouble"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["defects", b"defects", "held", b"held", "sequence", b"sequence", "set_aside", b"set_aside", "telemetry", b"telemetry", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
+
+@_typing.final
+class DeviceDefect(_message.Message):
+    """A device that failed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    reason: _builtins.str
+    """For people: the driver's own words."""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeviceDefect: _TypeAlias = DeviceDefect  # noqa: Y015
 
 @_typing.final
 class DeviceTelemetry(_message.Message):

@@ -80,9 +80,6 @@ def report(lowered: Lowered, target: str) -> str:
         ),
         "",
     ]
-    if lowered.overflow_bytes:
-        short = lowered.overflow_bytes / GIB
-        lines += [f"**As lowered it does not fit: the fullest stage is {short:.1f} GiB short.**", ""]
     if lowered.notes:
         lines += ["| cannot be expressed | instead |", "|---|---|"]
         lines += [f"| {note.what} | {note.instead} |" for note in lowered.notes]

@@ -15,6 +15,7 @@ from headrace.bounds.edge import BoundsInterceptor
 from headrace.errors import HeadraceError, InvalidFieldError, Violation
 from headrace.target import PEM
 from headrace.v1 import planner_pb2, planner_pb2_grpc
+from headrace_services.instance import tell_instance
 from headrace_services.planner.service.pool import Pool
 from headrace_services.planner.service.servicer import PlannerServicer
 
@@ -55,6 +56,7 @@ async def serve(settings: Settings) -> None:
         loop.add_signal_handler(number, stop.set)
     async with Pool(settings.workers) as pool:
         health = health_aio.HealthServicer()
+        await tell_instance(health)
         server = make_server(pool, health)
         port = _bind(server, settings)
         await server.start()

@@ -9,7 +9,7 @@ from headrace_services.scheduler.samplers.front import front
 
 if TYPE_CHECKING:
     from headrace.spec import StudySpec
-    from headrace_services.scheduler.preview import Preview
+    from headrace_services.scheduler.desk.figures import Preview
 
 PREVIEWS = Limits(memory_bytes=512 * 1024 * 1024, time_s=10.0, wait_s=30.0, waiting=32, each=4)
 FRONTS = Limits(memory_bytes=512 * 1024 * 1024, time_s=10.0, wait_s=2.0, waiting=32, each=32)

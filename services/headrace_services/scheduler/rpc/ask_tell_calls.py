@@ -1,22 +1,19 @@
 """Ask and tell: trials of studies without a template, run in a loop of the user's own.
 
-The caller's lease is all that makes it the trial's owner. It lasts `lease_time` from each report; after that the
-trial is offered to another caller, and whatever the first one still says about it is stale and changes nothing.
+A caller owns a trial through its lease alone. The lease lasts `lease_time` from each report. After that the
+trial is offered to another caller, and messages of the first one are stale: they change nothing.
 """
 # ruff: noqa: ARG002  (every method takes the call's context)
 
 import asyncio
-from collections.abc import AsyncIterator
 
 from msgspec import Struct
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace import bounds
 from headrace.bounds.calls import ERROR, LEASE_TIME
 from headrace.errors import LeaseStaleError, NotAskTellError, lease_gone
 from headrace.v1 import event_pb2
 from headrace.v1 import study_pb2 as pb
-from headrace_services.scheduler.arrivals import (
+from headrace_services.scheduler.core.inputs import (
     Accepted,
     ExitedArrived,
     Outcome,
@@ -26,14 +23,13 @@ from headrace_services.scheduler.arrivals import (
     Suggest,
     Suggested,
 )
-from headrace_services.scheduler.lifecycle import State, StudyState
-from headrace_services.scheduler.records import Checkpoint, Study
+from headrace_services.scheduler.core.lifecycle import StudyState
+from headrace_services.scheduler.core.records import Checkpoint, Study
+from headrace_services.scheduler.engine.submissions import Shown
 from headrace_services.scheduler.rpc import convert, names
 from headrace_services.scheduler.rpc.calls import Calls, Context, identify, shown_trial
 from headrace_services.scheduler.rpc.checks import Checks
-from headrace_services.scheduler.rpc.interceptors import UNARY_DEADLINE_S, presentable
-from headrace_services.scheduler.step.submissions import Shown
-from headrace_services.scheduler.store import studies, trials
+from headrace_services.scheduler.store import studies
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.requests import Request
 
@@ -79,13 +75,11 @@ class AskTellCalls(Calls):
     async def _suggest(self, request: Request | None, asking: "_Asking") -> pb.SuggestTrialResponse:
         """Ask once. Raises ProposalComingError where a model is at work on the next trial."""
 
-        def arrival(study: Study) -> Suggest:
+        def command(study: Study) -> Suggest:
             _require_ask_tell(study)
             return Suggest(client_id=asking.client_id, ttl_s=asking.ttl_s)
 
-        response = await self.change(
-            request, asking.study, arrival, _suggestion, shows=_suggested, lasting=True
-        )
+        response = await self.change(request, asking.study, command, _suggestion)
         return pb.SuggestTrialResponse.FromString(response)
 
     async def ReportTrial(self, request: pb.ReportTrialRequest, context: Context) -> pb.ReportTrialResponse:
@@ -96,12 +90,12 @@ class AskTellCalls(Calls):
         checks.done()
         assert name is not None
 
-        def arrival(study: Study) -> ReportArrived:
+        def command(study: Study) -> ReportArrived:
             _require_ask_tell(study)
             return ReportArrived(
                 lease_id=request.lease.lease_id,
                 number=name.number,
-                epoch=request.lease.epoch,
+                attempt=request.lease.attempt,
                 sequence=None,
                 step=request.step,
                 metrics=dict(request.metrics),
@@ -109,41 +103,21 @@ class AskTellCalls(Calls):
             )
 
         request_identity = identify(request, request.request_id)
-        response = await self.change(request_identity, name.study, arrival, _decision, lasting=True)
+        response = await self.change(request_identity, name.study, command, _decision)
         return pb.ReportTrialResponse.FromString(await self._fresh(response, request.lease, name))
 
     async def CompleteTrial(
         self, request: pb.CompleteTrialRequest, context: Context
     ) -> pb.CompleteTrialResponse:
-        """End a trial, as failed where there is an error. One that is over already is returned as it is.
-
-        With `next`, what is to run next is asked for, as a rule in the same step. It does not wait for a model.
-        """
+        """End a trial, as failed where there is an error. One that is over already is returned as it is."""
         checks = Checks()
         name = _valid_lease(checks, request.lease)
-        asking = _valid_next(checks, request, name) if request.HasField("next") else None
         checks.done()
         assert name is not None
         outcome = "FAILED" if request.error else "FINISHED"
         ending = _exit(request.lease, name, outcome, ERROR.kept(request.error))
         identity = identify(request, request.request_id)
-        if asking is None:
-            return await self._end(identity, request.lease, name, ending)
-        of_next = identify(request.next, request.next.request_id)
-        if self.known(name.study) is None:  # both would look for the study, and one might overtake the other
-            response = await self._end(identity, request.lease, name, ending)
-            response.next.CopyFrom(await self._suggest_or_nothing(of_next, asking))
-            return response
-        # It begins when the end of this trial waits for its step, and joins it there.
-        following = asyncio.create_task(self._suggest_or_nothing(of_next, asking))
-        try:
-            response = await self._end(identity, request.lease, name, ending)
-        except BaseException:
-            following.cancel()  # whatever became of it: with the same id the caller gets what it got
-            await asyncio.gather(following, return_exceptions=True)
-            raise
-        response.next.CopyFrom(await following)
-        return response
+        return await self._end(identity, request.lease, name, ending)
 
     async def ReleaseTrial(
         self, request: pb.ReleaseTrialRequest, context: Context
@@ -158,44 +132,6 @@ class AskTellCalls(Calls):
         response = await self._end(identity, request.lease, name, ending)
         return pb.ReleaseTrialResponse(trial=response.trial)
 
-    async def TellTrials(
-        self, request_iterator: AsyncIterator[pb.TellTrialsRequest], context: Context
-    ) -> None:
-        """Answer reports and ends one after the other, until the caller is gone or this scheduler shuts down."""
-        async with self.hub.until_drained():
-            writing = asyncio.Future[None]()
-            writing.set_result(None)
-            try:
-                async for request in request_iterator:
-                    answer = await self._told(request, context)
-                    await writing
-                    # The next request is read meanwhile.
-                    writing = asyncio.ensure_future(context.write(answer))
-            finally:
-                await asyncio.gather(writing, return_exceptions=True)
-
-    async def _told(self, request: pb.TellTrialsRequest, context: Context) -> pb.TellTrialsResponse:
-        try:
-            bounds.check(request)
-            async with asyncio.timeout(UNARY_DEADLINE_S):
-                match request.WhichOneof("request"):
-                    case "report":
-                        return pb.TellTrialsResponse(report=await self.ReportTrial(request.report, context))
-                    case "complete":
-                        ended = await self.CompleteTrial(request.complete, context)
-                        return pb.TellTrialsResponse(complete=ended)
-        except Exception as error:  # noqa: BLE001  (the call of the same request says what it is)
-            presentable(error, "TellTrials")
-        return pb.TellTrialsResponse()
-
-    async def _suggest_or_nothing(
-        self, request: Request | None, asking: "_Asking"
-    ) -> pb.SuggestTrialResponse:
-        try:
-            return await self._suggest(request, asking)
-        except ProposalComingError:
-            return pb.SuggestTrialResponse()
-
     async def _end(
         self,
         request: Request | None,
@@ -205,18 +141,16 @@ class AskTellCalls(Calls):
     ) -> pb.CompleteTrialResponse:
         """End a lease. Raises LeaseStaleError where it was over, but for the last one of a trial that is over too."""
 
-        def arrival(study: Study) -> ExitedArrived:
+        def command(study: Study) -> ExitedArrived:
             _require_ask_tell(study)
             return ending
 
-        async def answer(study: Study, outcome: Outcome, shown: Shown) -> pb.CompleteTrialResponse:
-            if isinstance(outcome, Stale) and not await _is_over(shown.conn, study, lease):
+        def answer(outcome: Outcome, shown: Shown) -> pb.CompleteTrialResponse:
+            if isinstance(outcome, Stale) and not outcome.over:
                 return pb.CompleteTrialResponse()
-            return pb.CompleteTrialResponse(trial=shown_trial(study, shown, name.number))
+            return pb.CompleteTrialResponse(trial=shown_trial(shown, name.number))
 
-        response = await self.change(
-            request, name.study, arrival, answer, shows=lambda _: (name.number,), lasting=True
-        )
+        response = await self.change(request, name.study, command, answer)
         return pb.CompleteTrialResponse.FromString(await self._fresh(response, lease, name))
 
     async def _fresh(self, response: bytes, ref: event_pb2.LeaseRef, name: names.TrialName) -> bytes:
@@ -230,35 +164,21 @@ class AskTellCalls(Calls):
         raise LeaseStaleError(f"{lease_gone(ref.trial)}: study '{study.name}' has failed: {study.detail}")
 
 
-def _suggested(outcome: Outcome) -> tuple[int, ...]:
-    assert isinstance(outcome, Suggested)
-    return (outcome.trial.number,) if outcome.trial else ()
-
-
-async def _suggestion(study: Study, outcome: Outcome, shown: Shown) -> pb.SuggestTrialResponse:
+def _suggestion(outcome: Outcome, shown: Shown) -> pb.SuggestTrialResponse:
     assert isinstance(outcome, Suggested)
     if outcome.trial is None or outcome.lease is None:
         return pb.SuggestTrialResponse(done=outcome.done)
     return pb.SuggestTrialResponse(
-        trial=shown_trial(study, shown, outcome.trial.number),
-        lease=convert.lease(study.name, outcome.lease),
+        trial=shown_trial(shown, outcome.trial.number),
+        lease=convert.lease(shown.study.name, outcome.lease),
         next_milestone=outcome.trial.milestone or 0,
     )
 
 
-async def _decision(study: Study, outcome: Outcome, shown: Shown) -> pb.ReportTrialResponse:  # noqa: ARG001  # an Answer
+def _decision(outcome: Outcome, shown: Shown) -> pb.ReportTrialResponse:  # noqa: ARG001  # called with both, as every Answer is
     if isinstance(outcome, Accepted) and outcome.decision is not None:
         return pb.ReportTrialResponse(decision=convert.decision(outcome.decision))
     return pb.ReportTrialResponse()
-
-
-async def _is_over(conn: AsyncConnection, study: Study, ref: event_pb2.LeaseRef) -> bool:
-    """Whether the lease was the trial's last one and the trial is terminated."""
-    lease = await trials.find_lease(conn, ref.lease_id)
-    if lease is None or (lease.study_id, lease.epoch) != (study.id, ref.epoch):
-        return False
-    view = await trials.one(conn, study.id, lease.number)
-    return view is not None and view.trial.state is State.TERMINATED and view.trial.epoch == lease.epoch
 
 
 def _patience_s(context: Context) -> float:
@@ -275,36 +195,22 @@ class _Asking(Struct, frozen=True, kw_only=True):
     ttl_s: float
 
 
-def _valid_asking(checks: Checks, request: pb.SuggestTrialRequest, within: str = "") -> _Asking | None:
-    study_id = checks.take(lambda: names.parse_study(request.study, field=f"{within}study"))
-    checks.required(f"{within}client_id", request.client_id)
+def _valid_asking(checks: Checks, request: pb.SuggestTrialRequest) -> _Asking | None:
+    study_id = checks.take(lambda: names.parse_study(request.study, field="study"))
+    checks.required("client_id", request.client_id)
     ttl_s = DEFAULT_LEASE_S
     if request.HasField("lease_time"):
         ttl_s = checks.seconds(
-            f"{within}lease_time", request.lease_time, least=SHORTEST_LEASE_S, most=LEASE_TIME.most_s
+            "lease_time", request.lease_time, least=SHORTEST_LEASE_S, most=LEASE_TIME.most_s
         )
     return None if study_id is None else _Asking(study=study_id, client_id=request.client_id, ttl_s=ttl_s)
-
-
-def _valid_next(
-    checks: Checks, request: pb.CompleteTrialRequest, name: names.TrialName | None
-) -> _Asking | None:
-    """What is asked for with the end of a trial. A repeat must not get a further trial: it has its own id."""
-    asking = _valid_asking(checks, request.next, "next.")
-    if asking is not None and name is not None and asking.study != name.study:
-        checks.note("next.study", request.next.study, "is not the trial's", "Ask for it by SuggestTrial.")
-    own_id = request.next.request_id
-    checks.required("next.request_id", own_id)
-    if own_id and own_id == request.request_id:
-        checks.note("next.request_id", own_id, "is the request's own id", "Use another UUID.")
-    return asking
 
 
 def _exit(ref: event_pb2.LeaseRef, name: names.TrialName, outcome: str, error: str) -> ExitedArrived:
     return ExitedArrived(
         lease_id=ref.lease_id,
         number=name.number,
-        epoch=ref.epoch,
+        attempt=ref.attempt,
         sequence=None,
         outcome=outcome,
         error=error,
@@ -318,5 +224,5 @@ def _require_ask_tell(study: Study) -> None:
 
 def _valid_lease(checks: Checks, ref: event_pb2.LeaseRef) -> names.TrialName | None:
     checks.required("lease.lease_id", ref.lease_id)
-    checks.at_least("lease.epoch", ref.epoch, 1)
+    checks.at_least("lease.attempt", ref.attempt, 1)
     return checks.take(lambda: names.parse_trial(ref.trial, field="lease.trial"))

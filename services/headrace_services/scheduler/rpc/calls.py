@@ -1,12 +1,12 @@
 """What the calls have in common: finding what a name stands for, and changing it once.
 
-`Calls.change` carries a change of an existing study into the study's steps; `once` runs a change that is a
-transaction of its own. In both the answer is made inside the transaction and stored under the request's id.
+`Calls.change` carries a change of an existing study into the study's cycles; `once` runs a change that is a transaction
+of its own. In both the answer is stored under the request's id, in the transaction that makes the change.
 """
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,21 +19,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from headrace.errors import HeadraceError, StudyNotFoundError, TrialNotFoundError
 from headrace.v1 import study_pb2 as pb
 from headrace.v1 import trial_pb2
-from headrace_services.scheduler.arrivals import Command, ExitedArrived, Outcome, ReportArrived
-from headrace_services.scheduler.desk import SMALL_FRONT, Desk
-from headrace_services.scheduler.hub import Hub
-from headrace_services.scheduler.records import Study
+from headrace_services.scheduler.core.inputs import Command, ExitedArrived, Outcome, ReportArrived
+from headrace_services.scheduler.core.records import Study, TrialView
+from headrace_services.scheduler.desk import Desk
+from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.submissions import Shown, Submission
 from headrace_services.scheduler.rpc import convert, pages
 from headrace_services.scheduler.rpc.waiting import waits_for
 from headrace_services.scheduler.rpc.watching import Snapshots
-from headrace_services.scheduler.samplers.front import front
-from headrace_services.scheduler.step.submissions import Shown, Submission
 from headrace_services.scheduler.store import aside, requests, studies, trials
 from headrace_services.scheduler.store.aside import Brief
 from headrace_services.scheduler.store.database import is_conflict, transaction
 from headrace_services.scheduler.store.defects import Defect, is_transient, reason_of
 from headrace_services.scheduler.store.requests import Request
-from headrace_services.scheduler.store.trials import TrialView
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +42,7 @@ MOST_KNOWN = 256
 
 Found = TypeVar("Found", Study, Brief)
 _Found = tuple[Study, studies.Figures]
-Answer = Callable[[Study, Outcome, Shown], Awaitable[Message]]
+Answer = Callable[[Outcome, Shown], Message]
 Context = grpc.aio.ServicerContext[Any, Any]
 Change = Command | ReportArrived | ExitedArrived
 
@@ -64,66 +62,41 @@ class Calls:
         return self._known.get(study_id)
 
     async def change(
-        self,
-        request: Request | None,
-        study_id: str,
-        arrival: Callable[[Study], Change],
-        answer: Answer,
-        *,
-        shows: Callable[[Outcome], Collection[int]] | None = None,
-        lasting: bool = False,
+        self, request: Request | None, study_id: str, command: Callable[[Study], Change], answer: Answer
     ) -> bytes:
-        """Put a change into the study's next step. Returns the response, or the first one of a repeated request.
+        """Put a change into the study's next cycle. Returns the response, or the first one of a repeated request.
 
-        `arrival` may refuse the request, given the study; `answer` makes the response, inside the step, and may show
-        the trials that `shows` names. A request without an id gets one here: a step whose commit got through, but not
-        the word of it, is run again. With `lasting` both look only at what of a study never changes, which is known
-        from the first call on, and at those trials.
+        `command` may refuse the request. It may use only those parts of the study that never change.
+        `answer` makes the response from what the cycle decided. A request without an id gets one here, because
+        a cycle runs again if its commit succeeded and the confirmation was lost.
         """
-        assert lasting or shows is not None, "an answer that shows the study as it is now shows rows"
         once_only = request or _request_of_this_call()
-        study = self.known(study_id) if lasting else None
+        study = self.known(study_id)
         if study is not None:
             try:
-                return await self._submit(study, once_only, arrival, answer, shows, lasting=True)
+                return await self._submit(study.id, command(study), once_only, answer)
             except StudyNotFoundError:  # deleted; perhaps there is another one of this name
                 self._known.pop(study_id, None)
         found = await self._find(request, partial(find_study, study_id=study_id))
         if isinstance(found, bytes):
             return found
-        self._known.pop(study_id, None)
         self._known[study_id] = found
         if len(self._known) > MOST_KNOWN:
             del self._known[next(iter(self._known))]
-        return await self._submit(found, once_only, arrival, answer, shows, lasting=lasting)
+        return await self._submit(found.id, command(found), once_only, answer)
 
     async def order(
-        self,
-        request: Request | None,
-        study_id: str,
-        command: Command,
-        answer: Callable[[AsyncConnection, int], Awaitable[Message]],
-    ) -> bytes:
-        """Put a command about the study itself into its next step. Returns as `change` does.
+        self, request: Request | None, study_id: str, command: Command, answer: Answer
+    ) -> tuple[bytes, int]:
+        """Put a command about the study itself into its next cycle. Returns the response, and the study's id.
 
-        It works for a study whose row cannot be read, too: nothing of it is read but its id.
+        It also works for a study whose row cannot be read, because it reads the id alone. The id is 0 if the
+        study was deleted since and only the request's first answer is left.
         """
         found = await self._find(request, partial(find_brief, study_id=study_id))
         if isinstance(found, bytes):
-            return found
-
-        async def respond(outcome: Outcome, shown: Shown) -> bytes:  # noqa: ARG001  # a Respond
-            return (await answer(shown.conn, found.id)).SerializeToString()
-
-        submission = Submission(
-            arrival=command,
-            request=request or _request_of_this_call(),
-            respond=respond,
-            shows=lambda _: (),
-        )
-        settled = await self.hub.submit(found.id, submission)
-        assert settled.response is not None, "submit raises what was refused"
-        return settled.response
+            return found, 0
+        return await self._submit(found.id, command, request or _request_of_this_call(), answer), found.id
 
     async def _find(
         self, request: Request | None, find: Callable[[AsyncConnection], Awaitable[Found]]
@@ -138,28 +111,12 @@ class Calls:
                 return first
             raise
 
-    async def _submit(
-        self,
-        study: Study,
-        request: Request,
-        arrival: Callable[[Study], Change],
-        answer: Answer,
-        shows: Callable[[Outcome], Collection[int]] | None,
-        *,
-        lasting: bool,
-    ) -> bytes:
-        async def respond(outcome: Outcome, shown: Shown) -> bytes:
-            now: Study | None = study
-            if not lasting:
-                now = await studies.get(shown.conn, study.id)
-            if now is None:
-                raise StudyNotFoundError(f"study '{study.name}' was deleted")
-            return (await answer(now, outcome, shown)).SerializeToString()
+    async def _submit(self, study_id: int, command: Change, request: Request, answer: Answer) -> bytes:
+        def render(outcome: Outcome, shown: Shown) -> bytes:
+            return answer(outcome, shown).SerializeToString()
 
-        submission = Submission(
-            arrival=arrival(study), request=request, respond=respond, shows=shows, early=lasting
-        )
-        settled = await self.hub.submit(study.id, submission)
+        submission = Submission(input=command, request=request, render=render)
+        settled = await self.hub.submit(study_id, submission)
         assert settled.response is not None, "submit raises what was refused"
         return settled.response
 
@@ -181,9 +138,9 @@ async def once(
 ) -> bytes:
     """Do some work in a transaction of its own. Returns the response, or the first one of a repeated request.
 
-    The work looks for what stands in its way before it writes: where it loses a race against another replica,
-    it is run again and finds what the other one did. What it finds in its way may be the work of the same request,
-    which committed a moment ago; so a refusal counts only when the request has no answer by then.
+    The work looks for obstacles before it writes. If it loses a race against another replica,
+    it runs again and sees what the other one did. An obstacle may be the work of this very request,
+    committed a moment ago. So a refusal counts only if the request has no answer by then.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -232,23 +189,16 @@ async def find_brief(conn: AsyncConnection, study_id: str, *, lock: bool = False
     return study
 
 
-async def study_message(conn: AsyncConnection, study_id: int) -> pb.Study:
-    """A study with its status, in the transaction of a change; a large front is left out of it.
-
-    Of a study that cannot be shown, or is too large to be, what can be said of every study. Raises StudyNotFoundError.
-    """
-    found = await _read(conn, study_id)
-    if not isinstance(found, Defect) and (measured := found[1].measured):
-        if len(measured) <= SMALL_FRONT:
-            places = front([vector for _, vector in measured], _signs(found[0]))
-            await _add_front(conn, found, places)
-        else:
-            found[1].unshown = "the front is left out: GetStudy has it"
-    return await _render(conn, study_id, found)
+async def new_study(conn: AsyncConnection, study_id: int) -> pb.Study:
+    """A study that was just created, in the transaction that creates it."""
+    return await _render(conn, study_id, await _read(conn, study_id))
 
 
 async def whole_study(engine: AsyncEngine, desk: Desk, study_id: int) -> pb.Study:
-    """A study with its status. No transaction is open while its front is found. Raises as `study_message`."""
+    """A study with its status. No transaction is open while its front is found.
+
+    Of a study that cannot be shown, or is too large to be, what can be said of every study. Raises StudyNotFoundError.
+    """
     async with transaction(engine) as conn:
         found = await _read(conn, study_id)
         if isinstance(found, Defect) or not found[1].measured:
@@ -309,12 +259,12 @@ async def require_trial(conn: AsyncConnection, study: Study, number: int) -> Tri
     return view
 
 
-def shown_trial(study: Study, shown: Shown, number: int) -> trial_pb2.Trial:
-    """A trial as a step leaves it, with its rungs; raises TrialNotFoundError."""
+def shown_trial(shown: Shown, number: int) -> trial_pb2.Trial:
+    """A trial as a cycle leaves it, with its rungs; raises TrialNotFoundError."""
     view = shown.trials.get(number)
-    if view is None:
-        raise TrialNotFoundError(f"study '{study.name}' has no trial {number}")
-    return convert.trial(study.name, view, study.spec)
+    if view is None or not isinstance(shown.study, Study):
+        raise TrialNotFoundError(f"study '{shown.study.name}' has no trial {number}")
+    return convert.trial(shown.study.name, view, shown.study.spec)
 
 
 async def trial_message(conn: AsyncConnection, study: Study, number: int) -> trial_pb2.Trial:

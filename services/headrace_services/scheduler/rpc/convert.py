@@ -13,15 +13,23 @@ from headrace.spec import StudySpec, params_to_proto, to_proto
 from headrace.spec.objective import is_feasible
 from headrace.spec.scalars import INT64_MAX
 from headrace.v1 import event_pb2, study_pb2, trial_pb2
-from headrace_services.scheduler.lifecycle import Reason, State
-from headrace_services.scheduler.preview import Preview
-from headrace_services.scheduler.records import Checkpoint, Decision, Exploit, Lease, Study
+from headrace_services.scheduler.core.lifecycle import Reason, State
+from headrace_services.scheduler.core.records import (
+    Checkpoint,
+    Decision,
+    Exploit,
+    Lease,
+    RungView,
+    Study,
+    TrialView,
+)
+from headrace_services.scheduler.desk.figures import Preview
 from headrace_services.scheduler.rpc import names
+from headrace_services.scheduler.rpc.waiting import study_waits_for
 from headrace_services.scheduler.store.aside import Brief
 from headrace_services.scheduler.store.cluster import KeptView, ShareView, SlotView, WorkerView
 from headrace_services.scheduler.store.history import StoredEvent, StoredReport
 from headrace_services.scheduler.store.studies import Figures, Occupancy
-from headrace_services.scheduler.store.trials import RungView, TrialView
 
 DURATION_MAX_S = 315_576_000_000
 """Ten thousand years: what a protobuf Duration holds."""
@@ -50,7 +58,7 @@ def study(record: Study, figures: Figures) -> study_pb2.Study:
     )
 
 
-def bare_study(record: Brief, why: str) -> study_pb2.Study:
+def bare_study(record: Brief | Study, why: str) -> study_pb2.Study:
     """What can be said of a study that cannot be shown, or is too large to be."""
     return study_pb2.Study(
         name=names.study_name(record.name),
@@ -76,6 +84,8 @@ def _status(record: Study, figures: Figures) -> study_pb2.StudyStatus:
         steps_spent=saturated(figures.steps_spent),
         steps_run_all=saturated(_trials_to_run(record) * record.spec.max_steps),
         cursor=record.cursor,
+        waits_for=study_waits_for(record, figures.states),
+        warm_results=figures.warm_results,
     )
     if figures.best:
         status.best.CopyFrom(trial(record.name, figures.best, record.spec, most_bytes=NAMED_TRIAL_BYTES))
@@ -132,7 +142,7 @@ def trial(
         baseline=record.baseline,
         bracket=record.bracket,
         generation=record.generation,
-        epoch=record.epoch,
+        attempt=record.attempt,
         step=record.step,
         milestone=record.milestone,
         value=record.value,
@@ -250,7 +260,7 @@ def report(stored: StoredReport) -> study_pb2.TrialReport:
     """A stored report."""
     return study_pb2.TrialReport(
         trial_number=stored.number,
-        epoch=stored.epoch,
+        attempt=stored.attempt,
         sequence=stored.sequence,
         step=stored.step,
         metrics=stored.metrics,
@@ -270,7 +280,7 @@ def decision(record: Decision) -> event_pb2.Decision:
 def lease(study_id: str, record: Lease) -> event_pb2.LeaseRef:
     """What a caller names in its reports."""
     return event_pb2.LeaseRef(
-        lease_id=record.id, trial=names.trial_name(study_id, record.number), epoch=record.epoch
+        lease_id=record.id, trial=names.trial_name(study_id, record.number), attempt=record.attempt
     )
 
 
@@ -285,6 +295,7 @@ def worker(view: WorkerView) -> study_pb2.WorkerStatus:
         version=view.version,
         trouble=view.trouble,
         set_aside=view.set_aside,
+        avoided_by=view.avoided_by,
         cpus=view.cpus,
         reservation=_kept(view.kept) if view.kept else None,
     )
@@ -306,6 +317,7 @@ def _slot(view: SlotView) -> study_pb2.SlotStatus:
         memory_bytes=view.memory_bytes,
         trial=holders[0].trial if holders else "",
         holders=holders,
+        defect=view.defect,
     )
 
 
@@ -353,6 +365,12 @@ def preview(record: Preview) -> study_pb2.PreviewStudyResponse:
         wall_time=None if record.wall_time_s is None else _duration(record.wall_time_s),
         slot_time=None if record.slot_time_s is None else _duration(record.slot_time_s),
         samples=[params_to_proto(params) for params in record.samples],
+        sizes=[
+            study_pb2.PreviewSize(
+                gpus=size.gpus, gpu_milli=size.gpu_milli, cpus=size.cpus, trials=size.trials
+            )
+            for size in record.sizes
+        ],
     )
 
 

@@ -23,7 +23,8 @@ import grpc
 
 from headrace.bounds.edge import BoundsInterceptor, refuse
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InternalError
-from headrace_services.scheduler.store.database import is_away
+from headrace_services.scheduler.store.database import is_away, is_strained
+from headrace_services.scheduler.store.defects import reason_of
 
 log = logging.getLogger(__name__)
 
@@ -155,5 +156,8 @@ def presentable(error: Exception, method: str) -> HeadraceError:
     if is_away(error):
         log.warning("%s: the database does not answer: %s", method, error)
         return DatabaseUnavailableError("the database does not answer")
+    if is_strained(error):
+        log.warning("%s: the database could not do it: %s", method, error)
+        return DatabaseUnavailableError(f"the database could not do this now: {reason_of(error)}")
     log.error("%s failed", method, exc_info=error)
     return InternalError("the scheduler failed on this call")

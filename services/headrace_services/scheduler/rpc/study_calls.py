@@ -2,7 +2,7 @@
 # ruff: noqa: ARG002  (every method takes the call's context)
 
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import partial
 from importlib.util import find_spec
@@ -13,14 +13,16 @@ from headrace.errors import (
     InvalidFieldError,
     StudyExistsError,
     StudyNotEndedError,
+    StudyNotFoundError,
     Violation,
 )
 from headrace.spec import GpSampler, StudySpec, check_study_id, from_proto
 from headrace.v1 import study_pb2 as pb
 from headrace.v1.spec_pb2 import StudySpec as SpecMessage
-from headrace_services.scheduler.arrivals import Command, PauseStudy, ResumeStudy, StopStudy
-from headrace_services.scheduler.lifecycle import StudyState
-from headrace_services.scheduler.records import Event, Study
+from headrace_services.scheduler.core.inputs import Command, Outcome, PauseStudy, ResumeStudy, StopStudy
+from headrace_services.scheduler.core.lifecycle import StudyState
+from headrace_services.scheduler.core.records import Event, Study
+from headrace_services.scheduler.engine.submissions import Shown
 from headrace_services.scheduler.rpc import convert, names, pages
 from headrace_services.scheduler.rpc.calls import (
     Calls,
@@ -28,15 +30,15 @@ from headrace_services.scheduler.rpc.calls import (
     find_brief,
     find_study,
     identify,
+    new_study,
     once,
-    study_message,
     whole_study,
 )
 from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.rpc.interceptors import caller
 from headrace_services.scheduler.rpc.watching import watch
-from headrace_services.scheduler.simulator.scenario import expected_trials
-from headrace_services.scheduler.store import aside, cluster, step_reads, studies
+from headrace_services.scheduler.samplers import expected_trials
+from headrace_services.scheduler.store import aside, cluster, load, studies
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.defects import each, within
 from headrace_services.scheduler.store.requests import Request
@@ -66,7 +68,7 @@ class StudyCalls(Calls):
                 event=_created(),
             )
             created.append(study)
-            return pb.CreateStudyResponse(study=await study_message(conn, study.id))
+            return pb.CreateStudyResponse(study=await new_study(conn, study.id))
 
         response = await once(self.hub.engine, identify(request, request.request_id), create)
         if created:
@@ -102,42 +104,34 @@ class StudyCalls(Calls):
     async def PauseStudy(self, request: pb.PauseStudyRequest, context: Context) -> pb.PauseStudyResponse:
         """Let running trials go on to their next rung, where they pause; start none."""
         change = identify(request, request.request_id)
-        return pb.PauseStudyResponse.FromString(
-            await self._move_study(
-                change, request.name, PauseStudy(), lambda study: pb.PauseStudyResponse(study=study)
-            )
-        )
+        return pb.PauseStudyResponse(study=await self._move_study(change, request.name, PauseStudy()))
 
     async def ResumeStudy(self, request: pb.ResumeStudyRequest, context: Context) -> pb.ResumeStudyResponse:
         """Undo PauseStudy."""
         change = identify(request, request.request_id)
-        return pb.ResumeStudyResponse.FromString(
-            await self._move_study(
-                change, request.name, ResumeStudy(), lambda study: pb.ResumeStudyResponse(study=study)
-            )
-        )
+        return pb.ResumeStudyResponse(study=await self._move_study(change, request.name, ResumeStudy()))
 
     async def StopStudy(self, request: pb.StopStudyRequest, context: Context) -> pb.StopStudyResponse:
         """Cancel every live trial and end the study. One that has ended already stays as it is."""
         change = identify(request, request.request_id)
         command = StopStudy(reason=request.reason)
-        return pb.StopStudyResponse.FromString(
-            await self._move_study(
-                change, request.name, command, lambda study: pb.StopStudyResponse(study=study)
-            )
-        )
+        return pb.StopStudyResponse(study=await self._move_study(change, request.name, command))
 
-    async def _move_study(
-        self,
-        request: Request | None,
-        name: str,
-        command: Command,
-        response: Callable[[pb.Study], pb.PauseStudyResponse | pb.ResumeStudyResponse | pb.StopStudyResponse],
-    ) -> bytes:
-        async def answer(conn: AsyncConnection, study_id: int) -> StudyResponse:
-            return response(await study_message(conn, study_id))
+    async def _move_study(self, request: Request | None, name: str, command: Command) -> pb.Study:
+        """Carry out a command about a study. Returns the study as it is now.
 
-        return await self.order(request, names.parse_study(name), command, answer)
+        For a repeat only the study's own row is stored, as the command left it. It is returned if the study was
+        deleted since.
+        """
+
+        def answer(outcome: Outcome, shown: Shown) -> pb.Study:  # noqa: ARG001  # called with both, as every Answer is
+            return convert.bare_study(shown.study, "it was deleted since")
+
+        stored, study_id = await self.order(request, names.parse_study(name), command, answer)
+        try:
+            return await whole_study(self.hub.engine, self.desk, study_id)
+        except StudyNotFoundError:
+            return pb.Study.FromString(stored)
 
     async def DeleteStudy(self, request: pb.DeleteStudyRequest, context: Context) -> pb.DeleteStudyResponse:
         """Remove an ended study with its trials and events."""
@@ -147,8 +141,11 @@ class StudyCalls(Calls):
             study = await find_brief(conn, study_id, lock=True)
             if not study.state.ended:
                 raise StudyNotEndedError(f"study '{study_id}' has not ended ({study.state.lower()})")
-            if await step_reads.live_count(conn, study.id):
+            if await load.live_count(conn, study.id):
                 raise StudyNotEndedError(f"trials of study '{study_id}' are still on their workers")
+            head = await studies.head(conn, study.id)
+            if head is not None and head.ending:
+                raise StudyNotEndedError(f"trials of study '{study_id}' are still being ended")
             await studies.remove(conn, study.id)
             return pb.DeleteStudyResponse()
 

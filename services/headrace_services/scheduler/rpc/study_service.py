@@ -18,8 +18,7 @@ MOST_SLOTS = 10_000
 """How many slots a page of workers reads: a tenth of a second."""
 
 
-# grpc.aio also takes a coroutine that writes to the context (TellTrials), which the stubs do not know.
-class StudyServicer(StudyCalls, TrialCalls, AskTellCalls, StudyServiceServicer):  # type: ignore[misc]
+class StudyServicer(StudyCalls, TrialCalls, AskTellCalls, StudyServiceServicer):
     """What users call. Construct with the replica's hub, and its desk for what is large."""
 
     async def ListWorkers(self, request: pb.ListWorkersRequest, context: Context) -> pb.ListWorkersResponse:

@@ -9,7 +9,7 @@ from headrace.spec import StudySpec, check_assignments, params_from_proto
 from headrace.spec.space import breadth
 from headrace.v1 import event_pb2, spec_pb2, trial_pb2
 from headrace.v1 import study_pb2 as pb
-from headrace_services.scheduler.arrivals import (
+from headrace_services.scheduler.core.inputs import (
     Added,
     AddTrials,
     Command,
@@ -18,8 +18,9 @@ from headrace_services.scheduler.arrivals import (
     ResumeTrial,
     StopTrial,
 )
-from headrace_services.scheduler.lifecycle import State
-from headrace_services.scheduler.records import Params, Study
+from headrace_services.scheduler.core.lifecycle import State
+from headrace_services.scheduler.core.records import Params
+from headrace_services.scheduler.engine.submissions import Shown
 from headrace_services.scheduler.rpc import convert, names, pages
 from headrace_services.scheduler.rpc.calls import (
     Calls,
@@ -32,7 +33,6 @@ from headrace_services.scheduler.rpc.calls import (
 )
 from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.rpc.waiting import waits_for
-from headrace_services.scheduler.step.submissions import Shown
 from headrace_services.scheduler.store import history, trials
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.defects import Defect, each, within
@@ -55,8 +55,8 @@ class TrialCalls(Calls):
             checks.note("parameters", "0 configurations", "is empty", "Add one.")
         checks.done()
 
-        async def answer(study: Study, outcome: Outcome, shown: Shown) -> pb.AddTrialsResponse:
-            added = [shown_trial(study, shown, number) for number in _added(outcome)]
+        def answer(outcome: Outcome, shown: Shown) -> pb.AddTrialsResponse:
+            added = [shown_trial(shown, number) for number in _added(outcome)]
             return pb.AddTrialsResponse(trials=added)
 
         response = await self.change(
@@ -64,7 +64,6 @@ class TrialCalls(Calls):
             study_id,
             lambda study: AddTrials(params=_valid_params(study.spec, request.parameters)),
             answer,
-            shows=_added,
         )
         return pb.AddTrialsResponse.FromString(response)
 
@@ -139,12 +138,10 @@ class TrialCalls(Calls):
         command: Command,
         response: Callable[[trial_pb2.Trial], TrialResponse],
     ) -> bytes:
-        async def answer(study: Study, outcome: Outcome, shown: Shown) -> TrialResponse:  # noqa: ARG001  # an Answer
-            return response(shown_trial(study, shown, name.number))
+        def answer(outcome: Outcome, shown: Shown) -> TrialResponse:  # noqa: ARG001  # called with both, as every Answer is
+            return response(shown_trial(shown, name.number))
 
-        return await self.change(
-            request, name.study, lambda _: command, answer, shows=lambda _: (name.number,)
-        )
+        return await self.change(request, name.study, lambda _: command, answer)
 
     async def ExplainTrial(
         self, request: pb.ExplainTrialRequest, context: Context

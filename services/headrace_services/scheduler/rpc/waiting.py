@@ -1,14 +1,23 @@
 """Why trials that could run do not run yet."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace_services.scheduler.lifecycle import State, StudyState
-from headrace_services.scheduler.records import Study, Trial
-from headrace_services.scheduler.step.placement import Waiting, request_at
-from headrace_services.scheduler.step.placement.wants import lacking
-from headrace_services.scheduler.store import placement, step_reads
+from headrace.errors import show_value
+from headrace_services.scheduler.core.lifecycle import LEASED, State, StudyState
+from headrace_services.scheduler.core.placement import Request, Waiting, request_at
+from headrace_services.scheduler.core.placement.wants import described, lacking
+from headrace_services.scheduler.core.records import Study, Trial
+from headrace_services.scheduler.store import load, placement
+
+
+def study_waits_for(study: Study, states: Mapping[State, int]) -> str:
+    """The slots for which a whole study waits, as its last cycle noted them; empty where one of its trials runs."""
+    wanted = Request.wanted(study.spec.resources, study.standing)
+    if study.state is not StudyState.ACTIVE or wanted is None or any(states.get(state) for state in LEASED):
+        return ""
+    return described(wanted)
 
 
 async def waits_for(conn: AsyncConnection, study: Study, trials: Iterable[Trial]) -> dict[int, str]:
@@ -18,18 +27,34 @@ async def waits_for(conn: AsyncConnection, study: Study, trials: Iterable[Trial]
     which results it waits for.
     """
     off = [trial for trial in trials if trial.state in (State.PENDING, State.PAUSED)]
-    found = {trial.number: "a user to resume it" for trial in off if trial.held}
+    found = {trial.number: "a user to resume it" for trial in off if trial.user_paused}
     rest = [trial for trial in off if trial.runnable]
     if rest and (reason := await _of_the_study(conn, study)):
         return found | {trial.number: reason for trial in rest}
-    by_size: dict[int, str] = {}
+    by_size: dict[tuple[int, int, int], str] = {}
     for trial in rest:
-        request = request_at(study.spec, trial.step)
-        if request.slots not in by_size:
+        request = request_at(study.spec, trial.params, trial.step, study.standing.avoided)
+        if request.shape not in by_size:
             waiting = Waiting(key=(study.id, trial.number), request=request, priority=study.spec.priority)
-            by_size[request.slots] = lacking(await placement.devices(conn, request), waiting)
-        found[trial.number] = by_size[request.slots]
+            by_size[request.shape] = lacking(await placement.devices(conn, request), waiting) + _but(study)
+        found[trial.number] = by_size[request.shape] + _because(study, trial)
     return found
+
+
+def _because(study: Study, trial: Trial) -> str:
+    """What decides how much the trial takes."""
+    table = study.spec.resources.by
+    if table is None:
+        return ""
+    if table.parameter not in trial.params:
+        return f" (a trial without {table.parameter} takes so much)"
+    return f" ({table.parameter} = {show_value(trial.params[table.parameter])} takes so much)"
+
+
+def _but(study: Study) -> str:
+    """The workers that would do, and are avoided."""
+    names = ", ".join(sorted(set(study.standing.avoided.values())))
+    return f", other than {names}, where its first attempts failed" if names else ""
 
 
 async def _of_the_study(conn: AsyncConnection, study: Study) -> str:
@@ -38,6 +63,6 @@ async def _of_the_study(conn: AsyncConnection, study: Study) -> str:
         return "the study to be resumed"
     if study.spec.template is None:
         return "the next ask"
-    if 0 < study.spec.max_parallel <= await step_reads.live_count(conn, study.id):
+    if 0 < study.spec.max_parallel <= await load.live_count(conn, study.id):
         return f"a running trial of its study to leave: at most {study.spec.max_parallel} run at once (max_parallel)"
     return ""

@@ -21,8 +21,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.errors import DrainingError, InvalidFieldError, StudyNotFoundError, Violation
 from headrace.v1 import study_pb2 as pb
-from headrace_services.scheduler.hub import Hub
-from headrace_services.scheduler.records import Study
+from headrace_services.scheduler.core.records import Study
+from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.rpc import convert
 from headrace_services.scheduler.rpc.pages import fitting
 from headrace_services.scheduler.store import history, studies
@@ -103,7 +103,7 @@ async def watch(
                 yield response
             if cursor < head.cursor:
                 continue
-            if head.state.ended:
+            if head.state.ended and not head.ending:
                 return
             await changed.wait(POLL_S)
 

@@ -20,9 +20,11 @@ from headrace.spec import (
     TpeSampler,
 )
 from headrace.spec import RandomSampler as RandomSpec
+from headrace_services.scheduler.core.records import Params
+from headrace_services.scheduler.core.sampling import Sampler, is_pooled, pooled_from
 from headrace_services.scheduler.samplers.grid import Grid
 from headrace_services.scheduler.samplers.history import History, Result
-from headrace_services.scheduler.samplers.protocol import ByNumber, Learner, Params, Sampler, Suggestion
+from headrace_services.scheduler.samplers.protocol import ByNumber, Learner, Suggestion
 from headrace_services.scheduler.samplers.random import RandomSampler
 
 __all__ = [
@@ -32,29 +34,13 @@ __all__ = [
     "Result",
     "Sampler",
     "Suggestion",
+    "expected_trials",
     "is_pooled",
     "make_learner",
     "make_sampler",
     "pooled_from",
     "propose",
 ]
-
-
-def is_pooled(spec: StudySpec) -> bool:
-    """Whether the study's proposals cost too much for an event loop, so that a process of the pool makes them."""
-    return isinstance(spec.sampler, ModelBased | SobolSampler)
-
-
-def pooled_from(spec: StudySpec) -> int | None:
-    """The number of the first proposal that the pool makes; None: all are made where they are needed.
-
-    The startup draws before it need no model. A study that begins with the results of another one has none.
-    """
-    if not is_pooled(spec):
-        return None
-    if isinstance(spec.sampler, TpeSampler | GpSampler) and spec.warm_start is None:
-        return spec.sampler.startup_trials
-    return 0
 
 
 def make_sampler(spec: StudySpec) -> Sampler:
@@ -70,6 +56,12 @@ def make_sampler(spec: StudySpec) -> Sampler:
             return RandomSampler(spec)
         case never:
             assert_never(never)
+
+
+def expected_trials(spec: StudySpec) -> int:
+    """How many configurations will be tried, the baseline not counted: a grid may have fewer than asked for."""
+    size = make_sampler(spec).size
+    return spec.max_trials if size is None else min(spec.max_trials, len(spec.enqueued) + size)
 
 
 def make_learner(spec: StudySpec, warm: Sequence[Result] = ()) -> Learner:

@@ -19,7 +19,7 @@ from headrace.bounds.numbers import GRID_POINTS
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import CategoricalDomain, Domain, FloatDomain, GridSampler, IntDomain, StudySpec
 from headrace.spec.space import needed_parents
-from headrace_services.scheduler.samplers.protocol import Params
+from headrace_services.scheduler.core.records import Params
 
 MOST_ROUNDED = GRID_POINTS
 """Of a logarithmic range of integers so many points are rounded, to see which differ: a few milliseconds."""

@@ -16,7 +16,7 @@ from itertools import islice
 from math import inf, isfinite
 
 from headrace.spec import CmaEsSampler, GpSampler, Nsga2Sampler, Nsga3Sampler, StudySpec, TpeSampler
-from headrace_services.scheduler.samplers.protocol import Params
+from headrace_services.scheduler.core.records import Params
 
 FIRST_RESULT = 0
 """The level that stands for "each trial's first result"."""

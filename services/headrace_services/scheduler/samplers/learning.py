@@ -37,10 +37,11 @@ from headrace.spec import (
 )
 from headrace.spec import CmaEsSampler as CmaEs
 from headrace.spec.space import active, draw
+from headrace_services.scheduler.core.records import Params
 from headrace_services.scheduler.samplers import generations
 from headrace_services.scheduler.samplers.dimensions import Scalar, dimensions
 from headrace_services.scheduler.samplers.history import Ranked, Result
-from headrace_services.scheduler.samplers.protocol import Params, Suggestion
+from headrace_services.scheduler.samplers.protocol import Suggestion
 from headrace_services.scheduler.samplers.random import RandomSampler
 from headrace_services.scheduler.samplers.trial_table import TrialTable
 
@@ -102,7 +103,7 @@ class OptunaLearner:
         startup = 0 if isinstance(sampler, Nsga2Sampler | Nsga3Sampler) else sampler.startup_trials
         finished = len(self._table.finished)
         if finished < startup and not self._sources:
-            return Suggestion(params=RandomSampler(self._spec).suggest(number))
+            return Suggestion(params=RandomSampler(self._spec).suggest(number), is_draw=True)
         running = [self._running(params, finished + place) for place, params in enumerate(pending)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of options that Optuna calls experimental

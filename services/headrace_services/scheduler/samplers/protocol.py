@@ -1,7 +1,7 @@
 """What samplers are.
 
 Two kinds, told apart by what a proposal depends on. A `Sampler` is a function of the proposal's number: it may be asked
-anywhere, also in a step. A `Learner` also depends on the results so far; a fit costs CPU time, so on a server it is
+anywhere, also in a cycle. A `Learner` also depends on the results so far; a fit costs CPU time, so on a server it is
 asked in a process of the pool, never on the event loop. Neither remembers what it proposed: the same seed, number,
 results and pending trials give the same proposal, in any process.
 """
@@ -10,23 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from headrace_services.scheduler.core.records import Params
+from headrace_services.scheduler.core.sampling import Sampler
+
 if TYPE_CHECKING:
     from headrace_services.scheduler.samplers.history import Result
-
-Params = dict[str, bool | int | float | str]
-
-
-class Sampler(Protocol):
-    """How configurations are proposed by number. The same number gives the same configuration."""
-
-    @property
-    def size(self) -> int | None:
-        """How many proposals there are; None for as many as one likes."""
-        ...
-
-    def suggest(self, number: int) -> Params | None:
-        """Proposal `number`, counted from 0: the active parameters in the order of the space; None: exhausted."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +25,8 @@ class Suggestion:
     """The active parameters in the order of the space."""
     generation: int | None = None
     """The generation that it belongs to, of an evolutionary sampler. It comes back with the result."""
+    is_draw: bool = False
+    """Whether it is a random draw, for want of results."""
 
 
 class Learner(Protocol):

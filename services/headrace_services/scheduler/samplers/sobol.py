@@ -13,7 +13,7 @@ import numpy as np
 
 from headrace.spec import CategoricalDomain, Domain, FloatDomain, IntDomain, StudySpec
 from headrace.spec.space import draw
-from headrace_services.scheduler.samplers.protocol import Params
+from headrace_services.scheduler.core.records import Params
 
 if TYPE_CHECKING:
     from scipy.stats import qmc

@@ -1,18 +1,19 @@
 """The streams to the worker daemons.
 
-Who is authoritative: the lease rows. A session is a cache of them for one worker, on the replica that the
-worker happens to be connected to.
+Who is authoritative: the lease rows. A session caches them for one worker, on the replica that the
+worker is connected to.
 
-- A worker's durable messages (Report, Restored, Exited) go into the study's next step and are acknowledged
-  after its commit, in whatever order the commits come. A message that was committed before is answered as it
-  was the first time, and acknowledged again; one that names an old epoch is acknowledged, changes nothing,
-  and is answered with Cancel.
-- Assign and Cancel are sent when a step commits, and not before Welcome. They may be lost, with the stream or
-  with the replica that committed the step, so every heartbeat is compared with what the worker should hold, which
-  is read from the rows at every heartbeat; a difference that lasts is settled by the rows.
-- A worker has one session. A newer one takes over, wherever it is; the older one finds out at its next
-  heartbeat and ends.
-- When the stream breaks nothing happens to the leases: the worker trains on and comes back. They expire when
-  the worker is not heard of for the lease time, by the database's clock (`sweeper`), and not while the
-  database itself was away for part of that time.
+- A worker's durable messages (Report, Restored, Exited) go into the study's next cycle and are acknowledged
+  after its commit, in the order of the commits. A message that was committed before gets its first answer
+  and is acknowledged again. One that names an old attempt changes nothing: it is acknowledged and answered with
+  Cancel.
+- Assign and Cancel are sent when a cycle commits, and not before Welcome. They may be lost, with the stream or
+  with the replica that committed the cycle. So each heartbeat reads from the rows what the worker should hold, and
+  compares. The rows settle a difference that lasts.
+- A worker has one session. A newer one of the same worker takes over, on any replica. The older one notices at its
+  next heartbeat and ends. Another worker of its name is refused while the first one is there.
+- A heartbeat extends the leases that it names. A lease that it does not name any more expires.
+- When the stream breaks, nothing happens to the leases: the worker trains on and comes back. They expire when
+  nothing is heard of the worker for the lease time, by the database's clock (`sweeper`). Time in which the
+  database was away does not count.
 """

@@ -1,9 +1,9 @@
-"""Group commit for heartbeats: those of all sessions here that came while the last ones were written go together,
-and so do the ends of streams.
+"""Group commit for heartbeats. Heartbeats of all sessions that arrive while the last group is written form the next
+group, and so do the ends of streams.
 
-One transaction a heartbeat would be one commit a worker and interval, and a crowd of workers would take the
-connections from the steps. A group that lost against another transaction (a step that frees slots, a worker that
-greets) is written again: it speaks for all sessions of this replica, and none of them has done anything wrong.
+One transaction a heartbeat would be one commit for each worker and interval, and many workers would take the
+connections that cycles need. A group that loses against another transaction (a cycle that frees slots, a worker's
+Hello) is written again, because it speaks for all sessions of this replica.
 """
 
 import asyncio

@@ -1,13 +1,14 @@
-"""How much of a worker's messages is on its way into steps: so much of each study, so that none stops the others.
+"""How many of a worker's messages are on their way into cycles: a limit for each study, so that none stops the others.
 
-The stream is read no further while a study has its share in flight, which bounds what a worker can pile up here. A
-study that takes nothing in for `PATIENCE_S` (its step hangs on a lock, for example) must not stop the messages of the
-worker's other studies. So it falls behind: its further messages are read and left unanswered, which loses nothing,
-for the worker keeps what is not acknowledged. When the study has answered what it had taken, the worker is asked to
-connect anew. It then sends the rest again, in order.
+The stream is not read further while a study has its share in flight. That bounds what a worker can queue here. A
+study that takes nothing in for `PATIENCE_S` (its cycle hangs on a lock, for example) must not stop the messages of the
+worker's other studies. So it falls behind: its further messages are read and left unanswered. Nothing is lost, because
+the worker keeps what is not acknowledged. When the study has answered what it took, the worker is asked to
+connect anew. It then sends the rest again, in order. The same follows where the database did not take a study's
+messages within the attempts that a runner makes.
 
-The stream carries the worker's heartbeats too. So studies that hang hold it up once between two heartbeats, however
-many they are: after one has used the patience up, a study that has its share in flight falls behind at once.
+The stream carries the worker's heartbeats too. So studies that hang delay it once between two heartbeats, however
+many they are. After one has used up the patience, another study with a full share falls behind at once.
 """
 
 import asyncio
@@ -46,6 +47,10 @@ class InFlight:
                 return False
         self._counts[study_id] += 1
         return True
+
+    def fall_behind(self, study_id: int) -> None:
+        """A message of a study stays unanswered: its further ones do too, until the worker connects anew."""
+        self._behind.add(study_id)
 
     async def leave(self, study_id: int) -> None:
         """A message was settled."""

@@ -25,7 +25,7 @@ class KnownStudies:
     async def id_of(self, name: str) -> int | None:
         """A study's id, in the order of the calls: of one lease's messages none may overtake another.
 
-        Where the study was deleted, and created again, a step refuses the old id: then `forget` it.
+        Where the study was deleted and created again, a cycle refuses the old id: then `forget` it.
         """
         turn = self._turns.get(name)
         if name in self._ids and (turn is None or not turn.locked()):

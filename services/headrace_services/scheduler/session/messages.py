@@ -8,14 +8,14 @@ from functools import lru_cache
 from google.protobuf.duration_pb2 import Duration
 
 from headrace.bounds.calls import ERROR
-from headrace.bounds.sessions import LOG_TAIL
+from headrace.bounds.sessions import LOG_TAIL, TROUBLE
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec.convert import params_to_proto, to_proto
 from headrace.spec.convert_resources import resources_to_proto
 from headrace.spec.names import LABEL, STUDY, WORKER
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
-from headrace_services.scheduler.arrivals import ExitedArrived, ReportArrived, RestoredArrived
-from headrace_services.scheduler.records import Checkpoint, Decision, Lease, Trial
+from headrace_services.scheduler.core.inputs import ExitedArrived, ReportArrived, RestoredArrived
+from headrace_services.scheduler.core.records import Checkpoint, Decision, Lease, LeaseName, Trial
 from headrace_services.scheduler.store.workers import Device, Greeting, StudyInfo
 
 _KINDS = {worker_pb2.DEVICE_KIND_CPU: "CPU", worker_pb2.DEVICE_KIND_GPU: "GPU"}
@@ -55,6 +55,7 @@ def greeting(hello: worker_pb2.Hello) -> Greeting:
                 model=device.model,
                 memory_bytes=device.memory_bytes,
                 uuid=device.uuid,
+                defect=TROUBLE.kept(device.defect),
             )
             for device in hello.devices
         ),
@@ -62,6 +63,8 @@ def greeting(hello: worker_pb2.Hello) -> Greeting:
         version=hello.version,
         log_dir=hello.log_dir,
         cpus=hello.cpus,
+        host=hello.host,
+        home=hello.home,
     )
 
 
@@ -80,7 +83,7 @@ def report(message: worker_pb2.Report, number: int) -> ReportArrived:
     return ReportArrived(
         lease_id=message.lease.lease_id,
         number=number,
-        epoch=message.lease.epoch,
+        attempt=message.lease.attempt,
         sequence=message.sequence,
         step=message.step,
         metrics=dict(message.metrics),
@@ -94,7 +97,7 @@ def restored(message: worker_pb2.Restored, number: int) -> RestoredArrived:
     return RestoredArrived(
         lease_id=message.lease.lease_id,
         number=number,
-        epoch=message.lease.epoch,
+        attempt=message.lease.attempt,
         sequence=message.sequence,
         read_time_s=seconds(message.read_time),
     )
@@ -105,7 +108,7 @@ def exited(message: worker_pb2.Exited, number: int) -> ExitedArrived:
     return ExitedArrived(
         lease_id=message.lease.lease_id,
         number=number,
-        epoch=message.lease.epoch,
+        attempt=message.lease.attempt,
         sequence=message.sequence,
         outcome=_OUTCOMES.get(message.outcome, "LOST"),
         error=ERROR.kept(message.error),
@@ -135,10 +138,10 @@ def checkpoint_ref(record: Checkpoint) -> trial_pb2.CheckpointRef:
     )
 
 
-def lease_ref(lease: Lease, study: str) -> event_pb2.LeaseRef:
+def lease_ref(lease: Lease | LeaseName, study: str) -> event_pb2.LeaseRef:
     """Name a lease."""
     return event_pb2.LeaseRef(
-        lease_id=lease.id, trial=f"studies/{study}/trials/{lease.number}", epoch=lease.epoch
+        lease_id=lease.id, trial=f"studies/{study}/trials/{lease.number}", attempt=lease.attempt
     )
 
 

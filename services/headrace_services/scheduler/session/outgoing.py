@@ -1,4 +1,4 @@
-"""What a session says to its worker: one bounded queue, one writer, and no patience with whoever does not read."""
+"""What a session sends to its worker: one bounded queue, one writer. A worker that does not read is cut off."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from contextlib import suppress
 import grpc
 
 from headrace.v1 import worker_pb2
-from headrace_services.scheduler.arrivals import Assignment, Cancellation, Order, Vacation
+from headrace_services.scheduler.core.inputs import Assignment, Cancellation, Order, Preemption
 from headrace_services.scheduler.session import messages
 from headrace_services.scheduler.session.known_studies import KnownStudies
 from headrace_services.scheduler.store.defects import reason_of
@@ -21,7 +21,7 @@ MAX_OUTGOING = 8192
 """Twice as many as a worker may hold leases: all its assignments may be sent at once."""
 
 Defective = Callable[[int, str], None]
-"""Called with the id of a study whose trials cannot be told of, and why."""
+"""Called with the id of a study whose trials cannot be assigned, and why."""
 Write = Callable[[worker_pb2.SessionResponse], object]
 """grpc.aio's write, which is a coroutine function."""
 
@@ -121,7 +121,7 @@ class Outgoing:
                 return worker_pb2.SessionResponse(
                     cancel=worker_pb2.Cancel(lease=lease, reason=message.reason)
                 )
-            case Vacation():
+            case Preemption():
                 lease = messages.lease_ref(message.lease, study.name)
                 return worker_pb2.SessionResponse(
                     vacate=worker_pb2.Vacate(lease=lease, reason=message.reason)
@@ -141,9 +141,9 @@ class Outgoing:
 def _parted(
     batch: list[worker_pb2.SessionResponse | Order],
 ) -> tuple[list[worker_pb2.SessionResponse | Order], list[int]]:
-    """What there is to say, and what to acknowledge behind it: what is acknowledged is not asked about again.
+    """The messages, and the sequences to acknowledge behind them: a worker never asks again about what is acknowledged.
 
-    What answers a heartbeat is a message of its own.
+    The answer to a heartbeat is a message of its own.
     """
     acks = [m for m in batch if isinstance(m, worker_pb2.SessionResponse) and m.ack.sequences]
     others = [m for m in batch if not (isinstance(m, worker_pb2.SessionResponse) and m.ack.sequences)]

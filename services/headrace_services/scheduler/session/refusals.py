@@ -11,8 +11,13 @@ REASON: Final = Told(2000)
 Durable = worker_pb2.Report | worker_pb2.Restored | worker_pb2.Exited
 
 
+def outcome(error: Exception) -> str:
+    """How the lease of a refused message ends: only a field out of bounds is charged to its trial."""
+    return "FAILED" if isinstance(error, InvalidFieldError) else "DEFECT"
+
+
 def reason(message: Durable, error: Exception) -> str:
-    """What ended the lease of a message. Only a field out of bounds is its trial's own doing."""
+    """What ended the lease of a message."""
     match error:
         case InvalidFieldError():
             why = "; ".join(map(str, error.violations))

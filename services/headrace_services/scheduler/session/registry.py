@@ -1,8 +1,8 @@
 """The sessions of this replica, and how orders find theirs.
 
-An order for a worker whose stream is here goes to its session at once. For the others one notification is
-sent through Postgres; the replica that holds the stream then looks the worker's leases up. (Never one a
-metric: decisions go back the way the report came.)
+An order for a worker whose stream is here goes to its session at once. For other workers one notification is
+sent through Postgres. The replica that holds the stream then reads the worker's leases. Decisions need no
+notification: they go back the way the report came.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import psycopg
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
-from headrace_services.scheduler.arrivals import Order
+from headrace_services.scheduler.core.inputs import Order
 from headrace_services.scheduler.store import workers
 from headrace_services.scheduler.store.database import transaction
 

@@ -10,7 +10,7 @@ from grpc.aio import ServicerContext
 from headrace import bounds
 from headrace.errors import DrainingError, HeadraceError, InvalidFieldError, Violation
 from headrace.v1 import worker_pb2, worker_pb2_grpc
-from headrace_services.scheduler.hub import Hub
+from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.session import messages
 from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.known_studies import KnownStudies
@@ -58,7 +58,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._registry.add(worker_id, session)
         log.info("worker '%s' connected with %s slots", greeting.name, len(greeting.devices))
         try:
-            self._hub.spread()
+            self._hub.wake_waiting_studies()
             await session.run(hello, request_iterator, context.write)
         except ExceptionGroup as group:
             defects = group.subgroup(lambda error: not isinstance(error, (ExceptionGroup, *_ENDS)))

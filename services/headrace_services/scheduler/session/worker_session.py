@@ -19,28 +19,27 @@ from headrace.errors import (
     StudyNotFoundError,
 )
 from headrace.v1 import event_pb2, worker_pb2
-from headrace_services.scheduler.arrivals import (
+from headrace_services.scheduler.core.inputs import (
     Accepted,
     Assignment,
     Cancellation,
     ExitedArrived,
-    LeaseExpired,
     Order,
+    Preemption,
     ReportArrived,
     RestoredArrived,
     Stale,
-    Vacation,
 )
-from headrace_services.scheduler.hub import Hub
-from headrace_services.scheduler.records import Lease, Trial
-from headrace_services.scheduler.session import messages, refusals
+from headrace_services.scheduler.core.records import Lease, Trial
+from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.submissions import Submission
+from headrace_services.scheduler.session import in_flight, messages, refusals
 from headrace_services.scheduler.session.heartbeats import Heartbeats
-from headrace_services.scheduler.session.held import Held
 from headrace_services.scheduler.session.in_flight import InFlight
 from headrace_services.scheduler.session.known_studies import KnownStudies
 from headrace_services.scheduler.session.outgoing import Outgoing, Write
+from headrace_services.scheduler.session.reconciler import LeaseReconciler
 from headrace_services.scheduler.session.refusals import Durable
-from headrace_services.scheduler.step.submissions import Submission
 from headrace_services.scheduler.store import workers
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.heartbeats import Beat, Noted
@@ -84,7 +83,7 @@ class WorkerSession:
         self._name = greeting.name
         self._incarnation = greeting.incarnation
         self._number = number
-        self._held = Held()
+        self._reconciler = LeaseReconciler()
         self._told_to_leave: set[str] = set()
         self._studies = studies
         self._outgoing = Outgoing(
@@ -94,6 +93,7 @@ class WorkerSession:
         self._look_again = asyncio.Event()
         self._beat = asyncio.Event()
         self._trouble = self._set_aside = ""
+        self._defects = {device.index: device.defect for device in greeting.devices if device.defect}
         self._welcomed = False
 
     # --- what others tell the session ------------------------------------------------------------------
@@ -105,10 +105,10 @@ class WorkerSession:
             return
         match order:
             case Assignment():
-                self._held.grant(order.lease.id)
+                self._reconciler.grant(order.lease.id)
             case Cancellation():
-                self._held.end(order.lease.id)
-            case Vacation():
+                self._reconciler.end(order.lease.id)
+            case Preemption():
                 self._told_to_leave.add(order.lease.id)
         self._outgoing.put(order)
 
@@ -149,7 +149,7 @@ class WorkerSession:
 
     async def _welcome(self, hello: worker_pb2.Hello) -> None:
         """Say which of the worker's leases are still its own, and send those it does not know of."""
-        said = self._held.said = {ref.lease_id for ref in hello.held}
+        said = self._reconciler.said = {ref.lease_id for ref in hello.held}
         held = await self._held_by_rows()
         live = {h.lease.id: h for h in held}
         self._welcomed = True
@@ -174,9 +174,10 @@ class WorkerSession:
             self._trouble = TROUBLE.kept(request.heartbeat.trouble)
             self._set_aside = TROUBLE.kept(request.heartbeat.set_aside)
             self._beat.set()
+            await self._note_defects(request.heartbeat)
             if wrong := bounds.violations(request):  # the worker lives, whatever else it says
                 log.warning("worker '%s': %s", self._name, wrong[0])
-            elif self._held.heartbeat({ref.lease_id for ref in request.heartbeat.held}):
+            elif self._reconciler.heartbeat({ref.lease_id for ref in request.heartbeat.held}):
                 self.look_again()
             return
         if kind not in ("report", "restored", "exited"):
@@ -195,14 +196,25 @@ class WorkerSession:
                 "study '%s' takes nothing in: worker '%s' is to send again later", named[0], self._name
             )
 
+    async def _note_defects(self, heartbeat: worker_pb2.Heartbeat) -> None:
+        """Take failed devices out of the cluster before anything that the worker says behind it is heard."""
+        said = {one.index: TROUBLE.kept(one.reason) or "it failed" for one in heartbeat.defects}
+        new = {index: reason for index, reason in said.items() if self._defects.get(index) != reason}
+        if not new:
+            return
+        log.warning("worker '%s' has failed devices: %s", self._name, new)
+        async with transaction(self._hub.engine) as conn:
+            await workers.note_defects(conn, self.worker_id, self._number, new)
+        self._defects |= new
+
     async def _submit(self, study_id: int, name: str, number: int, message: Durable) -> None:
-        """Put a durable message into its study's step; answer and acknowledge it when it is committed.
+        """Put a durable message into its study's cycle; answer and acknowledge it when it is committed.
 
         A message that cannot be taken costs its own trial the lease, and nobody else anything.
         """
         asked_of = study_id
         try:
-            submission = Submission(arrival=_arrival(message, number))
+            submission = Submission(input=_input_of(message, number), stream=self._in_flight)
             try:
                 settled = await self._hub.submit(study_id, submission)
             except StudyNotFoundError:  # it was deleted; there may be another one of its name
@@ -216,15 +228,16 @@ class WorkerSession:
             return
         except DrainingError:
             return  # the worker sends it again, to another replica
-        except DatabaseUnavailableError:
-            raise  # it will pass: the worker sends the message again, in another session
+        except DatabaseUnavailableError as error:
+            self._later(asked_of, error)
+            return
         except Exception as error:
             kind = type(message).__name__
             if isinstance(error, InvalidFieldError):
                 log.warning("%s of worker '%s' is out of bounds: %s", kind, self._name, error)
             else:
                 log.exception("could not take %s of worker '%s'", kind, self._name)
-            await self._refuse(study_id, number, message, refusals.reason(message, error))
+            await self._refuse(study_id, number, message, error)
             return
         finally:
             await self._in_flight.leave(asked_of)
@@ -235,36 +248,47 @@ class WorkerSession:
                 if decision is not None:
                     self._decide(message, decision.action != "CONTINUE", messages.decision(decision))
                 elif isinstance(message, worker_pb2.Exited):
-                    self._held.end(message.lease.lease_id)
+                    self._reconciler.end(message.lease.lease_id)
                 self._outgoing.acknowledge(message.sequence)
             case _:
                 raise AssertionError(f"{settled.outcome} is no answer to a worker")
 
-    async def _refuse(self, study_id: int, number: int, message: Durable, reason: str) -> None:
+    def _later(self, study_id: int, error: DatabaseUnavailableError) -> None:
+        """Leave a message unanswered: the worker keeps it, and sends it again when it is asked to connect anew."""
+        log.warning(
+            "study %s takes nothing in: worker '%s' is to send again: %s", study_id, self._name, error
+        )
+        self._in_flight.fall_behind(study_id)
+
+    async def _refuse(self, study_id: int, number: int, message: Durable, error: Exception) -> None:
         """Refuse a message for ever, and end its lease first: its trial would wait for an answer that never comes.
 
         Where the lease cannot be ended either, the study itself is broken. The worker ends the trial all the same.
         """
+        reason = refusals.reason(message, error)
         if not bounds.violations(message.lease):  # what is out of bounds names no lease
             try:
-                await self._end(study_id, number, message, reason)
+                await self._end(study_id, number, message, refusals.outcome(error), reason)
             except DrainingError:
+                return
+            except DatabaseUnavailableError as away:
+                self._later(study_id, away)
                 return
         refused = worker_pb2.Refused(sequence=message.sequence, reason=reason)
         self._outgoing.put(worker_pb2.SessionResponse(refused=refused))
         self._is_over(message, reason)
 
-    async def _end(self, study_id: int, number: int, message: Durable, reason: str) -> None:
+    async def _end(self, study_id: int, number: int, message: Durable, outcome: str, reason: str) -> None:
         ended = ExitedArrived(
             lease_id=message.lease.lease_id,
             number=number,
-            epoch=message.lease.epoch,
+            attempt=message.lease.attempt,
             sequence=None,
-            outcome="FAILED",
+            outcome=outcome,
             error=reason,
         )
         try:
-            await self._hub.submit(study_id, Submission(arrival=ended))
+            await self._hub.submit(study_id, Submission(input=ended))
         except StudyNotFoundError:
             self._studies.forget(study_id)  # it was deleted, and the lease with it
         except (DrainingError, DatabaseUnavailableError):
@@ -272,11 +296,11 @@ class WorkerSession:
         except HeadraceError:
             log.exception("could not end lease %s either", message.lease.lease_id)
         else:
-            self._held.end(message.lease.lease_id)
+            self._reconciler.end(message.lease.lease_id)
 
     def _decide(self, message: Durable, ends: bool, decision: event_pb2.Decision) -> None:
         if ends:
-            self._held.end(message.lease.lease_id)
+            self._reconciler.end(message.lease.lease_id)
         answer = worker_pb2.LeaseDecision(
             lease=message.lease, report_sequence=message.sequence, decision=decision
         )
@@ -313,6 +337,7 @@ class WorkerSession:
             beat = Beat(
                 worker_id=self.worker_id,
                 session=self._number,
+                named=frozenset(self._reconciler.said),
                 trouble=self._trouble,
                 set_aside=self._set_aside,
             )
@@ -322,22 +347,22 @@ class WorkerSession:
                 continue  # the next heartbeat tries again, and nothing expires meanwhile
             if not noted.mine:
                 raise SupersededError(f"a newer session speaks for worker '{self._name}'")
-            self._held.refresh(set(noted.leases))
+            self._reconciler.refresh(set(noted.leases))
             self._tell_to_leave(noted)
 
     def _tell_to_leave(self, noted: Noted) -> None:
-        """Send what was asked of the worker's trials by a step whose order did not come here; once a session."""
+        """Send what a cycle asked of the worker's trials whose order did not come here; once a session."""
         self._told_to_leave &= noted.leases
         for lease, why in noted.leaving:
             if lease.id not in self._told_to_leave:
                 self._told_to_leave.add(lease.id)
-                self._outgoing.put(Vacation(worker_id=self.worker_id, lease=lease, reason=why))
+                self._outgoing.put(Preemption(worker_id=self.worker_id, lease=lease, reason=why))
 
     async def _reconcile_when_asked(self) -> None:
         while True:
             await self._look_again.wait()
             self._look_again.clear()
-            said = self._held.said
+            said = self._reconciler.said
             try:
                 held = await self._held_by_rows()
             except DatabaseUnavailableError:
@@ -355,7 +380,7 @@ class WorkerSession:
     async def _settle(self, held: list[workers.HeldLease], said: set[str]) -> None:
         """Repeat what the worker missed: assignments it does not run, cancellations of what it still runs."""
         live = {h.lease.id: h for h in held}
-        missing, surplus = self._held.settle(set(live), said)
+        missing, surplus = self._reconciler.settle(set(live), said)
         for lease_id in sorted(missing, key=list(live).index):
             await self._repeat(live[lease_id].lease, live[lease_id].trial)
         for lease_id in sorted(surplus):
@@ -369,21 +394,28 @@ class WorkerSession:
         else:
             # An earlier incarnation held the lease. One that remembered it would have named it: it is going to report
             # it lost, in order, behind what the trial still had to say. This one has lost its memory, and the trial.
-            arrival = LeaseExpired(
+            exited = ExitedArrived(
                 lease_id=lease.id,
                 number=lease.number,
-                epoch=lease.epoch,
+                attempt=lease.attempt,
                 sequence=None,
-                why=f"worker '{self._name}' was restarted and knows nothing of the trial",
+                outcome="LOST",
+                error=f"worker '{self._name}' was restarted and knows nothing of the trial",
             )
-            await self._hub.submit(lease.study_id, Submission(arrival=arrival))
+            try:
+                async with asyncio.timeout(in_flight.PATIENCE_S):
+                    await self._hub.submit(lease.study_id, Submission(input=exited))
+            except (TimeoutError, DatabaseUnavailableError):  # the next heartbeats show the difference again
+                log.warning(
+                    "lease %s could not be ended: study %s takes nothing in", lease.id, lease.study_id
+                )
 
 
 class SupersededError(Exception):
     """A newer session of the same worker took over."""
 
 
-def _arrival(message: Durable, number: int) -> ReportArrived | RestoredArrived | ExitedArrived:
+def _input_of(message: Durable, number: int) -> ReportArrived | RestoredArrived | ExitedArrived:
     """What a message says. Raises InvalidFieldError where it is out of bounds."""
     bounds.check(message)
     match message:

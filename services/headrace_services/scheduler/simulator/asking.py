@@ -4,10 +4,11 @@ from pathlib import Path
 
 from headrace.cli.failure import USAGE, CommandError
 from headrace.spec import StudySpec
+from headrace_services.scheduler.samplers import expected_trials
 from headrace_services.scheduler.simulator.cluster import MAX_SLOTS, machines_for, parse_types
 from headrace_services.scheduler.simulator.costs import Costs, Failures
 from headrace_services.scheduler.simulator.recorded import COLUMN, REPORTS, CurveFile, read_curves
-from headrace_services.scheduler.simulator.scenario import Scenario, expected_trials
+from headrace_services.scheduler.simulator.scenario import Scenario
 from headrace_services.scheduler.simulator.variants import OWN, Variant, compared, swept
 
 MAX_REPORTS = 2_000_000

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.records import Slot
+from headrace_services.scheduler.core.records import Slot
 
 GIB = 1 << 30
 CORES = 64.0
@@ -61,12 +61,16 @@ def machines(workers: int, *, slots: int = 1, speed: float = 1.0, model: str = "
 
 
 def machines_for(spec: StudySpec, trials: int) -> tuple[Machine, ...]:
-    """Machines on which so many trials of a study run at once, whatever it asks for: a machine a trial."""
+    """Machines on which so many trials of a study run at once, whatever it asks for: a machine a trial.
+
+    Where trials differ in size `trials` counts slots: machines that hold the largest trial, with about so many in all.
+    """
     asked = spec.resources
     grants = [row.slots for row in spec.elastic.grants] if spec.elastic else []
-    found = machines(
-        trials, slots=max([asked.slots, *grants]), model=asked.gpu_types[0] if asked.gpu_types else ""
-    )
+    most = max([asked.slots, *grants])
+    if asked.by is not None:
+        trials = max(1, trials // most)
+    found = machines(trials, slots=most, model=asked.gpu_types[0] if asked.gpu_types else "")
     memory = max(80 * GIB, asked.gpu_memory_bytes)
     return tuple(replace(machine, memory_bytes=memory, labels=asked.labels) for machine in found)
 

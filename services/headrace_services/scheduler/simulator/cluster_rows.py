@@ -11,12 +11,13 @@ from msgspec.structs import replace
 from sortedcontainers import SortedDict
 
 from headrace.spec.resources import WHOLE
-from headrace_services.scheduler.records import Lease, Leaving, Slot
+from headrace_services.scheduler.core.changes import Changes
+from headrace_services.scheduler.core.placement import Request, suits
+from headrace_services.scheduler.core.placement.fit import has_room
+from headrace_services.scheduler.core.placement.shares import Totals
+from headrace_services.scheduler.core.records import Lease, Slot
+from headrace_services.scheduler.core.standing import Leaving
 from headrace_services.scheduler.simulator.cluster import Machine
-from headrace_services.scheduler.step.changes import Changes
-from headrace_services.scheduler.step.placement import Request, suits
-from headrace_services.scheduler.step.placement.fit import has_room
-from headrace_services.scheduler.step.placement.shares import Totals
 
 Key = tuple[int, int]
 """A device: its worker's id and its index."""
@@ -31,12 +32,12 @@ class _Device:
     """A row of the table of slots."""
 
     slot: Slot
-    lease_id: str | None = None
+    grant_id: str | None = None
     shared_milli: int = 0
     shared_memory: int = 0
 
     def row(self, *, placeable: bool = True) -> Slot:
-        free = 0 if self.lease_id is not None else WHOLE - self.shared_milli
+        free = 0 if self.grant_id is not None else WHOLE - self.shared_milli
         return replace(self.slot, free_milli=free, used_memory_bytes=self.shared_memory, placeable=placeable)
 
 
@@ -56,7 +57,7 @@ class ClusterRows:
                 self._devices[slot.worker_id, slot.index] = _Device(slot)
                 self._offer((slot.worker_id, slot.index))
 
-    # --- what a step reads ---------------------------------------------------------------------------
+    # --- what a cycle reads --------------------------------------------------------------------------
 
     def free_slots(self, request: Request, limit: int) -> list[Slot]:
         """Slots with room for a request; for a gang only those of workers that have enough of them."""
@@ -117,26 +118,26 @@ class ClusterRows:
             )
         return tuple(held)
 
-    # --- what a step writes --------------------------------------------------------------------------
+    # --- what a cycle writes -------------------------------------------------------------------------
 
     def write(self, changes: Changes) -> None:
-        """Take over what a step gave back and gave out."""
-        for key, lease_id in changes.vacated.items():
-            if self._devices[key].lease_id == lease_id:
-                self._devices[key].lease_id = None
+        """Take over what a cycle gave back and gave out."""
+        for key, grant_id in changes.vacated.items():
+            if self._devices[key].grant_id == grant_id:
+                self._devices[key].grant_id = None
                 self._offer(key)
-        for key, lease_id in changes.occupied.items():
-            device = self._devices[key]
-            if device.lease_id is not None or device.shared_milli:
-                raise OverCommitError(f"{key} is given to {lease_id} and is {device.lease_id}'s")
-            device.lease_id = lease_id
-            self._offer(key)
         for key, (milli, memory) in changes.shared.items():
             device = self._devices[key]
             device.shared_milli += milli
             device.shared_memory += memory
-            if device.shared_milli > WHOLE or (device.shared_milli and device.lease_id is not None):
+            if device.shared_milli > WHOLE or (device.shared_milli and device.grant_id is not None):
                 raise OverCommitError(f"{key} is shared beyond what it has")
+            self._offer(key)
+        for key, grant_id in changes.occupied.items():
+            device = self._devices[key]
+            if device.grant_id is not None or device.shared_milli:
+                raise OverCommitError(f"{key} is given to {grant_id} and is {device.grant_id}'s")
+            device.grant_id = grant_id
             self._offer(key)
 
     def ask(self, lease: Lease, leaving: Leaving) -> None:

@@ -15,7 +15,7 @@ from copy import copy
 from typing import Protocol
 
 from headrace.spec import Goal, StudySpec
-from headrace_services.scheduler.records import Params
+from headrace_services.scheduler.core.records import Params
 
 
 class Curve(Protocol):

@@ -1,8 +1,8 @@
-"""The event heap: virtual machines that train by their curves, and the production step that decides.
+"""The event heap: virtual machines that train by their curves, and the production core that decides.
 
 Time stands still while the scheduler decides. An event is something that arrives at the scheduler (a report, a restored
-checkpoint, a program's end, a silent worker), or a machine that comes back. Each makes one step of its study, whose
-orders start and cancel runs; when the step leaves slots free, the other studies are asked in turn.
+checkpoint, a program's end, a silent worker), or a machine that comes back. Each makes one cycle of its study, whose
+orders start and cancel runs. When the cycle leaves slots free, the other studies are asked in turn.
 
 Who is authoritative: the rows (`rows`), which the production core changes. A `Run` is the worker's side of a lease:
 when a lease is over, whatever its run still had in the heap is dropped, as the database would call it stale.
@@ -18,27 +18,28 @@ from dataclasses import replace
 from itertools import count
 
 from headrace.errors import HeadraceError
-from headrace_services.scheduler.arrivals import (
+from headrace_services.scheduler.core.inputs import (
     Accepted,
-    Arrival,
     Assignment,
     Cancellation,
     ExitedArrived,
-    Kick,
+    Input,
     LeaseExpired,
     Order,
     Outcome,
+    PlaceNow,
+    Preemption,
     ReportArrived,
     RestoredArrived,
-    Vacation,
 )
-from headrace_services.scheduler.lifecycle import Reason, State
-from headrace_services.scheduler.records import Checkpoint, Lease, Trial
+from headrace_services.scheduler.core.lifecycle import Reason, State
+from headrace_services.scheduler.core.plan import Plan
+from headrace_services.scheduler.core.records import Checkpoint, Lease, Trial
 from headrace_services.scheduler.simulator.cluster import Machine
 from headrace_services.scheduler.simulator.cluster_rows import ClusterRows
 from headrace_services.scheduler.simulator.costs import Failures
+from headrace_services.scheduler.simulator.cycle import cycle
 from headrace_services.scheduler.simulator.record import Segment, Stay
-from headrace_services.scheduler.simulator.steps import Stepped, step
 from headrace_services.scheduler.simulator.study import Run, StudySimulation
 
 MOST_TURNS = 16
@@ -77,7 +78,7 @@ class Simulation:
         for machine in self.cluster.machines.values():
             self._break_later(machine.id, self._failures.clock(machine.id))
         for study in self.studies:
-            self._step(study, Kick())
+            self._step(study, PlaceNow())
         while not all(study.over for study in self.studies):
             if not self._waiting:
                 raise SimulationError(
@@ -93,40 +94,42 @@ class Simulation:
 
     # --- the scheduler's side ------------------------------------------------------------------------
 
-    def _step(self, study: StudySimulation, arrival: Arrival) -> Outcome | None:
-        """One production step, and those of the studies that it left slots to, in turn."""
-        first = self._step_alone(study, arrival)
-        self._spread(study, first)
-        return first.outcomes[0]
+    def _step(self, study: StudySimulation, one: Input) -> Outcome | None:
+        """One cycle, and those of the studies that it left slots to, in turn."""
+        first = self._step_alone(study, one)
+        self._wake_waiting(study, first)
+        outcome = first.outcomes[0]
+        assert not isinstance(outcome, HeadraceError)  # `cycle` raises it
+        return outcome
 
-    def _spread(self, study: StudySimulation, stepped: Stepped) -> None:
-        todo = deque(self._kicked(study, stepped))
+    def _wake_waiting(self, study: StudySimulation, plan: Plan) -> None:
+        todo = deque(self._woken(study, plan))
         turns = MOST_TURNS * len(self.studies)
         while todo and turns:
             turns -= 1
             other = todo.popleft()
             if not other.over and self.cluster.anything_free:
-                following = self._kicked(other, self._step_alone(other, Kick()))
+                following = self._woken(other, self._step_alone(other, PlaceNow()))
                 todo.extend(one for one in following if one not in todo)
 
-    def _kicked(self, study: StudySimulation, stepped: Stepped) -> list[StudySimulation]:
-        """Who is to look for slots after a step of a study."""
-        named = [other for other in self.studies if other.rows.study.id in stepped.kicks]
-        again = [study] if stepped.again else []
-        left = [other for other in self.studies if other is not study] if stepped.slots_left else []
+    def _woken(self, study: StudySimulation, plan: Plan) -> list[StudySimulation]:
+        """Who is to look for slots after a cycle of a study."""
+        named = [other for other in self.studies if other.rows.study.id in plan.effects.wake]
+        again = [study] if plan.effects.again else []
+        left = [other for other in self.studies if other is not study] if plan.effects.slots_left else []
         return [*again, *named, *(other for other in left if other not in named)]
 
-    def _step_alone(self, study: StudySimulation, arrival: Arrival) -> Stepped:
-        stepped = step(study.rows, self._rows, self.cluster, [arrival], self.now_s)
+    def _step_alone(self, study: StudySimulation, one: Input) -> Plan:
+        plan = cycle(study.rows, self._rows, self.cluster, [one], self.now_s)
         study.record.events += 1
         if self._progress is not None and study.record.events % 64 == 0:
             self._progress(study.record.events)
-        for order in stepped.orders:
+        for order in plan.effects.orders:
             self._obey(study, order)
         if study.over:
             study.record.end_s = self.now_s
         study.idle = self._idle(study)
-        return stepped
+        return plan
 
     def _idle(self, study: StudySimulation) -> float:
         """How many slots are free although a trial of the study waits for one."""
@@ -136,8 +139,8 @@ class Simulation:
         free = self.cluster.free_milli() / 1000
         if study.spec.max_parallel:
             free = min(free, (study.spec.max_parallel - len(rows.leases)) * study.width)
-        more = rows.study.sampled < rows.cache.sampled_limit
-        waits = free > 0 and (rows.pending or rows.cache.policy.next_promotion(more=more) is not None)
+        more = rows.study.sampled < rows.fold.sampled_limit
+        waits = free > 0 and (rows.pending or rows.fold.policy.next_promotion(more=more) is not None)
         return free if waits else 0.0
 
     def _obey(self, study: StudySimulation, order: Order) -> None:
@@ -148,7 +151,7 @@ class Simulation:
                 run = study.runs.get(order.lease.id)
                 if run is not None:
                     self._end(run, "cancelled")
-            case Vacation():
+            case Preemption():
                 for other in self.studies:
                     run = other.runs.get(order.lease.id)
                     if run is not None:
@@ -161,7 +164,7 @@ class Simulation:
     def _start(self, study: StudySimulation, trial: Trial, lease: Lease) -> None:
         assert lease.worker_id is not None
         machine = self.cluster.machines[lease.worker_id]
-        wider = len(lease.slots) / study.spec.resources.slots
+        wider = len(lease.slots) / study.spec.resources.of(trial.params).slots
         run = Run(
             study=study,
             lease=lease,
@@ -190,7 +193,7 @@ class Simulation:
             RestoredArrived(
                 lease_id=run.lease.id,
                 number=run.lease.number,
-                epoch=run.lease.epoch,
+                attempt=run.lease.attempt,
                 sequence=run.next_sequence(),
                 read_time_s=run.study.costs.read_s,
             ),
@@ -259,7 +262,7 @@ class Simulation:
                 ReportArrived(
                     lease_id=run.lease.id,
                     number=run.lease.number,
-                    epoch=run.lease.epoch,
+                    attempt=run.lease.attempt,
                     sequence=run.next_sequence(),
                     step=at,
                     metrics={} if value is None else {study.spec.objective.metric: value},
@@ -287,7 +290,7 @@ class Simulation:
             ExitedArrived(
                 lease_id=run.lease.id,
                 number=run.lease.number,
-                epoch=run.lease.epoch,
+                attempt=run.lease.attempt,
                 sequence=run.next_sequence(),
                 outcome="FINISHED",
             ),
@@ -342,17 +345,17 @@ class Simulation:
         self._at(repaired_s, (1, 0), lambda: self._repair(machine_id, clock))
 
     def _expire(self, run: Run) -> Callable[[], None]:
-        arrival = LeaseExpired(
+        expired = LeaseExpired(
             lease_id=run.lease.id,
             number=run.lease.number,
-            epoch=run.lease.epoch,
+            attempt=run.lease.attempt,
             sequence=None,
             why=f"{self.cluster.machines[run.worker_id].name} is gone",
         )
 
         def expire() -> None:
             if not run.study.over:
-                self._step(run.study, arrival)
+                self._step(run.study, expired)
 
         return expire
 
@@ -361,7 +364,7 @@ class Simulation:
         self.cluster.repair(machine_id)
         for study in self.studies:
             if not study.over and self.cluster.anything_free:
-                self._step(study, Kick())
+                self._step(study, PlaceNow())
         self._break_later(machine_id, clock)
 
     def _count_down(self, machine_id: int, since_s: float) -> None:

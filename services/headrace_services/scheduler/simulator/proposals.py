@@ -2,11 +2,12 @@
 
 Values do not follow from configurations here (a synthetic curve is drawn, a recorded one is looked up), so no model
 could learn anything from them, and none is run: proposals are counted, not made. How many there are is the
-study's own matter, as a grid may have fewer points than trials were asked for.
+study's own matter, as a grid may have fewer points than trials were asked for. Where resources depend on a parameter,
+configurations are drawn, as by the study's own sampler where it has no model.
 """
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.records import Params
+from headrace_services.scheduler.core.records import Params
 from headrace_services.scheduler.samplers import make_sampler
 from headrace_services.scheduler.simulator.curves import Curves
 
@@ -15,7 +16,9 @@ class Proposals:
     """As many configurations as the study and its curves have."""
 
     def __init__(self, spec: StudySpec, curves: Curves) -> None:
-        own = make_sampler(spec).size
+        sampler = make_sampler(spec)
+        own = sampler.size
+        self._sampler = sampler if spec.resources.by is not None else None
         self._curves = curves
         self._first = len(spec.enqueued) + (spec.baseline is not None)
         left = None if curves.size is None else max(0, curves.size - self._first)
@@ -29,4 +32,7 @@ class Proposals:
     def suggest(self, number: int) -> Params | None:
         if self._size is not None and number >= self._size:
             return None
-        return self._curves.params(self._first + number) or {}
+        recorded = self._curves.params(self._first + number)
+        if recorded is None and self._sampler is not None:
+            return self._sampler.suggest(number)
+        return recorded or {}

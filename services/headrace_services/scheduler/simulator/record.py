@@ -59,7 +59,7 @@ class Record:
     resumes: int = 0
     interruptions: int = 0
     events: int = 0
-    """How many steps of the scheduler it took."""
+    """How many cycles of the scheduler it took."""
     idle_pending_s: float = 0.0
     """Slot-seconds that nothing ran on while a trial waited for a slot."""
     down_s: float = 0.0

@@ -31,7 +31,7 @@ from typing import BinaryIO, Final, cast
 
 from headrace.errors import HeadraceError, show_value
 from headrace.userfile import MIB, UserFile, UserFileError, parse_json
-from headrace_services.scheduler.records import Params
+from headrace_services.scheduler.core.records import Params
 from headrace_services.scheduler.simulator.curves import Curve
 
 REPORTS, COLUMN = "reports", "column"

@@ -158,7 +158,7 @@ def show_target(output: Output, runs: Sequence[tuple[str, Summary]], times: Time
 
 def show_rungs(output: Output, study: StudySimulation) -> None:
     """How many trials came to each rung, and when the first and the last of them did."""
-    policy = study.rows.cache.policy
+    policy = study.rows.fold.policy
     counts: dict[tuple[int, int], int] = {}
     for _, bracket, rung, _ in study.record.occupancy:
         counts[bracket, rung] = counts.get((bracket, rung), 0) + 1

@@ -1,31 +1,31 @@
-"""A study's rows in memory: what the database would hold of it, for the production step to work on.
+"""A study's rows in memory: what the database would hold of it, for a production cycle to work on.
 
-A step gets copies and hands back what changed, exactly as over Postgres, where `store/step_reads` and
-`store/step_writes` do the same. Rows that no later step can ask for (leases that are over, stored reports) are not
-kept, so memory grows with the number of trials alone.
+A cycle gets copies and hands back what changed, as over Postgres (`store.load`, `store.apply`). Rows that no later
+cycle can ask for (leases that are over, stored reports) are not kept, so memory grows with the number of trials alone.
 """
 
+from collections import Counter
 from datetime import UTC, datetime
 
 from msgspec.structs import replace
 from sortedcontainers import SortedList
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.lifecycle import State, StudyState
-from headrace_services.scheduler.records import Event, Lease, Study, Trial
+from headrace_services.scheduler.core.fold import Fold
+from headrace_services.scheduler.core.lifecycle import State, StudyState
+from headrace_services.scheduler.core.placement.shares import Share
+from headrace_services.scheduler.core.plan import Plan
+from headrace_services.scheduler.core.records import Event, Lease, Study, Trial
 from headrace_services.scheduler.simulator.cluster_rows import ClusterRows
-from headrace_services.scheduler.step.cache import StudyCache
-from headrace_services.scheduler.step.placement.shares import Share
-from headrace_services.scheduler.step.state import StepState
 
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-"""When every simulated study is created, and whatever its steps do happens: their own clock starts from 0."""
+"""When every simulated study is created, and all that its cycles do happens: their own clock starts from 0."""
 
 
 class StudyRows:
     """One study: its row, its trials, its live leases, and the policy with its results folded in."""
 
-    def __init__(self, spec: StudySpec, cache: StudyCache, *, name: str, number: int = 1) -> None:
+    def __init__(self, spec: StudySpec, fold: Fold, *, name: str, number: int = 1) -> None:
         self.study = Study(
             id=number,
             uid=f"sim{number}",
@@ -43,15 +43,16 @@ class StudyRows:
             end_time=None,
             now=EPOCH,
         )
-        self.cache = cache
+        self.fold = fold
         self.trials: dict[int, Trial] = {}
         self.leases: dict[str, Lease] = {}
         self.events: list[Event] | None = None
         """The event log, where somebody asked for it."""
+        self._on_grant: Counter[str] = Counter()
         self._runnable: SortedList[tuple[bool, int]] = SortedList()
 
     def at(self, now_s: float, cluster: ClusterRows) -> Study:
-        """The study's row as a step reads it."""
+        """The study's row as a cycle reads it."""
         leaving = {
             lease_id: said
             for lease_id, (study_id, said) in cluster.leaving.items()
@@ -77,29 +78,38 @@ class StudyRows:
         """How many trials were never placed."""
         return sum(fresh for fresh, _ in self._runnable)
 
+    def lease(self, lease_id: str) -> Lease | None:
+        """A live lease, with the number of live leases that its grant has now."""
+        lease = self.leases.get(lease_id)
+        if lease is None or lease.grant is None:
+            return lease
+        return replace(lease, grant=replace(lease.grant, leases=self._on_grant[lease.grant.id]))
+
     def unfinished(self) -> list[Trial]:
         """Every trial that is not over."""
         return [trial for trial in self.trials.values() if trial.state is not State.TERMINATED]
 
-    def write(self, state: StepState, cluster: ClusterRows) -> None:
-        """Take over what a step changed."""
-        changes = state.changes
-        numbers = {trial.number for trial in changes.created}
-        numbers.update(change.after.number for change in changes.trials)
-        for number in numbers:
-            before, after = self.trials.get(number), state.trials[number]
+    def write(self, plan: Plan, cluster: ClusterRows) -> None:
+        """Take over what a cycle changed."""
+        changes = plan.changes
+        latest = {trial.number: trial for trial in changes.created}
+        latest.update((change.after.number, change.after) for change in changes.trials)
+        for number, after in latest.items():
+            before = self.trials.get(number)
             if before is not None and before.runnable:
-                self._runnable.remove((before.epoch == 0, number))
+                self._runnable.remove((before.attempt == 0, number))
             if after.runnable:
-                self._runnable.add((after.epoch == 0, number))
+                self._runnable.add((after.attempt == 0, number))
             self.trials[number] = after
         for lease in (*changes.updated.values(), *changes.granted.values()):
             if lease.live:
+                if lease.id not in self.leases and lease.grant is not None:
+                    self._on_grant[lease.grant.id] += 1
                 self.leases[lease.id] = lease
-            else:
-                self.leases.pop(lease.id, None)
+            elif self.leases.pop(lease.id, None) is not None and lease.grant is not None:
+                self._on_grant[lease.grant.id] -= 1
                 cluster.leaving.pop(lease.id, None)
         cluster.write(changes)
         if self.events is not None:
             self.events.extend(changes.events)
-        self.study = state.study
+        self.study = plan.study

@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
 from headrace.spec import RunAllPolicy, StudySpec
-from headrace_services.scheduler.samplers import make_sampler
+from headrace_services.scheduler.samplers import expected_trials
 from headrace_services.scheduler.simulator.cluster import Machine
 from headrace_services.scheduler.simulator.costs import Costs, Failures
 from headrace_services.scheduler.simulator.curves import Curves, SeedModel
@@ -99,12 +99,6 @@ class Outcome:
 
 SeedOutcomes = dict[str, Outcome]
 """The outcomes of a seed by the labels of their variants, run-all first."""
-
-
-def expected_trials(spec: StudySpec) -> int:
-    """How many configurations will be tried, the baseline not counted: a grid may have fewer than asked for."""
-    size = make_sampler(spec).size
-    return spec.max_trials if size is None else min(spec.max_trials, len(spec.enqueued) + size)
 
 
 def simulate_seed(scenario: Scenario, seed: int) -> SeedOutcomes:

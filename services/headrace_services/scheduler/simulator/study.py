@@ -3,15 +3,15 @@
 from dataclasses import dataclass, field
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.policies import make_policy
-from headrace_services.scheduler.records import Lease
+from headrace_services.scheduler.core.fold import Fold
+from headrace_services.scheduler.core.policies import make_policy
+from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.simulator.costs import Costs
 from headrace_services.scheduler.simulator.curves import Curve, Curves
+from headrace_services.scheduler.simulator.cycle import runs_on_slots
 from headrace_services.scheduler.simulator.proposals import Proposals
 from headrace_services.scheduler.simulator.record import Record, Segment
 from headrace_services.scheduler.simulator.rows import StudyRows
-from headrace_services.scheduler.simulator.steps import runs_on_slots
-from headrace_services.scheduler.step.cache import StudyCache
 
 
 @dataclass(slots=True, eq=False)
@@ -70,8 +70,8 @@ class StudySimulation:
     ) -> "StudySimulation":
         """A study before its first trial. With `log` the production event log is kept in `rows.events`."""
         placed = runs_on_slots(spec)
-        cache = StudyCache(spec=placed, policy=make_policy(placed), sampler=Proposals(placed, curves))
-        rows = StudyRows(placed, cache, name=name, number=number)
+        fold = Fold(spec=placed, policy=make_policy(placed), sampler=Proposals(placed, curves))
+        rows = StudyRows(placed, fold, name=name, number=number)
         if log:
             rows.events = []
         return cls(rows=rows, curves=curves, costs=costs or Costs())
@@ -82,8 +82,9 @@ class StudySimulation:
 
     @property
     def width(self) -> float:
-        """How many slots one of its trials takes."""
-        return self.spec.resources.slots * self.spec.resources.milli / 1000
+        """How many slots one of its trials takes, the smallest."""
+        smallest = self.spec.resources.each[0]
+        return smallest.slots * smallest.milli / 1000
 
     @property
     def over(self) -> bool:

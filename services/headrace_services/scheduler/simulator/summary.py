@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from headrace.spec import Goal
-from headrace_services.scheduler.lifecycle import Reason
+from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.simulator.engine import Simulation
 from headrace_services.scheduler.simulator.study import StudySimulation
 
@@ -67,7 +67,7 @@ class Summary:
     to_target_s: float | None
     to_target_slot_s: float | None
     decisions: int
-    """How many steps of the scheduler it took."""
+    """How many cycles of the scheduler it took."""
 
 
 def summarise(simulation: Simulation, study: StudySimulation, *, within: float = TARGET_SHARE) -> Summary:

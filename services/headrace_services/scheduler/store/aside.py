@@ -1,9 +1,9 @@
 """Setting a study aside: ending it without reading anything of it that may be defective.
 
-A step ends a study by loading its trials and moving each by the table of transitions. A study whose rows cannot be
+A cycle ends a study by loading its trials and moving each by the table of transitions. A study whose rows cannot be
 read, or whose policy cannot take them, cannot be ended in this way. Here Postgres ends it: all live trials are
 cancelled, their leases end, their slots are free, and the study is FAILED with the reason. It is one transaction
-under the study's lock, guarded by the states of the rows, so it may come twice and beside a step of another replica.
+under the study's lock, guarded by the states of the rows, so it may run twice, and beside a cycle of another replica.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from sqlalchemy import BigInteger, Text, bindparam, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace_services.scheduler.lifecycle import StudyState
-from headrace_services.scheduler.records import Lease
+from headrace_services.scheduler.core.lifecycle import StudyState
+from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.store import tables
 
 
@@ -59,20 +59,20 @@ async def set_aside(conn: AsyncConnection, study_id: int, why: str) -> SetAside 
             id=row.id,
             study_id=study_id,
             number=row.number,
-            epoch=row.epoch,
+            attempt=row.attempt,
             worker_id=row.worker_id,
             incarnation="",
             client_id="",
             ttl_s=None,
-            slots=tuple(row.slots),
+            grant=None,
             live=False,
         )
         for row in await conn.execute(_END_LEASES, {"study": study_id})
     )
-    ended = [lease.id for lease in leases]
+    ended = [row.id for row in await conn.execute(_END_GRANTS, {"study": study_id})]
     if ended:
-        await conn.execute(_FREE_WHOLE_SLOTS, {"leases": ended})
-        await conn.execute(_FREE_SHARED_SLOTS, {"leases": ended})
+        await conn.execute(_FREE_WHOLE_SLOTS, {"grants": ended})
+        await conn.execute(_FREE_SHARED_SLOTS, {"grants": ended})
     await conn.execute(_FORGET_ASKS, {"study": study_id})
     values = {"study": study_id, "why": why}
     trials = await conn.execute(_END_TRIALS, values)
@@ -87,11 +87,15 @@ async def set_aside(conn: AsyncConnection, study_id: int, why: str) -> SetAside 
     return SetAside(study=ended_study, leases=leases)
 
 
-async def holds(conn: AsyncConnection, study_id: int, lease_id: str, number: int, epoch: int) -> bool:
+async def holds(conn: AsyncConnection, study_id: int, lease_id: str, number: int, attempt: int) -> bool:
     """Whether this is a live lease of this study."""
     le = tables.lease
     query = select(func.count()).where(
-        le.c.id == lease_id, le.c.study_id == study_id, le.c.number == number, le.c.epoch == epoch, le.c.live
+        le.c.id == lease_id,
+        le.c.study_id == study_id,
+        le.c.number == number,
+        le.c.attempt == attempt,
+        le.c.live,
     )
     return bool((await conn.execute(query)).scalar_one())
 
@@ -100,19 +104,23 @@ _study = bindparam("study", type_=BigInteger)
 _why = bindparam("why", type_=Text)
 _END_LEASES = text(
     "UPDATE lease SET live = false, end_time = clock_timestamp() WHERE study_id = :study AND live"
-    " RETURNING id, number, epoch, worker_id, slots"
+    " RETURNING id, number, attempt, worker_id"
 ).bindparams(_study)
-_FREE_WHOLE_SLOTS = text("UPDATE slot SET lease_id = NULL WHERE lease_id = ANY(:leases)")
+_END_GRANTS = text(
+    "UPDATE slot_grant SET live = false, end_time = clock_timestamp() WHERE study_id = :study AND live RETURNING id"
+).bindparams(_study)
+_FREE_WHOLE_SLOTS = text("UPDATE slot SET grant_id = NULL WHERE grant_id = ANY(:grants)")
 _FREE_SHARED_SLOTS = text(
     "UPDATE slot SET shared_milli = greatest(0, shared_milli - part.milli),"
     " shared_memory_bytes = greatest(0, shared_memory_bytes - part.memory_bytes)"
     " FROM (SELECT worker_id, unnest(slots) AS index, sum(milli) AS milli, sum(memory_bytes) AS memory_bytes"
-    "       FROM lease WHERE id = ANY(:leases) AND milli < 1000 GROUP BY 1, 2) AS part"
+    "       FROM grant_part JOIN slot_grant ON slot_grant.id = grant_id"
+    "       WHERE grant_id = ANY(:grants) AND milli < 1000 GROUP BY 1, 2) AS part"
     " WHERE slot.worker_id = part.worker_id AND slot.index = part.index"
 )
 _FORGET_ASKS = text("DELETE FROM leave WHERE study_id = :study OR for_study_id = :study").bindparams(_study)
 _END_TRIALS = text(
-    "UPDATE trial SET state = 'TERMINATED', reason = 'CANCELLED', detail = :why, milestone = NULL, held = false,"
+    "UPDATE trial SET state = 'TERMINATED', reason = 'CANCELLED', detail = :why, milestone = NULL, user_paused = false,"
     " lease_id = NULL, end_time = clock_timestamp(),"
     " end_cursor = (SELECT cursor + 1 FROM study WHERE id = :study)"
     " WHERE study_id = :study AND state <> 'TERMINATED'"

@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace_services.scheduler.lifecycle import StudyState
-from headrace_services.scheduler.records import Usage
-from headrace_services.scheduler.step.placement.shares import Share, claim, virtual_time_s
-from headrace_services.scheduler.store import placement, tables
+from headrace_services.scheduler.core.lifecycle import StudyState
+from headrace_services.scheduler.core.placement.shares import Share, claim, virtual_time_s
+from headrace_services.scheduler.core.standing import Usage
+from headrace_services.scheduler.store import neighbours, placement, tables
+from headrace_services.scheduler.store.neighbours import readable_standing
 from headrace_services.scheduler.store.pipeline import pipeline
-from headrace_services.scheduler.store.placement import readable_standing
+from headrace_services.scheduler.store.workers import FORGOTTEN_AFTER
 
 _HEARD_OF = and_(tables.worker.c.connected, tables.worker.c.expires_at > func.clock_timestamp())
 
@@ -36,6 +37,7 @@ class SlotView:
     model: str
     memory_bytes: int
     holders: list[HolderView] = field(default_factory=list)
+    defect: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,8 @@ class WorkerView:
     slots: list[SlotView] = field(default_factory=list)
     cpus: int = 0
     kept: KeptView | None = None
+    avoided_by: list[str] = field(default_factory=list)
+    """The studies that place nothing on it any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +89,13 @@ class Key:
 
 
 async def workers_after(conn: AsyncConnection, *, name: str, limit: int) -> list[Key]:
-    """Workers, in the order of their names, after `name`."""
+    """Workers, in the order of their names, after `name`; without those of which only the name is left."""
     w, s = tables.worker, tables.slot
     slots = select(func.count()).where(s.c.worker_id == w.c.id).scalar_subquery().label("slots")
-    query = select(w.c.name, slots).where(w.c.name > name).order_by(w.c.name).limit(limit)
+    here = or_(
+        w.c.last_seen > func.clock_timestamp() - FORGOTTEN_AFTER, exists().where(s.c.worker_id == w.c.id)
+    )
+    query = select(w.c.name, slots).where(w.c.name > name, here).order_by(w.c.name).limit(limit)
     return [Key(name=row.name, slots=row.slots) for row in await conn.execute(query)]
 
 
@@ -97,7 +104,7 @@ async def workers(conn: AsyncConnection, keys: Sequence[Key]) -> list[WorkerView
     names = [key.name for key in keys]
     w, s, le, st = tables.worker, tables.slot, tables.lease, tables.study
     query = select(w, _HEARD_OF.label("heard_of")).where(w.c.name.in_(names)).order_by(w.c.name)
-    kept = await _kept(conn)
+    kept, avoided_by = await _said_by_studies(conn)
     found = {
         row.id: WorkerView(
             name=row.name,
@@ -109,28 +116,40 @@ async def workers(conn: AsyncConnection, keys: Sequence[Key]) -> list[WorkerView
             set_aside=row.set_aside,
             cpus=row.cpus,
             kept=kept.get(row.id),
+            avoided_by=avoided_by.get(row.incarnation, []),
         )
         for row in await conn.execute(query)
     }
-    lv = tables.leave
+    lv, g, p = tables.leave, tables.slot_grant, tables.grant_part
+    held = (
+        select(le.c.id, le.c.study_id, le.c.number, le.c.grant_time, g.c.milli, g.c.memory_bytes)
+        .add_columns(p.c.worker_id, p.c.slots)
+        .join_from(p, g, g.c.id == p.c.grant_id)
+        .join(le, and_(le.c.grant_id == g.c.id, le.c.live))
+        .where(p.c.worker_id.in_(found))
+        .subquery("held")
+    )
     slots = (
-        select(s, s.c.index.label("place"), le.c.number, le.c.milli, st.c.name.label("study_name"))
-        .add_columns(le.c.memory_bytes.label("budget"), lv.c.why)
+        select(s, s.c.index.label("place"), held.c.number, held.c.milli, st.c.name.label("study_name"))
+        .add_columns(held.c.memory_bytes.label("budget"), lv.c.why)
         .join_from(
             s,
-            le,
-            and_(le.c.live, le.c.worker_id == s.c.worker_id, s.c.index == func.any(le.c.slots)),
+            held,
+            and_(held.c.worker_id == s.c.worker_id, s.c.index == func.any(held.c.slots)),
             isouter=True,
         )
-        .join(st, le.c.study_id == st.c.id, isouter=True)
-        .join(lv, lv.c.lease_id == le.c.id, isouter=True)
-        .where(s.c.worker_id.in_(found), or_(s.c.present, le.c.id.is_not(None)))
-        .order_by(s.c.worker_id, s.c.index, le.c.grant_time, le.c.id)
+        .join(st, held.c.study_id == st.c.id, isouter=True)
+        .join(lv, lv.c.lease_id == held.c.id, isouter=True)
+        .where(s.c.worker_id.in_(found), or_(s.c.present, s.c.defect != "", held.c.id.is_not(None)))
+        .order_by(s.c.worker_id, s.c.index, held.c.grant_time, held.c.id)
     )
     for row in await conn.execute(slots):
         listed = found[row.worker_id].slots
         if not listed or listed[-1].index != row.place:
-            listed.append(SlotView(index=row.place, model=row.model, memory_bytes=row.memory_bytes))
+            slot = SlotView(
+                index=row.place, model=row.model, memory_bytes=row.memory_bytes, defect=row.defect
+            )
+            listed.append(slot)
         if row.study_name is not None:
             holder = HolderView(
                 study=row.study_name,
@@ -150,13 +169,18 @@ async def connected_slots(conn: AsyncConnection) -> int:
     return int((await conn.execute(query)).scalar_one())
 
 
-async def _kept(conn: AsyncConnection) -> dict[int, KeptView]:
-    """What is kept for whom, by worker."""
+async def _said_by_studies(
+    conn: AsyncConnection,
+) -> tuple[dict[int, KeptView], dict[str, list[str]]]:
+    """What active studies say of workers: what is kept for whom, by worker; and who avoids it, by incarnation."""
     st = tables.study
     query = select(st.c.name, st.c.standing).where(st.c.state == StudyState.ACTIVE.value)
     found = {}
-    for row in await conn.execute(query):
+    avoided_by: dict[str, list[str]] = {}
+    for row in await conn.execute(query.order_by(st.c.name)):
         standing = readable_standing(row)
+        for incarnation in standing.avoided if standing else ():
+            avoided_by.setdefault(incarnation, []).append(row.name)
         reserved = standing.reserved if standing else None
         if reserved is not None:
             found[reserved.worker_id] = KeptView(
@@ -166,15 +190,15 @@ async def _kept(conn: AsyncConnection) -> dict[int, KeptView]:
                 since_s=reserved.since_s,
                 ready_s=reserved.ready_s,
             )
-    return found
+    return found, avoided_by
 
 
 async def shares(conn: AsyncConnection) -> tuple[list[ShareView], tuple[str, ...]]:
     """What each active study has of the cluster, in the order in which they get free slots; and the studies whose
     standing cannot be read."""
     async with pipeline(conn) as sent:
-        asked = placement.ask_active(sent)
-    found = asked.others()
+        asked = neighbours.ask_active(sent)
+    found = neighbours.read(asked.rows)
     if not found.shares:
         return [], found.unreadable
     totals = await placement.totals(conn)
@@ -182,7 +206,7 @@ async def shares(conn: AsyncConnection) -> tuple[list[ShareView], tuple[str, ...
     ordered = sorted(found.shares, key=lambda share: claim(share, totals, now_s))
     views = [
         ShareView(
-            study=found.names[share.study_id],
+            study=share.name,
             share=share,
             usage=share.usage.settled(now_s),
             virtual_time_s=virtual_time_s(share, totals, now_s),

@@ -2,18 +2,16 @@
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from types import TracebackType
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import psycopg
-from psycopg.pq import TransactionStatus
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from psycopg.types.numeric import Int8Dumper
+from sqlalchemy import URL, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.pool import QueuePool
 
 from headrace.errors import DatabaseUnavailableError, InvalidFieldError, Violation
 
@@ -22,8 +20,11 @@ log = logging.getLogger(__name__)
 POOL_SIZE = 16
 STATEMENT_TIMEOUT_MS = 60_000
 IDLE_IN_TRANSACTION_MS = 10_000
-"""A replica that freezes in the middle of a step holds the study's lock; Postgres takes it away after this time."""
-_PLANS = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
+"""A replica that freezes in the middle of a cycle holds the study's lock; after this time Postgres disconnects it."""
+PLANS = (
+    "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
+    " -c plan_cache_mode=force_generic_plan"
+)
 """A plan is made once and kept. One that was made while a study had ten trials would read all of ten thousand later:
 every statement has its index, whatever the size of the tables. Where one has none, older servers take the price of what
 is switched off for a long statement, and would compile it."""
@@ -35,10 +36,14 @@ _RETRYABLE_STATES = {
 
 _TAKEN_AWAY = {"25P03", "25P04"}
 """Postgres ended the connection of a transaction that took too long: this replica was frozen."""
+_NO_SLOTS = "53300"
+"""Too many connections: as good as away."""
+_STRAINED = ("53", "57014", "58")
+"""Want of disk or memory, the statement timeout, and errors of the database's machine."""
 _TOO_LARGE = "54"
 """Psycopg counts a value that no row or index can hold among the operational errors; it never passes."""
 
-# A step runs its statements by psycopg itself, all others by SQLAlchemy, which wraps psycopg's errors.
+# A cycle runs its statements through psycopg, all others through SQLAlchemy, which wraps psycopg's errors.
 _AWAY = (
     *(OperationalError, InterfaceError, PoolTimeoutError),
     *(psycopg.OperationalError, psycopg.InterfaceError),
@@ -72,7 +77,7 @@ def parse_url(url: str) -> URL:
 
 def open_engine(url: str, *, pool_size: int = POOL_SIZE) -> AsyncEngine:
     """Return an engine; nothing is connected yet."""
-    return create_async_engine(
+    engine = create_async_engine(
         parse_url(url),
         pool_size=pool_size,
         max_overflow=0,  # a connection made for one transaction costs more than to wait for one
@@ -83,34 +88,53 @@ def open_engine(url: str, *, pool_size: int = POOL_SIZE) -> AsyncEngine:
         connect_args={
             "connect_timeout": 5,
             "client_encoding": "utf8",
-            "prepare_threshold": None,  # `store.pipeline` has its own, which psycopg would drop
             "application_name": "headrace scheduler",
             "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} "
-            f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS} {_PLANS}",
+            f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS} {PLANS}",
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,
         },
     )
+    event.listen(engine.sync_engine, "connect", _on_connect)
+    return engine
+
+
+def _on_connect(connection: Any, _: Any) -> None:
+    driver: psycopg.AsyncConnection[Any] = connection.driver_connection
+    driver.prepared_max = None  # as many as `store` has
+    driver.adapters.register_dumper(
+        int, Int8Dumper
+    )  # so that a statement is prepared once for numbers of all sizes
 
 
 def is_away(error: BaseException) -> bool:
     """Whether an error says that the database cannot be reached now, and not that a statement is wrong."""
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    state = (cause.sqlstate or "") if isinstance(cause, psycopg.Error) else ""
-    if state.startswith(_TOO_LARGE):
+    state = _state(error)
+    if state.startswith(_TOO_LARGE) or is_strained(error):
         return False
     if state in _TAKEN_AWAY:
         return True
     return isinstance(error, _AWAY)
 
 
+def is_strained(error: BaseException) -> bool:
+    """Whether the database is there, and could not do this for want of time, memory or disk: it may yet."""
+    state = _state(error)
+    return state.startswith(_STRAINED) and state != _NO_SLOTS
+
+
 def is_conflict(error: BaseException) -> bool:
     """Whether a transaction lost against another one and should be tried again."""
+    return _state(error) in _RETRYABLE_STATES
+
+
+def _state(error: BaseException) -> str:
+    """Postgres' code of an error; empty where there is none, as when no connection could be made."""
     cause = error.orig if isinstance(error, DBAPIError) else error
-    return isinstance(cause, psycopg.Error) and cause.sqlstate in _RETRYABLE_STATES
+    return (cause.sqlstate or "") if isinstance(cause, psycopg.Error) else ""
 
 
 @asynccontextmanager
@@ -125,67 +149,9 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         raise
 
 
-class KeptConnection:
-    """A connection for transactions that follow each other closely, each of which is a block under `async with`.
-
-    The first one takes it from the pool, which costs SQLAlchemy as much as Postgres needs for a small statement. It is
-    kept while blocks end their transactions themselves (`store.pipeline` commits behind the last statement) and the
-    pool has more for others; a block that fails, or leaves its transaction open, ends with it as `transaction` does.
-    """
-
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-        self._transaction: AbstractAsyncContextManager[AsyncConnection, bool | None] | None = None
-        self._conn: AsyncConnection | None = None
-
-    async def __aenter__(self) -> AsyncConnection:
-        """Begin a block. Raises DatabaseUnavailableError where the database is away."""
-        if self._conn is None:
-            begun = transaction(self._engine)
-            self._conn = await begun.__aenter__()
-            self._transaction = begun
-        return self._conn
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End a block. Raises DatabaseUnavailableError for errors that say that the database is away."""
-        assert self._conn is not None
-        if error is not None or self._is_open() or not _has_more(self._engine):
-            await self._leave(kind, error, trace)
-
-    async def give_back(self) -> None:
-        """Let others have the connection, where one is kept."""
-        try:
-            await self._leave(None, None, None)
-        except Exception:  # everything on it was committed: whoever gets it next will find out
-            log.info("a connection could not be given back as it was", exc_info=True)
-
-    async def _leave(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        begun, self._transaction, self._conn = self._transaction, None, None
-        if begun is not None:
-            await begun.__aexit__(kind, error, trace)
-
-    def _is_open(self) -> bool:
-        """Whether there is more to end than a block that committed; also where the connection is not as it was."""
-        assert self._conn is not None
-        try:
-            status = driver_of(self._conn).info.transaction_status
-        except SQLAlchemyError:
-            return True
-        return status != TransactionStatus.IDLE
-
-
 def driver_of(conn: AsyncConnection) -> psycopg.AsyncConnection[Any]:
     """Psycopg's connection below SQLAlchemy's, which has begun already."""
     assert conn.sync_connection is not None
     driver = conn.sync_connection.connection.driver_connection
     assert isinstance(driver, psycopg.AsyncConnection)
     return driver
-
-
-def _has_more(engine: AsyncEngine) -> bool:
-    assert isinstance(engine.pool, QueuePool)
-    return engine.pool.checkedout() < engine.pool.size()

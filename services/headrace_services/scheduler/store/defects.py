@@ -14,7 +14,7 @@ import psycopg
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace_services.scheduler.store.database import is_away, is_conflict
+from headrace_services.scheduler.store.database import is_away, is_conflict, is_strained
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +68,8 @@ def within(sizes: Sequence[int], most: int = MOST_BYTES) -> int:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same might succeed later: the database is away, or another transaction came first."""
-    return is_away(error) or is_conflict(error)
+    """Whether the same might succeed later: the database is away or strained, or another transaction came first."""
+    return is_away(error) or is_strained(error) or is_conflict(error)
 
 
 def reason_of(error: BaseException) -> str:

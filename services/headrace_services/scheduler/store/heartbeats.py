@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sqlalchemy import ARRAY, BigInteger, Float, and_, any_, bindparam, case, func, select, text, update
+from sqlalchemy import ARRAY, BigInteger, Float, Text, and_, any_, bindparam, case, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace_services.scheduler.records import Lease
+from headrace_services.scheduler.core.records import Lease
+from headrace_services.scheduler.store import leases as lease_rows
 from headrace_services.scheduler.store import rows, tables
 from headrace_services.scheduler.store.pipeline import compiled, given, pipeline
 
@@ -22,6 +23,8 @@ class Beat:
     session: int
     connected: bool = True
     """False when the stream has ended; the worker's leases go on until they expire."""
+    named: frozenset[str] = frozenset()
+    """The leases that the worker says it holds."""
     trouble: str = ""
     """What the worker says of its own trouble; empty where all is well."""
     set_aside: str = ""
@@ -41,7 +44,10 @@ class Noted:
 
 
 async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> dict[Beat, Noted]:
-    """Note that workers live, which extends their leases, or are gone. At most one heartbeat a session."""
+    """Note that workers live, which extends the leases that they name, or are gone. At most one heartbeat a session.
+
+    A live lease that its worker does not name expires `ttl_s` seconds later, unless it is named or reports until then.
+    """
     noted = sorted(beats, key=lambda beat: beat.worker_id)
     ids = [beat.worker_id for beat in noted]
     async with pipeline(conn) as sent:
@@ -56,6 +62,9 @@ async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> di
             for b in noted
         ]
         heard = sent.run(_NOTE, said, ttl_s=ttl_s)
+        here = [one for one, beat in zip(said, noted, strict=True) if beat.connected]
+        named = sorted(set().union(*(beat.named for beat in noted)))
+        sent.run(_EXTEND, here, named=named, ttl_s=ttl_s)
         held = sent.run(_LEASES, ids=ids)
         asked = sent.run(_LEAVING, ids=ids)
     current = {(row.id, row.session) for row in heard.rows}
@@ -101,7 +110,22 @@ _NOTE = compiled(
     )
     .returning(_w.c.id, _w.c.session)
 )
+_named = _le.c.id == any_(bindparam("named", type_=ARRAY(Text)))
+_differing = (
+    # A step that holds a row is at work on the lease: its row is left to the next heartbeat.
+    select(_le.c.id, _named.label("named"))
+    .join_from(_said, _w, and_(_w.c.id == _said.c.g_worker, _w.c.session == _said.c.g_session))
+    .join(_le, and_(_le.c.worker_id == _w.c.id, _le.c.live))
+    .where(_named != _le.c.expires_at.is_(None))
+    .with_for_update(of=_le, skip_locked=True, key_share=True)
+    .cte("differing")
+)
+_EXTEND = compiled(
+    update(_le).where(_le.c.id == _differing.c.id).values(expires_at=case((~_differing.c.named, _until)))
+)
 _LEASES = compiled(select(_le.c.id, _le.c.worker_id).where(_theirs))
 _LEAVING = compiled(
-    select(_le, _lv.c.why).join_from(_lv, _le, _lv.c.lease_id == _le.c.id).where(_theirs, _lv.c.at_report)
+    select(*lease_rows.COLUMNS, _lv.c.why)
+    .select_from(lease_rows.SOURCE.join(_lv, _lv.c.lease_id == _le.c.id))
+    .where(_theirs, _lv.c.at_report)
 )

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Row, Select, and_, case, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace_services.scheduler.records import Event
+from headrace_services.scheduler.core.records import Event
 from headrace_services.scheduler.store import tables
 
 
@@ -26,7 +26,7 @@ class StoredReport:
     """What a trial reported."""
 
     number: int
-    epoch: int
+    attempt: int
     sequence: int
     step: int
     metrics: dict[str, float]
@@ -86,7 +86,7 @@ class ReportKey:
     """A report in a list."""
 
     number: int
-    epoch: int
+    attempt: int
     sequence: int
     size: int
     """Of its metrics, as they are stored."""
@@ -94,7 +94,7 @@ class ReportKey:
     @property
     def place(self) -> tuple[int, int, int]:
         """Its place in the order of reports."""
-        return self.number, self.epoch, self.sequence
+        return self.number, self.attempt, self.sequence
 
 
 async def reports_after(
@@ -102,7 +102,7 @@ async def reports_after(
 ) -> list[ReportKey]:
     """Reports by trial, attempt and sequence, after the one of the key `after`; of one trial where it is named."""
     r = tables.report
-    key = (r.c.number, r.c.epoch, r.c.sequence)
+    key = (r.c.number, r.c.attempt, r.c.sequence)
     size = func.pg_column_size(r.c.metrics).label("size")
     query = select(*key, size).where(r.c.study_id == study_id).order_by(*key).limit(limit)
     if number is not None:
@@ -110,24 +110,24 @@ async def reports_after(
     if after is not None:
         query = query.where(tuple_(*key) > tuple_(*after))
     found = await conn.execute(query)
-    return [ReportKey(row.number, row.epoch, row.sequence, row.size) for row in found]
+    return [ReportKey(row.number, row.attempt, row.sequence, row.size) for row in found]
 
 
 async def reports(conn: AsyncConnection, study_id: int, keys: Sequence[ReportKey]) -> list[StoredReport]:
     """Reports, in the order of their keys."""
     r = tables.report
-    key = tuple_(r.c.number, r.c.epoch, r.c.sequence)
+    key = tuple_(r.c.number, r.c.attempt, r.c.sequence)
     query = select(r).where(r.c.study_id == study_id, key.in_([key.place for key in keys]))
     return [
         StoredReport(
             number=row.number,
-            epoch=row.epoch,
+            attempt=row.attempt,
             sequence=row.sequence,
             step=row.step,
             metrics=row.metrics,
             time=row.time,
         )
-        for row in await conn.execute(query.order_by(r.c.number, r.c.epoch, r.c.sequence))
+        for row in await conn.execute(query.order_by(r.c.number, r.c.attempt, r.c.sequence))
     ]
 
 

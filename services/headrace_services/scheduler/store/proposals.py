@@ -1,7 +1,7 @@
 """What a proposal is made from: whether one is wanted, results since a cursor, and trials that have none yet.
 
-Each proposal reads what is new and a few counts, over indexes; nothing here grows with the number of trials but the
-first read of a study by a process that has not seen it. Results are those up to the cursor that was read first, in the
+Each proposal reads what is new and a few counts, over indexes. Only the first read by a process that has not
+seen the study grows with the number of trials. Results are those up to the cursor that was read first, in the
 order of their commit, so a longer history always begins with a shorter one.
 """
 
@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import Select, and_, exists, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace_services.scheduler.lifecycle import Reason, State, StudyState
-from headrace_services.scheduler.records import Params, Study
+from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
+from headrace_services.scheduler.core.records import Params, Study
 from headrace_services.scheduler.store import rows, tables
 
 FIRST = 0
@@ -78,7 +78,7 @@ async def results_since(
     reported = (
         select(p.c.metrics)
         .where(p.c.study_id == r.c.study_id, p.c.number == r.c.number, p.c.step == r.c.step)
-        .order_by(p.c.epoch, p.c.sequence)
+        .order_by(p.c.attempt, p.c.sequence)
         .limit(1)
         .lateral()
     )
@@ -122,24 +122,29 @@ async def pending(conn: AsyncConnection, study_id: int, level: int) -> list[Para
 
 
 async def earlier(conn: AsyncConnection, name: str, level: int, limit: int, *, top: int) -> list[Measured]:
-    """What the newest `limit` completed trials of an earlier study measured when they first came to a level.
+    """What the newest `limit` trials of an earlier study measured when they first came to a level.
 
-    At the top level a trial that had its full budget in fewer steps counts with its last report. Nothing where there
-    is no such study any more.
+    However they ended, and whether they did: within a study a trial that was stopped counts at the rungs that it came
+    to. At the top level one that completed in fewer steps counts with its last report. Nothing where there is no such
+    study any more.
     """
     s, t, p = tables.study, tables.trial, tables.report
     reported = (
         select(p.c.metrics)
         .where(p.c.study_id == t.c.study_id, p.c.number == t.c.number, p.c.step >= level)
-        .order_by(p.c.epoch, p.c.sequence)
+        .order_by(p.c.attempt, p.c.sequence)
         .limit(1)
         .lateral()
     )
+    is_complete = t.c.reason == Reason.COMPLETED.value
     metrics = func.coalesce(reported.c.metrics, t.c.metrics) if level == top else reported.c.metrics
+    study = (
+        select(s.c.id).where(s.c.name == name).scalar_subquery()
+    )  # joined, all studies' trials might be read
     query = (
         select(t.c.params, t.c.generation, metrics.label("metrics"))
-        .select_from(s.join(t, t.c.study_id == s.c.id).join(reported, true(), isouter=level == top))
-        .where(s.c.name == name, t.c.reason == Reason.COMPLETED.value)
+        .select_from(t.join(reported, true(), isouter=level == top))
+        .where(t.c.study_id == study, or_(is_complete, reported.c.metrics.is_not(None)))
         .order_by(t.c.number.desc())
         .limit(limit)
     )
@@ -149,12 +154,13 @@ async def earlier(conn: AsyncConnection, name: str, level: int, limit: int, *, t
 async def studies_to_propose_for(conn: AsyncConnection) -> list[int]:
     """Active studies of the pool with no trial that could start now, oldest first."""
     s, t = tables.study, tables.trial
-    waiting = exists().where(t.c.study_id == s.c.id, *_runnable(t))
+    # One at a time by its index: as a join it might read the waiting trials of all studies.
+    waiting = select(t.c.number).where(t.c.study_id == s.c.id, *_runnable(t)).limit(1).scalar_subquery()
     kind = s.c.spec["sampler"]["kind"].as_string()
     most = s.c.spec["max_trials"].as_string().label("most")
     query = (
         select(s.c.id, s.c.sampled, most)
-        .where(s.c.state == StudyState.ACTIVE.value, kind.not_in(["random", "grid"]), ~waiting)
+        .where(s.c.state == StudyState.ACTIVE.value, kind.not_in(["random", "grid"]), waiting.is_(None))
         .order_by(s.c.id)
     )
     # Compared here: one spec whose number is none would fail the statement for all studies.
@@ -164,7 +170,7 @@ async def studies_to_propose_for(conn: AsyncConnection) -> list[int]:
 
 def _runnable(t: Any) -> tuple[Any, ...]:
     waiting = t.c.state.in_([State.PENDING.value, State.PAUSED.value])
-    return waiting, t.c.milestone.is_not(None), ~t.c.held
+    return waiting, t.c.milestone.is_not(None), ~t.c.user_paused
 
 
 def _measured(row: Any) -> Measured:

@@ -80,7 +80,7 @@ async def remember(conn: AsyncConnection, request: Request, response: bytes) -> 
 
 
 def remember_all(sent: Pipeline, answers: Sequence[tuple[Request, bytes]]) -> None:
-    """Store the answers of a step."""
+    """Store the answers of a cycle."""
     if answers:
         requests, responses = zip(*answers, strict=True)
         sent.run(
@@ -92,10 +92,16 @@ def remember_all(sent: Pipeline, answers: Sequence[tuple[Request, bytes]]) -> No
         )
 
 
-async def sweep(conn: AsyncConnection) -> None:
-    """Forget answers older than a day."""
+async def forget_old(conn: AsyncConnection, most: int) -> int:
+    """Forget at most so many answers older than a day, those of no other transaction. Returns how many."""
     r = tables.request
-    await conn.execute(delete(r).where(r.c.time < func.clock_timestamp() - KEPT_FOR))
+    old = select(r.c.request_id).where(
+        r.c.time < func.now() - KEPT_FOR
+    )  # the clock itself would use no index
+    some = old.order_by(r.c.time).limit(most).with_for_update(skip_locked=True)
+    return (
+        await conn.execute(delete(r).where(r.c.request_id == any_(func.array(some.scalar_subquery()))))
+    ).rowcount
 
 
 _r = tables.request

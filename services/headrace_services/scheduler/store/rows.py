@@ -2,6 +2,7 @@
 
 import math
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
@@ -10,25 +11,23 @@ from msgspec.structs import asdict, fields
 from sqlalchemy import Row
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.lifecycle import Reason, State, StudyState
-from headrace_services.scheduler.records import (
+from headrace_services.scheduler.core.finite import finite_json, json_number, metrics_of_json
+from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
+from headrace_services.scheduler.core.records import (
     Checkpoint,
     Decision,
     Event,
+    Grant,
     Lease,
-    Leaving,
+    Part,
     Report,
-    Reserved,
     RungCost,
     RungEntry,
     Slot,
-    Speeds,
-    Standing,
     Study,
     Trial,
-    Usage,
 )
-from headrace_services.scheduler.store.tables import finite_json, json_number, metrics_of_json
+from headrace_services.scheduler.core.standing import Leaving, Reserved, Speeds, Standing, Usage
 
 AnyRow = Row[Any]
 Columns = dict[str, Any]
@@ -82,18 +81,24 @@ def _spec(uid: str, columns: Columns) -> StudySpec:
 
 
 def standing(columns: Columns) -> Standing:
-    """A study's standing, as it lies in its JSON column."""
-    if not columns:
-        return Standing()
+    """A study's standing, from its JSON column; a key that an older scheduler did not write has its default."""
+    columns = _NEW_STANDING | columns
     reserved = columns["reserved"]
     return Standing(
         usage=Usage(**columns["usage"]),
         speeds=speeds(columns["speeds"]),
         reserved=Reserved(**{**reserved, "slots": tuple(reserved["slots"])}) if reserved else None,
         wants_slots=columns["wants_slots"],
+        wants_milli=columns.get("wants_milli"),
+        wants_cores=columns.get("wants_cores"),
         wants_count=columns["wants_count"],
         quantum_s=columns["quantum_s"],
         looked_s=columns["looked_s"],
+        kept=(columns["kept"][0], columns["kept"][1]),
+        left_to={int(study_id): since_s for study_id, since_s in columns["left_to"].items()},
+        early=columns["early"],
+        ended_through=columns["ended_through"],
+        avoided=columns["avoided"],
     )
 
 
@@ -104,10 +109,20 @@ def standing_columns(record: Standing) -> Columns:
         "speeds": dict(record.speeds),
         "reserved": asdict(record.reserved) if record.reserved else None,
         "wants_slots": record.wants_slots,
+        "wants_milli": record.wants_milli,
+        "wants_cores": record.wants_cores,
         "wants_count": record.wants_count,
         "quantum_s": record.quantum_s,
         "looked_s": record.looked_s,
+        "kept": list(record.kept),
+        "left_to": {str(study_id): since_s for study_id, since_s in record.left_to.items()},
+        "early": dict(record.early),
+        "ended_through": record.ended_through,
+        "avoided": dict(record.avoided),
     }
+
+
+_NEW_STANDING = standing_columns(Standing())
 
 
 def speeds(columns: Columns) -> Speeds:
@@ -115,88 +130,44 @@ def speeds(columns: Columns) -> Speeds:
     return {kind: (steps, seconds) for kind, (steps, seconds) in columns.items()}
 
 
+TRIAL_IDENTITY = ("study_id", "number", "params", "baseline", "bracket", "generation", "create_time")
+"""The columns of a trial that its creation sets for good; an exploit alone gives it other parameters."""
+TRIAL_COLUMNS = tuple(part.name for part in fields(Trial) if part.name not in TRIAL_IDENTITY)
+"""Those that change over its life: every further field of the record is a column of the same name."""
+PROGRESS_COLUMNS = (
+    "step",
+    "milestone",
+    "rungs",
+    "value",
+    "best_value",
+    "best_step",
+    "metrics",
+    "checkpoint",
+    "losses_in_row",
+    "steps_spent",
+    "speeds",
+)
+"""Those that a report changes while its trial stays where it is."""
+
+
 def trial(row: AnyRow) -> Trial:
     """A row of `trial`."""
-    return Trial(
-        study_id=row.study_id,
-        number=row.number,
-        state=State(row.state),
-        params=row.params,
-        baseline=row.baseline,
-        bracket=row.bracket,
-        generation=row.generation,
-        epoch=row.epoch,
-        step=row.step,
-        milestone=row.milestone,
-        held=row.held,
-        rungs=row.rungs,
-        value=row.value,
-        best_value=row.best_value,
-        best_step=row.best_step,
-        metrics=metrics_of_json(row.metrics),
-        reason=Reason(row.reason) if row.reason else None,
-        detail=row.detail,
-        checkpoint=checkpoint(row.checkpoint),
-        lease_id=row.lease_id,
-        failures=row.failures,
-        interruptions=row.interruptions,
-        losses_in_row=row.losses_in_row,
-        steps_spent=row.steps_spent,
-        log_path=row.log_path,
-        log_tail=row.log_tail,
-        speeds=speeds(row.speeds),
-        read_s=row.read_s,
-        create_time=row.create_time,
-        start_time=row.start_time,
-        end_time=row.end_time,
-    )
+    return Trial(**_read(row, _TRIAL_FIELDS))
 
 
 def trial_columns(record: Trial) -> Columns:
     """The columns of a trial that change over its life."""
-    return {
-        "state": record.state.value,
-        "epoch": record.epoch,
-        "step": record.step,
-        "milestone": record.milestone,
-        "held": record.held,
-        "rungs": record.rungs,
-        "value": number(record.value),
-        "best_value": number(record.best_value),
-        "best_step": record.best_step,
-        "metrics": finite_json(record.metrics),
-        "reason": record.reason.value if record.reason else None,
-        "detail": record.detail,
-        "checkpoint": checkpoint_columns(record.checkpoint),
-        "lease_id": record.lease_id,
-        "failures": record.failures,
-        "interruptions": record.interruptions,
-        "losses_in_row": record.losses_in_row,
-        "steps_spent": record.steps_spent,
-        "log_path": record.log_path,
-        "log_tail": record.log_tail,
-        "speeds": dict(record.speeds),
-        "read_s": record.read_s,
-        "start_time": record.start_time,
-        "end_time": record.end_time,
-    }
+    return _written(record, TRIAL_COLUMNS)
+
+
+def trial_identity(record: Trial) -> Columns:
+    """The columns of a trial that do not."""
+    return _written(record, TRIAL_IDENTITY)
 
 
 def progress_columns(record: Trial) -> Columns:
     """The columns that a report changes while its trial stays where it is."""
-    return {
-        "step": record.step,
-        "milestone": record.milestone,
-        "rungs": record.rungs,
-        "value": number(record.value),
-        "best_value": number(record.best_value),
-        "best_step": record.best_step,
-        "metrics": finite_json(record.metrics),
-        "checkpoint": checkpoint_columns(record.checkpoint),
-        "losses_in_row": record.losses_in_row,
-        "steps_spent": record.steps_spent,
-        "speeds": dict(record.speeds),
-    }
+    return _written(record, PROGRESS_COLUMNS)
 
 
 def is_progress(before: Trial, after: Trial) -> bool:
@@ -205,17 +176,9 @@ def is_progress(before: Trial, after: Trial) -> bool:
 
 
 def study_columns(record: Study) -> Columns:
-    """The columns of a study that a step changes."""
-    return {
-        "state": record.state.value,
-        "detail": record.detail,
-        "cursor": record.cursor,
-        "next_number": record.next_number,
-        "sampled": record.sampled,
-        "reports": record.reports,
-        "metric_seen": record.metric_seen,
-        "early_failures": record.early_failures,
-        "standing": standing_columns(record.standing),
+    """The columns of a study that a cycle changes."""
+    return {name: getattr(record, name) for name in STUDY_COLUMNS} | {
+        "standing": standing_columns(record.standing)
     }
 
 
@@ -246,24 +209,36 @@ _CHECKPOINT = tuple(part.name for part in fields(Checkpoint))
 
 
 def lease(row: AnyRow) -> Lease:
-    """A row of `lease`."""
+    """A row of `leases.SOURCE`."""
     return Lease(
         id=row.id,
         study_id=row.study_id,
         number=row.number,
-        epoch=row.epoch,
+        attempt=row.attempt,
         worker_id=row.worker_id,
         incarnation=row.incarnation,
         client_id=row.client_id,
         ttl_s=row.ttl_s,
-        slots=tuple(row.slots),
+        grant=_grant(row) if row.grant_id is not None else None,
         live=row.live,
         last_sequence=row.last_sequence,
         step=row.step,
         resume=checkpoint(row.resume),
+    )
+
+
+def _grant(row: AnyRow) -> Grant:
+    return Grant(
+        id=row.grant_id,
+        study_id=row.study_id,
+        parts=tuple(
+            Part(worker_id=worker_id, incarnation=incarnation, slots=tuple(slots))
+            for worker_id, incarnation, slots in row.parts
+        ),
         milli=row.milli,
         memory_bytes=row.memory_bytes,
         model=row.model,
+        leases=row.sharing,
     )
 
 
@@ -363,7 +338,7 @@ def report_columns(study: Study, record: Report) -> Columns:
     return {
         "study_id": study.id,
         "number": record.number,
-        "epoch": record.epoch,
+        "attempt": record.attempt,
         "sequence": record.sequence,
         "step": record.step,
         "metrics": finite_json(record.metrics),
@@ -379,7 +354,7 @@ def report_columns(study: Study, record: Report) -> Columns:
 REPORT_COLUMNS = (
     "study_id",
     "number",
-    "epoch",
+    "attempt",
     "sequence",
     "step",
     "metrics",
@@ -397,7 +372,36 @@ def number(value: float | None) -> float | str | None:
     return value if value is None or math.isfinite(value) else json_number(value)
 
 
-_any_trial = Trial(study_id=0, number=0, params={}, milestone=None)
-TRIAL_COLUMNS = tuple(trial_columns(_any_trial))
-PROGRESS_COLUMNS = tuple(progress_columns(_any_trial))
+def _reason(name: str | None) -> Reason | None:
+    return Reason(name) if name else None
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "state": State,
+    "reason": _reason,
+    "metrics": metrics_of_json,
+    "checkpoint": checkpoint,
+    "speeds": speeds,
+}
+"""How columns are read that are not as the record has them."""
+_WRITTEN: dict[str, Callable[[Any], Any]] = {
+    "value": number,
+    "best_value": number,
+    "metrics": finite_json,
+    "checkpoint": checkpoint_columns,
+    "speeds": dict,
+}
+"""How fields are written that are not as the column has them. Enums are texts."""
+_TRIAL_FIELDS = tuple(part.name for part in fields(Trial))
 _standing = attrgetter(*(name for name in TRIAL_COLUMNS if name not in PROGRESS_COLUMNS))
+
+
+def _read(row: AnyRow, names: Iterable[str]) -> dict[str, Any]:
+    return {name: _READ[name](getattr(row, name)) if name in _READ else getattr(row, name) for name in names}
+
+
+def _written(record: Any, names: Iterable[str]) -> Columns:
+    return {
+        name: _WRITTEN[name](getattr(record, name)) if name in _WRITTEN else getattr(record, name)
+        for name in names
+    }

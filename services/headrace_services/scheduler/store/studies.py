@@ -5,11 +5,13 @@ a second for a watched study and cost a few milliseconds at 10,000 trials. A stu
 figures, so the figures are as new as the row's cursor or newer.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import (
+    Boolean,
     ColumnElement,
     Select,
     and_,
@@ -17,6 +19,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    literal_column,
     select,
     tuple_,
     union_all,
@@ -26,11 +29,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace.errors import StudyDefectError
 from headrace.spec import StudySpec
 from headrace.spec.objective import is_feasible, objective_vector
-from headrace_services.scheduler.lifecycle import LEASED, Reason, State, StudyState
-from headrace_services.scheduler.records import Event, Study
-from headrace_services.scheduler.store import rows, tables, trials
+from headrace_services.scheduler.core.lifecycle import LEASED, Reason, State, StudyState
+from headrace_services.scheduler.core.records import Event, Study, TrialView
+from headrace_services.scheduler.store import columns, rows, tables, trials
 from headrace_services.scheduler.store.defects import is_transient, reason_of
-from headrace_services.scheduler.store.trials import TrialView
 
 FRONT_AT_MOST = 200
 """How many trials of a front a status names."""
@@ -44,6 +46,8 @@ class Head:
 
     cursor: int
     state: StudyState
+    ending: bool
+    """Whether it has ended, and trials of it are still to be terminated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +88,15 @@ class Figures:
     baseline: TrialView | None = None
     failures: tuple[Failure, ...] = ()
     """The first trials that failed."""
+    warm_results: int | None = None
+    """How many results of an earlier study the sampler began with, once it has proposed a trial."""
     unshown: str = ""
     """What could not be counted, and why; empty where all is there."""
+
+
+_ENDING: ColumnElement[bool] = literal_column(
+    "standing ->> 'ended_through' IS NOT NULL", Boolean
+)  # as its index says it
 
 
 async def find(conn: AsyncConnection, name: str) -> Study | None:
@@ -111,8 +122,15 @@ async def _one(conn: AsyncConnection, which: ColumnElement[bool], called: str) -
 async def head(conn: AsyncConnection, study_id: int) -> Head | None:
     """Where a study is now; None when it was deleted."""
     s = tables.study
-    row = (await conn.execute(select(s.c.cursor, s.c.state).where(s.c.id == study_id))).one_or_none()
-    return Head(cursor=row.cursor, state=StudyState(row.state)) if row else None
+    query = select(s.c.cursor, s.c.state, _ENDING.label("ending")).where(s.c.id == study_id)
+    row = (await conn.execute(query)).one_or_none()
+    return Head(cursor=row.cursor, state=StudyState(row.state), ending=row.ending) if row else None
+
+
+async def ending(conn: AsyncConnection) -> list[int]:
+    """The studies that have ended, and of which trials are still to be terminated."""
+    s = tables.study
+    return [int(row.id) for row in await conn.execute(select(s.c.id).where(_ENDING).order_by(s.c.id))]
 
 
 MOST_SPEC_BYTES = 1024 * 1024
@@ -185,8 +203,9 @@ async def remove(conn: AsyncConnection, study_id: int) -> None:
 async def figures(
     conn: AsyncConnection, studies: Sequence[Study], *, whole: bool = False
 ) -> dict[int, Figures]:
-    """The figures of each study, by its id; those that are not `whole` lack the failures, the rungs of trials and what
-    a front is made of. The front itself is the caller's to find (`add_front`): it may take long."""
+    """The figures of each study, by its id; those that are not `whole` lack the failures, the rungs of trials, what a
+    warm start brought and what a front is made of. The front is the caller's to find (`add_front`): it may take long.
+    """
     found = {study.id: Figures() for study in studies}
     if not found:
         return found
@@ -203,6 +222,8 @@ async def figures(
         await _add_rungs(conn, study.id, found[study.id])
         if Reason.FAILED in found[study.id].reasons:
             found[study.id].failures = await _failures(conn, study.id)
+        if study.spec.warm_start is not None:
+            found[study.id].warm_results = await _warm_results(conn, study.id)
     return found
 
 
@@ -225,6 +246,19 @@ async def _add_rungs(conn: AsyncConnection, study_id: int, figures: Figures) -> 
             figures.baseline = view
         else:
             figures.best = view
+
+
+async def _warm_results(conn: AsyncConnection, study_id: int) -> int | None:
+    """How many results the sampler began with, as its first proposal says; None before that."""
+    e = tables.event
+    proposal = e.c.detail["proposal"]
+    query = (
+        select(proposal["warm_results"].as_integer().label("results"))
+        .where(e.c.study_id == study_id, e.c.kind == "trial_created", proposal.is_not(None))
+        .order_by(e.c.cursor)
+        .limit(1)
+    )
+    return (await conn.execute(query)).scalar_one_or_none()
 
 
 async def _failures(conn: AsyncConnection, study_id: int) -> tuple[Failure, ...]:
@@ -253,7 +287,7 @@ async def _measured(conn: AsyncConnection, study: Study) -> tuple[tuple[int, tup
     parts = [part for name in sorted(names) for part in (name, t.c.metrics[name])]
     wanted = func.jsonb_strip_nulls(func.jsonb_build_object(*parts))
     query = (
-        select(t.c.number, t.c.reason, wanted.cast(tables.Metrics).label("metrics"))
+        select(t.c.number, t.c.reason, wanted.cast(columns.Metrics).label("metrics"))
         .where(t.c.study_id == study.id, ~t.c.baseline, t.c.step > 0)
         .order_by(t.c.number)
     )
@@ -321,23 +355,27 @@ def _finalists(studies: Sequence[Study]) -> Any:
 
 
 def _best(ids: list[int], *, greatest: bool) -> Select[Any]:
-    """The best of the trials that did not fail; only where these have no values, of the others."""
+    """The best of the sound trials; only where these have no values, of the others."""
     s = tables.study
-    number = func.coalesce(_first(greatest=greatest, failed=False), _first(greatest=greatest, failed=True))
+    number = func.coalesce(_first(greatest=greatest, sound=True), _first(greatest=greatest, sound=False))
     return select(s.c.id, number).where(s.c.id.in_(ids))
 
 
-def _first(*, greatest: bool, failed: bool) -> Any:
-    """Of equals the trial that completed, then the one that trained further: what it reached is known best. The index
-    has the order of values, so only equals are sorted."""
+def _first(*, greatest: bool, sound: bool) -> Any:
+    """A trial is sound unless it failed, or diverged: its last value is not finite.
+
+    Of equals the trial that completed, then the one that trained further: what it reached is known best. The index has
+    the order of values, so only equals are sorted.
+    """
     s, t = tables.study, tables.trial.alias()
     value = t.c.best_value.desc() if greatest else t.c.best_value.asc()
     completed = t.c.reason.is_not_distinct_from(Reason.COMPLETED.value)
-    is_failed = t.c.reason.is_not_distinct_from(Reason.FAILED.value)
+    diverged = func.coalesce(t.c.value.in_([math.nan, math.inf, -math.inf]), False)
+    is_sound = and_(t.c.reason.is_distinct_from(Reason.FAILED.value), ~diverged)
     return (
         select(t.c.number)
         .where(t.c.study_id == s.c.id, ~t.c.baseline, t.c.best_value.is_not(None))
-        .where(is_failed if failed else ~is_failed)
+        .where(is_sound if sound else ~is_sound)
         .order_by(value, completed.desc(), t.c.step.desc(), t.c.number)
         .limit(1)
         .correlate(s)

@@ -4,15 +4,11 @@ Milestones are the database's own truth of what is wanted of a trial: a trial is
 or PAUSED, has a milestone, and no user holds it. The migrations create all this; a test compares the two.
 """
 
-import math
-from typing import Any
-
 from sqlalchemy import (
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
-    DateTime,
     Float,
     ForeignKey,
     ForeignKeyConstraint,
@@ -24,12 +20,11 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    func,
     text,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB
-from sqlalchemy.engine import Dialect
-from sqlalchemy.types import TypeDecorator
+
+from headrace_services.scheduler.store.columns import Metrics, read_of_studies, time_column
 
 metadata = MetaData(
     naming_convention={
@@ -40,47 +35,6 @@ metadata = MetaData(
         "pk": "%(table_name)s_pk",
     }
 )
-
-_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-
-class Metrics(TypeDecorator[dict[str, float]]):
-    """Metrics by name. JSON has no NaN and no infinities: they are stored under protobuf's JSON names."""
-
-    impl = JSONB
-    cache_ok = True
-
-    def process_bind_param(self, value: dict[str, float] | None, dialect: Dialect) -> Any:  # noqa: ARG002
-        """Spell out what JSON cannot hold."""
-        return None if value is None else finite_json(value)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, float] | None:  # noqa: ARG002
-        """Undo it."""
-        return None if value is None else metrics_of_json(value)
-
-
-def finite_json(metrics: dict[str, float]) -> dict[str, float | str]:
-    """Return metrics as JSON can hold them."""
-    return {name: n if math.isfinite(n) else json_number(n) for name, n in metrics.items()}
-
-
-def metrics_of_json(value: dict[str, Any]) -> dict[str, float]:
-    """Return metrics as they were before `finite_json`."""
-    return {name: _NON_FINITE[n] if isinstance(n, str) else float(n) for name, n in value.items()}
-
-
-def json_number(number: float) -> float | str:
-    """Return `number` as protobuf's JSON mapping writes it."""
-    if math.isnan(number):
-        return "NaN"
-    if math.isinf(number):
-        return "Infinity" if number > 0 else "-Infinity"
-    return number
-
-
-def _time(name: str, *, now: bool = False, nullable: bool = True) -> Column[Any]:
-    default = func.clock_timestamp() if now else None
-    return Column(name, DateTime(timezone=True), nullable=nullable and not now, server_default=default)
 
 
 study = Table(
@@ -102,18 +56,20 @@ study = Table(
     Column("reports", BigInteger, nullable=False, server_default="0"),
     Column("metric_seen", Boolean, nullable=False, server_default="false"),
     Column("early_failures", BigInteger, nullable=False, server_default="0"),
-    # Of the spec, for other studies' steps to read; and what changes of the study's place in the cluster.
+    # Of the spec, for other studies' cycles to read; and what changes of the study's place in the cluster.
     Column("weight", Float, nullable=False, server_default="1"),
     Column("priority", Integer, nullable=False, server_default="0"),
     Column("standing", JSONB, nullable=False, server_default="{}"),
-    _time("create_time", now=True),
-    _time("end_time"),
+    *read_of_studies(),
+    time_column("create_time", now=True),
+    time_column("end_time"),
     # A study is in one of its five states.
     CheckConstraint("state IN ('ACTIVE', 'PAUSED', 'COMPLETED', 'STOPPED', 'FAILED')", name="state"),
     # A study has an end if and only if it ended.
     CheckConstraint("(state IN ('COMPLETED', 'STOPPED', 'FAILED')) = (end_time IS NOT NULL)", name="end"),
     CheckConstraint("weight > 0", name="weight"),
     Index("study_active", "id", postgresql_where=text("state = 'ACTIVE'")),
+    Index("study_ending", "id", postgresql_where=text("standing ->> 'ended_through' IS NOT NULL")),
 )
 
 worker = Table(
@@ -122,6 +78,9 @@ worker = Table(
     Column("id", BigInteger, Identity(), primary_key=True),
     Column("name", Text, nullable=False, unique=True),
     Column("incarnation", Text, nullable=False),
+    # Its machine, for people; and which home its outbox lies in.
+    Column("host", Text, nullable=False, server_default=""),
+    Column("home", Text, nullable=False, server_default=""),
     # What keeps it from its work now, in its own words.
     Column("trouble", Text, nullable=False, server_default=""),
     # Which refused messages it keeps, in its own words.
@@ -134,10 +93,47 @@ worker = Table(
     Column("log_dir", Text, nullable=False, server_default=""),
     # The machine's cores; 0 where it did not say.
     Column("cpus", Integer, nullable=False, server_default="0"),
-    _time("session_time", now=True),
-    _time("last_seen", now=True),
+    time_column("session_time", now=True),
+    time_column("last_seen", now=True),
     # The worker's leases live until then, by the database's clock.
-    _time("expires_at", now=True),
+    time_column("expires_at", now=True),
+    Index("worker_away", "last_seen", postgresql_where=text("NOT connected")),
+)
+
+# Slots that are held: by one lease, or by several that share them.
+slot_grant = Table(
+    "slot_grant",
+    metadata,
+    # The id of its first lease.
+    Column("id", Text, primary_key=True),
+    Column("study_id", BigInteger, ForeignKey("study.id", ondelete="CASCADE"), nullable=False),
+    # Over all its parts.
+    Column("slot_count", Integer, nullable=False),
+    # Thousandths of each slot, and its memory budget where that is not the whole slot.
+    Column("milli", Integer, nullable=False, server_default="1000"),
+    Column("memory_bytes", BigInteger, nullable=False, server_default="0"),
+    # The device model, by which speed is learnt.
+    Column("model", Text, nullable=False, server_default=""),
+    Column("live", Boolean, nullable=False, server_default="true"),
+    time_column("grant_time", now=True),
+    time_column("end_time"),
+    CheckConstraint("live = (end_time IS NULL)", name="end"),
+    CheckConstraint("slot_count >= 1", name="slots"),
+    # A grant of several slots has them whole.
+    CheckConstraint("milli = 1000 OR (milli BETWEEN 1 AND 999 AND slot_count = 1)", name="milli"),
+    Index("slot_grant_study", "study_id"),
+)
+
+grant_part = Table(
+    "grant_part",
+    metadata,
+    Column("grant_id", Text, ForeignKey("slot_grant.id", ondelete="CASCADE"), primary_key=True),
+    # A grant has one part on a worker at most.
+    Column("worker_id", BigInteger, ForeignKey("worker.id"), primary_key=True),
+    Column("incarnation", Text, nullable=False),
+    Column("slots", ARRAY(Integer), nullable=False),
+    CheckConstraint("cardinality(slots) >= 1", name="slots"),
+    Index("grant_part_worker", "worker_id"),
 )
 
 lease = Table(
@@ -146,41 +142,39 @@ lease = Table(
     Column("id", Text, primary_key=True),
     Column("study_id", BigInteger, nullable=False),
     Column("number", BigInteger, nullable=False),
-    Column("epoch", BigInteger, nullable=False),
-    Column("worker_id", BigInteger, ForeignKey("worker.id")),
+    Column("attempt", BigInteger, nullable=False),
+    # What the trial runs on, and the worker that speaks for it.
+    Column("grant_id", Text, ForeignKey("slot_grant.id", ondelete="CASCADE")),
+    Column("worker_id", BigInteger),
     Column("incarnation", Text, nullable=False, server_default=""),
     Column("client_id", Text, nullable=False, server_default=""),
     Column("ttl_s", Float),
-    Column("slots", ARRAY(Integer), nullable=False),
     Column("live", Boolean, nullable=False, server_default="true"),
     Column("last_sequence", BigInteger, nullable=False, server_default="0"),
     Column("step", BigInteger, nullable=False, server_default="0"),
     Column("resume", JSONB(none_as_null=True)),
-    # Thousandths of each slot, and its memory budget where that is not the whole slot.
-    Column("milli", Integer, nullable=False, server_default="1000"),
-    Column("memory_bytes", BigInteger, nullable=False, server_default="0"),
-    # The device model, by which speed is learnt.
-    Column("model", Text, nullable=False, server_default=""),
-    _time("grant_time", now=True),
-    _time("expires_at"),
-    _time("end_time"),
+    time_column("grant_time", now=True),
+    time_column("expires_at"),
+    time_column("end_time"),
     ForeignKeyConstraint(["study_id", "number"], ["trial.study_id", "trial.number"], ondelete="CASCADE"),
-    # An epoch is granted once.
-    UniqueConstraint("study_id", "number", "epoch"),
+    # A worker speaks for a lease only where the grant has a part.
+    ForeignKeyConstraint(["grant_id", "worker_id"], ["grant_part.grant_id", "grant_part.worker_id"]),
+    # An attempt is granted once.
+    UniqueConstraint("study_id", "number", "attempt"),
     # A lease belongs to a worker or to a client, never to both.
     CheckConstraint("(worker_id IS NULL) <> (client_id = '')", name="holder"),
-    # A client's lease expires by itself; a worker's with its worker.
-    CheckConstraint("(worker_id IS NULL) = (expires_at IS NOT NULL)", name="expiry"),
-    # A worker's lease has slots, a client's has none.
-    CheckConstraint("(worker_id IS NULL) = (cardinality(slots) = 0)", name="slots"),
-    CheckConstraint("epoch >= 1", name="epoch"),
+    # A client's lease expires by itself; a worker's with its worker, or by itself once the worker does not name it.
+    CheckConstraint("worker_id IS NOT NULL OR expires_at IS NOT NULL", name="expiry"),
+    # A worker's lease has a grant, a client's has none.
+    CheckConstraint("(worker_id IS NULL) = (grant_id IS NULL)", name="grant"),
+    CheckConstraint("attempt >= 1", name="attempt"),
     CheckConstraint("live = (end_time IS NULL)", name="end"),
-    # A grant of several slots has them whole.
-    CheckConstraint("milli = 1000 OR (milli BETWEEN 1 AND 999 AND cardinality(slots) <= 1)", name="milli"),
     # A trial has at most one live lease.
     Index("lease_live_trial", "study_id", "number", unique=True, postgresql_where=text("live")),
     Index("lease_live_worker", "worker_id", postgresql_where=text("live")),
     Index("lease_live_client", "expires_at", postgresql_where=text("live AND worker_id IS NULL")),
+    Index("lease_live_grant", "grant_id", postgresql_where=text("live")),
+    Index("lease_grant_ix", "grant_id", "worker_id"),
 )
 
 slot = Table(
@@ -192,23 +186,26 @@ slot = Table(
     Column("model", Text, nullable=False),
     Column("memory_bytes", BigInteger, nullable=False),
     Column("uuid", Text, nullable=False),
-    # The lease that occupies the device: one at most, by the shape of the table.
-    Column("lease_id", Text, ForeignKey("lease.id", deferrable=True, initially="DEFERRED")),
-    # What leases that share the device hold of it: thousandths, and the sum of their memory budgets.
+    # The grant that occupies the device: one at most, by the shape of the table.
+    Column("grant_id", Text, ForeignKey("slot_grant.id", deferrable=True, initially="DEFERRED")),
+    # What grants that share the device hold of it: thousandths, and the sum of their memory budgets.
     Column("shared_milli", Integer, nullable=False, server_default="0"),
     Column("shared_memory_bytes", BigInteger, nullable=False, server_default="0"),
     # The device's share of its machine's cores.
     Column("cores", Float, nullable=False, server_default="0"),
-    # Withdrawn devices stay until their lease ends.
+    # Withdrawn devices stay until their grant ends.
     Column("present", Boolean, nullable=False, server_default="true"),
+    # Why the device failed, in its worker's words. Until the worker starts again it is not present.
+    Column("defect", Text, nullable=False, server_default=""),
     CheckConstraint("kind IN ('CPU', 'GPU')", name="kind"),
-    # A device is given out once, and not twice: whole to one lease, or in parts that fit.
+    # A device is given out once, and not twice: whole to one grant, or in parts that fit.
     CheckConstraint("shared_milli BETWEEN 0 AND 1000 AND shared_memory_bytes >= 0", name="parts"),
-    CheckConstraint("lease_id IS NULL OR shared_milli = 0", name="whole"),
-    Index("slot_free", "worker_id", postgresql_where=text("lease_id IS NULL AND present")),
+    CheckConstraint("grant_id IS NULL OR shared_milli = 0", name="whole"),
+    Index("slot_free", "worker_id", postgresql_where=text("grant_id IS NULL AND present")),
+    Index("slot_grant_id", "grant_id", postgresql_where=text("grant_id IS NOT NULL")),
 )
 
-# Running trials that are to leave their slots to others. Written by the steps of other studies, without the lock
+# Running trials that are to leave their slots to others. Written by the cycles of other studies, without the lock
 # of the trial's own, which reads it with its row: a message between studies that share a cluster.
 leave = Table(
     "leave",
@@ -235,10 +232,10 @@ trial = Table(
     Column("bracket", Integer, nullable=False, server_default="0"),
     # Of the trials that an evolutionary sampler proposed.
     Column("generation", Integer),
-    Column("epoch", BigInteger, nullable=False, server_default="0"),
+    Column("attempt", BigInteger, nullable=False, server_default="0"),
     Column("step", BigInteger, nullable=False, server_default="0"),
     Column("milestone", BigInteger),
-    Column("held", Boolean, nullable=False, server_default="false"),
+    Column("user_paused", Boolean, nullable=False, server_default="false"),
     Column("rungs", Integer, nullable=False, server_default="0"),
     Column("value", Float),
     Column("best_value", Float),
@@ -260,9 +257,9 @@ trial = Table(
     Column("read_s", Float),
     # The event that ended the trial, for caches that catch up.
     Column("end_cursor", BigInteger),
-    _time("create_time", now=True),
-    _time("start_time"),
-    _time("end_time"),
+    time_column("create_time", now=True),
+    time_column("start_time"),
+    time_column("end_time"),
     # A trial is in one of its five states. (The trigger trial_transition holds what leads where.)
     CheckConstraint("state IN ('PENDING', 'RUNNING', 'PAUSED', 'RESUMED', 'TERMINATED')", name="state"),
     # A trial holds a lease if and only if it is on a worker.
@@ -271,8 +268,8 @@ trial = Table(
     CheckConstraint("state NOT IN ('PAUSED', 'RESUMED') OR checkpoint IS NOT NULL", name="checkpoint"),
     # A trial on a worker is on its way somewhere.
     CheckConstraint("state NOT IN ('RUNNING', 'RESUMED') OR milestone IS NOT NULL", name="milestone"),
-    # A trial that was placed has an epoch.
-    CheckConstraint("state NOT IN ('RUNNING', 'RESUMED') OR epoch >= 1", name="placed"),
+    # A trial that was placed has an attempt.
+    CheckConstraint("state NOT IN ('RUNNING', 'RESUMED') OR attempt >= 1", name="placed"),
     # A trial that is over has a reason, an end, and nothing that is wanted of it.
     CheckConstraint("(state = 'TERMINATED') = (reason IS NOT NULL)", name="reason"),
     CheckConstraint("(state = 'TERMINATED') = (end_time IS NOT NULL)", name="end"),
@@ -286,9 +283,9 @@ trial = Table(
     Index(
         "trial_runnable",
         "study_id",
-        text("(epoch = 0)"),
+        text("(attempt = 0)"),
         "number",
-        postgresql_where=text("state IN ('PENDING', 'PAUSED') AND milestone IS NOT NULL AND NOT held"),
+        postgresql_where=text("state IN ('PENDING', 'PAUSED') AND milestone IS NOT NULL AND NOT user_paused"),
     ),
     Index("trial_state", "study_id", "state", "number"),
     Index("trial_ended", "study_id", "end_cursor", postgresql_where=text("end_cursor IS NOT NULL")),
@@ -301,7 +298,7 @@ report = Table(
     Column("study_id", BigInteger, primary_key=True),
     Column("number", BigInteger, primary_key=True),
     # The attempt, and the worker's own count: the same report is stored once.
-    Column("epoch", BigInteger, primary_key=True),
+    Column("attempt", BigInteger, primary_key=True),
     Column("sequence", BigInteger, primary_key=True),
     Column("step", BigInteger, nullable=False),
     Column("metrics", Metrics, nullable=False),
@@ -311,9 +308,10 @@ report = Table(
     Column("action", Text, nullable=False),
     Column("next_milestone", BigInteger, nullable=False),
     Column("decision_reason", Text, nullable=False, server_default=""),
-    _time("time", now=True),
+    time_column("time", now=True),
     ForeignKeyConstraint(["study_id", "number"], ["trial.study_id", "trial.number"], ondelete="CASCADE"),
     CheckConstraint("action IN ('CONTINUE', 'PAUSE', 'STOP')", name="action"),
+    Index("report_step", "study_id", "number", "step"),
 )
 
 rung_result = Table(
@@ -335,7 +333,7 @@ rung_result = Table(
     Column("checkpoint", JSONB(none_as_null=True)),
     # What was measured on the way; only where the policy prices pauses.
     Column("cost", JSONB(none_as_null=True)),
-    _time("time", now=True),
+    time_column("time", now=True),
     ForeignKeyConstraint(["study_id", "number"], ["trial.study_id", "trial.number"], ondelete="CASCADE"),
     # Arrivals at a rung are numbered without doubles.
     UniqueConstraint("study_id", "bracket", "rung", "arrival"),
@@ -364,7 +362,7 @@ exploit = Table(
     Column("params", JSON, nullable=False),
     # The event that tells of it, for caches that catch up.
     Column("cursor", BigInteger, nullable=False),
-    _time("time", now=True),
+    time_column("time", now=True),
     # Both were recorded at the rung.
     ForeignKeyConstraint(
         ["study_id", "number", "rung"],
@@ -377,6 +375,7 @@ exploit = Table(
         ondelete="CASCADE",
     ),
     CheckConstraint("donor <> number", name="itself"),
+    Index("exploit_donor", "study_id", "donor", "rung"),
     Index("exploit_cursor", "study_id", "cursor"),
 )
 
@@ -390,7 +389,7 @@ event = Table(
     Column("kind", Text, nullable=False),
     Column("message", Text, nullable=False),
     Column("detail", JSONB, nullable=False),
-    _time("time", now=True),
+    time_column("time", now=True),
     Index("event_trial", "study_id", "number", "cursor", postgresql_where=text("number IS NOT NULL")),
 )
 
@@ -402,6 +401,6 @@ request = Table(
     # Of the request without its id: the same id with other content is refused.
     Column("digest", LargeBinary, nullable=False),
     Column("response", LargeBinary, nullable=False),
-    _time("time", now=True),
+    time_column("time", now=True),
     Index("request_time", "time"),
 )

@@ -1,102 +1,23 @@
 """Trials as users see them: the row, where it runs, and its entries at the rungs."""
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Select, and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace_services.scheduler.lifecycle import State
-from headrace_services.scheduler.records import Exploit, Lease, RungEntry, Trial
+from headrace_services.scheduler.core.lifecycle import State
+from headrace_services.scheduler.core.records import RungView, TrialView
 from headrace_services.scheduler.store import exploits, rows, tables
-from headrace_services.scheduler.store.pipeline import Pipeline, Reply, compiled, pipeline
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RungView:
-    """An entry at a rung, with the time of its recording."""
-
-    entry: RungEntry
-    time: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialView:
-    """A trial with what other tables say of it."""
-
-    trial: Trial
-    worker: str | None
-    """The worker that runs it now; None off the workers and in a user's own loop."""
-    slots: tuple[int, ...]
-    milli: int
-    """Thousandths of each slot; 0 off the workers."""
-    last_worker: str | None = None
-    """The worker that runs it, or ran it last."""
-    rungs: tuple[RungView, ...] = ()
-    """Lowest first; empty where they were not asked for."""
-    lineage: tuple[Exploit, ...] = ()
-    """What it copied from others, in order; empty where the rungs are."""
 
 
 async def one(conn: AsyncConnection, study_id: int, number: int) -> TrialView | None:
     """A trial with its rungs."""
-    async with pipeline(conn) as sent:
-        asked = ask_views(sent, study_id, [number])
-    return asked.views().get(number)
-
-
-class AskedHistories(Struct, frozen=True, kw_only=True):
-    """The rungs and the lineage of trials on their way."""
-
-    numbers: Collection[int]
-    rungs: Reply
-    copied: Reply
-
-    def complete(self, views: Iterable[TrialView]) -> dict[int, TrialView]:
-        """The views with their rungs and lineage, by number."""
-        entries: dict[int, list[RungView]] = {}
-        for row in self.rungs.rows:
-            entries.setdefault(row.number, []).append(RungView(entry=rows.rung_entry(row), time=row.time))
-        lineage: dict[int, list[Exploit]] = {}
-        for row in self.copied.rows:
-            lineage.setdefault(row.number, []).append(exploits.exploit(row))
-        numbered = ((view.trial.number, view) for view in views)
-        return {
-            number: replace(
-                view, rungs=tuple(entries.get(number, ())), lineage=tuple(lineage.get(number, ()))
-            )
-            for number, view in numbered
-        }
-
-
-def ask_histories(sent: Pipeline, study_id: int, numbers: Collection[int]) -> AskedHistories:
-    """Ask for the rungs and the lineage of trials."""
-    which: dict[str, object] = {"study": study_id, "numbers": sorted(numbers)}
-    return AskedHistories(
-        numbers=frozenset(numbers),
-        rungs=sent.run(_RUNGS_OF_NAMED, **which),
-        copied=sent.run(exploits.OF_NAMED, **which),
-    )
-
-
-class AskedViews(Struct, frozen=True, kw_only=True):
-    """Trials on their way, with their rungs and lineage."""
-
-    trials: Reply
-    histories: AskedHistories
-
-    def views(self) -> dict[int, TrialView]:
-        """Those of the named trials that exist, by number."""
-        return self.histories.complete(map(_view, self.trials.rows))
-
-
-def ask_views(sent: Pipeline, study_id: int, numbers: Collection[int]) -> AskedViews:
-    """Ask for trials with their rungs."""
-    trials = sent.run(_NAMED, study=study_id, numbers=sorted(numbers))
-    return AskedViews(trials=trials, histories=ask_histories(sent, study_id, numbers))
+    t = tables.trial
+    found = await views(conn, and_(t.c.study_id == study_id, t.c.number == number))
+    return (await with_rungs(conn, study_id, found))[0] if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +60,15 @@ async def views(
 
 def _views() -> Select[Any]:
     t, le, w = tables.trial, tables.lease, tables.worker
+    g, p = tables.slot_grant, tables.grant_part
     return (
         select(
-            t, le.c.slots.label("lease_slots"), le.c.milli.label("lease_milli"), w.c.name.label("worker_name")
+            t, p.c.slots.label("lease_slots"), g.c.milli.label("lease_milli"), w.c.name.label("worker_name")
         )
         .join_from(t, le, last_lease(t, le), isouter=True)
         .join(w, le.c.worker_id == w.c.id, isouter=True)
+        .join(g, g.c.id == le.c.grant_id, isouter=True)
+        .join(p, and_(p.c.grant_id == g.c.id, p.c.worker_id == le.c.worker_id), isouter=True)
     )
 
 
@@ -153,14 +77,8 @@ def last_lease(trial: Any, lease: Any) -> ColumnElement[bool]:
     return and_(
         lease.c.study_id == trial.c.study_id,
         lease.c.number == trial.c.number,
-        lease.c.epoch == trial.c.epoch,
+        lease.c.attempt == trial.c.attempt,
     )
-
-
-async def find_lease(conn: AsyncConnection, lease_id: str) -> Lease | None:
-    """A lease, live or not."""
-    row = (await conn.execute(select(tables.lease).where(tables.lease.c.id == lease_id))).one_or_none()
-    return rows.lease(row) if row else None
 
 
 async def with_rungs(conn: AsyncConnection, study_id: int, found: list[TrialView]) -> list[TrialView]:
@@ -188,14 +106,8 @@ def _view(row: Any) -> TrialView:
     trial = rows.trial(row)
     if trial.lease_id is None:
         return TrialView(trial=trial, worker=None, slots=(), milli=0, last_worker=row.worker_name)
-    slots = tuple(row.lease_slots)
+    slots = tuple(row.lease_slots or ())
     milli = row.lease_milli if slots else 0
     return TrialView(
         trial=trial, worker=row.worker_name, slots=slots, milli=milli, last_worker=row.worker_name
     )
-
-
-_NAMED = compiled(_views().where(exploits.named(tables.trial)).order_by(tables.trial.c.number))
-_RUNGS_OF_NAMED = compiled(
-    select(tables.rung_result).where(exploits.named(tables.rung_result)).order_by(tables.rung_result.c.rung)
-)

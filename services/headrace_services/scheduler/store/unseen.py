@@ -1,7 +1,7 @@
 """What happened to a study since a cache was last used, a page at a time.
 
-A replica that takes a study over reads all of it: ten thousand trials in one piece would hold the event loop for
-hundreds of milliseconds. Between two pages others have their turn; the study's lock keeps the pages of one state.
+A replica that takes a study over reads all of it. Ten thousand trials in one piece would hold the event loop for
+hundreds of milliseconds, so other tasks run between two pages. The study's lock keeps the pages consistent.
 """
 
 from collections.abc import AsyncIterator

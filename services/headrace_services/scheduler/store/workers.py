@@ -1,7 +1,8 @@
 """Workers: who is connected, what they hold, and who has not been heard of. Times are the database's own."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, fields
+from datetime import timedelta
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -13,7 +14,6 @@ from sqlalchemy import (
     delete,
     exists,
     func,
-    literal,
     or_,
     select,
     text,
@@ -22,10 +22,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace.errors import WorkerNameTakenError
 from headrace.spec import StudySpec
-from headrace_services.scheduler.lifecycle import State, StudyState
-from headrace_services.scheduler.records import Lease, Trial
-from headrace_services.scheduler.store import rows, tables
+from headrace_services.scheduler.core.lifecycle import State, StudyState
+from headrace_services.scheduler.core.records import Lease, Trial
+from headrace_services.scheduler.store import leases, rows, tables
 from headrace_services.scheduler.store.defects import Defect, each
 from headrace_services.scheduler.store.pipeline import given
 
@@ -33,6 +34,9 @@ T = TypeVar("T")
 
 CHANNEL = "headrace_worker"
 """Notifies the replica that holds a worker's stream that the worker's leases changed elsewhere."""
+
+FORGOTTEN_AFTER = timedelta(days=7)
+"""A worker that was not heard of for so long is taken off the cluster, unless it still has a live lease."""
 
 now = func.clock_timestamp()
 
@@ -46,6 +50,8 @@ class Device:
     model: str
     memory_bytes: int
     uuid: str
+    defect: str = ""
+    """Why nothing may be placed on it; empty while it is sound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,8 @@ class Greeting:
     version: str
     log_dir: str
     cpus: int = 0
+    host: str = ""
+    home: str = ""
 
 
 class StudyInfo:
@@ -89,8 +97,12 @@ def _seconds(value: float) -> Any:
 
 
 async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tuple[int, int]:
-    """Open a session: write the worker and its slots down. Returns the worker's id and the session's number."""
+    """Open a session: write the worker and its slots down. Returns the worker's id and the session's number.
+
+    Raises WorkerNameTakenError while another worker of this name is there.
+    """
     w, s = tables.worker, tables.slot
+    await _refuse_namesake(conn, greeting)
     values: dict[str, Any] = {
         "incarnation": greeting.incarnation,
         "connected": True,
@@ -98,6 +110,8 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
         "version": greeting.version,
         "log_dir": greeting.log_dir,
         "cpus": greeting.cpus,
+        "host": greeting.host,
+        "home": greeting.home,
         "session_time": now,
         "last_seen": now,
         "expires_at": now + _seconds(ttl_s),
@@ -107,14 +121,43 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
         index_elements=[w.c.name], set_={**values, "session": w.c.session + 1}
     )
     worker_id, session = (await conn.execute(query.returning(w.c.id, w.c.session))).one()
-    await conn.execute(update(s).where(s.c.worker_id == worker_id).values(present=False))
+    await conn.execute(update(s).where(s.c.worker_id == worker_id).values(present=False, defect=""))
     if greeting.devices:
         cores = greeting.cpus / len(greeting.devices)
         described = [asdict(device) for device in greeting.devices]
         await conn.execute(_OFFER, {"rows": described, "of_worker": worker_id, "cores_each": cores})
-    unused = (s.c.lease_id.is_(None), s.c.shared_milli == 0)
+    unused = (s.c.grant_id.is_(None), s.c.shared_milli == 0, s.c.defect == "")
     await conn.execute(delete(s).where(s.c.worker_id == worker_id, ~s.c.present, *unused))
     return int(worker_id), int(session)
+
+
+async def _refuse_namesake(conn: AsyncConnection, greeting: Greeting) -> None:
+    """Refuse a worker while another one of its name is there; the two would end each other's sessions for ever.
+
+    One with the same home is the same worker again. So is one on the same host, as soon as the stream of the one
+    before has ended: its home was lost. On another host the leases must have ended too, or their time be up.
+    """
+    w, le = tables.worker, tables.lease
+    holds = exists().where(le.c.worker_id == w.c.id, le.c.live)
+    query = select(w.c.host, w.c.home, w.c.connected, holds.label("holds"))
+    query = query.where(w.c.name == greeting.name, w.c.expires_at > now)
+    # Not FOR UPDATE: a cycle that places here holds slots and refers to the worker, and would wait for it.
+    query = query.with_for_update(of=w, key_share=True)
+    found = (await conn.execute(query)).one_or_none()
+    if found is None or found.home == greeting.home:
+        return
+    if found.connected or (found.holds and found.host != greeting.host):
+        where = f" on host '{found.host}'" if found.host else ""
+        raise WorkerNameTakenError(f"a worker '{greeting.name}' runs already{where}")
+
+
+async def note_defects(conn: AsyncConnection, worker_id: int, session: int, defects: dict[int, str]) -> None:
+    """Take failed devices, by index, out of what can be placed, with the reason. An older session changes nothing."""
+    w, s = tables.worker, tables.slot
+    mine = exists().where(w.c.id == worker_id, w.c.session == session)
+    for index, reason in sorted(defects.items()):
+        which = (s.c.worker_id == worker_id, s.c.index == index, mine)
+        await conn.execute(update(s).where(*which).values(present=False, defect=reason))
 
 
 def _offering() -> Insert:
@@ -125,7 +168,7 @@ def _offering() -> Insert:
     computed = {
         "worker_id": bindparam("of_worker", type_=BigInteger),
         "cores": bindparam("cores_each", type_=Float),
-        "present": literal(True),
+        "present": new.c.defect == "",
     }
     query = insert(s).from_select(
         [*names, *computed], select(*(new.c[name] for name in names), *computed.values())
@@ -159,10 +202,11 @@ async def held_leases(conn: AsyncConnection, worker_id: int) -> tuple[list[HeldL
 async def _held(conn: AsyncConnection, keys: Sequence[tuple[str, int]]) -> list[HeldLease]:
     le, t = tables.lease, tables.trial
     mine = le.c.id.in_([lease_id for lease_id, _ in keys])
-    leases = {row.id: rows.lease(row) for row in await conn.execute(select(le).where(mine))}
+    query = select(*leases.COLUMNS).select_from(leases.SOURCE).where(mine)
+    found = {row.id: rows.lease(row) for row in await conn.execute(query)}
     theirs = select(t).join(le, and_(t.c.study_id == le.c.study_id, t.c.number == le.c.number)).where(mine)
     trials = {(row.study_id, row.number): rows.trial(row) for row in await conn.execute(theirs)}
-    held = [leases[lease_id] for lease_id, _ in keys]
+    held = [found[lease_id] for lease_id, _ in keys]
     return [HeldLease(lease=lease, trial=trials[lease.study_id, lease.number]) for lease in held]
 
 
@@ -197,26 +241,35 @@ async def expired_leases(
     conn: AsyncConnection,
 ) -> tuple[list[tuple[Lease, str]], list[UnreadableLease]]:
     """Live leases whose holder was not heard of in time, with the reason in words; and those that cannot be read."""
-    le, w = tables.lease, tables.worker
-    query = (
-        select(le.c.id, le.c.study_id)
-        .join_from(le, w, le.c.worker_id == w.c.id, isouter=True)
-        .where(le.c.live, or_(w.c.expires_at < now, le.c.expires_at < now))
-    )
-    keys = [(row.id, row.study_id) for row in await conn.execute(query)]
+    w = tables.worker
+    keys = [(row.id, row.study_id) for row in await conn.execute(_SILENT)]
     found = await each(conn, keys, partial(_expired, conn))
     await conn.execute(update(w).where(w.c.connected, w.c.expires_at < now).values(connected=False))
     return _parted(keys, found)
 
 
+async def silent_leases(conn: AsyncConnection, leases: Collection[str]) -> frozenset[str]:
+    """Which of the leases are live, and their holder was not heard of in time."""
+    found = await conn.execute(_SILENT.where(tables.lease.c.id.in_(leases)))
+    return frozenset(row.id for row in found)
+
+
+_SILENT = (
+    select(tables.lease.c.id, tables.lease.c.study_id)
+    .join_from(tables.lease, tables.worker, tables.lease.c.worker_id == tables.worker.c.id, isouter=True)
+    .where(tables.lease.c.live, or_(tables.worker.c.expires_at < now, tables.lease.c.expires_at < now))
+)
+
+
 async def _expired(conn: AsyncConnection, keys: Sequence[tuple[str, int]]) -> list[tuple[Lease, str]]:
     le, w = tables.lease, tables.worker
     query = (
-        select(le, w.c.name.label("worker_name"))
-        .join_from(le, w, le.c.worker_id == w.c.id, isouter=True)
+        select(*leases.COLUMNS, w.c.name.label("worker_name"))
+        .select_from(leases.SOURCE.outerjoin(w, le.c.worker_id == w.c.id))
         .where(le.c.id.in_([lease_id for lease_id, _ in keys]))
     )
     found = {}
+    row: Any
     for row in await conn.execute(query):
         lease = rows.lease(row)
         who = f"worker '{row.worker_name}'" if row.worker_name else f"client '{lease.client_id}'"
@@ -227,7 +280,7 @@ async def _expired(conn: AsyncConnection, keys: Sequence[tuple[str, int]]) -> li
 async def forget_asked_of_ended(conn: AsyncConnection) -> None:
     """Drop what was asked of leases that are over.
 
-    Their own step does so when it ends them, but cannot see what another study's step was about to ask just then.
+    The cycle that ends a lease does so too, but cannot see what another study's cycle was about to ask just then.
     """
     le, lv = tables.lease, tables.leave
     await conn.execute(delete(lv).where(lv.c.lease_id == le.c.id, ~le.c.live))
@@ -236,19 +289,19 @@ async def forget_asked_of_ended(conn: AsyncConnection) -> None:
 async def studies_waiting_for_slots(conn: AsyncConnection) -> list[int]:
     """Active studies that might start a trial if they got a slot, oldest first; none while no slot is free.
 
-    A trial without a milestone counts too: it may be the one to be promoted next, which only a step can tell.
+    A trial without a milestone counts too: it may be the one to be promoted next, which only a cycle can decide.
     """
     st, t, s, w = tables.study, tables.trial, tables.slot, tables.worker
     free = exists().where(
         s.c.worker_id == w.c.id,
-        s.c.lease_id.is_(None),
+        s.c.grant_id.is_(None),
         s.c.shared_milli < 1000,
         s.c.present,
         w.c.connected,
         w.c.expires_at > now,
     )
     waiting = exists().where(
-        t.c.study_id == st.c.id, t.c.state.in_([State.PENDING.value, State.PAUSED.value]), ~t.c.held
+        t.c.study_id == st.c.id, t.c.state.in_([State.PENDING.value, State.PAUSED.value]), ~t.c.user_paused
     )
     untouched = st.c.next_number == 0
     query = (
@@ -257,6 +310,30 @@ async def studies_waiting_for_slots(conn: AsyncConnection) -> list[int]:
         .order_by(st.c.id)
     )
     return [int(row.id) for row in await conn.execute(query)]
+
+
+async def forget_gone(conn: AsyncConnection, most: int) -> int:
+    """Take at most so many workers that are gone for long off the cluster. Returns how many.
+
+    Their slots go. A worker itself goes when no grant refers to it any more: until then its row is the name that past
+    attempts show.
+    """
+    w, s, g, p = tables.worker, tables.slot, tables.slot_grant, tables.grant_part
+    has_slots = exists().where(s.c.worker_id == w.c.id)
+    has_grants = exists().where(p.c.worker_id == w.c.id)
+    query = (
+        select(w.c.id)
+        .where(~w.c.connected, w.c.last_seen < now - FORGOTTEN_AFTER, or_(has_slots, ~has_grants))
+        .where(~exists().where(p.c.worker_id == w.c.id, g.c.id == p.c.grant_id, g.c.live))
+        .order_by(w.c.last_seen)
+        .limit(most)
+        .with_for_update(of=w, skip_locked=True)
+    )
+    gone = (await conn.execute(query)).scalars().all()
+    if gone:
+        await conn.execute(delete(s).where(s.c.worker_id.in_(gone)))
+        await conn.execute(delete(w).where(w.c.id.in_(gone), ~has_grants))
+    return len(gone)
 
 
 async def notify(conn: AsyncConnection, worker_ids: Sequence[int]) -> None:

@@ -1,21 +1,21 @@
 """Proposals ahead of need, computed beside the event loop.
 
 A study whose sampler learns has its next configurations computed by a pool of processes (`pool`, `process`), and
-submitted to its steps as arrivals. The states of a proposal:
+submitted to its cycles as inputs. The states of a proposal:
 
-    wanted ── a step committed with fewer runnable trials than its lookahead, or the sweep found such a study
+    wanted ── a cycle committed with fewer runnable trials than its lookahead, or the sweep found such a study
     asked  ── the suggester read what is new in the rows, and a process of the pool is at work
-    taken  ── the step found it to be the next one, and created the trial
-    void   ── the step found that it is not: another replica's was taken, the study ended; nothing happens
+    taken  ── a cycle found it to be the next one, and created the trial
+    void   ── a cycle found that it is not: another replica's was taken, the study ended; nothing happens
 
 Who is authoritative: the rows. Whether a proposal is wanted, its number, the results and the pending trials are read in
 one transaction; a suggester remembers only what it has told to which process, and a process holds a model that follows
-from what it was told. So any replica can go on where another one died, and two that compute the same proposal do no
-harm: the study's count of sampled configurations admits it once.
+from what it was told. So any replica can go on where another one died. Two that compute the same proposal do no
+harm, because the study's count of sampled configurations admits it once.
 
-What is lost when a process dies, or hangs, or a sampler raises: the attempt. It is repeated after a pause that grows,
-`ATTEMPTS` times in all; then the proposal is a random draw, an event says so, and the next one is tried anew. So a
-study never waits for a sampler that does not answer. (OSS Vizier's client waits for ever after a suggest that failed.)
+What is lost when a process dies, or hangs, or a sampler raises: the attempt. It is repeated after a growing pause,
+`ATTEMPTS` times in all. Then the proposal is a random draw, and an event says so. The next one uses the sampler again.
+So a study never waits for a sampler that does not answer. (OSS Vizier's client waits for ever after a failed suggest.)
 
 What time is trusted for: pauses and the limit of an attempt, both of this process's own clock.
 """

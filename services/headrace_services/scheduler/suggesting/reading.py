@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec import StudySpec
 from headrace.spec.space import admitted, assignment_problems
-from headrace_services.scheduler.records import Params, Proposal, Study
+from headrace_services.scheduler.core.records import Params, Proposal, Study
 from headrace_services.scheduler.samplers.history import FIRST_RESULT, Result, choose_level
 from headrace_services.scheduler.samplers.protocol import Suggestion
 from headrace_services.scheduler.store import proposals
@@ -32,8 +32,6 @@ class Reading:
     """One question to the pool, with all that is known when it was asked."""
 
     study: Study
-    index: int
-    """The place of the proposal among the configurations that are tried."""
     question: Question
     learnt: Learnt
     """What the process will have learnt by its answer."""
@@ -41,7 +39,7 @@ class Reading:
     def proposal(self, suggestion: Suggestion) -> Proposal:
         """The answer's record."""
         return Proposal(
-            sampler=self.study.spec.sampler.kind,
+            sampler="random" if suggestion.is_draw else self.study.spec.sampler.kind,
             level=self.learnt.level,
             results=self.learnt.results,
             warm_results=self.learnt.warm,
@@ -75,7 +73,6 @@ async def read(
     before = 0 if known is None or begin else known.results
     return Reading(
         study=study,
-        index=study.sampled,
         question=Question(
             study=study.uid,
             begin=Model(spec=spec, warm=warm) if begin else None,

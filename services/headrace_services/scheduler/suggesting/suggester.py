@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 
 from headrace.errors import DatabaseUnavailableError, DrainingError, StudyNotFoundError
 from headrace.spec import check_assignment
-from headrace_services.scheduler.arrivals import Proposed
-from headrace_services.scheduler.hub import Hub
-from headrace_services.scheduler.lifecycle import StudyState
-from headrace_services.scheduler.records import Params, Proposal, ProposalFailure, Study
+from headrace_services.scheduler.core.inputs import Proposed
+from headrace_services.scheduler.core.lifecycle import StudyState
+from headrace_services.scheduler.core.records import Params, Proposal, ProposalFailure, Study
+from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.samplers import pooled_from
 from headrace_services.scheduler.samplers.random import RandomSampler
-from headrace_services.scheduler.step.submissions import Submission
 from headrace_services.scheduler.store import proposals
-from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.database import is_strained, transaction
 from headrace_services.scheduler.store.defects import is_transient, reason_of
 from headrace_services.scheduler.suggesting.pool import AttemptFailedError, Pool
-from headrace_services.scheduler.suggesting.reading import Levels, Reading, read
+from headrace_services.scheduler.suggesting.reading import Levels, read
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Suggester:
         self._studies: dict[int, _Study] = {}
 
     def want(self, study_id: int, count: int) -> None:
-        """A step of the study says how many further proposals it wants."""
+        """A cycle of the study says how many further proposals it wants."""
         study = self._studies.setdefault(study_id, _Study())
         study.wanted = count
         study.last_used = asyncio.get_running_loop().time()
@@ -73,7 +73,7 @@ class Suggester:
     async def run(self) -> None:
         """Look for studies that nobody proposes for, whose replica died or whose attempt was lost. Until cancelled.
 
-        A study is helped when two looks in a row find it in want: the replica whose step said so may be at work.
+        A study is helped when two looks in a row find that it wants a proposal: another replica may be at work on it.
         """
         before: set[int] = set()
         while True:
@@ -127,40 +127,45 @@ class Suggester:
             async with self._pool.turn(study_id):
                 async with transaction(self._hub.engine) as conn:
                     standing = await proposals.standing(conn, study_id)
-                    if standing is None or not takes_proposals(standing.study):
-                        self._studies.pop(study_id, None)
-                        return False
-                    known = self._pool.learnt(study_id, standing.study.uid)
-                    reading = await read(conn, standing.study, study.levels, known, len(failures))
+                if standing is None or not takes_proposals(standing.study):
+                    self._studies.pop(study_id, None)
+                    return False
+                row = standing.study
                 try:
-                    params, proposal = await self._ask(reading)
+                    params, proposal = await self._attempt(row, study.levels, len(failures))
                 except AttemptFailedError as error:
                     failures.append(str(error))
                 else:
                     break
-            log.warning(
-                "proposal %s of study '%s' failed: %s", reading.index, reading.study.name, failures[-1]
-            )
+            log.warning("proposal %s of study '%s' failed: %s", row.sampled, row.name, failures[-1])
             if len(failures) >= attempts:
                 break
             await asyncio.sleep(FIRST_PAUSE_S * 2 ** (len(failures) - 1))
         study.broken = len(failures) >= attempts
         failure = None
         if study.broken:
-            number = reading.question.number
+            number = row.sampled - len(row.spec.enqueued)
             failure = ProposalFailure(number=number, attempts=len(failures), error=failures[-1])
-            params = RandomSampler(reading.study.spec).suggest(number)
-            proposal = Proposal(sampler="random", pending=len(reading.question.pending))
+            params = RandomSampler(row.spec).suggest(number)
+            proposal = Proposal(sampler="random")
         study.wanted -= 1  # the step's answer, which comes first, may set it anew
-        arrival = Proposed(index=reading.index, params=params, proposal=proposal, failure=failure)
-        await self._hub.submit(study_id, Submission(arrival=arrival))
+        proposed = Proposed(index=row.sampled, params=params, proposal=proposal, failure=failure)
+        await self._hub.submit(study_id, Submission(input=proposed))
         return True
 
-    async def _ask(self, reading: Reading) -> tuple[Params, Proposal]:
+    async def _attempt(self, row: Study, levels: Levels, attempt: int) -> tuple[Params, Proposal]:
         """The pool's answer, checked against the space. Raises AttemptFailedError."""
-        suggestion = await self._pool.ask(reading.study.id, reading.question, reading.learnt)
+        known = self._pool.learnt(row.id, row.uid)
         try:
-            params = check_assignment(reading.study.spec, suggestion.params, field="proposal")
+            async with transaction(self._hub.engine) as conn:
+                reading = await read(conn, row, levels, known, attempt)
+        except Exception as error:
+            if is_strained(error):  # its results take too long to read, for example
+                raise AttemptFailedError(reason_of(error)) from error
+            raise
+        suggestion = await self._pool.ask(row.id, reading.question, reading.learnt)
+        try:
+            params = check_assignment(row.spec, suggestion.params, field="proposal")
         except Exception as error:
             raise AttemptFailedError(str(error)) from error
         return params, reading.proposal(suggestion)

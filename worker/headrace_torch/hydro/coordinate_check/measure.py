@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace_torch.hydro.errors import CoordinateCheckError
+from headrace_torch.hydro.parametrize.hooks import Query, Readout
 from headrace_torch.hydro.shrink.usage import tensors_in
 
 Loss = Callable[[Any], Tensor]
@@ -28,7 +29,8 @@ ROOT = "(output)"
 class Change:
     """How far an activation has moved since initialisation.
 
-    `size` is the mean over coordinates; `along_gradient` is None where the loss does not depend on the activation.
+    `size` is the mean over the coordinates that the loss depends on; `along_gradient` is None where the loss did not
+    depend on the activation at the start.
     Both are means over the last quarter of the steps. The shape is without the batch. `from_zero`: all coordinates
     were zero, as those of queries whose weights start at zero.
     """
@@ -61,17 +63,19 @@ def measure(
     Raises:
         CoordinateCheckError: the loss is not finite.
     """
-    before, downhill = _start(model, inputs, loss_fn)
-    sizes: dict[str, list[float]] = {}
+    before, downhill, silent = _start(model, inputs, loss_fn)
+    moves: dict[str, list[Tensor]] = {}
+    heard: dict[str, Tensor] = {}
     along: dict[str, list[float]] = {}
     for step in range(steps + 1):
         if step >= steps - steps // 4:
-            with torch.no_grad(), _recording(model) as now, _same_dropout():
-                model(*inputs)
+            now, gradients = _pass(model, inputs, loss_fn)
             for name, old in before.items():
                 if name in now and now[name].shape == old.shape:
                     moved = now[name].detach().double() - old
-                    sizes.setdefault(name, []).append(float(moved.abs().mean()))
+                    moves.setdefault(name, []).append(moved.abs())
+                    if (gradient := gradients.get(name)) is not None:
+                        heard[name] = heard.get(name, torch.zeros_like(gradient)) + gradient.abs()
                     if name in downhill:
                         along.setdefault(name, []).append(abs(float((moved * downhill[name]).sum())))
         if step < steps:
@@ -81,11 +85,12 @@ def measure(
     return {
         name: Change(
             shape=tuple(before[name].shape[1:]),
-            size=fmean(found),
+            size=fmean(float(one[counted].mean()) for one in found),
             along_gradient=fmean(along[name]) if name in along else None,
             from_zero=not before[name].any(),
         )
-        for name, found in sizes.items()
+        for name, found in moves.items()
+        if (counted := _counted(heard.get(name, silent.get(name)))) is not None
     }
 
 
@@ -104,27 +109,59 @@ def train_step(
 
 def _start(
     model: nn.Module, inputs: tuple[Tensor, ...], loss_fn: Loss
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """Activations before training, the unit vectors along which the loss falls, and what no parameter moves."""
+    live, gradients = _pass(model, inputs, loss_fn)
+    downhill = {name: one / size for name, one in gradients.items() if (size := one.norm()) > 0}
+    silent = {name: torch.ones_like(one) for name, one in live.items() if not one.requires_grad}
+    return {name: one.detach().double() for name, one in live.items()}, downhill, silent
+
+
+def _pass(
+    model: nn.Module, inputs: tuple[Tensor, ...], loss_fn: Loss
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Activations before training, and the unit vectors along which the loss falls."""
+    """Activations, and the loss's gradients by those that it depends on."""
     with _recording(model) as live, _same_dropout():
         loss = loss_fn(model(*inputs))
     reachable = {name: one for name, one in live.items() if one.requires_grad}
-    gradients = torch.autograd.grad(loss, list(reachable.values()), allow_unused=True)
-    downhill = {}
-    for name, gradient in zip(reachable, gradients, strict=True):
-        if gradient is not None and (size := gradient.double().norm()) > 0:
-            downhill[name] = gradient.double() / size
-    return {name: one.detach().double() for name, one in live.items()}, downhill
+    found = torch.autograd.grad(loss, list(reachable.values()), allow_unused=True)
+    gradients = {
+        name: one.detach().double() for name, one in zip(reachable, found, strict=True) if one is not None
+    }
+    return live, gradients
+
+
+def _counted(gradient: Tensor | None) -> Tensor | None:
+    """Which coordinates the loss depends on: those in no slice, along any dim, whose gradients are all zero.
+
+    None if there are none.
+
+    Of a transformer that reads one position, the last block's outputs at the others are such slices. A unit that a
+    ReLU has switched off for some rows is not.
+    """
+    if gradient is None:
+        return None
+    counted = torch.ones_like(gradient, dtype=torch.bool)
+    for dim in range(gradient.dim()):
+        others = [one for one in range(gradient.dim()) if one != dim]
+        alive = gradient.amax(others) > 0 if others else gradient > 0
+        counted &= alive.view([-1 if one == dim else 1 for one in range(gradient.dim())])
+    return counted if bool(counted.any()) else None
 
 
 @contextmanager
 def _recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Keeps the outputs of layers without layers inside, and of the model, of the pass that is run meanwhile."""
+    """Keeps the outputs of layers, and of the model, of the pass that is run meanwhile.
+
+    A layer has no layers inside but those of its parametrizations. Markers are left out.
+    """
     found: dict[str, Tensor] = {}
     handles = []
     for name, module in model.named_modules():
-        if name and any(True for _ in module.children()):
+        if name and any(child != "parametrizations" for child, _ in module.named_children()):
             continue
+        if isinstance(module, Readout | Query) or "parametrizations" in name.split("."):
+            continue  # these hand on what a layer makes, or make a layer's weight: neither is an activation
 
         def keep(_module: nn.Module, _args: Any, output: Any, name: str = name or ROOT) -> Any:
             tensors = [one for one in tensors_in(output) if one.is_floating_point()]

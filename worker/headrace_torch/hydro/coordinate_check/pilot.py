@@ -89,10 +89,10 @@ def steps_for(make: Make, lr: float, inputs: tuple[Tensor, ...], loss_fn: Loss) 
 
 
 def rate_and_steps_for(make: Make, lr: float, inputs: tuple[Tensor, ...], loss_fn: Loss) -> Course:
-    """Finds a rate, from `lr` up or down by factors of two.
+    """Finds a rate, from `lr` up or down by factors of two; the best there is, if none learns enough.
 
     Raises:
-        CoordinateCheckError: there is none.
+        CoordinateCheckError: the loss rises at every rate.
     """
     tried: dict[float, Course] = {}
     while lr not in tried and len(tried) < TRIES:
@@ -108,4 +108,11 @@ def rate_and_steps_for(make: Make, lr: float, inputs: tuple[Tensor, ...], loss_f
         raise CoordinateCheckError(
             f"the loss of the narrowest model rises at lr {min(tried):g} to {max(tried):g}; say lr= and steps="
         )
-    return best if best.enough else steps_for(make, best.lr, inputs, loss_fn)
+    if best.enough:
+        return best
+    # It learns too slowly where it never rises; with more steps, and lower, until one is found that does not blow up.
+    for rate in (best.lr, best.lr / 2, best.lr / 4):
+        found = run(make, rate, inputs, loss_fn, most=MOST_STEPS, swings=True)
+        if found.enough:
+            return found
+    return best

@@ -31,7 +31,8 @@ def draw_coordinate_check(report: CoordinateReport, path: str | Path | None = No
     def y(value: float) -> float:
         return HEIGHT - BOTTOM - (math.log10(value) - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
 
-    verdict = "passed" if report.passed else "failed"
+    verdict = report.outcome.value
+    failed = {one.name for one in report.failures}
     parts = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
@@ -61,7 +62,7 @@ def draw_coordinate_check(report: CoordinateReport, path: str | Path | None = No
             for width, value in zip(report.widths, means[one.name], strict=True)
             if value > 0
         )
-        color = STEEP if abs(one.slope or 0.0) > report.tolerance else FLAT
+        color = STEEP if one.name in failed else FLAT
         parts.append(
             f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.5"><title>{escape(one.name)} '
             f"{one.slope:+.3f}</title></polyline>"

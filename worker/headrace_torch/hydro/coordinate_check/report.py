@@ -1,19 +1,43 @@
-"""What a coordinate check found: a slope for each activation, and a verdict.
+"""What a coordinate check found: a slope with its error for each activation, and a verdict.
 
 One measure for every activation: the power of the width that fits its changes over all widths best. Under right
 rules it is 0 in the limit, and at finite widths it is not: an activation's mean square change is A + B/n, what learning
-directs and what chance adds. Where B is large, as for queries that start at zero (see `pilot`), a right rule can fall
-by more than is tolerated. Then the report says so; no activation is measured more kindly than the others.
+directs and what chance adds. No activation is measured more kindly than the others.
+
+A slope is fitted for each seed, and its error is theirs. An interval is Student's, because few seeds give the error.
+Of many activations some are steep by chance, so it is as wide as all of them together need it to be right at once, 19
+times out of 20 (Bonferroni). With the tolerance, a slope that moves the best rate by a step of 2 over 16 times the
+width, the verdict is:
+
+    failed         some slope is steeper, with its whole interval
+    passed         every slope is less steep, with its whole interval
+    inconclusive   neither: more seeds or widths would tell, and the report says how many
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from statistics import fmean
+from typing import Final
 
 from headrace_torch.hydro.coordinate_check.measure import Change
+from headrace_torch.hydro.coordinate_check.student import quantile
 from headrace_torch.hydro.errors import CoordinateCheckError
 
 SHOWN = 5
+CONFIDENCE: Final = 0.95  # that all intervals of a report are right at once
+# Few seeds tell little of a spread: the spread of the other activations counts as that of so many seeds more.
+COMMON_SEEDS: Final = 4
+MOST_SEEDS: Final = 64  # that a message asks for
+
+
+class Outcome(StrEnum):
+    """What a check says."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    INCONCLUSIVE = "inconclusive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,13 +46,15 @@ class ActivationTrend:
 
     `changes` has a row per width and a value per seed. `slope` is that of log change against log width, fitted to
     the logarithms' means over seeds. It is None where the activation did not change at any width, as that of a
-    frozen layer. `along_gradient` says that changes are those along the loss's gradient: the activation's size is
-    fixed. `from_zero`: the activation starts at zero. The slope is the same; what it means when it falls is not.
+    frozen layer. `spread` is the standard deviation of the seeds' own slopes; None with one seed. `along_gradient`
+    says that changes are those along the loss's gradient: the activation's size is fixed. `from_zero`: the
+    activation starts at zero. The slope is the same; what it means when it falls is not.
     """
 
     name: str
     changes: Sequence[Sequence[float]]
     slope: float | None
+    spread: float | None = None
     along_gradient: bool = False
     from_zero: bool = False
 
@@ -41,8 +67,9 @@ class CoordinateReport:
         widths: relative to the target's, ascending.
         labels: how each width is written.
         trends: by activation, in the order of the forward pass.
-        tolerance: the greatest slope that passes, up or down.
+        tolerance: the steepest slope, up or down, that passes.
         optimizer, lr, steps, seeds: what was run.
+        learnt: whether the narrowest model learnt as much as the check asks for; if not, no slope means anything.
     """
 
     widths: Sequence[float]
@@ -53,41 +80,133 @@ class CoordinateReport:
     lr: float
     steps: int
     seeds: int
+    learnt: bool = True
+
+    @property
+    def moved(self) -> Sequence[ActivationTrend]:
+        """Activations that changed at all."""
+        return [one for one in self.trends if one.slope is not None]
 
     @property
     def worst(self) -> ActivationTrend:
         """The activation with the steepest slope."""
         return max(self.trends, key=lambda one: abs(one.slope or 0.0))
 
+    def error(self, trend: ActivationTrend) -> float:
+        """The standard error of a slope: its own spread, and the activations' common one as that of four seeds more.
+
+        Infinite with one seed.
+        """
+        spreads = [one.spread**2 for one in self.moved if one.spread is not None]
+        if trend.spread is None or not spreads:
+            return math.inf
+        own = self.seeds - 1
+        variance = (own * trend.spread**2 + COMMON_SEEDS * fmean(spreads)) / (own + COMMON_SEEDS)
+        return math.sqrt(variance / self.seeds)
+
+    def reach(self, trend: ActivationTrend, seeds: int | None = None) -> float:
+        """Half the interval of a slope, wide enough for all activations at once.
+
+        Args:
+            trend: whose.
+            seeds: what it would be with so many seeds of the same spread; None is as it is.
+        """
+        error = self.error(trend)
+        if math.isinf(error):
+            return error
+        number = seeds or self.seeds
+        tail = (1 - CONFIDENCE) / 2 / len(self.moved)
+        return quantile(1 - tail, number - 1 + COMMON_SEEDS) * error * math.sqrt(self.seeds / number)
+
     @property
     def failures(self) -> Sequence[ActivationTrend]:
-        """Activations whose slopes are steeper than tolerated, steepest first."""
-        steep = [one for one in self.trends if one.slope is not None and abs(one.slope) > self.tolerance]
+        """Activations whose whole intervals are steeper than tolerated, steepest first."""
+        steep = [
+            one
+            for one in self.moved
+            if one.slope is not None
+            and (math.isinf(one.slope) or abs(one.slope) - self.reach(one) > self.tolerance)
+        ]
         return sorted(steep, key=lambda one: -abs(one.slope or 0.0))
 
     @property
+    def open(self) -> Sequence[ActivationTrend]:
+        """Activations whose intervals go beyond the tolerance, farthest first; they may be right or wrong."""
+        found = [one for one in self.moved if abs(one.slope or 0.0) + self.reach(one) > self.tolerance]
+        return sorted(found, key=lambda one: -abs(one.slope or 0.0) - self.reach(one))
+
+    @property
+    def outcome(self) -> Outcome:
+        """The verdict."""
+        if not self.learnt:
+            return Outcome.INCONCLUSIVE
+        if self.failures:
+            return Outcome.FAILED
+        return Outcome.INCONCLUSIVE if self.open else Outcome.PASSED
+
+    @property
     def passed(self) -> bool:
-        """Whether every activation's change is independent of the width, within the tolerance."""
-        return not self.failures
+        """Whether every activation's change is independent of the width, as far as a rate's step of 2 goes."""
+        return self.outcome is Outcome.PASSED
+
+    @property
+    def seeds_needed(self) -> int:
+        """How many seeds would tell pass from fail, if slopes and spreads stay as they are.
+
+        At least one more than there were, and at most 64 however near to the tolerance a slope is.
+        """
+        wanted = max(self.seeds + 1, 3)
+        for one in self.open:
+            gap = abs(abs(one.slope or 0.0) - self.tolerance)
+            while wanted < MOST_SEEDS and math.isfinite(gap) and gap < self.reach(one, wanted) < math.inf:
+                wanted += 1
+        return wanted
 
     def raise_if_failed(self) -> "CoordinateReport":
         """Returns the report if it passed.
 
         Raises:
-            CoordinateCheckError: it did not; names the activations with the steepest slopes.
+            CoordinateCheckError: it failed, and names the activations with the steepest slopes; or it is
+                inconclusive, and says what would tell.
         """
+        run = f"({self.optimizer}, lr {self.lr:g}, {self.steps} steps, widths {', '.join(self.labels)})"
+        if self.outcome is Outcome.INCONCLUSIVE:
+            raise CoordinateCheckError(
+                f"the coordinate check is inconclusive {run}: {self._what_would_tell()}"
+            )
         if failures := self.failures:
-            named = ", ".join(f"{one.name} {one.slope:+.2f}" for one in failures[:SHOWN])
+            named = ", ".join(
+                f"{one.name} {one.slope:+.2f} ± {self.error(one):.2f}" for one in failures[:SHOWN]
+            )
             more = f" and {len(failures) - SHOWN} more" if len(failures) > SHOWN else ""
             raise CoordinateCheckError(
-                f"the change of activations depends on the width ({self.optimizer}, lr {self.lr:g}, "
-                f"{self.steps} steps, "
-                f"widths {', '.join(self.labels)}): slopes {named}{more}; tolerated is ±{self.tolerance:g}. "
+                f"the change of activations depends on the width {run}: slopes {named}{more}; tolerated is "
+                f"±{self.tolerance:g}. "
                 "Hyperparameters would not transfer. Look for a layer that computes with a width by a function "
                 "(see hydro.Readout and hydro.Query), or for initial values that depend on it in a way of their own."
                 + self._chance()
             )
         return self
+
+    def raise_if_refuted(self) -> "CoordinateReport":
+        """Returns the report unless it failed; an inconclusive one is returned.
+
+        Raises:
+            CoordinateCheckError: it failed.
+        """
+        return self.raise_if_failed() if self.outcome is Outcome.FAILED else self
+
+    def _what_would_tell(self) -> str:
+        if not self.learnt:
+            return (
+                "the narrowest model did not learn enough to tell what learning changes from what chance does; give a "
+                "rate with lr=, or other inputs"
+            )
+        one = self.open[0]
+        return (
+            f"{one.name} has a slope of {one.slope:+.2f} ± {self.error(one):.2f}, which may be less steep than "
+            f"{self.tolerance:g} and may be steeper; more seeds would tell, seeds={self.seeds_needed}, or more widths"
+        )
 
     def _chance(self) -> str:
         """What else may be behind a failure: at first, what starts at zero falls under right rules too."""
@@ -101,11 +220,12 @@ class CoordinateReport:
         )
 
     def __str__(self) -> str:
-        verdict = "passed" if self.passed else "FAILED"
+        verdict = "FAILED" if self.outcome is Outcome.FAILED else self.outcome.value
         run = f"{self.optimizer}, lr {self.lr:g}, {self.steps} steps, {self.seeds} seeds"
         lines = [f"coordinate check: {verdict} ({run}, widths {', '.join(self.labels)})"]
         lines += [
-            f"  {one.name:<32} {'unchanged' if one.slope is None else f'{one.slope:+.3f}'}"
+            f"  {one.name:<32} "
+            + ("unchanged" if one.slope is None else f"{one.slope:+.3f} ± {self.error(one):.3f}")
             + (" (started at zero)" if one.from_zero else "")
             for one in self.trends
         ]
@@ -133,13 +253,24 @@ def trend_of(
         return ActivationTrend(name=name, changes=changes, slope=None, along_gradient=fixed)
     if any(value == 0 for row in changes for value in row):
         return ActivationTrend(name=name, changes=changes, slope=math.inf, along_gradient=fixed)
-    xs = [math.log(width) for width in widths]
-    ys = [sum(math.log(value) for value in row) / len(row) for row in changes]
-    x_mean, y_mean = sum(xs) / len(xs), sum(ys) / len(ys)
-    slope = sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True)) / sum(
-        (x - x_mean) ** 2 for x in xs
+    slopes = [
+        _slope(widths, [row[seed] for row in changes]) for seed in range(min(len(row) for row in changes))
+    ]
+    mean = fmean(slopes)
+    spread = None
+    if len(slopes) > 1:
+        spread = math.sqrt(sum((one - mean) ** 2 for one in slopes) / (len(slopes) - 1))
+    return ActivationTrend(
+        name=name, changes=changes, slope=mean, spread=spread, along_gradient=fixed, from_zero=from_zero
     )
-    return ActivationTrend(name=name, changes=changes, slope=slope, along_gradient=fixed, from_zero=from_zero)
+
+
+def _slope(widths: Sequence[float], values: Sequence[float]) -> float:
+    """Of log value against log width, by least squares."""
+    xs, ys = [math.log(one) for one in widths], [math.log(one) for one in values]
+    x_mean, y_mean = fmean(xs), fmean(ys)
+    across = sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True))
+    return across / sum((x - x_mean) ** 2 for x in xs)
 
 
 def trends_of(

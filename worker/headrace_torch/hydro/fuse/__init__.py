@@ -24,7 +24,7 @@ from headrace_torch.hydro.fuse.errors import (
 )
 from headrace_torch.hydro.fuse.group import Group
 from headrace_torch.hydro.fuse.member import LossScale, Member
-from headrace_torch.hydro.fuse.probe import ProbeReport
+from headrace_torch.hydro.fuse.report import ProbeReport
 from headrace_torch.hydro.fuse.schedules import Cosine, OneCycle, Schedule, Setting, StepDecay, WarmUp
 
 __all__ = [

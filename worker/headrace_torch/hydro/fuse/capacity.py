@@ -229,7 +229,9 @@ def plan_capacity(
     """
 
     def make(members: int, engine: EngineChoice) -> Group:
-        return fuse(source, [member] * members, optimizer, engine=engine, workers=0, device=device)
+        return fuse(
+            source, [member] * members, optimizer, engine=engine, workers=0, device=device, gate=False
+        )
 
     sizes = list(profile or _doubling())
     with make(sizes[-1] if profile else START * 4, "auto") as trial:

@@ -71,11 +71,12 @@ def read(states: MemberStates, position: int, template: nn.Module, parametrizati
             if _kept(name, slot)
         }
         for index, name in _indices(optimizer, template).items():
-            if name not in own:
+            taken = slot.step - slot.skipped.get(name, 0)
+            if name not in own or not taken:  # torch keeps nothing of a parameter that never had a gradient
                 continue
             entry: dict[str, Tensor] = {key: views[name].clone() for key, views in moments.items()}
             if parametrization.optimizer != "sgd":
-                entry["step"] = torch.tensor(float(slot.step))
+                entry["step"] = torch.tensor(float(taken))
             if entry:
                 packed["state"][index] = entry
     state: State = {"model": model, "optimizer": packed, "step": slot.step, "seen": slot.seen}
@@ -134,10 +135,14 @@ def write(
             target.copy_(held[name])
     slot = states.slots[position]
     step = int(state.get("step", 0))
+    skipped: dict[str, int] = {}
     if "optimizer" in state:
         optimizer = plain_optimizer(template, parametrization, slot.member, step)
         kept: Mapping[int, Mapping[str, Tensor]] = state["optimizer"]["state"]
+        stateless = parametrization.optimizer == "sgd" and slot.member.momentum == 0
         for index, name in _indices(optimizer, template).items():
+            if name in row and (missed := step - _taken(kept.get(index), step, stateless=stateless)):
+                skipped[name] = missed
             for moment in MOMENTS[parametrization.optimizer]:
                 value = kept.get(index, {}).get(moment)
                 if value is not None and moment in states.moments:
@@ -150,4 +155,12 @@ def write(
         seen=int(state.get("seen", step)),
         scale=float(scaler.get("scale", slot.scale)),
         good_steps=int(scaler.get("_growth_tracker", slot.good_steps)),
+        skipped=skipped,
     )
+
+
+def _taken(entry: Mapping[str, Tensor] | None, step: int, *, stateless: bool) -> int:
+    """How many of a member's steps a parameter took; SGD counts none, and without momentum keeps nothing."""
+    if entry is None:
+        return step if stateless else 0
+    return int(entry["step"]) if "step" in entry else step

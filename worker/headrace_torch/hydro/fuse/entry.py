@@ -13,6 +13,8 @@ from headrace_torch.hydro.fuse.group import EngineChoice, Group
 from headrace_torch.hydro.fuse.layout import layout_of
 from headrace_torch.hydro.fuse.member import OPTIMIZERS, Member, OptimizerName, parse_member
 from headrace_torch.hydro.fuse.source import Models, Source, template_of
+from headrace_torch.hydro.gate import Gate, ask, same_rules
+from headrace_torch.hydro.shrink.surrogate import Surrogate
 
 ENGINES: tuple[EngineChoice, ...] = ("auto", "grouped", "vmap", "separate", "pool")
 
@@ -26,6 +28,7 @@ def fuse(
     workers: int | None = None,
     batching: Batching = "bucket",
     device: torch.device | str | None = None,
+    gate: Gate = None,
 ) -> Group:
     """Makes a group of members that train together.
 
@@ -35,14 +38,17 @@ def fuse(
         members: hyperparameters, one mapping each; see `Member`.
         optimizer: "adamw", "adam" or "sgd", as in torch.optim.
         engine: "auto" probes at the first step and picks; the others are taken as they are.
-        workers: processes for what cannot be fused; None decides by measuring, 0 keeps to this process.
+        workers: processes for what cannot be fused; None and 0 start none, and members run in this process.
         batching: how members of different batch sizes meet: a fused call per size ("bucket"), or one call with rows
             that do not count ("pad": the loss returns one number per row; not with BatchNorm).
         device: where the members train; None is where the source's tensors are.
+        gate: for a surrogate, the report of its coordinate check; None takes the last one of its family and warns if
+            there is none, False goes on without.
 
     Raises:
         MemberError: a hyperparameter is unknown, out of range, or not one of this optimizer's.
         StaticShapeError: members' models differ in shape; names the layer.
+        CoordinateCheckError: the surrogate's coordinate check failed.
         FuseError: no members, no trainable parameter, or parameters of several dtypes.
     """
     if optimizer not in OPTIMIZERS:
@@ -52,6 +58,9 @@ def fuse(
     parsed = [parse_member(one, optimizer, position) for position, one in enumerate(members)]
     if not parsed:
         raise FuseError("a group needs at least one member")
+    if isinstance(source, Surrogate) and not source.is_target:
+        known = source.family.gates.get(same_rules(optimizer)) if gate is None else gate
+        ask(known, what="fuse of a surrogate")
     models = Models(source)
     where = None if device is None else torch.device(device)
     template = template_of(models.make(parsed[:1], 0, None)[0], where)

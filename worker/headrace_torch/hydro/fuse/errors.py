@@ -28,7 +28,9 @@ class FusionGapError(FuseError, RuntimeError):
 
     def __init__(self, reason: str) -> None:
         """Keeps the reason."""
-        super().__init__(f"this model cannot be fused: {reason}; use engine='auto', which falls back")
+        super().__init__(
+            f"this model cannot be fused: {reason}; use engine='auto', which falls back, or 'separate'"
+        )
         self.reason = reason
 
 

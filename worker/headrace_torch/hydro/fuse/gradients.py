@@ -39,17 +39,13 @@ def clip(slots: Sequence[Slot], grads: Tensor) -> None:
             row.mul_((slot.member.clip / (norm + 1e-6)).clamp(max=1.0))
 
 
-def after(slot: Slot, *, stepped: bool) -> Slot:
+def after(slot: Slot, unused: frozenset[str], *, stepped: bool) -> Slot:
     """Returns a member's counters after a batch, with its scale moved as `torch.amp.GradScaler.update` does."""
     scaler = slot.member.scaler
-    counted = Slot(
-        id=slot.id,
-        member=slot.member,
-        step=slot.step + stepped,
-        seen=slot.seen + 1,
-        scale=slot.scale,
-        good_steps=slot.good_steps,
-    )
+    skipped = slot.skipped
+    if stepped and unused:
+        skipped = {**skipped, **{name: skipped.get(name, 0) + 1 for name in unused}}
+    counted = replace(slot, step=slot.step + stepped, seen=slot.seen + 1, skipped=skipped)
     if scaler is None:
         return counted
     if not stepped:

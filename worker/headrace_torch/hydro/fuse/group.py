@@ -7,37 +7,39 @@
 The group's `MemberStates` is the only copy of the truth; the engine is picked by `probe` at the first step.
 """
 
-import copy
 import os
-import pickle
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
+from headrace_torch.hydro.errors import HydroError
 from headrace_torch.hydro.fuse import checkpoint
-from headrace_torch.hydro.fuse.buckets import Batching, split
+from headrace_torch.hydro.fuse.between import Between, Callback
+from headrace_torch.hydro.fuse.buckets import Batching, Bucket, PerMember, split
 from headrace_torch.hydro.fuse.engines.loss import as_loss
-from headrace_torch.hydro.fuse.engines.pool import PoolEngine
+from headrace_torch.hydro.fuse.engines.pool import PoolEngine, unreachable
 from headrace_torch.hydro.fuse.engines.separate import SeparateEngine
-from headrace_torch.hydro.fuse.engines.work import Engine, EngineName, Traits, Work
-from headrace_torch.hydro.fuse.errors import FuseError, FusionGapError, MemberError
-from headrace_torch.hydro.fuse.gradients import after, clip, unscale
+from headrace_torch.hydro.fuse.engines.work import Engine, Outcome, Traits, Work
+from headrace_torch.hydro.fuse.equality import Subject, compare, measure
+from headrace_torch.hydro.fuse.errors import FuseError, FusionGapError, MemberError, PoolError
 from headrace_torch.hydro.fuse.inspection import inspect
 from headrace_torch.hydro.fuse.layout import Layout
 from headrace_torch.hydro.fuse.member import Member, OptimizerName, parse_member
-from headrace_torch.hydro.fuse.optimizers import RowMultipliers, needs_momentum, update
-from headrace_torch.hydro.fuse.probe import ProbeReport, compare, probe, stacked_engine, timed
-from headrace_torch.hydro.fuse.row_kernels import fits, spans_of, update_by_kernels
+from headrace_torch.hydro.fuse.obstacles import ENGINES, EngineName, Need, refuse_loss, why_not
+from headrace_torch.hydro.fuse.optimizers import needs_momentum
+from headrace_torch.hydro.fuse.probe import probe
+from headrace_torch.hydro.fuse.report import ProbeReport
 from headrace_torch.hydro.fuse.source import Models
 from headrace_torch.hydro.fuse.states import MOMENTS, MemberStates, Slot, fresh
+from headrace_torch.hydro.fuse.updates import updates_of
 from headrace_torch.hydro.parametrize.parametrization import Parametrization
 
 EngineChoice = Literal["auto"] | EngineName
-POOL_PAYS_S = 0.05  # a step of all members that takes less is over before a pool has sent its messages
 
 
 class Group:
@@ -64,11 +66,11 @@ class Group:
         self._template, self._models, self._layout = template, models, layout
         self._optimizer, self._parametrization = optimizer, parametrization
         self._choice, self._workers, self._batching = engine, workers, batching
-        self._multipliers = _row_multipliers(layout, parametrization, template)
-        self._spans = spans_of(layout, parametrization)
+        self._updates = updates_of(optimizer, layout, parametrization, template)
         self._next_id = 0
         self._states = self._fresh(members)
         self._engine: Engine | None = None
+        self._between = Between()
         self._traits = Traits()
         self._grads = torch.zeros_like(self._states.rows)
         self.report: ProbeReport | None = None
@@ -139,26 +141,40 @@ class Group:
             raise FuseError("the group has no members left")
         loss = as_loss(loss_fn)
         engine = self._engine or self._choose(batch, loss)
+        self._between.begin(engine)
         buckets = split(states.slots, batch, loss, self._batching, self._traits.batch_norm)
+        if len(buckets) > 1:
+            self._check_buckets(batch)
         grads = self._grads
+        unused: list[frozenset[str]] = [frozenset()] * len(states)
         if len(buckets) == 1:
-            outcome = engine.run(states, buckets[0].positions, buckets[0].work, grads)
-            self._apply(grads, outcome.unused)
+            outcome = self._run(engine, buckets[0], grads)
+            self._updates.apply(states, grads, outcome.unused, self._between)
             return outcome.losses
         losses = torch.zeros(len(states), dtype=torch.float32, device=states.rows.device)
-        unused = frozenset(one.name for one in self._layout.segments)
         for bucket in buckets:
             part = torch.zeros(
                 len(bucket.positions), self._layout.row, dtype=grads.dtype, device=grads.device
             )
-            outcome = engine.run(states, bucket.positions, bucket.work, part)
+            outcome = self._run(engine, bucket, part)
             at = list(bucket.positions)
             grads[at] = part
             losses = losses.to(outcome.losses.dtype)
             losses[at] = outcome.losses
-            unused &= outcome.unused
-        self._apply(grads, unused)
+            for position, none in zip(at, outcome.unused, strict=True):
+                unused[position] = none
+        self._updates.apply(states, grads, unused, self._between)
         return losses
+
+    def between(self, callback: Callback | None) -> None:
+        """Calls `callback` between the parts of each step: before layers, after gradients, before members' updates.
+
+        It gets the place's number in the step, and must not compute: no number changes. None takes it away.
+
+        Raises:
+            FuseError: at the next step, where the engine is a pool of processes.
+        """
+        self._between.callback = callback
 
     def drop(self, ids: Sequence[int]) -> None:
         """Ends members and repacks: the others keep every bit of their state, and train on in less memory.
@@ -188,8 +204,13 @@ class Group:
         Raises:
             MemberError: a hyperparameter is unknown or out of range.
             StaticShapeError: a factory made another shape.
-            FuseError: a state is of another model.
+            FuseError: a state is of another model; or members are fused, and a step changes an attribute of the model.
         """
+        changes = self._traits.needs.get(Need.MEMORY)
+        if changes and self._engine is not None and ENGINES[self._engine.name].fused:
+            raise FuseError(
+                f"no member can join later: {changes}, and a fused pass has one for all members; use engine='separate'"
+            )
         parsed = [parse_member(one, self._optimizer, self._next_id + i) for i, one in enumerate(members)]
         joined = self._fresh(parsed)
         for position, state in enumerate(states or ()):
@@ -200,8 +221,11 @@ class Group:
     def repack(self) -> None:
         """Probes again at the next step: after many drops another engine may be the faster one.
 
-        Until then the group keeps its engine, and with it survivors' bits.
+        Until then the group keeps its engine, and with it survivors' bits. So it does for good where a step changes an
+        attribute of the model, which another engine would begin anew.
         """
+        if self._traits.needs.keys() & {Need.ATTRIBUTES, Need.MEMORY}:
+            return
         self.close()
         self._engine = None
 
@@ -211,7 +235,7 @@ class Group:
 
     def member_model(self, member_id: int) -> nn.Module:
         """Returns a plain model with a member's parameters and buffers."""
-        model = copy.deepcopy(self._template)
+        model = self._own(self.members[member_id])
         model.load_state_dict(self.member_state(member_id)["model"])
         return model
 
@@ -254,47 +278,64 @@ class Group:
         self._states = states
         self._grads = torch.zeros_like(states.rows)
 
-    @torch.no_grad()
-    def _apply(self, grads: Tensor, unused: frozenset[str]) -> None:
-        """Gradients to parameters: unscale, clip, update the members that go on, count."""
-        states = self._states
-        going = unscale(states.slots, grads)
-        clip(states.slots, grads)
-        kept = {name: view.clone() for name, view in self._views(states, unused).items()}
-        if all(going):
-            self._update(states, grads)
-        else:
-            at = [i for i, go in enumerate(going) if go]
-            if at:
-                part = states.select(at)
-                self._update(part, grads[at])
-                states.rows[at] = part.rows
-                for name, value in part.moments.items():
-                    states.moments[name][at] = value
-        for name, view in self._views(states, unused).items():
-            view.copy_(kept[name])
-        states.slots = [after(slot, stepped=go) for slot, go in zip(states.slots, going, strict=True)]
+    def _own(self, member: Member) -> nn.Module:
+        return self._models.own(member, self._template)
 
-    def _update(self, states: MemberStates, grads: Tensor) -> None:
-        """One step of the optimizer; by torch's kernels where they can, which is a choice that bits depend on."""
-        name, rows, moments = self._optimizer, states.rows, states.moments
-        if fits(rows):
-            update_by_kernels(name, states.slots, rows, grads, moments, self._spans)
-        else:
-            update(name, states.slots, rows, grads, moments, self._multipliers)
+    def _run(self, engine: Engine, bucket: Bucket, grads: Tensor) -> Outcome:
+        """Runs a bucket; an engine that fails later than at the first step gives way to separate members."""
+        try:
+            return engine.run(self._states, bucket.positions, bucket.work, grads)
+        except HydroError as error:
+            if not isinstance(error, PoolError) or self._choice == "pool":
+                raise
+            reason = f"the pool failed: {error}".partition("\n")[0]
+        except Exception as error:
+            if not ENGINES[engine.name].fused:
+                raise  # the user's code raises it
+            reason = f"a step could not be fused: {error}".partition("\n")[0]
+            if self._choice != "auto":
+                raise FusionGapError(reason) from error
+            if why := self._not_again():
+                raise FusionGapError(f"{reason}; it is not repeated separately: {why}") from error
+        engine.close()
+        self._engine = SeparateEngine(self._own, self._traits)
+        if self.report is not None:
+            self.report = replace(self.report, engine="separate", reason=reason)
+        return self._engine.run(self._states, bucket.positions, bucket.work, grads)
 
-    def _views(self, states: MemberStates, names: frozenset[str]) -> dict[str, Tensor]:
-        """Parameters without a gradient, which torch.optim leaves as they are; their moments stay zero."""
-        if not names:
-            return {}
-        return {name: view for name, view in self._layout.stacked(states.rows).items() if name in names}
+    def _not_again(self) -> str:
+        """Why a fused step that failed must not be repeated separately; empty if it may."""
+        if self._traits.mutable:
+            return f"buffer {min(self._traits.mutable)} may be half a step ahead"
+        if changes := self._traits.needs.get(Need.MEMORY):
+            return f"{changes}, and a separate module begins without it; use engine='separate' from the start"
+        if self._traits.remembers:
+            return (
+                "a call changes what the loss keeps, and separately there is one per member; keep its count in the "
+                "model, or use engine='separate' from the start"
+            )
+        return ""
+
+    def _check_buckets(self, batch: Any) -> None:
+        """Refuses several calls a step, one per batch size, where the user's code counts calls or changes the batch."""
+        if self._traits.counts_calls:
+            raise FuseError(
+                "the loss computes something else when it is called again, and members of different batch sizes need a "
+                "call per size: keep its count in the model, or make a group per batch size"
+            )
+        if Need.BATCH in self._traits.needs and not isinstance(batch, PerMember):
+            raise FuseError(
+                "the forward pass changes its batch in place, and members of different batch sizes share its rows: let "
+                "it change a copy (x = x.clone()), or make a group per batch size"
+            )
 
     def _choose(self, batch: Any, loss: Any) -> Engine:
         """Looks at the model, then takes the engine that was asked for, or probes."""
         states = self._states
+        refuse_loss(getattr(loss, "criterion", loss))
         first = split(states.slots, batch, loss, self._batching, "")[0]
-        model = self.member_model(self.ids[0])
-        self._traits = inspect(model, first.work)
+        model = self.member_model(self.ids[first.positions[0]])
+        self._traits = inspect(model, first.work, differ=self._models.differ)
         if self._traits.recomputes and any(slot.member.dropout is not None for slot in states.slots):
             raise MemberError(
                 "dropout: the model recomputes activations (checkpointing), and there dropout has the model's own "
@@ -302,93 +343,53 @@ class Group:
             )
         if self._traits.batch_norm:  # padding may be refused now
             split(states.slots, batch, loss, self._batching, self._traits.batch_norm)
-        part = states.select(first.positions)
+        subject = Subject(
+            template=self._template,
+            own=self._own,
+            traits=self._traits,
+            states=states.select(first.positions),
+            work=first.work,
+            updates=self._updates,
+        )
         if self._choice == "auto":
-            self._engine, self.report = probe(self._template, self._traits, part, first.work)
-            if self._engine.name == "separate" and self._workers != 0:
-                self._engine, self.report = self._fall_back(part, first.work, self.report)
-        elif self._choice == "separate" or self._choice == "pool":
-            self._engine, self.report = self._asked(self._choice)
+            engine, self.report = probe(subject)
+            if engine.name == "separate" and self._workers:
+                engine, self.report = self._spread_out(first.work, engine, self.report)
         else:
-            engine = stacked_engine(self._template, self._traits, self._choice)
-            reason, error = compare(self._template, self._traits, part, first.work, engine)
-            if reason:
-                raise FusionGapError(reason)
-            errors: dict[str, float] = {} if error is None else {engine.name: error}
-            self._engine = engine
-            self.report = ProbeReport(engine=engine.name, reason="asked for", error=errors)
-        return self._engine
+            engine, self.report = self._asked(self._choice, subject)
+        self._engine = engine
+        return engine
 
-    def _asked(self, name: Literal["separate", "pool"]) -> tuple[Engine, ProbeReport]:
-        report = ProbeReport(engine=name, reason="asked for")
-        if name == "separate":
-            return SeparateEngine(self._template, self._traits), report
-        return PoolEngine(self._template, self._traits, self._processes()), report
+    def _asked(self, name: EngineName, subject: Subject) -> tuple[Engine, ProbeReport]:
+        """The engine that was asked for by name, if it is right."""
+        local = "separate" if name == "pool" else name
+        reason = why_not(name, subject.traits.needs)
+        if name == "pool":
+            reason = reason or unreachable(self._template, subject.work.loss_fn)
+        error: float | None = None
+        if not reason:
+            reason, error = compare(measure(subject), local)
+        if reason and not ENGINES[name].fused and name != "pool":
+            raise FuseError(f"no engine trains this model as torch.optim would: {reason}")
+        if reason:
+            raise FusionGapError(reason)
+        errors: dict[str, float] = {} if error is None else {local: error}
+        report = ProbeReport(engine=name, reason="asked for", error=errors)
+        return (self._pool() if name == "pool" else subject.engine(local)), report
 
-    def _processes(self) -> int:
-        if self._workers is not None:
-            return max(1, self._workers)
-        return max(1, min(len(self._states), (os.cpu_count() or 1) // torch.get_num_threads()))
+    def _pool(self) -> PoolEngine:
+        count = self._workers or min(len(self._states), (os.cpu_count() or 1) // torch.get_num_threads())
+        return PoolEngine(self._template, self._traits, max(1, count))
 
-    def _fall_back(self, states: MemberStates, work: Work, report: ProbeReport) -> tuple[Engine, ProbeReport]:
-        """Separate members in this process, or over a pool where that was asked for or is faster."""
-        separate = SeparateEngine(self._template, self._traits)
-        count = self._processes()
-        why_not = self._no_pool(states, count)
-        if not why_not and self._workers is None:
-            alone = timed([separate], states, work, rounds=1)[0]
-            if alone < POOL_PAYS_S:
-                why_not = f"a step takes {alone * 1e3:.1f} ms, too little for processes"
-        why_not = why_not or self._cannot_pickle(work)
-        if why_not:
-            return separate, _with(report, "separate", f"{report.reason}; {why_not}")
-        pool = PoolEngine(self._template, self._traits, count)
-        if self._workers is None:
-            alone, spread = timed([separate, pool], states, work, rounds=2)
-            if spread >= alone:
-                pool.close()
-                return separate, _with(
-                    report, "separate", f"{report.reason}; {count} processes are no faster"
-                )
-        return pool, _with(report, "pool", f"{report.reason}; over {count} processes")
-
-    def _no_pool(self, states: MemberStates, count: int) -> str:
-        if states.rows.device.type != "cpu":
-            return "a pool needs a CPU"
-        if self._workers is None and count < 2:
-            return "there is no core for a second process"
-        return ""
-
-    def _cannot_pickle(self, work: Work) -> str:
-        try:
-            pickle.dumps((self._template, work.loss_fn))
-        except Exception as error:  # noqa: BLE001  pickling runs the user's code
-            if self._workers is not None:
-                warnings.warn(
-                    f"no process pool: the model or the loss cannot be pickled ({error})", stacklevel=5
-                )
-            return "the model or the loss cannot be pickled"
-        return ""
-
-
-def _with(report: ProbeReport, engine: EngineName, reason: str) -> ProbeReport:
-    return ProbeReport(
-        engine=engine,
-        reason=reason,
-        gaps=report.gaps,
-        error=report.error,
-        speedup=report.speedup,
-        bit_stable=report.bit_stable,
-    )
-
-
-def _row_multipliers(layout: Layout, parametrization: Parametrization, model: nn.Module) -> RowMultipliers:
-    if parametrization.is_identity:
-        return RowMultipliers()
-    device = next(model.parameters()).device
-    rows = {}
-    for field in ("lr", "weight_decay", "eps"):
-        values = {one.name: float(getattr(parametrization[one.name], field)) for one in layout.segments}
-        if any(value != 1 for value in values.values()):
-            rows[field] = layout.per_element(values, layout.dtype).to(device)
-    return RowMultipliers(**rows)
+    def _spread_out(self, work: Work, separate: Engine, report: ProbeReport) -> tuple[Engine, ProbeReport]:
+        """Separate members over a pool, which was asked for with `workers`, if it can run them."""
+        reason = why_not("pool", self._traits.needs)
+        if not reason and self.device.type != "cpu":
+            reason = "a pool needs a CPU"
+        reason = reason or unreachable(self._template, work.loss_fn)
+        if reason:
+            warnings.warn(f"no process pool: {reason}", stacklevel=5)
+            return separate, replace(report, reason=f"{report.reason}; no pool: {reason}")
+        return self._pool(), replace(
+            report, engine="pool", reason=f"{report.reason}; over {self._workers} processes"
+        )

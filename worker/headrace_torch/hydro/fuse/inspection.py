@@ -3,7 +3,6 @@
 Runs on a copy of member 0's module with its tensors, and leaves no trace: buffers and generators are as before.
 """
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,12 +14,19 @@ from torch.nn import functional
 from torch.nn.modules import module as _module
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from headrace_torch.hydro.fuse.dropout import Masks
 from headrace_torch.hydro.fuse.engines.loss import checked
 from headrace_torch.hydro.fuse.engines.stacked import NO_HOOKS
-from headrace_torch.hydro.fuse.engines.work import Traits, Work
+from headrace_torch.hydro.fuse.engines.work import Traits, Work, copied
+from headrace_torch.hydro.fuse.errors import FuseError
+from headrace_torch.hydro.fuse.lanes import note
+from headrace_torch.hydro.fuse.objects import alias, difference
+from headrace_torch.hydro.fuse.obstacles import Need
 from headrace_torch.hydro.fuse.ops import DROPOUTS, MemberOps
+from headrace_torch.hydro.fuse.surroundings import Surroundings, python_generators, untouched
+from headrace_torch.hydro.fuse.twin import hook_functions, hooked, twin
 
 
 class Watch(TorchFunctionMode):
@@ -54,7 +60,10 @@ class Watch(TorchFunctionMode):
         elif func is functional.multi_head_attention_forward:
             training = args[13] if len(args) > 13 else named.get("training", True)
             self.dropout = self.dropout or (training and (args[10] if len(args) > 10 else 0.0) > 0)
-        return func(*args, **named)
+        out = func(*args, **named)
+        for one in out if isinstance(out, tuple | list) else (out,):
+            note(one)
+        return out
 
     @property
     def layer(self) -> str:
@@ -80,20 +89,23 @@ class Watch(TorchFunctionMode):
             self._running.pop()
 
 
-def inspect(model: nn.Module, work: Work) -> Traits:
-    """Runs forward and backward once.
+def inspect(model: nn.Module, work: Work, *, differ: str = "") -> Traits:
+    """Runs forward and backward up to three times.
 
     Args:
         model: with the tensors of some member; it is copied.
         work: the first step's, for one member.
+        differ: how members' modules differ in Python attributes, or empty.
 
     Raises:
         LossShapeError: the loss is not one number.
+        FuseError: the loss depends on no parameter of the model that it is given.
         Exception: whatever the model itself raises.
     """
     device = next(model.parameters()).device
-    with torch.random.fork_rng():
-        before = _generators(device)
+    code = (work.loss_fn, *hook_functions(model))
+    surroundings = Surroundings(code)
+    with untouched(*code):
         try:
             with disable_saved_tensors_hooks(NO_HOOKS):
                 trial = _Trial(model, work, device)
@@ -103,41 +115,149 @@ def inspect(model: nn.Module, work: Work) -> Traits:
                 raise
             trial = _Trial(model, work, device)
             recomputes = True
-        if trial.loss.requires_grad:
-            torch.autograd.backward(trial.loss)
-        random = any(not torch.equal(a, b) for a, b in zip(before, _generators(device), strict=True))
+        if not trial.backward():
+            raise FuseError(
+                "the loss depends on no parameter of the model that it is given: compute it with its first argument"
+            )
+        if sparse := trial.sparse():
+            raise FuseError(
+                f"the gradient of parameter {sparse} is sparse, and a group keeps one dense row a member: use "
+                "sparse=False"
+            )
+        needs = dict(_needs(model, trial, differ))
+        stray = difference(model, trial.model)
+        remembers = surroundings.differ()
+        counts_calls = remembers and not trial.same_as(_Trial(model, work, device))
+        surroundings.restore()
+        if stray:
+            changes = f"a step changes attribute {stray.path}"
+            if trial.same_as(_Trial(trial.model, work, device, like=model)):
+                needs[Need.MEMORY] = changes
+            else:
+                needs.setdefault(Need.ATTRIBUTES, f"{changes}, and the next one computes something else")
     norms = [name for name, one in model.named_modules() if isinstance(one, _BatchNorm) and _uses_batch(one)]
     return Traits(
         mutable=trial.changed(),
         dropout=trial.watch.dropout and not recomputes,
-        random=random or (trial.watch.dropout and recomputes),
+        random=trial.drew or Need.DRAWS in needs or (trial.watch.dropout and recomputes),
         recomputes=recomputes,
         batch_norm=norms[0] if norms else "",
+        needs=needs,
+        remembers=remembers,
+        counts_calls=counts_calls,
     )
 
 
-class _Trial:
-    """A forward pass of a copy of the model, under watch."""
+def _needs(model: nn.Module, trial: "_Trial", differ: str) -> Iterator[tuple[Need, str]]:
+    """What a member must have of its own, but for attributes that a step changes."""
+    if differ:
+        yield Need.ATTRIBUTES, differ
+    if found := hooked(model):
+        yield Need.HOOKS, found
+    if found := alias(model):
+        yield Need.REFERENCES, found
+    if found := trial.written():
+        yield Need.PARAMETERS, f"the forward pass writes parameter {found}"
+    if trial.wrote_batch():
+        yield Need.BATCH, "the forward pass changes its batch in place"
+    if trial.drew_in_python:
+        yield Need.DRAWS, "the model draws from the generator of Python or numpy"
 
-    def __init__(self, model: nn.Module, work: Work, device: torch.device) -> None:
-        self._model = copy.deepcopy(model)
-        self._given = {name: (one, one._version, one.clone()) for name, one in self._model.named_buffers()}
-        self.watch = Watch(self._model)
+
+class _Trial:
+    """A forward pass of a copy of the model, under watch.
+
+    Args:
+        model: what is copied, with its attributes.
+        work: for one member.
+        device: of the model.
+        like: whose parameters and buffers the copy gets; None keeps its own.
+    """
+
+    def __init__(
+        self, model: nn.Module, work: Work, device: torch.device, like: nn.Module | None = None
+    ) -> None:
+        self.model = twin(model)
+        if like is not None:
+            _take_tensors(self.model, like)
+        self._given = {name: (one, one._version, one.clone()) for name, one in self.model.named_buffers()}
+        self._parameters = {name: one.detach().clone() for name, one in self.model.named_parameters()}
+        self.watch = Watch(self.model)
         count = None if work.rows is None else work.rows[0]
-        batch = work.batch[0] if work.own else work.batch
+        self._batch = copied(work.batch[0] if work.own else work.batch)
+        self._pristine = copied(self._batch)
         masks = Masks([0], [None], device)
-        with MemberOps(None, masks, grouped=False), self.watch, self.watch.layers():
-            self.loss = checked(work.loss_fn(self._model, batch), count)
+        with untouched():
+            before, python = _generators(device), python_generators()
+            with MemberOps(None, masks, grouped=False), self.watch, self.watch.layers():
+                self.loss = checked(work.loss_fn(self.model, self._batch), count)
+            self.drew = any(not torch.equal(a, b) for a, b in zip(before, _generators(device), strict=True))
+            self.drew_in_python = python != python_generators()
+
+    def backward(self) -> bool:
+        """Runs the backward pass; returns whether any parameter got a gradient."""
+        if self.loss.requires_grad:
+            torch.autograd.backward(self.loss)
+        return any(one.grad is not None for one in self.model.parameters())
+
+    def sparse(self) -> str:
+        """Names a parameter with a sparse gradient; empty if none."""
+        every = self.model.named_parameters()
+        return next((name for name, one in every if one.grad is not None and one.grad.is_sparse), "")
+
+    def same_as(self, other: "_Trial") -> bool:
+        """Whether another run of the same step, which has had no backward pass yet, had the same loss and gradients."""
+        other.backward()
+        pairs = [(self.loss.detach(), other.loss.detach())]
+        for one, two in zip(self.model.parameters(), other.model.parameters(), strict=True):
+            if (one.grad is None) != (two.grad is None):
+                return False
+            if one.grad is not None and two.grad is not None:
+                pairs.append((one.grad, two.grad))
+        return all(same(a, b) for a, b in pairs)
 
     def changed(self) -> frozenset[str]:
         """Names the buffers that were changed in place, or assigned anew."""
         return frozenset(
             name
-            for name, one in self._model.named_buffers()
+            for name, one in self.model.named_buffers()
             if self._given[name][0] is not one
             or self._given[name][1] != one._version
             or not torch.equal(self._given[name][2], one)  # BatchNorm's kernel counts no version
         )
+
+    def written(self) -> str:
+        """Names a parameter that forward or backward has changed; empty if none."""
+        for name, one in self.model.named_parameters():
+            if not torch.equal(self._parameters[name].nan_to_num(), one.detach().nan_to_num()):
+                return name
+        return ""
+
+    def wrote_batch(self) -> bool:
+        """Whether the batch is not what it was."""
+        ours, theirs = tree_leaves(self._batch), tree_leaves(self._pristine)
+        return len(ours) != len(theirs) or any(
+            isinstance(a, Tensor) and isinstance(b, Tensor) and not same(a, b)
+            for a, b in zip(ours, theirs, strict=True)
+        )
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are equal to the last bit; NaN equals NaN."""
+    return (
+        a.shape == b.shape
+        and torch.equal(a.isnan(), b.isnan())
+        and torch.equal(a.nan_to_num(), b.nan_to_num())
+    )
+
+
+@torch.no_grad()
+def _take_tensors(module: nn.Module, like: nn.Module) -> None:
+    given = {**dict(like.named_parameters()), **dict(like.named_buffers())}
+    for name, one in (*module.named_parameters(), *module.named_buffers()):
+        if one.shape == given[name].shape:
+            one.copy_(given[name])
+        one.grad = None
 
 
 def _has_checkpoint(loss: Tensor) -> bool:

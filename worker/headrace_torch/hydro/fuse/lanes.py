@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -50,6 +51,27 @@ def _load_decompositions() -> None:
     torch.vmap(torch.neg)(torch.zeros(1))
 
 
+_noted: list[ref[Tensor]] | None = None
+
+
+@contextmanager
+def kept_tensors() -> Iterator[list[ref[Tensor]]]:
+    """Notes every tensor with a member dim that is made in the block; those that live on afterwards were kept."""
+    global _noted
+    found: list[ref[Tensor]] = []
+    _noted = found
+    try:
+        yield found
+    finally:
+        _noted = None
+
+
+def note(value: Any) -> None:
+    """Notes a tensor with a member dim, where somebody wants to know."""
+    if _noted is not None and is_stacked(value):
+        _noted.append(ref(value))
+
+
 class Lanes:
     """The members of the innermost `vmap` that is running.
 
@@ -81,4 +103,5 @@ class Lanes:
     def join(self, stacked: Tensor, dim: int = 0) -> Tensor:
         """Hides the member dim again."""
         out: Tensor = _functorch._add_batch_dim(stacked, dim, self._level)
+        note(out)
         return out

@@ -22,6 +22,13 @@ class RowMultipliers:
     weight_decay: Tensor | None = None
     eps: Tensor | None = None
 
+    def part(self, start: int, end: int) -> "RowMultipliers":
+        """Returns those of a part of the row."""
+        lr, decay, eps = (
+            None if one is None else one[start:end] for one in (self.lr, self.weight_decay, self.eps)
+        )
+        return RowMultipliers(lr=lr, weight_decay=decay, eps=eps)
+
 
 def needs_momentum(members: Sequence[Member]) -> bool:
     """Whether SGD must keep momentum buffers for any of these."""
@@ -35,21 +42,23 @@ def update(
     grads: Tensor,
     moments: dict[str, Tensor],
     multipliers: RowMultipliers,
+    taken: Sequence[int],
 ) -> None:
     """Takes one step of every row, in place; `grads` is used as scratch.
 
     Args:
         optimizer: its name.
-        slots: one per row, with the steps taken so far.
+        slots: one per row; the member's steps so far set its schedule.
         rows: parameters, (n, row).
         grads: (n, row).
         moments: by torch.optim's names; SGD without momentum has none.
         multipliers: of a surrogate.
+        taken: per row, how many steps these parameters have taken.
     """
     if optimizer == "sgd":
-        _sgd(slots, rows, grads, moments.get("momentum_buffer"), multipliers)
+        _sgd(slots, rows, grads, moments.get("momentum_buffer"), multipliers, taken)
     else:
-        _adam(slots, rows, grads, moments, multipliers, decoupled=optimizer == "adamw")
+        _adam(slots, rows, grads, moments, multipliers, taken, decoupled=optimizer == "adamw")
 
 
 def _columns(values: list[list[float]], like: Tensor) -> list[Tensor]:
@@ -71,13 +80,14 @@ def _adam(
     grads: Tensor,
     moments: dict[str, Tensor],
     multipliers: RowMultipliers,
+    taken: Sequence[int],
     *,
     decoupled: bool,
 ) -> None:
     name: OptimizerName = "adamw" if decoupled else "adam"
     settings: list[list[float]] = [[] for _ in range(7)]
-    for slot in slots:
-        member, t = slot.member, slot.step + 1
+    for slot, before in zip(slots, taken, strict=True):
+        member, t = slot.member, before + 1
         now = member.setting(slot.step)
         beta1, beta2 = member.betas if now.momentum is None else (now.momentum, member.betas[1])
         decay = member.decay(name)
@@ -116,14 +126,15 @@ def _sgd(
     grads: Tensor,
     buffer: Tensor | None,
     multipliers: RowMultipliers,
+    taken: Sequence[int],
 ) -> None:
     settings: list[list[float]] = [[] for _ in range(4)]
     flags = []
-    for slot in slots:
+    for slot, before in zip(slots, taken, strict=True):
         member = slot.member
         now = member.setting(slot.step)
         momentum = member.momentum if now.momentum is None or member.momentum == 0 else now.momentum
-        first = slot.step == 0 or momentum == 0
+        first = before == 0 or momentum == 0
         each = (now.lr, member.decay("sgd"), momentum, 1.0 if first else 1 - member.dampening)
         for column, value in zip(settings, each, strict=True):
             column.append(value)

@@ -69,28 +69,30 @@ def update_by_kernels(
     grads: Tensor,
     moments: dict[str, Tensor],
     spans: Spans,
+    taken: Sequence[int],
 ) -> None:
     """Takes one step of every row, in place.
 
     Args:
         optimizer: its name.
-        slots: one per row, with the steps taken so far.
+        slots: one per row; the member's steps so far set its schedule.
         rows: parameters, (n, row), on a CPU.
         grads: (n, row).
         moments: by torch.optim's names; SGD without momentum has none.
         spans: of a row.
+        taken: per row, how many steps these parameters have taken.
     """
     names = ("exp_avg", "exp_avg_sq") if optimizer != "sgd" else ("momentum_buffer",)
     kept = [moments[name] for name in names if name in moments]
-    counts = torch.tensor([float(slot.step + 1) for slot in slots]).unbind(0)
-    by_row = zip(slots, counts, *(one.unbind(0) for one in (rows, grads, *kept)), strict=True)
+    counts = torch.tensor([float(one + 1) for one in taken]).unbind(0)
+    by_row = zip(slots, counts, taken, *(one.unbind(0) for one in (rows, grads, *kept)), strict=True)
     whole = len(spans.sizes) == 1
-    for slot, count, *parts in by_row:
+    for slot, count, before, *parts in by_row:
         cut = [[one] if whole else one.split_with_sizes(spans.sizes) for one in parts]
         for multipliers, at in spans.calls:
             tensors = cut if whole else [[one[i] for i in at] for one in cut]
             if optimizer == "sgd":
-                _sgd(slot, tensors, multipliers)
+                _sgd(slot, tensors, multipliers, first=before == 0)
             else:
                 _adam(optimizer, slot, tensors, [count] * len(at), multipliers)
 
@@ -123,7 +125,9 @@ def _adam(
     )
 
 
-def _sgd(slot: Slot, tensors: list[list[Tensor]], multipliers: tuple[float, float, float]) -> None:
+def _sgd(
+    slot: Slot, tensors: list[list[Tensor]], multipliers: tuple[float, float, float], *, first: bool
+) -> None:
     member, now = slot.member, slot.member.setting(slot.step)
     rate_by, decay_by, _ = multipliers
     momentum = member.momentum if now.momentum is None or member.momentum == 0 else now.momentum
@@ -138,5 +142,5 @@ def _sgd(slot: Slot, tensors: list[list[Tensor]], multipliers: tuple[float, floa
         dampening=member.dampening,
         nesterov=member.nesterov,
         maximize=False,
-        is_first_step=slot.step == 0,
+        is_first_step=first,
     )

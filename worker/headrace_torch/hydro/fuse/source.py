@@ -1,6 +1,5 @@
 """Where members' models come from: a surrogate, a module, or a factory."""
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,20 +7,29 @@ from typing import Any
 import torch
 from torch import nn
 
-from headrace_torch.hydro.fuse.errors import MemberError
+from headrace_torch.hydro.fuse.errors import MemberError, StaticShapeError
 from headrace_torch.hydro.fuse.layout import check_same
 from headrace_torch.hydro.fuse.member import Member, OptimizerName
+from headrace_torch.hydro.fuse.objects import difference
+from headrace_torch.hydro.fuse.obstacles import refuse
+from headrace_torch.hydro.fuse.twin import hooked, twin
 from headrace_torch.hydro.parametrize.parametrization import Parametrization, identity
 from headrace_torch.hydro.shrink.surrogate import Surrogate
 
 Source = Surrogate | nn.Module | Callable[..., nn.Module]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Models:
-    """Makes members' models."""
+    """Makes members' models.
+
+    Attributes:
+        source: the user's.
+        differ: how members' models differ in Python attributes, or empty.
+    """
 
     source: Source
+    differ: str = ""
 
     def make(self, members: Sequence[Member], first: int, template: nn.Module | None) -> list[nn.Module]:
         """Makes a model for each; members with equal seeds and arguments share one.
@@ -35,18 +43,40 @@ class Models:
             template: a model whose shapes all must share; None takes the first's.
 
         Raises:
-            StaticShapeError: shapes differ; names the layer.
+            StaticShapeError: shapes differ, or tensors that are not registered; names the layer.
             MemberError: `model` arguments for something that takes none.
+            FuseError: a model that no engine can train.
         """
         made: dict[Any, nn.Module] = {}
         models = []
         for number, member in enumerate(members, first):
             key = (member.seed, tuple(sorted((member.model or {}).items(), key=lambda item: item[0])))
             if key not in made:
-                made[key] = self._one(member, number)
-                check_same(template or next(iter(made.values())), made[key], number)
+                made[key] = one = self._one(member, number)
+                refuse(one)
+                alike = template or next(iter(made.values()))
+                check_same(alike, one, number)
+                self._compare(alike, one, number)
             models.append(made[key])
         return models
+
+    def own(self, member: Member, template: nn.Module) -> nn.Module:
+        """Makes a member's own module, on the template's device; its registered tensors' values do not matter."""
+        if isinstance(self.source, nn.Module) or not (self.differ or hooked(template)):
+            return twin(template)
+        return self._one(member, 0).to(next(template.parameters()).device)
+
+    def _compare(self, template: nn.Module, model: nn.Module, number: int) -> None:
+        found = None if isinstance(self.source, nn.Module) else difference(template, model)
+        if found is None:
+            return
+        if found.tensor:
+            raise StaticShapeError(
+                f"{found.path} is a tensor that the model has not registered, and member {number} has another one "
+                "than member 0: a group keeps only what is registered; use register_buffer or nn.Parameter, or for "
+                "layers nn.ModuleList"
+            )
+        self.differ = self.differ or f"attribute {found.path} differs between members 0 and {number}"
 
     def _one(self, member: Member, number: int) -> nn.Module:
         if member.model and (isinstance(self.source, Surrogate | nn.Module)):
@@ -71,5 +101,5 @@ class Models:
 
 def template_of(model: nn.Module, device: torch.device | None) -> nn.Module:
     """Returns a copy to keep, on the group's device."""
-    copied = copy.deepcopy(model)
+    copied = twin(model)
     return copied if device is None else copied.to(device)

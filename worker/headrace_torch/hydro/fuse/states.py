@@ -31,6 +31,7 @@ class Slot:
         seen: batches that it has seen: steps, and those that its scaler skipped. Keys dropout.
         scale: its gradient scaler's scale; 1 without one.
         good_steps: since the scale last changed.
+        skipped: of these steps, how many a parameter sat out because it had no gradient; by name, 0 is left out.
     """
 
     id: int
@@ -39,6 +40,7 @@ class Slot:
     seen: int = 0
     scale: float = 1.0
     good_steps: int = 0
+    skipped: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from headrace_torch.hydro.errors import ParametrizationError, ShrinkError
+from headrace_torch.hydro.gate import GateResult
 from headrace_torch.hydro.parametrize.kinds import Growth, Kind, Shape, growth_of
 from headrace_torch.hydro.parametrize.rules import (
     ATTENTION_POWER,
@@ -21,7 +22,7 @@ from headrace_torch.hydro.parametrize.rules import (
     RESIDUAL_POWER,
 )
 from headrace_torch.hydro.shrink.blocks import check_residual, residual_blocks
-from headrace_torch.hydro.shrink.initial import InitialLaw, fans_of, sibling
+from headrace_torch.hydro.shrink.initial import InitialLaw, Kin, fans_of
 from headrace_torch.hydro.shrink.inputs import Inputs
 from headrace_torch.hydro.shrink.source import Sizes, Source, shapes_of
 from headrace_torch.hydro.shrink.surrogate import ForwardMultipliers, Surrogate
@@ -33,7 +34,7 @@ _MATRIX_OWNERS: Final = (nn.Linear, _ConvNd, nn.RNNBase, nn.RNNCellBase, nn.Mult
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Family:
-    """Makes members; measures laws of initialisation once, at `law_sizes`.
+    """Makes members; measures laws of initialisation once, at `law_sizes`. Keeps the last coordinate checks.
 
     With `fewer_heads` a member whose heads have another width than the base's is refused.
     """
@@ -43,7 +44,8 @@ class Family:
     law_sizes: Sizes
     accept: frozenset[str] = frozenset()
     fewer_heads: bool = False
-    _laws: dict[bool, Mapping[str, InitialLaw | None]] = field(default_factory=dict, init=False, repr=False)
+    gates: dict[str, GateResult] = field(default_factory=dict, init=False, repr=False)
+    _laws: dict[bool, Mapping[Kin, InitialLaw | None]] = field(default_factory=dict, init=False, repr=False)
     _references: dict[int, tuple[nn.Module, Usage]] = field(default_factory=dict, init=False, repr=False)
 
     def member(self, sizes: Sizes) -> Surrogate:
@@ -139,17 +141,20 @@ class Family:
         with_depth = depth != base_depth
         if with_depth not in self._laws:
             self._laws[with_depth] = self.source.initial_laws(self.law_sizes, depth=with_depth)
-        laws = self._laws[with_depth]
+        laws, kin = (
+            self._laws[with_depth],
+            self.source.kin({**self.law_sizes, **_depth(self.law_sizes, depth)}),
+        )
         shapes = {name: one.shape for name, one in growths.items()}
         base_shapes = {name: one.base_shape for name, one in growths.items()}
         factors = {}
         for name, growth in growths.items():
-            if sibling(name) not in laws:
+            if kin[name] not in laws:
                 raise ParametrizationError(
                     f"{name}: no block of a model of {dict(self.law_sizes)} has this parameter, so nothing tells "
                     "how its initial values depend on the width; shrink to a depth that has all kinds of blocks"
                 )
-            if (law := laws[sibling(name)]) is None:
+            if (law := laws[kin[name]]) is None:
                 continue
             wanted = INITIAL_STD[growth.kind].of(growth, depth_ratio=1.0)
             user = law.std(fans_of(name, shapes), depth) / law.std(fans_of(name, base_shapes), base_depth)
@@ -208,6 +213,10 @@ class Family:
         blocks = residual_blocks(here, deeper)
         check_residual(self.source.make(sizes), blocks, self.inputs.example())
         return blocks
+
+
+def _depth(sizes: Sizes, depth: int) -> dict[str, int]:
+    return {"depth": depth} if "depth" in sizes else {}
 
 
 def _check_size(name: str, shape: Shape, base: Shape, other: Shape) -> None:

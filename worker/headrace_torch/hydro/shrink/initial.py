@@ -14,6 +14,7 @@ from typing import Final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import type_before_parametrizations
 
 from headrace_torch.hydro.errors import ParametrizationError
 from headrace_torch.hydro.parametrize.kinds import Shape
@@ -64,26 +65,55 @@ def fans_of(name: str, shapes: Mapping[str, Shape]) -> Fans:
     return shape[1] * field, shape[0] * field
 
 
-def sibling(name: str) -> str:
-    """The name with all numbers left out: the same parameter of another block has the same."""
-    return ".".join("*" if part.isdecimal() else part for part in name.split("."))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kin:
+    """What siblings share: the same parameter of another block is one; of another layer in a row it is not.
+
+    Attributes:
+        module: the type of the module that holds it.
+        path: its name without numbers.
+        shapes: at the base's width, and at another: which sizes grow, and from what.
+        fans: likewise; those of a bias are its weight's, whose shape its initial values may follow.
+    """
+
+    module: type[nn.Module]
+    path: str
+    shapes: tuple[Shape, Shape]
+    fans: tuple[Fans, Fans]
 
 
-def spread(make: Callable[[], nn.Module]) -> dict[str, float]:
-    """Root mean square of initial values by `sibling` name, over as many models as it takes; 0 for constants."""
-    totals: dict[str, list[Tensor]] = {}
+def kin_of(model: nn.Module, other: nn.Module) -> dict[str, Kin]:
+    """Every parameter's kin, from the base model and one of another width and equal depth."""
+    owners = dict(model.named_modules())
+    here, there = (
+        {name: tuple(one.shape) for name, one in each.named_parameters()} for each in (model, other)
+    )
+    return {
+        name: Kin(
+            module=type_before_parametrizations(owners[name.rpartition(".")[0]]),
+            path=".".join("*" if part.isdecimal() else part for part in name.split(".")),
+            shapes=(here[name], there[name]),
+            fans=(fans_of(name, here), fans_of(name, there)),
+        )
+        for name in here
+    }
+
+
+def spread(make: Callable[[], nn.Module], kin: Mapping[str, Kin]) -> dict[Kin, float]:
+    """Root mean square of initial values by kin, over as many models as it takes; 0 for constants."""
+    totals: dict[Kin, list[Tensor]] = {}
     for number in range(REBUILDS):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(number)
             model = make()
         for name, parameter in model.named_parameters():
-            totals.setdefault(sibling(name), []).append(parameter.detach().double().flatten())
+            totals.setdefault(kin[name], []).append(parameter.detach().double().flatten())
         # What does not vary within two models of different seeds is a constant, and needs no more of them.
         if number and all(_constant(found) or sum(map(len, found)) >= SAMPLES for found in totals.values()):
             break
     return {
-        name: 0.0 if _constant(found) else float(torch.cat(found).square().mean().sqrt())
-        for name, found in totals.items()
+        one: 0.0 if _constant(found) else float(torch.cat(found).square().mean().sqrt())
+        for one, found in totals.items()
     }
 
 

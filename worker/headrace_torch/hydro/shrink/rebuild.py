@@ -7,7 +7,7 @@ user's own `nn.Parameter`s are widths. What fails is refused with the layer's na
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from headrace_torch.hydro.errors import ShrinkError
 from headrace_torch.hydro.shrink.blame import ROOT, failing_layer
-from headrace_torch.hydro.shrink.initial import InitialLaw, sibling
+from headrace_torch.hydro.shrink.initial import InitialLaw, Kin, kin_of
 from headrace_torch.hydro.shrink.inputs import Inputs, guess_inputs
 from headrace_torch.hydro.shrink.resize import NARROWEST, Resizing, is_tensor, resize_for
 from headrace_torch.hydro.shrink.sampling import is_constant, sample_like
@@ -84,10 +84,16 @@ class ModuleSource:
     def another_width(self, sizes: Sizes) -> Sizes:  # noqa: ARG002 - one width other than the base's is known to work
         return {"scale": self.probe_scale}
 
-    def initial_laws(self, sizes: Sizes, *, depth: bool) -> Mapping[str, InitialLaw | None]:  # noqa: ARG002
+    def kin(self, sizes: Sizes) -> Mapping[str, Kin]:  # noqa: ARG002
+        """Parameters alone: a module is not pooled, for its own values are there to look at."""
+        found = kin_of(self.module, self.module)
+        return {name: replace(one, path=name) for name, one in found.items()}
+
+    def initial_laws(self, sizes: Sizes, *, depth: bool) -> Mapping[Kin, InitialLaw | None]:  # noqa: ARG002
         """New values have the base's spread, so nothing is left to measure."""
+        every = self.kin(sizes)
         return {
-            sibling(name): None if is_constant(parameter) else InitialLaw()
+            every[name]: None if is_constant(parameter) else InitialLaw()
             for name, parameter in self.module.named_parameters()
         }
 

@@ -18,9 +18,10 @@ from headrace_torch.hydro.shrink.initial import (
     DEPTH_LAWS,
     LAWS,
     InitialLaw,
+    Kin,
     fans_of,
+    kin_of,
     match_law,
-    sibling,
     spread,
 )
 
@@ -43,8 +44,11 @@ class Source(Protocol):
     def another_width(self, sizes: Sizes) -> Sizes:
         """Sizes whose width differs from the base's: tells widths from fixed sizes."""
 
-    def initial_laws(self, sizes: Sizes, *, depth: bool) -> Mapping[str, InitialLaw | None]:
-        """How initial values depend on the width, and the depth if asked, by `sibling` name; None for constants.
+    def kin(self, sizes: Sizes) -> Mapping[str, Kin]:
+        """Which parameters of a model of these sizes are siblings, here and in models of other sizes."""
+
+    def initial_laws(self, sizes: Sizes, *, depth: bool) -> Mapping[Kin, InitialLaw | None]:
+        """How initial values depend on the width, and the depth if asked, by kin; None for constants.
 
         Measured at these sizes and larger ones.
         """
@@ -86,15 +90,21 @@ class FactorySource:
     def another_width(self, sizes: Sizes) -> Sizes:  # noqa: ARG002 - a factory can make any width
         return {**self.base, "width": 2 * self.base["width"]}
 
-    def initial_laws(self, sizes: Sizes, *, depth: bool) -> Mapping[str, InitialLaw | None]:
+    def kin(self, sizes: Sizes) -> Mapping[str, Kin]:
+        depth = {"depth": sizes["depth"]} if "depth" in sizes else {}
+        base = {**self.base, **depth}
+        return kin_of(self.skeleton(base), self.skeleton({**self.another_width(base), **depth}))
+
+    def initial_laws(self, sizes: Sizes, *, depth: bool) -> Mapping[Kin, InitialLaw | None]:
         small = dict(sizes)
         wide = {**small, "width": 4 * small["width"]}
         shapes, wide_shapes = shapes_of(self.skeleton(small)), shapes_of(self.skeleton(wide))
-        here, there = spread(lambda: self.make(small)), spread(lambda: self.make(wide))
+        every = self.kin(small)
+        here, there = spread(lambda: self.make(small), every), spread(lambda: self.make(wide), every)
         deeper = self._depth_laws(small, here) if depth else {}
-        laws: dict[str, InitialLaw | None] = {}
+        laws: dict[Kin, InitialLaw | None] = {}
         for name in shapes:
-            kin = sibling(name)
+            kin = every[name]
             if kin in laws:
                 continue
             if here[kin] == 0 or there[kin] == 0:
@@ -106,12 +116,12 @@ class FactorySource:
             laws[kin] = InitialLaw(width=width_law, depth=deeper.get(kin, "constant"))
         return laws
 
-    def _depth_laws(self, small: Sizes, here: Mapping[str, float]) -> dict[str, str]:
+    def _depth_laws(self, small: Sizes, here: Mapping[Kin, float]) -> dict[Kin, str]:
         deep = {**small, "depth": 4 * small["depth"]}
-        there = spread(lambda: self.make(deep))
+        there = spread(lambda: self.make(deep), self.kin(deep))
         predicted = {key: law(deep["depth"]) / law(small["depth"]) for key, law in DEPTH_LAWS.items()}
         return {
-            kin: match_law(kin, there[kin] / value, predicted, axis="depth")
+            kin: match_law(kin.path, there[kin] / value, predicted, axis="depth")
             for kin, value in here.items()
             if value and there.get(kin)
         }

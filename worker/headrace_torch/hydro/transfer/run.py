@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 
+from headrace_torch.hydro.gate import Gate, ask
 from headrace_torch.hydro.transfer.agreement import Score
 from headrace_torch.hydro.transfer.top_k import TopK, TransferReport, Trial
 from headrace_torch.hydro.transfer.which import Hyperparameters, check_transferable
@@ -15,6 +16,7 @@ def transfer(
     maximize: bool = False,
     accept: Collection[str] = (),
     direct: Sequence[Score] = (),
+    gate: Gate = None,
 ) -> TransferReport:
     """Trains the target with the surrogate's k best, one after the other.
 
@@ -27,10 +29,13 @@ def transfer(
         maximize: whether a greater score is better.
         accept: hyperparameters that do not transfer and are to be carried over all the same.
         direct: scores of tuning the target directly, where they are known: the regret is against their best.
+        gate: the report of the surrogate's coordinate check; None warns, False goes on without.
 
     Raises:
+        CoordinateCheckError: the coordinate check failed.
         TransferError: a hyperparameter does not transfer (before anything is trained), or nothing has a score.
     """
+    ask(gate, what="transfer")
     check_transferable([one.hyperparameters for one in trials], accept=accept)
     decisions = TopK(k=k, maximize=maximize)
     for number, trial in enumerate(trials):

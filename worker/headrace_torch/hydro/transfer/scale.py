@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace_torch.hydro.errors import TransferError
+from headrace_torch.hydro.gate import Gate, ask
 from headrace_torch.hydro.transfer.agreement import Agreement, Score, agreement
 from headrace_torch.hydro.transfer.which import Hyperparameters, check_transferable
 
@@ -68,6 +69,7 @@ def choose_scale(
     most_regret: float = 0.5,
     maximize: bool = True,
     accept: tuple[str, ...] = (),
+    gate: Gate = None,
 ) -> ScaleReport:
     """Finds the smallest surrogate that agrees with the target on a pilot.
 
@@ -80,8 +82,10 @@ def choose_scale(
             they are accuracies in percent.
         maximize: whether a greater score is better.
         accept: hyperparameters that do not transfer and are to be compared all the same.
+        gate: the report of the surrogates' coordinate check; None warns, False goes on without.
 
     Raises:
+        CoordinateCheckError: the coordinate check failed.
         TransferError: the pilot is too small, or varies what does not transfer; the target has no score.
     """
     if len(pilot) < LEAST_PILOT:
@@ -92,6 +96,7 @@ def choose_scale(
     if not scales or min(scales) < 2:
         raise TransferError(f"scales must be integers of at least 2, not {tuple(scales)}")
     check_transferable(pilot, accept=accept)
+    ask(gate, what="choose_scale")
     target = tuple(evaluate(1, pilot))
     tried = []
     for scale in sorted(set(scales), reverse=True):

@@ -131,7 +131,7 @@ def _scale(levels: list[int], top: float) -> list[str]:
 
 
 def _levels(study: StudySimulation) -> set[int]:
-    policy = study.rows.cache.policy
+    policy = study.rows.fold.policy
     return {milestone for bracket in range(policy.brackets) for milestone in policy.ladder(bracket)}
 
 

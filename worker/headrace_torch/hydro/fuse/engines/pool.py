@@ -8,24 +8,34 @@ write, each its own members' rows; the group writes between steps.
 If a step fails for good, buffers are put back, `PoolError` is raised, and the state is that before the step.
 """
 
+import ast
 import multiprocessing
+import multiprocessing.spawn
 import os
 import pickle
+import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.multiprocessing
 from torch import Tensor, nn
 
+from headrace_torch.hydro.fuse.between import Between
 from headrace_torch.hydro.fuse.engines.separate import SeparateEngine
-from headrace_torch.hydro.fuse.engines.work import EngineName, Outcome, Traits, Work
-from headrace_torch.hydro.fuse.errors import PoolError
+from headrace_torch.hydro.fuse.engines.work import Outcome, Traits, Work
+from headrace_torch.hydro.fuse.errors import FuseError, PoolError
+from headrace_torch.hydro.fuse.obstacles import EngineName
 from headrace_torch.hydro.fuse.states import MemberStates, Slot
+from headrace_torch.hydro.fuse.twin import twin
 
+_starting = threading.Lock()
 STOP_S = 5.0  # how long a worker may take to end by itself
 
 
@@ -54,18 +64,16 @@ class PoolEngine:
         self._sent: object = None
 
     @property
-    def model(self) -> nn.Module:
-        """See `Engine.model`."""
-        return self._model
-
-    def fresh(self, model: nn.Module) -> "PoolEngine":
-        """See `Engine.fresh`."""
-        return PoolEngine(model, self._traits, self._count)
-
-    @property
     def process_ids(self) -> list[int]:
         """Process ids of the workers that run."""
         return [one.process.pid for one in self._workers]
+
+    def watch(self, _between: Between) -> None:
+        """See `Engine.watch`."""
+        raise FuseError(
+            "a pool trains in processes of its own, where nobody can be called between its parts: "
+            "use engine='grouped', 'vmap' or 'separate'"
+        )
 
     def run(self, states: MemberStates, positions: Sequence[int], work: Work, grads: Tensor) -> Outcome:
         """See `Engine.run`.
@@ -114,7 +122,7 @@ class PoolEngine:
             one.pipe.send((share, slots))
             one.pipe.send_bytes(body)
         losses: list[Tensor | None] = [None] * len(positions)
-        unused: set[str] | None = None
+        unused: list[frozenset[str]] = [frozenset()] * len(positions)
         failure = ""
         for one, share in busy:
             answer = one.pipe.recv()
@@ -122,16 +130,15 @@ class PoolEngine:
                 failure = failure or answer
                 continue
             values, missing = answer
-            unused = set(missing) if unused is None else unused & missing
-            for i, value in zip(share, values, strict=True):
-                losses[i] = torch.tensor(value, dtype=torch.float64)
+            for i, value, none in zip(share, values, missing, strict=True):
+                losses[i], unused[i] = torch.tensor(value, dtype=torch.float64), none
                 grads[i].copy_(self._grads[positions[i]])
         if failure:
             raise PoolError(
                 f"a member failed in a worker process; the state is that before the step\n{failure}"
             )
         stacked = torch.stack([one for one in losses if one is not None])
-        return Outcome(losses=stacked.to(states.rows.dtype), unused=frozenset(unused or ()))
+        return Outcome(losses=stacked.to(states.rows.dtype), unused=unused)
 
     def _prepare(self, states: MemberStates) -> None:
         """Starts workers that are missing, and sends the memory to those that do not have it."""
@@ -146,13 +153,60 @@ class PoolEngine:
             process = context.Process(
                 target=serve, args=(theirs, self._model, self._traits, self._count), daemon=True
             )
-            process.start()
+            with children_without_script():
+                process.start()
             theirs.close()
             self._workers.append(_Worker(process, ours))
         for one in self._workers:
             if one.has is not states.token:
                 one.pipe.send((states.layout, states.rows, states.buffers, len(states), self._grads))
                 one.has = states.token
+
+
+def unreachable(*needed: Any) -> str:
+    """Why worker processes could not load these objects; empty if they can."""
+    try:
+        body = pickle.dumps(needed)
+    except Exception as error:  # noqa: BLE001  pickling runs the user's code
+        return f"the model or the loss cannot be pickled ({error})"
+    if b"__main__" in body and not _script_is_guarded():
+        return (
+            "the model or the loss is defined in the running script, which processes would run again: move it to a "
+            'module, or put what runs behind if __name__ == "__main__"'
+        )
+    return ""
+
+
+def _script_is_guarded() -> bool:
+    """Whether the running script may be imported by a child: it has a main guard at its top level."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    if path is None:
+        return False
+    try:
+        tree = ast.parse(Path(path).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    names = (ast.unparse(one.test) for one in tree.body if isinstance(one, ast.If))
+    return any("__name__" in one and "__main__" in one for one in names)
+
+
+@contextmanager
+def children_without_script() -> Iterator[None]:
+    """Lets spawned processes start without running the user's script, unless it has a main guard."""
+    if _script_is_guarded():
+        yield
+        return
+    real = multiprocessing.spawn.get_preparation_data
+
+    def prepared(name: str) -> dict[str, Any]:
+        return {key: one for key, one in real(name).items() if not key.startswith("init_main")}
+
+    with _starting:
+        multiprocessing.spawn.get_preparation_data = prepared
+        try:
+            yield
+        finally:
+            multiprocessing.spawn.get_preparation_data = real
 
 
 def _share(value: Any) -> None:
@@ -168,7 +222,7 @@ def _restore(states: MemberStates, before: dict[str, Tensor]) -> None:
 def serve(pipe: "Connection[Any, Any]", model: nn.Module, traits: Traits, workers: int) -> None:
     """A worker process: answers until its pipe is closed."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
-    engine = SeparateEngine(model, traits)
+    engine = SeparateEngine(lambda _: twin(model), traits)
     states: MemberStates | None = None
     grads = torch.empty(0)
     while True:
@@ -192,8 +246,8 @@ def _answer(
     message: tuple[list[int], dict[int, Slot]],
     body: bytes,
     grads: Tensor,
-) -> str | tuple[list[float], set[str]]:
-    """Runs some members; returns their losses and what was unused by all, or what was raised."""
+) -> str | tuple[list[float], list[frozenset[str]]]:
+    """Runs some members; returns their losses and what each did not use, or what was raised."""
     share, slots = message
     try:
         work: Work = pickle.loads(body)  # noqa: S301  from the process that spawned this one
@@ -210,6 +264,6 @@ def _answer(
         outcome = engine.run(states, positions, part, found)
         for position, row in zip(positions, found, strict=True):
             grads[position].copy_(row)
-        return outcome.losses.tolist(), set(outcome.unused)
+        return outcome.losses.tolist(), list(outcome.unused)
     except Exception:  # noqa: BLE001  the user's model may raise anything; the group raises it again
         return traceback.format_exc()

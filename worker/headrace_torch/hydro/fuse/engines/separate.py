@@ -1,134 +1,206 @@
-"""One member after the other, in this process: what any model can do, and what fusion is measured against.
+"""One member after the other, in this process: what any model can do.
 
-Each member has a module of its own (own Python attributes, own hooks) whose parameters are views of its row.
+Each member has a module of its own (own Python attributes, own hooks), whose parameters and buffers are the module's
+own objects with a row's memory. So whatever holds them, a list or a closure, sees the member's values.
 """
 
-import copy
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
+from headrace_torch.hydro.fuse.between import Between
 from headrace_torch.hydro.fuse.dropout import Masks, key
 from headrace_torch.hydro.fuse.engines.loss import checked
-from headrace_torch.hydro.fuse.engines.swap import Sockets
-from headrace_torch.hydro.fuse.engines.work import EngineName, Outcome, Traits, Work
+from headrace_torch.hydro.fuse.engines.work import Batch, Outcome, Traits, Work, copied
+from headrace_torch.hydro.fuse.errors import FuseError
+from headrace_torch.hydro.fuse.member import Member
+from headrace_torch.hydro.fuse.obstacles import EngineName, Need
 from headrace_torch.hydro.fuse.ops import MemberOps
 from headrace_torch.hydro.fuse.states import MemberStates, Slot
 
 _RANDOM = 0x48594452  # sets the generator's keys apart from dropout's
+Own = Callable[[Member], nn.Module]
 
 
 class SeparateEngine:
     """The fallback.
 
     Args:
-        model: what members' modules are copied from; the copies share its tensors until a member's are put in.
+        own: makes a member's module; its registered tensors get the member's memory.
         traits: of the model.
     """
 
-    def __init__(self, model: nn.Module, traits: Traits) -> None:
-        """Copies nothing yet."""
+    def __init__(self, own: Own, traits: Traits) -> None:
+        """Makes nothing yet."""
         self.name: EngineName = "separate"
-        self._model, self._traits = model, traits
-        self._sockets: dict[int, Sockets] = {}
-        self._views: dict[int, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}  # parameters, buffers
+        self._own, self._traits = own, traits
+        self._modules: dict[int, OwnModule] = {}
+        self._between: Between | None = None
         self._of: object = None  # the memory that they are views of
-
-    @property
-    def model(self) -> nn.Module:
-        """See `Engine.model`."""
-        return self._model
-
-    def fresh(self, model: nn.Module) -> "SeparateEngine":
-        """See `Engine.fresh`."""
-        return SeparateEngine(model, self._traits)
+        self._copies = Need.BATCH in traits.needs
+        self._by_backward = traits.recomputes or bool(
+            traits.needs
+        )  # hooks run, and what is frozen may change
 
     def close(self) -> None:
         """Nothing was started."""
 
+    def watch(self, between: Between) -> None:
+        """See `Engine.watch`."""
+        self._between = between
+        for held in self._modules.values():
+            _watch(held, between)
+
     def run(self, states: MemberStates, positions: Sequence[int], work: Work, grads: Tensor) -> Outcome:
-        """See `Engine.run`."""
+        """See `Engine.run`.
+
+        Raises:
+            FuseError: the forward pass changes its batch, and did not at the first step.
+        """
         if self._of is not states.token:
-            self._views.clear()
             # A module that stayed would keep the memory of who has gone. (A pool's worker knows its own members only.)
             here = {slot.id for slot in states.slots if slot}
-            self._sockets = {key: one for key, one in self._sockets.items() if key in here}
+            self._modules = {key: one for key, one in self._modules.items() if key in here}
+            for one in self._modules.values():
+                one.moved = True
             self._of = states.token
-        losses, unused = [], {one.name for one in states.layout.segments}
+        pristine = copied(work.batch) if self._copies and not work.own and len(positions) > 1 else None
+        losses, unused = [], []
         for place, position in enumerate(positions):
-            loss, missing = self._one(states, position, work, place, grads[place])
+            batch = work.batch[place] if work.own else work.batch
+            if pristine is not None and place:  # the first member changes the user's batch, as it would alone
+                batch = copied(pristine)
+            before = None if self._copies or place else _versions(batch)
+            loss, missing = self._one(states, position, work, batch, place, grads[place])
+            if before is not None and _versions(batch) != before:
+                raise FuseError(
+                    "the forward pass changes its batch in place, and did not at the first step: let it change a copy"
+                )
             losses.append(loss)
-            unused &= missing
-        return Outcome(losses=torch.stack(losses), unused=frozenset(unused))
+            unused.append(missing)
+        return Outcome(losses=torch.stack(losses), unused=unused)
 
     def _one(
-        self, states: MemberStates, position: int, work: Work, place: int, grads: Tensor
-    ) -> tuple[Tensor, set[str]]:
-        slot = states.slots[position]
-        sockets = self._sockets.get(slot.id)
-        if sockets is None:
-            sockets = self._sockets[slot.id] = Sockets(without_copies(self._model))
-        views = self._views.get(slot.id)
-        if views is None:
-            row = states.layout.of_row(states.rows[position].detach())
-            views = self._views[slot.id] = (
-                {name: view.requires_grad_() for name, view in row.items()},
-                {name: value[position] for name, value in states.buffers.items()},
-            )
-            for name, value in (*views[0].items(), *views[1].items()):
-                sockets.plug(name, value)
-        leaves, buffers = views
-        batch = work.batch[place] if work.own else work.batch
+        self, states: MemberStates, position: int, work: Work, batch: Batch, place: int, grads: Tensor
+    ) -> tuple[Tensor, frozenset[str]]:
+        slot, traits = states.slots[position], self._traits
+        held = self._modules.get(slot.id)
+        if held is None:
+            held = self._modules[slot.id] = OwnModule(self._own(slot.member))
+            if self._between is not None:
+                held.take(states, position)
+                _watch(held, self._between)
+        if held.moved:
+            held.take(states, position)
         try:
-            with self._ops(slot, states.rows.device), self._generator(slot):
+            with member_ops(slot, traits, states.rows.device), generators_of(slot, traits):
                 count = None if work.rows is None else work.rows[place]
-                loss = checked(work.loss_fn(sockets.module, batch), count)
+                loss = checked(work.loss_fn(held.module, batch), count)
                 total = loss if slot.scale == 1.0 else loss * slot.scale
-                found = self._gradients(
-                    total, list(leaves.values())
-                )  # in here: checkpointing runs layers again
-            for name in self._traits.mutable:
-                if (now := sockets.current(name)) is not buffers[name]:
-                    buffers[name].copy_(now.detach())
-        finally:  # the model may have assigned buffers anew
-            for name in self._traits.mutable:
-                sockets.plug(name, buffers[name])
+                found = self._gradients(total, held.leaves)  # in here: checkpointing runs layers again
+        finally:
+            held.keep_buffers()  # the model may have assigned them anew
         with torch.no_grad():
             states.layout.pack_row(found, grads)
-        return loss.detach(), {name for name, one in zip(leaves, found, strict=True) if one is None}
+        missing = frozenset(name for name, one in zip(held.names, found, strict=True) if one is None)
+        return loss.detach(), missing
 
     def _gradients(self, total: Tensor, leaves: Sequence[Tensor]) -> Sequence[Tensor | None]:
-        if not self._traits.recomputes:
+        if not total.requires_grad:
+            return [None] * len(leaves)
+        if not self._by_backward:
             return torch.autograd.grad(total, leaves, allow_unused=True)
         for leaf in leaves:
             leaf.grad = None
-        torch.autograd.backward(total)  # the reentrant kind of checkpointing knows no other way
-        return [leaf.grad for leaf in leaves]
+        torch.autograd.backward(total)
+        found = [leaf.grad for leaf in leaves]
+        for leaf in leaves:
+            leaf.grad = None
+        return found
 
-    def _ops(self, slot: Slot, device: torch.device) -> MemberOps | nullcontext[None]:
-        if not self._traits.dropout:
-            return _NOTHING
-        masks = Masks([key(slot.member.seed, slot.seen)], [slot.member.dropout], device)
-        return MemberOps(None, masks, grouped=False)
 
-    def _generator(self, slot: Slot) -> AbstractContextManager[None]:
-        return _seeded(slot) if self._traits.random else _NOTHING
+class OwnModule:
+    """A member's module, whose registered tensors lie in the member's rows.
+
+    Attributes:
+        module: the user's type and names.
+        names, leaves: its trainable parameters, in the order of the layout.
+        moved: whether the rows are elsewhere by now.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        """Looks for tensors once."""
+        self.module, self.moved = module, True
+        self.names: list[str] = []
+        self.leaves: list[Tensor] = []
+        owners = dict(module.named_modules())
+        self._buffers = {
+            name: (one, owners[name.rpartition(".")[0]]._buffers, name.rpartition(".")[2])
+            for name, one in module.named_buffers()
+        }
+
+    def take(self, states: MemberStates, position: int) -> None:
+        """Moves the module's tensors into a member's memory; what it held before is gone."""
+        rows = states.layout.of_row(states.rows[position].detach())
+        own = dict(self.module.named_parameters())
+        self.names, self.leaves = list(rows), [own[name] for name in rows]
+        for name, view in rows.items():
+            own[name].data = view
+        for name, value in states.buffers.items():
+            held = own[name] if name in own else self._buffers[name][0]
+            held.data = value[position]
+        self.moved = False
+
+    def keep_buffers(self) -> None:
+        """Copies buffers that were assigned anew into the member's memory."""
+        for one, place, name in self._buffers.values():
+            if (now := place.get(name)) is not one and isinstance(now, Tensor):
+                one.data.copy_(now.detach())
+                place[name] = one
+
+
+def member_ops(slot: Slot, traits: Traits, device: torch.device) -> MemberOps | nullcontext[None]:
+    """Lets dropout of one member draw its own masks."""
+    if not traits.dropout:
+        return _NOTHING
+    masks = Masks([key(slot.member.seed, slot.seen)], [slot.member.dropout], device)
+    return MemberOps(None, masks, grouped=False)
+
+
+def generators_of(slot: Slot, traits: Traits) -> AbstractContextManager[None]:
+    """Seeds generators for one member's step, if the model draws from them; restores them after."""
+    return _seeded(slot, everything=Need.DRAWS in traits.needs) if traits.random else _NOTHING
+
+
+def _watch(held: OwnModule, between: Between) -> None:
+    between.watch_layers(held.module)
+    between.watch_gradients(held.leaves)
 
 
 _NOTHING: nullcontext[None] = nullcontext()
 
 
 @contextmanager
-def _seeded(slot: Slot) -> Iterator[None]:
-    """Seeds torch's generator for a member's step, whose model draws from it; restores it after."""
+def _seeded(slot: Slot, *, everything: bool) -> Iterator[None]:
+    seed = key(slot.member.seed ^ _RANDOM, slot.seen) >> 1
+    before = (random.getstate(), np.random.get_state()) if everything else None
     with torch.random.fork_rng():
-        torch.manual_seed(key(slot.member.seed ^ _RANDOM, slot.seen) >> 1)
-        yield
+        torch.manual_seed(seed)
+        if everything:
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            if before is not None:
+                random.setstate(before[0])
+                np.random.set_state(before[1])
 
 
-def without_copies(model: nn.Module) -> nn.Module:
-    """Returns a deep copy of a module that shares its tensors with it."""
-    memo = {id(one): one for one in (*model.parameters(), *model.buffers())}
-    return copy.deepcopy(model, memo)
+def _versions(batch: Batch) -> list[int]:
+    return [one._version for one in tree_leaves(batch) if isinstance(one, Tensor)]

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.utils._pytree import tree_map
 
+from headrace_torch.hydro.fuse.between import Between
 from headrace_torch.hydro.fuse.dropout import Masks, key
 from headrace_torch.hydro.fuse.engines.loss import checked
 from headrace_torch.hydro.fuse.engines.swap import Sockets
-from headrace_torch.hydro.fuse.engines.work import EngineName, Outcome, Traits, Work
+from headrace_torch.hydro.fuse.engines.work import Outcome, Traits, Work
 from headrace_torch.hydro.fuse.lanes import Lanes, members, quiet
 from headrace_torch.hydro.fuse.layout import Layout
+from headrace_torch.hydro.fuse.obstacles import EngineName
 from headrace_torch.hydro.fuse.ops import MemberOps
 from headrace_torch.hydro.fuse.states import MemberStates, Slot
 
@@ -45,18 +47,21 @@ class StackedEngine:
         self._targets: list[Tensor] = []
         self._gaps: list[Tensor] = []
         self._constants: frozenset[str] = frozenset()
+        self._between: Between | None = None
 
     @property
-    def model(self) -> nn.Module:
-        """See `Engine.model`."""
+    def module(self) -> nn.Module:
+        """The module that runs."""
         return self._sockets.module
-
-    def fresh(self, model: nn.Module) -> "StackedEngine":
-        """See `Engine.fresh`."""
-        return StackedEngine(model, self._traits, grouped=self._grouped)
 
     def close(self) -> None:
         """Nothing was started."""
+
+    def watch(self, between: Between) -> None:
+        """See `Engine.watch`."""
+        self._between = between
+        between.watch_layers(self.module)
+        between.watch_gradients(self._views.values())
 
     def run(self, states: MemberStates, positions: Sequence[int], work: Work, grads: Tensor) -> Outcome:
         """See `Engine.run`."""
@@ -67,13 +72,16 @@ class StackedEngine:
         part = states if whole else states.select(at)
         leaves = self._leaves(part)
         losses, changed = self._mapped(leaves, part, _repeated(work) if ghost else work)
-        found = torch.autograd.grad(total_of(losses, part.slots), list(leaves.values()), allow_unused=True)
+        total = total_of(losses, part.slots)
+        found: Sequence[Tensor | None] = [None] * len(leaves)
+        if total.requires_grad:
+            found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
         n = len(positions)
         with torch.no_grad():
             self._pack(part.layout, found, grads)
             self._keep(states, part, at, n, changed, whole=whole)
         unused = frozenset(name for name, one in zip(leaves, found, strict=True) if one is None)
-        return Outcome(losses=losses.detach()[:n], unused=unused)
+        return Outcome(losses=losses.detach()[:n], unused=[unused] * n)
 
     def _mapped(self, leaves: dict[str, Tensor], part: MemberStates, work: Work) -> Any:
         """Returns losses (n,), and the buffers that the model has assigned anew."""
@@ -109,6 +117,8 @@ class StackedEngine:
             views = part.layout.stacked(part.rows.detach())
             self._views = {name: view.requires_grad_() for name, view in views.items()}
             self._leaves_in = part.token
+            if self._between is not None:
+                self._between.watch_gradients(self._views.values())
             self._packed_in, self._targets, self._gaps = None, [], []  # of members who may have gone
         return self._views
 

@@ -1,4 +1,4 @@
-"""Puts a member's tensors into a module: for the time of a forward pass, or for good."""
+"""Puts members' tensors into a module for the time of a forward pass."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -38,11 +38,6 @@ class Sockets:
         finally:
             for held, key, value in before:
                 held[key] = value
-
-    def plug(self, name: str, tensor: Tensor) -> None:
-        """Puts a tensor in place for good."""
-        for held, key in self._places[name]:
-            held[key] = tensor
 
     def current(self, name: str) -> Tensor:
         """Returns what the module holds now: a buffer may have been assigned anew."""

@@ -1,16 +1,19 @@
 """What an engine is asked for, and what it gives back."""
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
+from headrace_torch.hydro.fuse.between import Between
+from headrace_torch.hydro.fuse.obstacles import EngineName, Need
 from headrace_torch.hydro.fuse.states import MemberStates
 
 Batch = Any
 LossFn = Callable[[nn.Module, Batch], Tensor]
-EngineName = Literal["vmap", "grouped", "separate", "pool"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +39,11 @@ class Outcome:
 
     Attributes:
         losses: (n,), detached.
-        unused: parameters that no member's loss depends on; torch.optim leaves such parameters alone.
+        unused: per member the parameters without a gradient; torch.optim leaves such parameters alone.
     """
 
     losses: Tensor
-    unused: frozenset[str] = frozenset()
+    unused: Sequence[frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +53,13 @@ class Traits:
     Attributes:
         mutable: buffers that a step changes.
         dropout: whether the forward pass has dropout.
-        random: whether it draws from torch's generator for anything else.
+        random: whether it draws from a generator of torch, numpy or Python for anything else.
         recomputes: whether the backward pass runs layers again (activation checkpointing). Its dropout then draws
             from torch's generator, which checkpointing winds back; a count of calls it would not.
         batch_norm: the first layer that normalises over the batch, or empty.
+        needs: what each member must have of its own, with the reason; see `obstacles`.
+        remembers: whether a call changes what the loss keeps: a count, a list, a tensor.
+        counts_calls: whether the loss computes something else when it is called again.
     """
 
     mutable: frozenset[str] = field(default_factory=frozenset)
@@ -61,6 +67,16 @@ class Traits:
     random: bool = False
     recomputes: bool = False
     batch_norm: str = ""
+    needs: Mapping[Need, str] = field(default_factory=dict)
+    remembers: bool = False
+    counts_calls: bool = False
+
+
+def copied(batch: Batch) -> Batch:
+    """A batch with tensors and containers of its own."""
+    return tree_map(
+        lambda one: one.detach().clone() if isinstance(one, Tensor) else copy.deepcopy(one), batch
+    )
 
 
 class Engine(Protocol):
@@ -68,21 +84,20 @@ class Engine(Protocol):
 
     name: EngineName
 
+    def watch(self, between: Between, /) -> None:
+        """Puts places between the parts of each later step; called once.
+
+        Raises:
+            FuseError: the engine trains in other processes.
+        """
+        ...
+
     def run(self, states: MemberStates, positions: Sequence[int], work: Work, grads: Tensor) -> Outcome:
         """Runs these positions, writes each one's gradient of its own loss into its row of `grads` (n, row).
 
         Buffers that the model changes are changed in `states`; parameters are not. Segments that the loss does not
         depend on get zeros. A member's scale (`Slot.scale`) multiplies its gradient, not its reported loss.
         """
-        ...
-
-    def fresh(self, model: nn.Module) -> "Engine":
-        """Returns an engine of this kind for another copy of the model."""
-        ...
-
-    @property
-    def model(self) -> nn.Module:
-        """The module that runs."""
         ...
 
     def close(self) -> None:

@@ -1,0 +1,260 @@
+"""Fourteen models: which engine, how equal, how fast, what the gate says, and whether the best rate stays.
+
+    python benchmarks/hydro_transfer/architectures.py [name ...] [--seeds 12] [--out FILE]
+    python benchmarks/hydro_transfer/architectures.py --table     (the record as Markdown, nothing is run)
+
+Equality is the probe's, in float64 against torch.optim. Speed is that of 8 members of the surrogate over one after the
+other, by the probe. The gate runs with Adam as a user runs it: its own widths, rate and seeds. The control is the
+standard parametrization.
+
+The shift says by how many factors of 2 the best of Adam's rates moves over 16 times the width. Each seed trains on one
+batch, the rate falls by a cosine, and a parabola through the best rate and its neighbours finds the minimum. The
+interval is Student's, at 95 %. The wide model is the user's own under torch.optim in both parametrizations.
+"""
+
+import argparse
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+from architecture_models import MODELS, Trained
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+from headrace_torch import hydro
+from headrace_torch.hydro.coordinate_check.student import quantile
+
+NARROW, WIDE, STEPS, MEMBERS = 16, 256, 20, 8
+START, LOWEST, HIGHEST = 7, 1, 16  # exponents of the rate: 2^-7, ...
+DIVERGED = 9.0  # of the logarithm of a loss
+STEP = 1.0  # a factor of two
+PARTS = ("fused", "transfer", "gate")
+Prepared = tuple[nn.Module, torch.optim.Optimizer]
+
+
+def by_rules(member: hydro.Surrogate, seed: int, rate: float, optimizer: str = "adam") -> Prepared:
+    """Our parametrization."""
+    model = member.build(seed)
+    return model, member.optimizer(model, optimizer, lr=rate)
+
+
+def standard(member: hydro.Surrogate, seed: int, rate: float, optimizer: str = "adam") -> Prepared:
+    """The control: the user's initial values and torch.optim, no multiplier anywhere."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = member.family.source.make(member.sizes)
+    kind: Any = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[optimizer]
+    return model, kind(model.parameters(), lr=rate)
+
+
+Prepare = Callable[[hydro.Surrogate, int, float], Prepared]
+WAYS: Mapping[str, Prepare] = {"rules": by_rules, "standard": standard}
+
+
+def score(prepared: Prepared, task: Trained) -> float:
+    """The logarithm of the loss at the end of training."""
+    model, optimizer = prepared
+    schedule = CosineAnnealingLR(optimizer, STEPS)
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = task.of(model(*task.inputs))
+        if not torch.isfinite(loss):
+            return DIVERGED
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(float(loss.detach()))
+    return min(DIVERGED, math.log(max(1e-12, fmean(losses[-3:]))))
+
+
+def best_rate(prepare: Prepare, member: hydro.Surrogate, task: Trained, seed: int) -> float | None:
+    """log2 of the best rate, found by walking downhill; None at the end of the grid."""
+    known: dict[int, float] = {}
+
+    def at(exponent: int) -> float:
+        if exponent not in known:
+            known[exponent] = score(prepare(member, seed, 2.0**-exponent), task)
+        return known[exponent]
+
+    here = START
+    while (best := min((here, here - 1, here + 1), key=at)) != here:
+        here = best
+        if not LOWEST < here < HIGHEST:
+            return None
+    curve = at(here - 1) - 2 * at(here) + at(here + 1)
+    return -(here + (0.5 * (at(here - 1) - at(here + 1)) / curve if curve > 0 else 0.0))
+
+
+def shifts(surrogate: hydro.Surrogate, task: Trained, seeds: int) -> dict[str, Any]:
+    """From the narrow model, by the rules and in the standard parametrization, to the user's own."""
+    found: dict[str, list[float]] = {way: [] for way in WAYS}
+    for seed in range(seeds):
+        wide = best_rate(by_rules, surrogate.target(), task, seed)
+        for way, prepare in WAYS.items():
+            narrow = best_rate(prepare, surrogate, task, seed)
+            if narrow is not None and wide is not None:
+                found[way].append(wide - narrow)
+    return {
+        way: {
+            "shift": fmean(each),
+            "half": quantile(0.975, len(each) - 1) * stdev(each) / len(each) ** 0.5,
+            "seeds": len(each),
+        }
+        for way, each in found.items()
+        if len(each) > 2
+    }
+
+
+def verdict(report: hydro.CoordinateReport) -> dict[str, Any]:
+    """What is kept of a report."""
+    worst = report.worst
+    return {
+        "verdict": report.outcome.value,
+        "slope": worst.slope,
+        "error": report.error(worst),
+        "at": worst.name,
+        "seeds": report.seeds,
+    }
+
+
+def gates(surrogate: hydro.Surrogate, task: Trained) -> dict[str, Any]:
+    """The gate as a user runs it, and with the standard parametrization at the rate that it has found."""
+    began = time.process_time()
+    report = hydro.coordinate_check(surrogate, inputs=task.inputs, loss_fn=task.of)
+    seconds = time.process_time() - began
+    # A plain rate for all widths, in the middle of those that the rules make of the one found for hidden matrices.
+    pilot = hydro.coordinate_check(
+        surrogate, widths=(32, 64), seeds=1, inputs=task.inputs, loss_fn=task.of
+    )  # one seed has no verdict, so there is no second look
+    rate = pilot.lr * (WIDE / 32) ** 0.5
+    try:
+        control = hydro.coordinate_check(
+            surrogate,
+            inputs=task.inputs,
+            loss_fn=task.of,
+            steps=pilot.steps,
+            prepare=lambda member, seed: standard(member, seed, rate),
+        )
+        plain = verdict(control)
+    except hydro.CoordinateCheckError as error:
+        plain = {"verdict": "failed", "why": str(error)}
+    return {
+        "rules": {**verdict(report), "seconds": round(seconds, 1)},
+        "standard": plain,
+        "lr": report.lr,
+        "steps": report.steps,
+    }
+
+
+def fused(surrogate: hydro.Surrogate, task: Trained) -> dict[str, Any]:
+    """What the probe says of a group."""
+    members: list[dict[str, Any]] = [{"lr": 1e-3, "seed": one} for one in range(MEMBERS)]
+    with hydro.fuse(surrogate, members, "adam", gate=False) as group:
+        group.step(task.inputs, task.loss)
+        assert group.report is not None
+        return {
+            "engine": group.engine,
+            "reason": group.report.reason,
+            "error": group.report.error.get(group.report.engine),
+            "speedup": max(group.report.speedup.values(), default=1.0),
+        }
+
+
+def row(
+    make: Callable[..., nn.Module], task: Trained, parts: Sequence[str], seeds: int
+) -> dict[str, dict[str, Any]]:
+    """Some parts of what is found out about one model."""
+    surrogate = hydro.shrink(make, width=NARROW, target={"width": WIDE}, inputs=task.inputs)
+    ways: dict[str, Callable[[], dict[str, Any]]] = {
+        "fused": lambda: fused(surrogate, task),
+        "transfer": lambda: shifts(surrogate, task, seeds),
+        "gate": lambda: gates(surrogate, task),
+    }
+    return {part: ways[part]() for part in parts}
+
+
+def stays(shift: Mapping[str, float]) -> str:
+    """Where the interval lies: within one factor of 2, outside, or across."""
+    low, high = shift["shift"] - shift["half"], shift["shift"] + shift["half"]
+    if low >= -STEP and high <= STEP:
+        return "stays"
+    return "moves" if low > STEP or high < -STEP else "open"
+
+
+AGREEMENT = {("passed", "stays"): "yes", ("failed", "moves"): "yes"} | {
+    ("passed", "moves"): "**no**",
+    ("failed", "stays"): "**no**",
+}
+
+
+def agrees(found: Mapping[str, Any], way: str) -> str:
+    """Whether gate and transfer agree; "open" where one of them does not say."""
+    if way not in found["transfer"]:
+        return "open"
+    return AGREEMENT.get((found["gate"][way]["verdict"], stays(found["transfer"][way])), "open")
+
+
+def signed(value: float) -> str:
+    """Two places and a proper minus."""
+    return f"{value:+.2f}".replace("-", "−")
+
+
+def table(rows: Mapping[str, Any]) -> str:
+    """The record as Markdown."""
+    lines = [
+        "| model | engine, speed, difference | parametrization | steepest slope | seeds | gate | shift | agree |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, found in rows.items():
+        group = found["fused"]
+        for way in WAYS:
+            gate, shift = found["gate"][way], found["transfer"].get(way)
+            slope = "none"
+            if "slope" in gate:
+                slope = f"{signed(gate['slope'])} ± {gate['error']:.2f} ({gate['at']})"
+            moved = f"{signed(shift['shift'])} ± {shift['half']:.2f}" if shift else "off the grid"
+            first = f"{name} | {group['engine']}, {group['speedup']:.1f}×, {group['error']:.0e}"
+            lines.append(
+                f"| {first if way == 'rules' else ' | '} | {'ours' if way == 'rules' else way} | {slope} | "
+                f"{gate.get('seeds', 3)} | {gate['verdict']} | {moved} | {agrees(found, way)} |"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Prints a line per model, and writes all; then the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--seeds", type=int, default=12)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
+    parser.add_argument("--table", action="store_true")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    rows: dict[str, Any] = {}
+    if given.out.exists():
+        rows = json.loads(given.out.read_text(encoding="utf-8"))
+    for name, (make, data) in MODELS.items():
+        if given.table or (given.names and name not in given.names):
+            continue
+        began = time.process_time()
+        rows[name] = {**rows.get(name, {}), **row(make, Trained(*data()), given.parts, given.seeds)}
+        print(name, json.dumps(rows[name]), f"{time.process_time() - began:.0f} s", flush=True)
+        ordered = {one: rows[one] for one in MODELS if one in rows}
+        given.out.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+    if all(part in one for one in rows.values() for part in PARTS):
+        print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The cluster's part of what the SDK returns: workers, their slots, and who holds them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from headrace.client.model import TrialRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A trial on a slot. `share` is 1.0, or less where several trials share a GPU."""
+
+    trial: TrialRef
+    share: float
+    memory_bytes: int
+    """Its budget; 0 where it has the whole slot."""
+    leaving: str
+    """Why it is to leave at its next rung or report; empty while it may stay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotReservation:
+    """Slots of a worker that are kept for a trial. `ready` is by measured times; None where unknown."""
+
+    trial: TrialRef
+    slots: int
+    since: datetime
+    ready: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyShare:
+    """What an active study has of the cluster now, and what it has used since it began."""
+
+    study: str
+    weight: float
+    priority: int
+    gpus: float
+    cpu_slots: float
+    gpu_seconds: float
+    cpu_seconds: float
+    virtual_time_s: float
+    """Its use of the whole cluster by weight; the study with the least goes first."""
+    waiting: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One slot of a worker; `trial` is the one that holds it."""
+
+    index: int
+    device: str
+    memory_bytes: int
+    trial: TrialRef | None
+    holders: tuple[Holder, ...] = ()
+    """Everyone on the slot; several where they share a GPU."""
+    defect: str = ""
+    """Why nothing is placed on it: its device failed. Empty while it is sound; the worker's restart brings it back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """A worker as the scheduler sees it."""
+
+    name: str
+    connected: bool
+    slots: tuple[Slot, ...]
+    labels: Mapping[str, str]
+    last_seen: datetime | None
+    version: str
+    trouble: str = ""
+    """What keeps it from its work now, such as a full disk; empty while nothing does."""
+    set_aside: str = ""
+    """How many refused messages it keeps, in which folder, and why the last one was refused; empty for none."""
+    avoided_by: tuple[str, ...] = ()
+    """The active studies that place nothing on it until it restarts, since their first attempts failed there."""
+    reservation: SlotReservation | None = None
+    """For which trial slots of it are kept."""

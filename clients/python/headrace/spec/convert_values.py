@@ -1,0 +1,27 @@
+"""Values of parameters between Python and their messages."""
+
+from headrace.v1 import spec_pb2 as pb
+
+Scalar = bool | int | float | str
+
+
+def value_to_proto(value: Scalar) -> pb.ParameterValue:
+    """A parameter's value with its type."""
+    match value:
+        case bool():
+            return pb.ParameterValue(bool_value=value)
+        case int():
+            return pb.ParameterValue(int_value=value)
+        case float():
+            return pb.ParameterValue(float_value=value)
+        case str():
+            return pb.ParameterValue(string_value=value)
+
+
+def value_from_proto(message: pb.ParameterValue) -> Scalar | None:
+    """The value of a message; None where no kind is set, which validation refuses by its path."""
+    kind = message.WhichOneof("kind")
+    if kind is None:
+        return None
+    value: Scalar = getattr(message, kind)
+    return value

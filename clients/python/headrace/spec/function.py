@@ -1,0 +1,44 @@
+"""How a function that is at hand is named for trials, and why some cannot be.
+
+Each trial is a process of its own. It imports the function from its module, so that must lie in a file with a module's
+name. `__main__` names another program there.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+MAIN: Final = "__main__"
+_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def how_to_name(function: Callable[..., Any]) -> str:
+    """The remedy for a function that was given as an object."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not (isinstance(module, str) and isinstance(name, str) and _NAME.fullmatch(name)):
+        return (
+            "It has no name in a module: write a function with `def` at the top level of a file, save that as "
+            "train.py, and name it as `module:function`, such as `train:train`."
+        )
+    return how_to_name_main(name) if module == MAIN else f"Write it as `{module}:{name}`."
+
+
+def how_to_name_main(name: str) -> str:
+    """The remedy for a function of the script or the notebook that runs."""
+    script = _script() if hasattr(sys.modules.get(MAIN), name.partition(".")[0]) else None
+    if script is None:
+        return f"Save the function in a file of its own, such as train.py, and write `train:{name}`."
+    return (
+        f"Write it as `{script.stem}:{name}`, with `working_dir: {script.parent}`, and the rest of the script below "
+        '`if __name__ == "__main__":`, so that a trial runs only the function.'
+    )
+
+
+def _script() -> Path | None:
+    """The script that runs, where it can be imported as a module from its folder; None for a notebook, and for a file
+    with another kind of name."""
+    file = getattr(sys.modules.get(MAIN), "__file__", None)
+    path = Path(file).absolute() if isinstance(file, str) else None
+    return path if path and path.suffix == ".py" and path.stem.isidentifier() and path.stem != MAIN else None

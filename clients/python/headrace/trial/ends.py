@@ -1,0 +1,101 @@
+"""How the ranks of a gang ended, and which of them ended it.
+
+When one rank fails, the others fail with it: a connection is closed by its peer, a collective runs into its time limit,
+a watchdog aborts the process. These are echoes, and not the cause. The cause is the first end that is no echo. Where
+all of them are, it is the first.
+
+A rank that fails with an exception says so on a pipe to the leader of its gang before it ends (`speak`); of one that is
+killed, the exit status tells.
+"""
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from headrace.grants import LAST_WORDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How one rank ended."""
+
+    rank: int
+    # By the machine's monotonic clock, in seconds.
+    at: float
+    # The exit status; negative for a signal, None for a rank that has spoken and still runs.
+    code: int | None = None
+    # The exception's line and its traceback; empty where it said nothing.
+    error: str = ""
+    traceback: str = ""
+
+    @property
+    def is_echo(self) -> bool:
+        """Whether it fails as a rank does whose peer is gone."""
+        if self.error:
+            return _ECHO.search(self.error) is not None
+        return self.code == -signal.SIGABRT  # NCCL's watchdog
+
+    def __str__(self) -> str:
+        if self.error:
+            return f"on rank {self.rank}: {self.error}"
+        if self.code is not None and self.code < 0:
+            verb = "stopped" if self.code == -signal.SIGSTOP else "killed"
+            return f"rank {self.rank} was {verb} by {signal.Signals(-self.code).name}"
+        return f"rank {self.rank} ended with exit status {self.code}"
+
+
+_ECHO = re.compile(
+    r"Connection (closed|reset) by peer|Connection refused|Broken pipe|Socket closed|closed by remote|"
+    r"[Tt]imed out (waiting|after)|Application timeout caused pair closure|failed to recv, got 0 bytes|"
+    r"NCCL|[Rr]emote process exited|DistNetworkError|DistBackendError|DistStoreError|"
+    r"^(ConnectionResetError|ConnectionRefusedError|BrokenPipeError|EOFError)\b"
+)
+"""What gloo, NCCL, torch's store and sockets say of a peer that is gone."""
+
+
+def cause(ends: Iterable[End]) -> End:
+    """The end that caused the others. There must be one."""
+    return min(ends, key=lambda end: (end.is_echo, end.at))
+
+
+_line: int | None = None
+
+
+def open_line() -> None:
+    """Takes the pipe to the leader out of the environment, so that no process that this one starts finds it there."""
+    global _line
+    descriptor = os.environ.pop(LAST_WORDS, "")
+    if descriptor:
+        _line = int(descriptor)
+        os.set_inheritable(_line, False)
+
+
+def speak(*, error: str, traceback: str) -> bool:
+    """Tells the leader of this rank's gang why it fails; False where there is none. The first word counts."""
+    global _line
+    if _line is None:
+        return False
+    word = {"at": time.monotonic(), "error": error, "traceback": traceback}
+    if _line >= 0:
+        with suppress(OSError), os.fdopen(_line, "wb") as pipe:
+            pipe.write(json.dumps(word).encode() + b"\n")
+    _line = -1
+    return True
+
+
+def heard(data: bytes, rank: int) -> End | None:
+    """What a rank said; None where it is not all there."""
+    line, newline, _ = data.partition(b"\n")
+    if not newline:
+        return None
+    with suppress(ValueError, KeyError, TypeError):
+        word = json.loads(line)
+        return End(
+            rank=rank, at=float(word["at"]), error=str(word["error"]), traceback=str(word["traceback"])
+        )
+    return None

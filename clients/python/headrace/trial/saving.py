@@ -1,0 +1,196 @@
+"""A save: what this process has becomes its part of the checkpoint.
+
+Alone it writes everything. In a gang the ranks first agree (`ranks`), so that what is equal on all of them is written
+once, and each writes the rest. An object that saves itself (sharded over the ranks) does so before, on all ranks
+together.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from headrace.trial import checkpoint, rng
+from headrace.trial.codec import encode
+from headrace.trial.digests import digest
+from headrace.trial.ranks import (
+    PREFIX,
+    SHARED,
+    Agreed,
+    Word,
+    agree,
+    clear_exchanges,
+    exchange,
+    pass_by,
+)
+from headrace.trial.runtime import Assignment
+from headrace.trial.tracking import Tracked, TrackedFiles
+
+logger = logging.getLogger("headrace.trial")
+FULL_DISK_WAITS_S = (1.0, 30.0)
+RNG = "rng"
+_Result = TypeVar("_Result")
+
+
+def of_object(name: str) -> str:
+    """The key of a tracked object among the pieces of a part."""
+    return f"tracked/{name}"
+
+
+def of_value(name: object) -> str:
+    """The key of an entry of `t.state`."""
+    return f"state/{name!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What is to be saved."""
+
+    step: int
+    loop_step: int
+    tracked: Mapping[str, Tracked | TrackedFiles]
+    state: Mapping[str, Any]
+    params: Mapping[str, Any]
+
+    @property
+    def anything(self) -> bool:
+        """Whether the script has anything to save."""
+        return bool(self.tracked or self.state)
+
+
+class Saver:
+    """Saves for one process."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._rank, self._world = assignment.rank, assignment.ranks
+        self._lacked: frozenset[str] = frozenset()
+        self._waits = False
+
+    def save(self, content: Content, sequence: int, *, longest_s: float) -> Path | None:
+        """Writes the checkpoint of a report; None where there is nothing to save.
+
+        `longest_s` is the longest stretch between two reports so far. Raises `RanksError` where the ranks of a gang do
+        not come to the same checkpoint. A rank that has nothing to save waits for no other.
+
+        A full disk is waited out, except in a gang while objects save themselves: they do so on all ranks together, and
+        one rank cannot repeat it alone. The disk is then the error, which is the machine's and not the program's.
+        """
+        root = self._assignment.checkpoint_dir
+        assert root is not None
+        folder = root / f"step-{content.step:08d}-{sequence:06d}"
+        tracked = {
+            name: entry.take() for name, entry in content.tracked.items() if isinstance(entry, Tracked)
+        }
+        state = dict(content.state)
+        files = {name: entry for name, entry in content.tracked.items() if isinstance(entry, TrackedFiles)}
+        part: dict[str, Any] = {
+            "trial": self._assignment.trial,
+            "rank": self._rank,
+            "world_size": self._world,
+            "step": content.step,
+            "loop_step": content.loop_step,
+            "params": dict(content.params),
+            "files": list(files),
+        }
+        place = root / f"{PREFIX}{self._assignment.resume_step:08d}-{sequence:06d}"
+        if not content.anything:
+            if self._world > 1:
+                self._patiently(lambda: pass_by(place, self._rank))
+            return None
+        if self._world == 1:
+            whole = {**part, "tracked": tracked, "state": state, "rng": rng.capture(), "as_rank_0": []}
+            whole["everywhere"] = [*map(of_object, tracked), *map(of_value, state), RNG]
+            return self._patiently(lambda: checkpoint.write(folder, whole, fill=lambda at: _fill(at, files)))
+        generators = rng.capture()
+        agreed = self._agree(place, content, tracked, state, generators, longest_s)
+        self._patiently(lambda: _make(folder))
+        with checkpoint.translated(root):
+            _fill(folder, files)
+        part |= {
+            "tracked": {
+                name: one for name, one in tracked.items() if of_object(name) not in agreed.as_rank_0
+            },
+            "state": {name: one for name, one in state.items() if of_value(name) not in agreed.as_rank_0},
+            "as_rank_0": sorted(agreed.as_rank_0),
+            "everywhere": sorted(agreed.everywhere),
+        }
+        if RNG not in agreed.as_rank_0:
+            part["rng"] = generators
+        self._patiently(lambda: checkpoint.write_part(folder, part, rank=self._rank))
+        return folder
+
+    def _agree(
+        self,
+        place: Path,
+        content: Content,
+        tracked: Mapping[str, Any],
+        state: Mapping[str, Any],
+        generators: rng.State,
+        longest_s: float,
+    ) -> Agreed:
+        def told(entry: Tracked | TrackedFiles, name: str) -> str:
+            return SHARED if entry.shared else _digest(tracked[name], name)
+
+        digests = {of_object(name): told(content.tracked[name], name) for name in tracked}
+        digests |= {of_value(name): _digest(value, f"t.state[{name!r}]") for name, value in state.items()}
+        files = tuple(name for name in content.tracked if name not in tracked)
+        word = Word(
+            step=content.step,
+            saves=True,
+            digests=digests | {RNG: _digest(generators, RNG)},
+            files=files,
+        )
+        words = exchange(
+            place,
+            self._rank,
+            self._world,
+            word,
+            patience_s=self._assignment.rank_patience_s + longest_s,
+            patiently=self._patiently,
+        )
+        if self._rank == 0:
+            clear_exchanges(place.parent, before=place)
+        agreed = agree(self._rank, words)
+        if new := agreed.lacking - self._lacked:
+            self._lacked |= new
+            logger.warning(
+                "headrace: rank %d does not save %s, which other ranks do",
+                self._rank,
+                ", ".join(sorted(key.partition("/")[2] for key in new)),
+            )
+        return agreed
+
+    def _patiently(self, write: Callable[[], _Result]) -> _Result:
+        wait_s, longest_s = FULL_DISK_WAITS_S
+        while True:
+            try:
+                return write()
+            except checkpoint.DiskFullError as error:  # no fault of this configuration
+                if not self._waits:
+                    logger.warning(
+                        "headrace: %s; the trial waits until there is room for its checkpoint", error
+                    )
+                self._waits = True
+                time.sleep(wait_s)  # nobody tells when a disk has room again
+                wait_s = min(2 * wait_s, longest_s)
+
+
+def _digest(value: Any, name: str) -> str:
+    return digest(encode(value, name, for_json=False))
+
+
+def _make(folder: Path) -> None:
+    with checkpoint.translated(folder.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def _fill(folder: Path, files: Mapping[str, TrackedFiles]) -> None:
+    for name, entry in files.items():
+        place = checkpoint.files_of(folder, name)
+        place.mkdir(parents=True, exist_ok=True)
+        entry.save(place)
+    if files:
+        checkpoint.sync_files(folder)

@@ -1,0 +1,79 @@
+"""The backstop: signals for a trial that does not close its gate. The gate itself needs none.
+
+A trial is running unless it says that it waits. One that still runs two quanta after its gate closed has offended: it
+is stopped (SIGSTOP), and continued when the next window opens. After three offences it is told to leave at its next
+checkpoint; the worker's daemon, which started it, is who ends it. A trial is not stopped inside a collective, where its
+peers would wait for it.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+QUANTA: Final = 2
+"""How many quanta after its gate has closed a trial may still run."""
+OFFENCES: Final = 3
+"""After so many a trial leaves."""
+SHORTEST_QUANTUM_NS: Final = 1_000_000
+LONGEST_QUANTUM_NS: Final = 50_000_000
+"""Bounds of the quantum that a trial may claim: the patience of the backstop depends on it."""
+
+
+class Action(StrEnum):
+    """What to do to a trial."""
+
+    STOP = "SIGSTOP"
+    CONTINUE = "SIGCONT"
+    EVICT = "evict"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateSeen:
+    """A gate and its trial at one instant. Times in nanoseconds of CLOCK_MONOTONIC.
+
+    Attributes:
+        now: when it was seen.
+        open: whether work may run.
+        closed_at: since when it may not; meaningless while open.
+        waiting: whether the trial says that it waits.
+        collective: whether the trial is inside a collective.
+        quantum: what the trial needs to come to its next point.
+    """
+
+    now: int
+    open: bool
+    closed_at: int
+    waiting: bool
+    collective: bool
+    quantum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What is known of one trial: whether it is stopped, and how often it had to be."""
+
+    stopped: bool = False
+    offences: int = 0
+    evicted: bool = False
+
+
+def judge(record: Record, seen: GateSeen) -> tuple[Record, list[Action]]:
+    """Returns the record from now on, and what to do."""
+    if record.stopped:
+        if seen.open:
+            return _with(record, stopped=False), [Action.CONTINUE]
+        return record, []
+    patience = QUANTA * min(max(seen.quantum, SHORTEST_QUANTUM_NS), LONGEST_QUANTUM_NS)
+    late = not seen.open and not seen.waiting and seen.now - seen.closed_at > patience
+    if not late or seen.collective:
+        return record, []
+    offences = record.offences + 1
+    actions = [Action.STOP]
+    leaves = offences >= OFFENCES and not record.evicted
+    if leaves:
+        actions.insert(0, Action.EVICT)
+    return Record(stopped=True, offences=offences, evicted=record.evicted or leaves), actions
+
+
+def _with(record: Record, *, stopped: bool) -> Record:
+    return Record(stopped=stopped, offences=record.offences, evicted=record.evicted)

@@ -1,0 +1,103 @@
+"""How long a slot's window will be: a low quantile of what it was, so that few windows end before they should.
+
+A prediction that is too short wastes idle time. One that is too long lets a trial begin a quantum that the stage then
+waits for. So the predictor leans to short ones, and forgets everything where the job may have changed.
+"""
+
+from collections import deque
+from typing import Final
+
+HISTORY: Final = 50
+"""Windows of a slot that are kept."""
+LEAST: Final = 5
+"""Windows of a slot before anything is predicted."""
+QUANTILE: Final = 0.05
+"""Which quantile of the history is predicted."""
+LATEST: Final = 3
+"""No prediction exceeds the shortest of so many latest windows: a job that gets faster is followed at once."""
+SHORT: Final = 0.75
+"""A window shorter than this share of its prediction contradicts it; two in a row make the stage learn anew."""
+CHANGED: Final = 0.25
+"""A change of the stage's computing time by this share makes it learn anew."""
+
+
+def low_quantile(values: "deque[int]") -> int:
+    """Returns the quantile `QUANTILE` by the lower order statistic, and no more than the latest values."""
+    ordered = sorted(values)
+    latest = list(values)[-LATEST:]
+    return min(ordered[int(QUANTILE * (len(ordered) - 1))], *latest)
+
+
+class Predictor:
+    """What one stage's windows were. All times in nanoseconds."""
+
+    def __init__(self) -> None:
+        """Knows nothing."""
+        self._lengths: dict[int, deque[int]] = {}
+        self._lags: dict[int, deque[int]] = {}
+        self._contradicted: dict[int, int] = {}
+        self._computing: deque[int] = deque(maxlen=HISTORY)
+        self._generation = -1
+        self.relearnt = 0
+        """How often everything was forgotten."""
+
+    def observe(self, *, slot: int, length: int, generation: int, lag: int | None = None) -> None:
+        """Takes the length of a window that ended.
+
+        Args:
+            slot: which one.
+            length: from its begin to its end.
+            generation: the rank's count of changes of micro-batches or shapes. Another one than before makes the
+                predictor forget; an older one is a late message and changes nothing.
+            lag: from the neighbour's hint to the window's end, where there was a hint.
+        """
+        if generation < self._generation:
+            return
+        if generation > self._generation:
+            self.forget()
+            self._generation = generation
+        predicted = self.length(slot)
+        if predicted is not None:
+            short = length < SHORT * predicted
+            self._contradicted[slot] = self._contradicted.get(slot, 0) + 1 if short else 0
+            if self._contradicted[slot] >= 2:
+                self.forget()
+        self._lengths.setdefault(slot, deque(maxlen=HISTORY)).append(length)
+        if lag is not None:
+            self._lags.setdefault(slot, deque(maxlen=HISTORY)).append(lag)
+
+    def observe_computing(self, length: int) -> None:
+        """Takes the time that a step of the stage computed, without its windows."""
+        if len(self._computing) >= LEAST:
+            usual = sorted(self._computing)[len(self._computing) // 2]
+            latest = sorted([*list(self._computing)[-2:], length])[1]
+            if abs(latest - usual) > CHANGED * usual:
+                self.forget()
+        self._computing.append(length)
+
+    def forget(self) -> None:
+        """Forgets every window: the job has changed."""
+        if self._lengths:
+            self.relearnt += 1
+        for kept in (self._lengths, self._lags, self._contradicted, self._computing):
+            kept.clear()
+
+    def length(self, slot: int) -> int | None:
+        """Returns how long a slot's window will last at least, or None while it is not known."""
+        seen = self._lengths.get(slot)
+        return None if seen is None or len(seen) < LEAST else low_quantile(seen)
+
+    def end_after_hint(self, slot: int, hinted: int) -> int | None:
+        """Returns when a window will end whose neighbour began the awaited pass at `hinted`; None while not known."""
+        seen = self._lags.get(slot)
+        return None if seen is None or len(seen) < LEAST else hinted + low_quantile(seen)
+
+    def table(self, *, shortest: int) -> dict[int, int]:
+        """Returns the length of each slot that is known and at least `shortest`: shorter windows are skipped."""
+        known = {slot: self.length(slot) for slot in self._lengths}
+        return {slot: length for slot, length in known.items() if length is not None and length >= shortest}
+
+    @property
+    def generation(self) -> int:
+        """The generation that the table belongs to; −1 before the first window."""
+        return self._generation

@@ -1,0 +1,155 @@
+"""What the agent knows of one stage: a fold over the stage's records, and the orders that follow."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Final
+
+from headrace_services.bubble_agent.budget import Level, free_memory_bytes
+from headrace_services.bubble_agent.predictor import Predictor
+
+QUANTA: Final = 3
+"""Windows of fewer quanta are skipped."""
+DEFAULT_QUANTUM_NS: Final = 1_000_000
+STEPS_KEPT: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """How a rank introduces itself.
+
+    Attributes:
+        job: name of the primary.
+        replica: its data-parallel group.
+        stage, stages: its place in the pipeline, from 0.
+        micro_batches: per step.
+        device: identifier of its device, or `cpu`.
+        pid: of the rank's process.
+    """
+
+    job: str
+    replica: int
+    stage: int
+    stages: int
+    micro_batches: int
+    device: str
+    pid: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Replica and stage."""
+        return self.replica, self.stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowSeen:
+    """A window that has ended. Times in nanoseconds."""
+
+    step: int
+    slot: int
+    began: int
+    ended: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSeen:
+    """A step that has ended. Times in nanoseconds; `control` if no gate was opened in it."""
+
+    step: int
+    began: int
+    ended: int
+    control: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySeen:
+    """Memory of the stage's device, in bytes."""
+
+    free: int
+    reserved: int
+    peak: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What the agent writes for the rank.
+
+    Attributes:
+        generation: which the table belongs to; the rank ignores another one's.
+        table: length of each slot's window, in nanoseconds; slots that are missing are skipped.
+    """
+
+    generation: int
+    table: dict[int, int] = field(default_factory=dict)
+
+
+class Stage:
+    """One stage of a primary on this machine."""
+
+    def __init__(self, registration: Registration) -> None:
+        """Knows what the rank said of itself."""
+        self.registration = registration
+        self.predictor = Predictor()
+        self.memory = MemorySeen(free=0, reserved=0, peak=0)
+        self._hints: dict[int, int] = {}
+        self._waited: dict[int, int] = {}
+        self._steps: deque[StepSeen] = deque(maxlen=STEPS_KEPT)
+        self._waits: deque[int] = deque(maxlen=STEPS_KEPT)
+        self.steps = 0
+
+    def observe(self, windows: Sequence[WindowSeen], steps: Sequence[StepSeen]) -> None:
+        """Takes what ended since the last call."""
+        for one in windows:
+            hinted = self._hints.pop(one.slot, None)
+            lag = one.ended - hinted if hinted is not None and one.began <= hinted <= one.ended else None
+            self.predictor.observe(
+                slot=one.slot, length=one.ended - one.began, generation=one.generation, lag=lag
+            )
+            self._waited[one.step] = self._waited.get(one.step, 0) + one.ended - one.began
+        for step in steps:
+            waited = self._waited.pop(step.step, 0)
+            self.steps += 1
+            self._steps.append(step)
+            self._waits.append(waited)
+            self.predictor.observe_computing(max(0, step.ended - step.began - waited))
+        if steps:
+            self._waited = {number: one for number, one in self._waited.items() if number > steps[-1].step}
+
+    def hint(self, slot: int, arrived: int) -> int | None:
+        """Takes a hint that a slot's awaited pass has begun; returns when the window will end, if that is known."""
+        self._hints[slot] = arrived
+        return self.predictor.end_after_hint(slot, arrived)
+
+    def orders(self, level: Level, *, quantum: int) -> Orders:
+        """Returns the table for the rank.
+
+        Args:
+            level: what trials get.
+            quantum: of the stage's trial, in nanoseconds; 0 where it has none yet.
+        """
+        shortest = QUANTA * (quantum or DEFAULT_QUANTUM_NS)
+        known = self.predictor.table(shortest=shortest)
+        table = {slot: int(length * level.windows) for slot, length in known.items()}
+        return Orders(
+            generation=self.predictor.generation,
+            table={slot: length for slot, length in table.items() if length >= shortest},
+        )
+
+    def duty(self, orders: Orders) -> float:
+        """Returns the share of a step that trials may use, between 0 and 1."""
+        if not self._steps:
+            return 0.0
+        length = fmean(step.ended - step.began for step in self._steps)
+        return min(1.0, sum(orders.table.values()) / length) if length else 0.0
+
+    def waiting_share(self) -> float:
+        """Returns the share of the kept steps that the stage waited, between 0 and 1."""
+        total = sum(step.ended - step.began for step in self._steps)
+        return min(1.0, sum(self._waits) / total) if total else 0.0
+
+    def free_bytes(self) -> int:
+        """Returns the memory that trials may allocate."""
+        seen = self.memory
+        return free_memory_bytes(free=seen.free, reserved=seen.reserved, peak=seen.peak, steps=self.steps)

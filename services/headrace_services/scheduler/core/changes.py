@@ -1,0 +1,114 @@
+"""What a cycle changed, in order; the transaction writes it in one go."""
+
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from headrace.spec.resources import WHOLE
+from headrace_services.scheduler.core.records import (
+    Event,
+    Exploit,
+    Grant,
+    Lease,
+    Report,
+    RungEntry,
+    Study,
+    Trial,
+)
+from headrace_services.scheduler.core.standing import Leaving
+
+
+class TrialChange(Struct, frozen=True, kw_only=True):
+    """One move or update of a trial: the copy before it guards the copy after it."""
+
+    before: Trial
+    after: Trial
+    cursor: int
+    """The event that was current when the trial changed."""
+
+
+class RungChange(Struct, frozen=True, kw_only=True):
+    """A new entry at a rung, with the event that recorded it."""
+
+    entry: RungEntry
+    cursor: int
+
+
+class PromotionChange(Struct, frozen=True, kw_only=True):
+    """An entry that its trial has gone past."""
+
+    number: int
+    rung: int
+    cursor: int
+
+
+@dataclass(slots=True)
+class Changes:
+    """Everything to write, in the order in which it came about."""
+
+    created: list[Trial] = field(default_factory=list)
+    trials: list[TrialChange] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
+    rungs: list[RungChange] = field(default_factory=list)
+    promotions: list[PromotionChange] = field(default_factory=list)
+    exploits: list[tuple[Exploit, int]] = field(default_factory=list)
+    """Each with the event that tells of it."""
+    granted: dict[str, Lease] = field(default_factory=dict)
+    updated: dict[str, Lease] = field(default_factory=dict)
+    grants: dict[str, Grant] = field(default_factory=dict)
+    """New grants."""
+    ended_grants: list[str] = field(default_factory=list)
+    occupied: dict[tuple[int, int], str] = field(default_factory=dict)
+    """The grants that slots are given to whole."""
+    vacated: dict[tuple[int, int], str] = field(default_factory=dict)
+    """The grants that slots are taken from."""
+    shared: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    """By how much the shared thousandths and memory of a slot change."""
+    asks: dict[str, Leaving] = field(default_factory=dict)
+    """Leases, of any study, that are to end for this one."""
+    withdraw_asks: bool = False
+    """Whether what this study asked of others before is void."""
+    forgotten_asks: list[str] = field(default_factory=list)
+    """Leases that ended and had been asked to."""
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether any row of the study's trials changed."""
+        return bool(
+            self.created or self.trials or self.granted or self.updated or self.reports or self.events
+        )
+
+    def occupy(self, grant: Grant) -> None:
+        """Note that a grant holds its slots from now on."""
+        self.grants[grant.id] = grant
+        for key in _places(grant):
+            if grant.milli < WHOLE:
+                self._share(key, grant.milli, grant.memory_bytes)
+            else:
+                self.occupied[key] = grant.id
+
+    def vacate(self, grant: Grant) -> None:
+        """Note that a grant has ended and holds its slots no longer."""
+        self.ended_grants.append(grant.id)
+        for key in _places(grant):
+            if grant.milli < WHOLE:
+                self._share(key, -grant.milli, -grant.memory_bytes)
+                continue
+            if self.occupied.get(key) == grant.id:
+                del self.occupied[key]
+            self.vacated[key] = grant.id
+
+    def forget_asks(self, study: Study) -> None:
+        """Note which messages between studies are void now."""
+        over = (lease.id for lease in self.updated.values() if not lease.live)
+        self.forgotten_asks = [lease_id for lease_id in over if lease_id in study.leaving]
+        self.withdraw_asks |= study.state.ended and study.standing.reserved is not None
+
+    def _share(self, key: tuple[int, int], milli: int, memory_bytes: int) -> None:
+        before = self.shared.get(key, (0, 0))
+        self.shared[key] = (before[0] + milli, before[1] + memory_bytes)
+
+
+def _places(grant: Grant) -> list[tuple[int, int]]:
+    return [(part.worker_id, index) for part in grant.parts for index in part.slots]

@@ -1,0 +1,211 @@
+"""The heart of the scheduler: what follows from the inputs of one study.
+
+    decide(study, inputs, fold, rows) → Plan
+
+`decide` is pure: no clock, no database, no chance beyond the study's seed. It is a generator that yields what it
+has to know (`core.needs`) and is sent the answers. It runs once and is never restarted, because results are folded
+into the policy on the way. A caller that gives up a decision drops the fold with it.
+
+The order: load what the inputs name; take the inputs in, one after the other; offer free slots, place, keep slots for
+what fits nowhere; end the study where nothing is left; see what the answers show.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from headrace.errors import HeadraceError
+from headrace_services.scheduler.core import dispatch, leaving, placing, sharing, surroundings, views
+from headrace_services.scheduler.core.fold import Fold
+from headrace_services.scheduler.core.inputs import (
+    ExitedArrived,
+    Input,
+    Leased,
+    LeaseExpired,
+    Outcome,
+    PauseTrial,
+    ReportArrived,
+    ResumeTrial,
+    StopTrial,
+)
+from headrace_services.scheduler.core.needs import (
+    AbleWorkers,
+    Candidates,
+    Deciding,
+    Decisions,
+    Named,
+    ResultsAfter,
+    Rows,
+    SilentLeases,
+    Unfinished,
+    UnstartedCount,
+    UserPausedCount,
+    ask,
+)
+from headrace_services.scheduler.core.placement import Request
+from headrace_services.scheduler.core.plan import Effects, Plan
+from headrace_services.scheduler.core.records import Study
+from headrace_services.scheduler.core.state import CycleState
+
+FREE_SLOTS_AT_ONCE = 64
+"""How many free slots that suit its trials one cycle looks at; more are left to the next one."""
+ENDED_AT_ONCE = 256
+"""How many trials that do not run one cycle terminates when their study has ended."""
+KEEP_EVERY_S = 1.0
+"""A study whose trial fits nowhere looks this often whether slots are to be kept for it."""
+
+
+def named(inputs: Iterable[Input]) -> Named:
+    """What the inputs name, to be read in the same round trip as the study."""
+    leases: set[str] = set()
+    numbers: set[int] = set()
+    shown: set[int] = set()
+    for one in inputs:
+        match one:
+            case Leased():
+                leases.add(one.lease_id)
+                numbers.add(one.number)
+                if isinstance(one, ExitedArrived) and one.sequence is None:
+                    shown.add(one.number)
+            case PauseTrial() | ResumeTrial() | StopTrial():
+                numbers.add(one.number)
+                shown.add(one.number)
+            case _:
+                pass
+    return Named(leases=frozenset(leases), numbers=frozenset(numbers), histories=frozenset(shown))
+
+
+def decide(
+    study: Study, inputs: Sequence[Input], fold: Fold, rows: Rows, *, keep_every_s: float = KEEP_EVERY_S
+) -> Deciding[Plan]:
+    """Decide what follows from the inputs, in their order.
+
+    `study` is the study's row under its lock, `fold` what the policy has seen up to that row's cursor, `rows` the
+    answer to `named(inputs)`. A simulator, in which looking costs no time, gives `keep_every_s` = 0.
+    """
+    state = CycleState(study, fold)
+    state.take(rows)
+    yield from _prepare(state, inputs)
+    refused: dict[int, HeadraceError] = {}
+    for position, one in enumerate(inputs):
+        try:
+            state.outcomes[position] = dispatch.apply(state, one, position=position)
+        except HeadraceError as error:
+            refused[position] = error
+    slots_left = again = False
+    if state.wants_placement and not state.study.state.ended:
+        slots_left, again = yield from _place(state, len(inputs), keep_every_s)
+    placing.answer_pending_suggestions(state)
+    ends_now, is_being_ended = not study.state.ended, study.standing.ended_through is not None
+    if state.study.state.ended and (ends_now or is_being_ended):
+        slots_left = not study.state.ended
+        again = yield from _finish(state)
+    state.changes.forget_asks(state.study)
+    state.orders += leaving.preemptions(state)
+    outcomes = tuple(_outcome(state, refused, position) for position in range(len(inputs)))
+    shown = yield from views.shown(state, inputs, outcomes)
+    assert not state.changes.has_rows or state.study.cursor > study.cursor, "other replicas would not see it"
+    return Plan(
+        before=study,
+        study=state.study,
+        changes=state.changes,
+        outcomes=outcomes,
+        shown=shown,
+        effects=Effects(
+            orders=tuple(state.orders),
+            slots_left=slots_left,
+            again=again,
+            wake=tuple(sorted(state.room.kicks)),
+            proposals_wanted=state.proposals_wanted,
+        ),
+    )
+
+
+def _outcome(state: CycleState, refused: dict[int, HeadraceError], position: int) -> Outcome | HeadraceError:
+    outcome = refused.get(position) or state.suggested.get(position) or state.outcomes.get(position)
+    assert outcome is not None
+    return outcome
+
+
+def _prepare(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
+    """Learn what judging the inputs may need beside the rows that they name."""
+    repeated = frozenset(
+        (one.number, one.attempt, one.sequence)
+        for one in inputs
+        if isinstance(one, ReportArrived)
+        and one.sequence is not None
+        and one.lease_id in state.leases
+        and one.sequence <= state.leases[one.lease_id].last_sequence
+    )
+    if repeated:
+        state.answers.update((yield from ask(Decisions(keys=repeated))))
+    expired = frozenset(one.lease_id for one in inputs if isinstance(one, LeaseExpired))
+    if expired:
+        state.silent = yield from ask(SilentLeases(leases=expired))
+    if state.fold.policy.new_trials_first:
+        state.unstarted = yield from ask(UnstartedCount())
+    on_workers = state.study.spec.template is not None
+    if on_workers and not state.study.reports and any(isinstance(one, ExitedArrived) for one in inputs):
+        request = Request.of(state.study.spec.resources.each[-1], state.study.standing.avoided)
+        state.able = yield from ask(AbleWorkers(request=request))
+    yield from surroundings.look_for_spare(state)
+
+
+def _place(state: CycleState, inputs: int, keep_every_s: float) -> Deciding[tuple[bool, bool]]:
+    """Reclaim, repack, relaunch. Returns whether slots are left over, and whether there is more to place."""
+    freed = list(state.free)
+    if state.study.spec.template is not None:
+        yield from surroundings.look_around(state, FREE_SLOTS_AT_ONCE)
+        sharing.join(state)
+    offered = len(state.free)
+    next_one = state.next_promotion()
+    waiting = yield from ask(
+        Candidates(
+            limit=offered
+            + len(state.pending_suggestions)
+            + placing.LOOKAHEAD
+            + inputs
+            + 1
+            + (placing.PASSED_OVER if state.study.spec.resources.by is not None else 0),
+            numbers=frozenset() if next_one is None else frozenset({next_one.trial}) - state.trials.keys(),
+        )
+    )
+    state.live += waiting.live
+    state.take(waiting.rows)
+    state.load_queue(waiting.runnable)
+    yield from placing.place(state, pass_over=False)
+    yield from surroundings.keep_slots(state, keep_every_s)
+    if state.room.blocked is not None:
+        yield from placing.place(state, pass_over=True)
+    if not state.live and not state.queue:  # it may be complete; the count visits all trials
+        state.user_paused += yield from ask(UserPausedCount())
+    if placing.is_complete(state):
+        yield from _sum_up(state)
+    placing.settle(state)
+    sharing.settle_standing(state)
+    used_up = bool(state.changes.granted) and not surroundings.more_fits(state)
+    return surroundings.left_over(state, freed), offered >= FREE_SLOTS_AT_ONCE and used_up
+
+
+def _sum_up(state: CycleState) -> Deciding[None]:
+    """Learn what all trials came to, as far as the study's end depends on it."""
+    state.results = state.own_results()
+    after = -1
+    while not state.results.settled and (page := (yield from ask(ResultsAfter(number=after)))):
+        for result in page:
+            if result.number not in state.trials:
+                state.results.add(result)
+        after = page[-1].number
+
+
+def _finish(state: CycleState) -> Deciding[bool]:
+    """Terminate what is left of a study that has ended: all trials that run, and a page of the others.
+
+    Returns whether later cycles are to terminate more. A study may leave many thousands of trials behind.
+    """
+    before = state.study.standing.ended_through
+    left = yield from ask(Unfinished(after=-1 if before is None else before, limit=ENDED_AT_ONCE))
+    state.take(left.rows)
+    dispatch.finish(state, [trial.number for trial in left.rows.trials])
+    dispatch.finish(state, state.trials)  # and those that this cycle created
+    if left.through != before:
+        state.stand(ended_through=left.through)
+    return left.through is not None

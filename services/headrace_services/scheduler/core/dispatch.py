@@ -1,0 +1,99 @@
+"""One input of each kind, and who takes it in; and the end of a study.
+
+`apply` changes the state for one input. What changed is in `state.changes`, whom to tell in `state.orders`.
+"""
+
+from collections.abc import Iterable
+from math import isfinite, isnan
+from typing import assert_never
+
+from headrace_services.scheduler.core import commands, endings, proposals, reports
+from headrace_services.scheduler.core.inputs import (
+    Accepted,
+    AddTrials,
+    ExitedArrived,
+    Input,
+    LeaseExpired,
+    Outcome,
+    PauseStudy,
+    PauseTrial,
+    PlaceNow,
+    Proposed,
+    ReportArrived,
+    RestoredArrived,
+    ResumeStudy,
+    ResumeTrial,
+    StopStudy,
+    StopTrial,
+    Suggest,
+)
+from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
+from headrace_services.scheduler.core.records import Trial
+from headrace_services.scheduler.core.state import CycleState
+
+
+def apply(state: CycleState, one: Input, *, position: int = 0) -> Outcome | None:
+    """Take one input in. Returns None for a Suggest, which is answered under its `position` after placing.
+
+    Raises a HeadraceError where a user's command cannot be carried out; nothing has changed then.
+    """
+    match one:
+        case ReportArrived():
+            return reports.take(state, one)
+        case RestoredArrived():
+            return endings.restored(state, one)
+        case ExitedArrived():
+            return endings.exited(state, one)
+        case LeaseExpired():
+            return endings.expired(state, one)
+        case PlaceNow():
+            state.wants_placement = True
+        case Proposed():
+            return proposals.take(state, one)
+        case Suggest():
+            state.wants_placement = True
+            state.pending_suggestions.append((position, one))
+            return None
+        case AddTrials():
+            return commands.add_trials(state, one)
+        case PauseStudy():
+            commands.pause_study(state)
+        case ResumeStudy():
+            commands.resume_study(state)
+        case StopStudy():
+            commands.stop_study(state, one.reason)
+        case PauseTrial():
+            commands.pause_trial(state, one.number, user_paused=True)
+        case ResumeTrial():
+            commands.pause_trial(state, one.number, user_paused=False)
+        case StopTrial():
+            commands.stop_trial(state, one)
+        case _:
+            assert_never(one)
+    return Accepted()
+
+
+def finish(state: CycleState, numbers: Iterable[int]) -> None:
+    """Terminate what is left of a study that has just ended: these trials, which are loaded, with their live leases."""
+    complete = state.study.state is StudyState.COMPLETED
+    reason = Reason.STOPPED_EARLY if complete else Reason.CANCELLED
+    failed = state.study.state is StudyState.FAILED
+    detail = "the study failed" if failed else state.study.detail
+    for number in sorted(numbers):
+        trial = state.trials[number]
+        if trial.state is State.TERMINATED:
+            continue
+        why = _never_promoted(trial) if complete else detail
+        state.cancel(trial, why)
+        if failed and endings.failed_early(state, trial):
+            state.terminate(number, Reason.FAILED, endings.last_failure(state, trial))
+        else:
+            state.terminate(number, reason, why)
+
+
+def _never_promoted(trial: Trial) -> str:
+    """Why a trial that waited to the end did not go on."""
+    if trial.value is None or isfinite(trial.value):
+        return "not promoted before the study was complete"
+    said = "NaN" if isnan(trial.value) else str(trial.value)
+    return f"never promoted: its value at step {trial.step} was {said}, not a finite number"

@@ -1,0 +1,218 @@
+"""A trial's process is gone, or its holder is silent: who is to blame, and what follows.
+
+Failures of the machine are never charged to the configuration: the trial goes on from its last checkpoint.
+Failures of the user's code are: a few retries, then the trial is over. Two kinds of failure that no retry can
+mend end the study with the reason: first trials that all fail before anything was reported, and a program
+that is killed again and again without getting any further.
+"""
+
+import re
+
+from msgspec.structs import replace
+
+from headrace.last_words import printed_last
+from headrace.spec import StudySpec
+from headrace_services.scheduler.core import events
+from headrace_services.scheduler.core.inputs import (
+    Accepted,
+    ExitedArrived,
+    LeaseExpired,
+    Outcome,
+    RestoredArrived,
+    Stale,
+)
+from headrace_services.scheduler.core.lifecycle import Action, Reason, State, StudyState
+from headrace_services.scheduler.core.records import Lease, Trial
+from headrace_services.scheduler.core.results import with_attempts
+from headrace_services.scheduler.core.state import CycleState
+
+MAX_LOSSES_IN_ROW = 10
+"""A trial whose process or machine is lost this often without a new checkpoint or a rung between is taken to be the
+cause: out of memory, or it hangs its machine. Reports alone are no progress: it makes them again each time."""
+
+_OF_THE_PROGRAM = re.compile(
+    r"(ModuleNotFound|Import|Syntax|Indentation|Tab|Name|UnboundLocal|Attribute|Type)Error\b"
+    r"|(program|working_dir) .* cannot be (started|entered)"
+)
+"""Errors that lie in the program's text or its place, and so come again, unless another machine has what one lacks."""
+_LINES_ALIKE = 10
+"""So many last lines of two logs are compared."""
+
+
+def restored(state: CycleState, message: RestoredArrived) -> Outcome:
+    """A resumed trial has loaded its checkpoint."""
+    lease = state.lease(message)
+    if lease is None or not lease.live:
+        return Stale()
+    # Nothing is noted where nothing moves: a change without an event would be hidden from other replicas.
+    if state.trials[lease.number].state is State.RESUMED and state.is_fresh(lease, message.sequence):
+        read_s = message.read_time_s or state.trials[lease.number].read_s
+        state.move(lease.number, Action.RESTORED, read_s=read_s)
+    return Accepted()
+
+
+def exited(state: CycleState, message: ExitedArrived) -> Outcome:
+    """A trial's program ended without having been told to, or the worker let go of it."""
+    lease = state.lease(message)
+    if lease is None:
+        return Stale()
+    if not lease.live:
+        trial = state.trials[lease.number]
+        return Stale(over=trial.state is State.TERMINATED and trial.attempt == lease.attempt)
+    if not state.is_fresh(lease, message.sequence):
+        return Accepted()
+    number = lease.number
+    before = state.trials[number].log_tail
+    if message.log_tail:
+        state.update(number, log_tail=message.log_tail)
+    match message.outcome:
+        case "FINISHED":
+            _finished(state, state.trials[number], lease)
+        case "FAILED":
+            error = message.error or "its program failed"
+            _failed(
+                state, state.trials[number], lease, error, certain=_is_certain(state, message, error, before)
+            )
+        case "RELEASED":  # let go of by its holder: nothing points to its program
+            _interrupt(state, state.trials[number], message.error or "its client or worker gave it back")
+        case "DEFECT":
+            _lost(state, state.trials[number], message.error, defect=True)
+        case _:
+            _lost(state, state.trials[number], message.error or "its process was lost")
+    return Accepted()
+
+
+def expired(state: CycleState, message: LeaseExpired) -> Outcome:
+    """The holder of a lease was not heard of in time. Should it live after all, it is told to let go.
+
+    The lease goes on if its holder was heard of since: the rows say so now, or a message before in this cycle.
+    """
+    lease = state.lease(message)
+    if lease is None or not lease.live or lease.id not in state.silent or lease.id in state.changes.updated:
+        return Stale()
+    state.cancel(state.trials[lease.number], message.why)
+    _lost(state, state.trials[lease.number], message.why)
+    return Accepted()
+
+
+def _finished(state: CycleState, trial: Trial, lease: Lease) -> None:
+    """The program ended, or the client says that it is done, before the full budget: there a report ends the trial."""
+    spec = state.study.spec
+    ended = "its client completed it" if spec.template is None else "its program ended"
+    if spec.objective.metric in trial.metrics:
+        own = "" if spec.template is None else " by itself"
+        why = f"{ended}{own} at step {trial.step} of {spec.max_steps}"
+        state.terminate(trial.number, Reason.COMPLETED, why)
+    else:
+        why = f"{ended} without reporting '{spec.objective.metric}'; {_unreported(spec, trial)}"
+        if _is_the_workers(state, trial, lease, why):
+            return
+        state.terminate(trial.number, Reason.FAILED, why)
+        _count_early_failure(state, trial)
+
+
+def _unreported(spec: StudySpec, trial: Trial) -> str:
+    if trial.metrics:
+        return f"it reported {', '.join(sorted(trial.metrics))}"
+    if spec.template is None:
+        return "report before you complete"
+    return "it returned or exited with 0; what a function returns does not count: call t.report(...)"
+
+
+def _is_certain(state: CycleState, message: ExitedArrived, error: str, before: str) -> bool:
+    """Whether another attempt would fail alike: twice the trial failed by an error of the program's own, with the same
+    last lines in its log, and never reported anything."""
+    trial = state.trials[message.number]
+    if not trial.failures or trial.metrics or not message.log_tail or not _OF_THE_PROGRAM.match(error):
+        return False
+    return before.splitlines()[-_LINES_ALIKE:] == message.log_tail.splitlines()[-_LINES_ALIKE:]
+
+
+def _failed(state: CycleState, trial: Trial, lease: Lease, error: str, *, certain: bool) -> None:
+    if _is_the_workers(state, trial, lease, error):
+        return
+    failures, attempts = trial.failures + 1, state.study.spec.max_retries + 1
+    if failures >= attempts or certain:
+        detail = with_attempts(error, failures, attempts)
+        state.terminate(trial.number, Reason.FAILED, detail, failures=failures)
+    else:
+        state.move(trial.number, Action.RETRY, failures=failures, detail=error)
+    _count_early_failure(state, trial)
+
+
+def _is_the_workers(state: CycleState, trial: Trial, lease: Lease, error: str) -> bool:
+    """Charge a failure to its worker first, where that may be at fault; its trial then goes on, charged nothing.
+
+    A worker may be at fault while no trial has reported anything, all failures so far were on it, and others could run
+    the trial. After as many failures as may end a study it is avoided: only its restart brings it back.
+    """
+    if not (slots := state.slots.get(lease.id, ())):
+        return False
+    worker, incarnation = slots[0].worker_name, slots[0].incarnation
+    standing = state.study.standing
+    if incarnation not in standing.avoided:
+        if state.study.reports:
+            return False
+        failures = standing.early.get(worker, 0) + 1
+        state.stand(early={**standing.early, worker: failures})
+        if standing.early.keys() - {worker} or not state.able - {worker}:
+            return False
+        if failures >= state.study.spec.max_early_failures:
+            state.stand(avoided={**standing.avoided, incarnation: worker})
+            state.emit(events.worker_avoided(worker, failures, error))
+    _interrupt(state, trial, f"{error} (charged to worker {worker}, where all failures were so far)")
+    return True
+
+
+def _count_early_failure(state: CycleState, trial: Trial) -> None:
+    if state.study.reports or trial.failures:
+        return
+    count = state.study.early_failures + 1
+    state.study = replace(state.study, early_failures=count)
+    if count >= state.study.spec.max_early_failures:
+        last = state.trials[trial.number]
+        printed = printed_last(last.log_tail)
+        said = f"; it printed last: {printed!r}" if printed and printed not in last.detail else ""
+        why = f"the first {count} trials failed before reporting anything{_where(state)}"
+        state.move_study(StudyState.FAILED, f"{why}; the last one: {last.detail}{said}")
+
+
+def failed_early(state: CycleState, trial: Trial) -> bool:
+    """Whether an unfinished trial is one of those for which the study fails before any report."""
+    return trial.failures > 0 and not state.study.reports
+
+
+def last_failure(state: CycleState, trial: Trial) -> str:
+    """How the last attempt of such a trial failed. While it runs again, only the end of its log still says so."""
+    lines = trial.log_tail.strip().splitlines()
+    error = trial.detail or (lines[-1] if lines else "its program failed")
+    attempts = state.study.spec.max_retries + 1
+    return f"{error} (attempt {trial.failures} of {attempts}; not tried again, as the study failed)"
+
+
+def _where(state: CycleState) -> str:
+    """On which workers the trials failed."""
+    workers = sorted(state.study.standing.early)
+    if len(workers) > 1:
+        return f" (on the workers {', '.join(workers)})"
+    return f" (all on worker '{workers[0]}')" if workers else ""
+
+
+def _lost(state: CycleState, trial: Trial, why: str, *, defect: bool = False) -> None:
+    """The attempt ended by no error of the trial's: it goes on, but not for ever where it gets no further.
+
+    Then it counts as failed, unless what ended it was a defect of the scheduler.
+    """
+    losses = trial.losses_in_row + 1
+    if losses >= MAX_LOSSES_IN_ROW:
+        detail = f"{why}, {losses} times in a row without a new checkpoint or a rung between"
+        detail += "" if defect else ": is it out of memory?"
+        reason = Reason.CANCELLED if defect else Reason.FAILED
+        state.terminate(trial.number, reason, detail, losses_in_row=losses)
+    else:
+        state.update(trial.number, losses_in_row=losses)
+        _interrupt(state, state.trials[trial.number], why)
+
+
+def _interrupt(state: CycleState, trial: Trial, why: str) -> None:
+    state.move(trial.number, Action.INTERRUPT, interruptions=trial.interruptions + 1, detail=why)

@@ -1,0 +1,77 @@
+"""What a replica keeps of a study between cycles: the policy with every rung result folded in.
+
+A cache, never a truth: `cursor` says up to which event it has seen the study. The engine brings it up to date from the
+rows before each cycle, and drops it when a cycle fails.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.core.policies import Policy, RungResult, make_policy
+from headrace_services.scheduler.core.records import Params, RungEntry
+from headrace_services.scheduler.core.sampling import Sampler, pooled_from
+
+
+@dataclass(slots=True)
+class Fold:
+    """The folded state of one study."""
+
+    spec: StudySpec
+    policy: Policy
+    sampler: Sampler
+    pooled_from: int | None = None
+    """The sampler's proposals from this number on come from the pool; None: all are made in the cycle."""
+    cursor: int = 0
+    next_number: int = 0
+    """The number after the last trial that the policy has heard of."""
+    _arrivals: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    @classmethod
+    def empty(cls, spec: StudySpec, sampler: Sampler) -> "Fold":
+        """Return the fold of a study in which nothing has happened yet."""
+        return cls(spec=spec, policy=make_policy(spec), sampler=sampler, pooled_from=pooled_from(spec))
+
+    @property
+    def sampled_limit(self) -> int:
+        """How many configurations there will be, enqueued ones included and the baseline not."""
+        size = self.sampler.size
+        if size is None:
+            return self.spec.max_trials
+        return min(self.spec.max_trials, len(self.spec.enqueued) + size)
+
+    def bracket(self, number: int) -> int:
+        """Return the bracket of trial `number`: a function of the study's seed and the number."""
+        return self.policy.bracket(number)
+
+    def next_arrival(self, bracket: int, rung: int) -> int:
+        """Return the position that the next result at a rung gets, and count it."""
+        self._arrivals[bracket, rung] += 1
+        return self._arrivals[bracket, rung]
+
+    def joined(self, number: int, bracket: int, params: Params, *, baseline: bool) -> None:
+        """Fold in that a trial was created; the baseline runs outside the policy."""
+        self.next_number = number + 1
+        if not baseline:
+            self.policy.joined(number, bracket, params)
+
+    def record(self, entry: RungEntry) -> None:
+        """Fold in a rung result."""
+        self._arrivals[entry.bracket, entry.rung] = entry.arrival
+        self.policy.record(
+            RungResult(
+                trial=entry.number,
+                bracket=entry.bracket,
+                rung=entry.rung,
+                milestone=entry.milestone,
+                step=entry.step,
+                value=entry.value,
+                arrival=entry.arrival,
+                checkpoint=entry.checkpoint,
+                cost=entry.cost if self.spec.prices_pauses else None,
+            )
+        )
+
+    def promoted(self, number: int, bracket: int, rung: int) -> None:
+        """Fold in that a trial went past a rung."""
+        self.policy.promoted(number, bracket, rung)

@@ -1,0 +1,191 @@
+"""What can arrive for a study, and what comes back: the inputs and outputs of a cycle.
+
+Everything here may arrive twice, late or never. Messages of workers name a lease and carry the worker's sequence;
+commands of users carry a request id, which the engine checks before the core sees them.
+"""
+
+from msgspec import Struct
+
+from headrace.errors import HeadraceError
+from headrace_services.scheduler.core.records import (
+    Checkpoint,
+    Decision,
+    Lease,
+    LeaseName,
+    Params,
+    Proposal,
+    ProposalFailure,
+    Trial,
+)
+
+
+class Leased(Struct, frozen=True, kw_only=True):
+    """Something that speaks for a lease. It counts only while the lease is live in its attempt."""
+
+    lease_id: str
+    number: int
+    attempt: int
+    sequence: int | None
+    """The sender's own count; None from ask/tell clients, whose requests carry an id instead."""
+
+
+class ReportArrived(Leased, frozen=True, kw_only=True):
+    """A trial reported."""
+
+    step: int
+    metrics: dict[str, float]
+    checkpoint: Checkpoint | None
+    train_time_s: float = 0.0
+
+
+class RestoredArrived(Leased, frozen=True, kw_only=True):
+    """A resumed trial has loaded its checkpoint."""
+
+    read_time_s: float = 0.0
+    """How long that took; 0 where it was not measured."""
+
+
+class ExitedArrived(Leased, frozen=True, kw_only=True):
+    """A trial's program ended. `outcome` is FINISHED, RELEASED, FAILED, LOST or DEFECT.
+
+    DEFECT: the scheduler failed on a sound message of the trial. Nobody is charged for that.
+    """
+
+    outcome: str
+    error: str = ""
+    log_tail: str = ""
+
+
+class LeaseExpired(Leased, frozen=True, kw_only=True):
+    """Nothing was heard of the holder for too long."""
+
+    why: str
+
+
+class PlaceNow(Struct, frozen=True, kw_only=True):
+    """Something may have become possible: a worker came, a study before this one ended."""
+
+
+class Proposed(Struct, frozen=True, kw_only=True):
+    """The sampler's next configuration was computed."""
+
+    index: int
+    """Its place among the configurations that are tried, enqueued ones included and the baseline not."""
+    params: Params
+    proposal: Proposal
+    failure: ProposalFailure | None = None
+    """Where the sampler failed, and a random draw takes its place."""
+
+
+class Suggest(Struct, frozen=True, kw_only=True):
+    """An ask/tell client asks for a trial."""
+
+    client_id: str
+    ttl_s: float
+
+
+class PauseStudy(Struct, frozen=True, kw_only=True):
+    """A user pauses the study."""
+
+
+class ResumeStudy(Struct, frozen=True, kw_only=True):
+    """A user resumes the study."""
+
+
+class StopStudy(Struct, frozen=True, kw_only=True):
+    """A user stops the study."""
+
+    reason: str
+
+
+class AddTrials(Struct, frozen=True, kw_only=True):
+    """A user adds configurations, already validated."""
+
+    params: tuple[Params, ...]
+
+
+class PauseTrial(Struct, frozen=True, kw_only=True):
+    """A user pauses a trial."""
+
+    number: int
+
+
+class ResumeTrial(Struct, frozen=True, kw_only=True):
+    """A user resumes a trial."""
+
+    number: int
+
+
+class StopTrial(Struct, frozen=True, kw_only=True):
+    """A user stops a trial."""
+
+    number: int
+    reason: str
+
+
+Command = PauseStudy | ResumeStudy | StopStudy | AddTrials | PauseTrial | ResumeTrial | StopTrial | Suggest
+Input = ReportArrived | RestoredArrived | ExitedArrived | LeaseExpired | PlaceNow | Proposed | Command
+
+
+class Accepted(Struct, frozen=True, kw_only=True):
+    """The input is committed. For a report with the decision, also when it arrived before."""
+
+    decision: Decision | None = None
+
+
+class Stale(Struct, frozen=True, kw_only=True):
+    """The lease is not the sender's any more; nothing was changed."""
+
+    over: bool = False
+    """Whether it was the last lease of a trial that is over, so that what the sender asks for is so already."""
+
+
+class Suggested(Struct, frozen=True, kw_only=True):
+    """The answer to Suggest."""
+
+    trial: Trial | None
+    lease: Lease | None
+    done: bool
+
+
+class Added(Struct, frozen=True, kw_only=True):
+    """The answer to AddTrials."""
+
+    numbers: tuple[int, ...]
+
+
+Outcome = Accepted | Stale | Suggested | Added
+
+
+class ProposalComingError(HeadraceError):
+    """There is no trial yet for a client that asks: the sampler is at work on the next one."""
+
+    def __init__(self) -> None:
+        super().__init__("the next trial is being proposed", remedy="Ask again in a moment.")
+
+
+class Assignment(Struct, frozen=True, kw_only=True):
+    """Tell the worker to run a trial."""
+
+    worker_id: int
+    trial: Trial
+    lease: Lease
+
+
+class Cancellation(Struct, frozen=True, kw_only=True):
+    """Tell the worker that a lease is over."""
+
+    worker_id: int
+    lease: Lease
+    reason: str
+
+
+class Preemption(Struct, frozen=True, kw_only=True):
+    """Tell the worker that a trial, of any study, is to save at its next report and ask whether it may go on."""
+
+    worker_id: int
+    lease: Lease | LeaseName
+    reason: str
+
+
+Order = Assignment | Cancellation | Preemption

@@ -1,0 +1,66 @@
+"""Trials that leave their slots before their end: because others need them, or for a larger grant.
+
+A trial that was asked leaves at its next rung, or at its next report with a checkpoint, and never without a
+checkpoint: others wait rather than work be lost.
+"""
+
+from msgspec.structs import replace
+
+from headrace_services.scheduler.core import events, sharing
+from headrace_services.scheduler.core.inputs import Preemption, ReportArrived
+from headrace_services.scheduler.core.placement import Waiting, fit, request_at, spare_slots
+from headrace_services.scheduler.core.records import Lease, LeaseName, Trial
+from headrace_services.scheduler.core.state import CycleState
+
+
+def at_report(state: CycleState, lease: Lease, report: ReportArrived) -> str | None:
+    """Say why a trial leaves now, before its rung: others of more priority need its slots; None if it may stay."""
+    asked = state.study.leaving.get(lease.id)
+    if asked is None or not asked.at_report or report.checkpoint is None:
+        return None
+    return _preempted(state, lease)
+
+
+def at_rung(state: CycleState, lease: Lease, trial: Trial, target: int) -> str | None:
+    """Say why a trial that goes on to `target` gives its slots back first; None if it goes on where it is."""
+    if trial.checkpoint is None or not lease.slots:
+        return None
+    if lease.id in state.study.leaving:
+        return _preempted(state, lease)
+    wanted = request_at(state.study.spec, trial.params, trial.step).slots
+    spare = spare_slots(state.study.spec, target)
+    if spare > max(wanted, len(lease.slots)) and state.room.nothing_waits:
+        own = state.slots[lease.id]
+        larger = replace(
+            sharing.waiting_for(state, trial, target).request,
+            slots=min(spare, len(lease.slots) + len(state.free)),
+        )
+        for slots in range(larger.slots, len(lease.slots), -1):
+            job = Waiting(key=(state.study.id, trial.number), request=replace(larger, slots=slots))
+            if fit([*state.free, *own], job, state.room.reservations(state.study.now_s)) is not None:
+                return f"{slots - len(lease.slots)} spare slots are free: it goes on with {slots} to {target} steps"
+        return None
+    if wanted != len(lease.slots) and spare < len(lease.slots):
+        return f"its grant changes from {len(lease.slots)} to {wanted} slots at step {trial.step}"
+    return None
+
+
+def _preempted(state: CycleState, lease: Lease) -> str:
+    asked = state.study.leaving[lease.id]
+    asking = state.room.others.get(asked.for_study_id)
+    state.emit(events.trial_preempted(lease.number, asking.name if asking else "", asked.why))
+    return asked.why
+
+
+def preemptions(state: CycleState) -> list[Preemption]:
+    """What workers are told of trials, of any study, that are to leave at their next report."""
+    running = {run.lease_id: run for run in state.room.running}
+    return [
+        Preemption(
+            worker_id=run.worker_id,
+            lease=LeaseName(id=lease_id, study_id=run.key[0], number=run.key[1], attempt=run.attempt),
+            reason=asked.why,
+        )
+        for lease_id, asked in state.changes.asks.items()
+        if asked.at_report and (run := running.get(lease_id)) is not None
+    ]

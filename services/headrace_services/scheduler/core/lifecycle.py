@@ -1,0 +1,114 @@
+"""The lifecycle of a trial: five states and one table of what leads where.
+
+Everything that moves a trial goes through `next_state`; the database holds the same table in a trigger
+(`store/migrations`; a trial that is launched by the cycle that creates it is inserted RUNNING), the documentation
+draws its diagram from it, and the tests iterate over it.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where a trial is."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    RESUMED = "RESUMED"
+    TERMINATED = "TERMINATED"
+
+
+class Action(StrEnum):
+    """What moves a trial."""
+
+    CREATE = "create"
+    LAUNCH = "launch"
+    PAUSE = "pause"
+    VACATE = "vacate"
+    INTERRUPT = "interrupt"
+    RETRY = "retry"
+    RESUME = "resume"
+    RESTORED = "restored"
+    TERMINATE = "terminate"
+
+
+class Reason(StrEnum):
+    """Why a trial is over."""
+
+    COMPLETED = "COMPLETED"
+    STOPPED_EARLY = "STOPPED_EARLY"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+class StudyState(StrEnum):
+    """Where a study is. Only an active one starts trials; the last three are final."""
+
+    ACTIVE = "ACTIVE"
+    PAUSED = "PAUSED"
+    COMPLETED = "COMPLETED"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will happen in the study any more."""
+        return self in (StudyState.COMPLETED, StudyState.STOPPED, StudyState.FAILED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """One row of the table."""
+
+    source: State | None
+    target: State
+    action: Action
+    needs: str
+
+
+def _row(source: State | None, target: State, action: Action, needs: str) -> Transition:
+    return Transition(source=source, target=target, action=action, needs=needs)
+
+
+TRANSITIONS: tuple[Transition, ...] = (
+    _row(None, State.PENDING, Action.CREATE, "validated parameters"),
+    _row(State.PENDING, State.RUNNING, Action.LAUNCH, "a lease of the next attempt on a placed slot"),
+    _row(State.RUNNING, State.PAUSED, Action.PAUSE, "a durable checkpoint; the lease is released"),
+    _row(State.RUNNING, State.PENDING, Action.VACATE, "no checkpoint to pause on; the lease is released"),
+    _row(State.RUNNING, State.PAUSED, Action.INTERRUPT, "a durable checkpoint; the lease is fenced"),
+    _row(State.RUNNING, State.PENDING, Action.INTERRUPT, "no checkpoint; the lease is fenced"),
+    _row(State.RUNNING, State.PAUSED, Action.RETRY, "a durable checkpoint; the failure is charged"),
+    _row(State.RUNNING, State.PENDING, Action.RETRY, "no checkpoint; the failure is charged"),
+    _row(State.PAUSED, State.RESUMED, Action.RESUME, "a lease of the next attempt and the checkpoint"),
+    _row(State.RESUMED, State.RUNNING, Action.RESTORED, "the worker says that the state is loaded"),
+    _row(State.RESUMED, State.PAUSED, Action.INTERRUPT, "the lease is fenced"),
+    _row(State.RESUMED, State.PAUSED, Action.RETRY, "the failure is charged"),
+    _row(State.PENDING, State.TERMINATED, Action.TERMINATE, "a recorded reason"),
+    _row(State.RUNNING, State.TERMINATED, Action.TERMINATE, "a recorded reason; the lease is released"),
+    _row(State.PAUSED, State.TERMINATED, Action.TERMINATE, "a recorded reason"),
+    _row(State.RESUMED, State.TERMINATED, Action.TERMINATE, "a recorded reason; the lease is released"),
+)
+"""Every move that there is. `(source, action)` leads to two targets where a checkpoint decides."""
+
+LEASED = frozenset({State.RUNNING, State.RESUMED})
+"""The states in which a trial holds a lease, and the only ones."""
+
+
+class TransitionError(Exception):
+    """A move that is not in the table: a defect of the scheduler, never of its caller."""
+
+
+def next_state(source: State | None, action: Action, *, checkpoint: bool) -> State:
+    """Return where `action` leads from `source`, given whether the trial has a durable checkpoint.
+
+    Raises TransitionError where the table has no such row.
+    """
+    targets = [row.target for row in TRANSITIONS if row.source is source and row.action is action]
+    if len(targets) > 1:
+        targets = [State.PAUSED if checkpoint else State.PENDING]
+    if not targets:
+        raise TransitionError(f"no transition leads from {source} by {action}")
+    if targets[0] in (State.PAUSED, State.RESUMED) and not checkpoint:
+        raise TransitionError(f"{action} from {source} needs a durable checkpoint")
+    return targets[0]

@@ -1,0 +1,210 @@
+"""What deciding needs of the rows: a closed union of questions, each with the type of its answer.
+
+`decide` yields a question and is sent the answer. The engine answers from Postgres (`store.load`), the simulator from
+its own rows, a test from dictionaries. Free slots that were given as an answer are kept from others until the
+plan is applied.
+"""
+
+from collections.abc import Generator, Mapping
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct, field
+
+from headrace_services.scheduler.core.placement import Request, Running
+from headrace_services.scheduler.core.placement.shares import Claim, Share, Totals
+from headrace_services.scheduler.core.records import Decision, History, Lease, Slot, Trial
+from headrace_services.scheduler.core.results import Result
+
+Answer = TypeVar("Answer")
+Result_ = TypeVar("Result_")
+
+
+class Need(Struct, Generic[Answer], frozen=True, kw_only=True):
+    """A question. The type parameter is the type of its answer."""
+
+
+class Rows(Struct, frozen=True, kw_only=True):
+    """Rows of a study."""
+
+    trials: tuple[Trial, ...] = ()
+    leases: tuple[Lease, ...] = ()
+    slots: Mapping[str, tuple[Slot, ...]] = field(default_factory=dict)
+    """The slots that live leases hold, by lease; of each slot, the part that the lease has of it is free."""
+    histories: Mapping[int, History] = field(default_factory=dict)
+
+
+class Named(Need[Rows], frozen=True, kw_only=True):
+    """The named trials and leases that exist, the live leases of the trials, and the slots of the live leases."""
+
+    leases: frozenset[str] = frozenset()
+    numbers: frozenset[int] = frozenset()
+    histories: frozenset[int] = frozenset()
+    """The trials whose histories are asked for too."""
+
+
+class Decisions(Need[Mapping[tuple[int, int, int], Decision]], frozen=True, kw_only=True):
+    """What stored reports were answered with, by (trial, attempt, sequence)."""
+
+    keys: frozenset[tuple[int, int, int]]
+
+
+class AbleWorkers(Need[frozenset[str]], frozen=True, kw_only=True):
+    """The names of the connected workers that could serve a request if nobody else were on them."""
+
+    request: Request
+
+
+class SilentLeases(Need[frozenset[str]], frozen=True, kw_only=True):
+    """Which of the live leases have expired by now."""
+
+    leases: frozenset[str]
+
+
+class UnstartedCount(Need[int], frozen=True, kw_only=True):
+    """How many trials were never placed and could be."""
+
+
+class UserPausedCount(Need[int], frozen=True, kw_only=True):
+    """How many unfinished trials a user holds."""
+
+
+class AnyRunnable(Need[bool], frozen=True, kw_only=True):
+    """Whether a trial of the study should be on a worker and is not."""
+
+
+class Line(Struct, frozen=True, kw_only=True):
+    """Other active studies on workers that wait for slots, in the order of their claims."""
+
+    shares: tuple[Share, ...] = ()
+    known_to: Claim | None = None
+    """The claim of the last of them, where there may be others behind it."""
+
+
+class Neighbourhood(Struct, frozen=True, kw_only=True):
+    """The cluster around a study."""
+
+    free: tuple[Slot, ...]
+    """Slots with room for the request, CPU slots first."""
+    crowded: bool = False
+    """Whether there are other active studies on workers."""
+    line: Line = Line()
+    """Those that wait for slots and go first."""
+    further: tuple[Share, ...] = ()
+    """Of the others those that have slots kept, and those that were named."""
+    least_s: float | None = None
+    """The least virtual time among those that hold slots or wait for some; only where it was asked for."""
+    totals: Totals = Totals(gpu_milli=0, cpu_slots=0)
+    """What the cluster has."""
+
+
+class Surroundings(Need[Neighbourhood], frozen=True, kw_only=True):
+    """Free slots for a request, at most `limit`, and the other studies as far as they matter."""
+
+    request: Request
+    limit: int
+    now_s: float
+    """As of when claims are compared."""
+    waiting: int
+    """How many of the studies that wait for slots."""
+    named: frozenset[int] = frozenset()
+    joining: bool = False
+    """Whether the study comes back from being idle."""
+
+
+class NextInLine(Need[Line], frozen=True, kw_only=True):
+    """The studies that wait for slots behind a claim, at most so many."""
+
+    after: Claim
+    now_s: float
+    waiting: int
+    unlike: frozenset[int] = frozenset()
+    """Without those that ask for the same at the same priority as one of these."""
+
+
+class FreeSlots(Need[tuple[Slot, ...]], frozen=True, kw_only=True):
+    """Free slots for a request, at most `limit`; for a larger one as many as it needs."""
+
+    request: Request
+    limit: int
+
+
+class Waiting(Struct, frozen=True, kw_only=True):
+    """What could run next."""
+
+    runnable: tuple[Trial, ...]
+    """Trials that should be on a worker and are not: interrupted ones first, then by number."""
+    live: int
+    """How many live leases the study has in its rows."""
+    rows: Rows = Rows()
+    """The named trials."""
+
+
+class Candidates(Need[Waiting], frozen=True, kw_only=True):
+    """At most `limit` runnable trials, the named trials, and the number of live leases."""
+
+    limit: int
+    numbers: frozenset[int] = frozenset()
+
+
+class Occupation(Struct, frozen=True, kw_only=True):
+    """Devices, and who is on them."""
+
+    devices: tuple[Slot, ...]
+    running: tuple[Running, ...]
+    shares: tuple[Share, ...] = ()
+    """The other studies of these trials."""
+
+
+class Devices(Need[Occupation], frozen=True, kw_only=True):
+    """Every device that could serve a request, whoever is on it, and the trials of all studies on their workers."""
+
+    request: Request
+
+
+class ResultsAfter(Need[tuple[Result, ...]], frozen=True, kw_only=True):
+    """A page of the trials' results with a greater number; an empty one is behind the last."""
+
+    number: int
+
+
+class Left(Struct, frozen=True, kw_only=True):
+    """What is left of a study that has ended."""
+
+    rows: Rows
+    """Unfinished trials, with their live leases and the slots of these."""
+    through: int | None = None
+    """The last number of the page; None where no trial is left behind it."""
+
+
+class Unfinished(Need[Left], frozen=True, kw_only=True):
+    """All unfinished trials with live leases, and of the others those behind a number, at most `limit`."""
+
+    after: int
+    limit: int
+
+
+Needs = (
+    Named
+    | Decisions
+    | AbleWorkers
+    | SilentLeases
+    | UnstartedCount
+    | UserPausedCount
+    | AnyRunnable
+    | Surroundings
+    | NextInLine
+    | FreeSlots
+    | Candidates
+    | Devices
+    | ResultsAfter
+    | Unfinished
+)
+
+Deciding = Generator[Needs, Any, Result_]
+"""A part of a decision: yields questions, is sent their answers, returns what it comes to."""
+
+
+def ask(need: Need[Answer]) -> Generator[Needs, Any, Answer]:
+    """Ask one question; for `yield from`."""
+    answer: Answer = yield need  # type: ignore[misc]  # every Need is a member of Needs
+    return answer

@@ -1,0 +1,59 @@
+"""Placement: who runs where, and for whom slots are kept. A pure core: values in, values out.
+
+    (devices, running, waiting, measured times) → placements, reservations, who is to leave
+
+`fit` finds the slots for one request, `reserving` keeps slots for one that fits nowhere yet, `planner` puts the two
+together behind the one protocol `Placer`; `speeds` learns what a device type is worth to whom, `shares` says which
+study is next, `elastic` how much a trial gets. The core's cycle, the simulator and the tests call the same code;
+the contract is `tests/placement/test_placement_contract.py`.
+"""
+
+from collections.abc import Iterable
+
+from headrace.spec import Resources
+from headrace_services.scheduler.core.placement.elastic import request_at, requests_of, spare_slots
+from headrace_services.scheduler.core.placement.fit import can_ever_serve, fit, suits, take
+from headrace_services.scheduler.core.placement.planner import BestFit, Placer
+from headrace_services.scheduler.core.placement.reserving import reserve
+from headrace_services.scheduler.core.placement.values import (
+    Ask,
+    Cluster,
+    Key,
+    Placement,
+    Plan,
+    Request,
+    Reservation,
+    Running,
+    Waiting,
+)
+from headrace_services.scheduler.core.records import Slot
+
+
+def place(free: Iterable[Slot], request: Resources) -> tuple[Slot, ...] | None:
+    """Return the slots for one trial of a study that nothing else is known of, or None where it fits nowhere."""
+    found = fit(free, Waiting(key=(0, 0), request=Request.of(request)))
+    return found.slots if found else None
+
+
+__all__ = [
+    "Ask",
+    "BestFit",
+    "Cluster",
+    "Key",
+    "Placement",
+    "Placer",
+    "Plan",
+    "Request",
+    "Reservation",
+    "Running",
+    "Waiting",
+    "can_ever_serve",
+    "fit",
+    "place",
+    "request_at",
+    "requests_of",
+    "reserve",
+    "spare_slots",
+    "suits",
+    "take",
+]

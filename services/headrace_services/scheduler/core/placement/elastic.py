@@ -1,0 +1,40 @@
+"""What a trial takes: by its configuration, and by the spec's table as it gets on; and who may take spare slots.
+
+`request_at` is the one place where a trial's request is computed. A configuration that decides the size never changes
+(`headrace.spec.sizes`), so a trial keeps its size for its whole life, but for what the table of `elastic` adds.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.core.placement.values import Request
+
+
+def request_at(
+    spec: StudySpec, params: Mapping[str, object], step: int, avoided: Iterable[str] = ()
+) -> Request:
+    """Return what a trial with this configuration and `step` steps done takes."""
+    own = Request.of(spec.resources.of(params), avoided)
+    slots = spec.elastic.slots_from(step) if spec.elastic else None
+    return own if slots is None else _grown(spec, own, slots)
+
+
+def requests_of(spec: StudySpec, avoided: Iterable[str] = ()) -> tuple[Request, ...]:
+    """Return all that trials of a study may take at any time, each once, the smallest first."""
+    own = [Request.of(each, avoided) for each in spec.resources.each]
+    rows = spec.elastic.grants if spec.elastic else ()
+    grown = [_grown(spec, one, row.slots) for one in own for row in rows]
+    found = {request.shape: request for request in (*own, *grown)}
+    return tuple(sorted(found.values(), key=lambda request: (request.size, request.shape)))
+
+
+def spare_slots(spec: StudySpec, milestone: int | None) -> int:
+    """Return up to how many slots a trial on its way to `milestone` may take while nothing waits; 0 for none."""
+    if spec.elastic is None or milestone is None or milestone < spec.max_steps:
+        return 0
+    return spec.elastic.spare
+
+
+def _grown(spec: StudySpec, own: Request, slots: int) -> Request:
+    """By the table. Where trials differ in size, none gets less than its own."""
+    return own.grown(slots if spec.resources.by is None else max(slots, own.slots))

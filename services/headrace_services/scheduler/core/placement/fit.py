@@ -1,0 +1,126 @@
+"""Best fit: which slots a request gets, from what is left of each device.
+
+A request takes its slots from one worker, all or none. Among the workers that can serve it the choice is, in this
+order: slots that are kept for nobody; a CPU slot rather than a GPU where no GPU is asked for; the device type that
+the trial prefers (`speeds`); the tightest fit, so that what stays free stays in one piece; then the name, so that
+equal inputs give equal placements. A share of a GPU goes to the GPU with the least left that still suffices; whole
+slots are taken from the worker with the fewest free ones.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from headrace.spec.resources import WHOLE
+from headrace_services.scheduler.core.placement.values import Placement, Request, Reservation, Waiting
+from headrace_services.scheduler.core.records import Slot
+
+_UNMEASURED = 1.0
+BACKFILL_MARGIN = 1.1
+"""Predicted times are multiplied by this before they are trusted to end before a reservation."""
+
+
+def memory_of(request: Request, slot: Slot) -> int:
+    """The memory that a share of a GPU takes of this one; 0 for whole slots, which have all of it."""
+    if request.milli == WHOLE:
+        return 0
+    return request.memory_bytes or slot.memory_bytes * request.milli // WHOLE
+
+
+def suits(slot: Slot, request: Request) -> bool:
+    """Whether a slot can serve a request when nobody else is on it."""
+    if slot.incarnation in request.avoided:
+        return False
+    if any(slot.labels.get(key) != value for key, value in request.labels.items()):
+        return False
+    if not request.gpu:
+        return True
+    if slot.kind != "GPU" or slot.memory_bytes < request.memory_bytes:
+        return False
+    if request.types and not any(kind.lower() in slot.model.lower() for kind in request.types):
+        return False
+    return not request.cores or slot.cores * request.slots * request.milli >= request.cores * WHOLE
+
+
+def can_ever_serve(slots: Iterable[Slot], request: Request) -> bool:
+    """Whether some worker could serve a request if nobody else were on it."""
+    suitable = Counter(slot.worker_id for slot in slots if suits(slot, request))
+    return max(suitable.values(), default=0) >= request.slots
+
+
+def has_room(slot: Slot, request: Request) -> bool:
+    """Whether what is left of a slot suffices."""
+    return slot.free_milli >= request.milli and slot.memory_left >= memory_of(request, slot)
+
+
+def fit(
+    devices: Iterable[Slot], waiting: Waiting, reservations: Sequence[Reservation] = ()
+) -> Placement | None:
+    """Return the slots for a trial, or None where it fits nowhere now. Linear in the devices."""
+    request = waiting.request
+    others = [reservation for reservation in reservations if reservation.key != waiting.key]
+    foreign = [reservation for reservation in others if binds(reservation, waiting, reservations)]
+    open_slots: dict[int, list[Slot]] = defaultdict(list)
+    kept_slots: dict[int, list[Slot]] = defaultdict(list)
+    for slot in devices:
+        if slot.free_milli < request.milli or not (suits(slot, request) and has_room(slot, request)):
+            continue
+        if not any(reservation.covers(slot) for reservation in others):
+            open_slots[slot.worker_id].append(slot)
+        keepers = [reservation for reservation in foreign if reservation.covers(slot)]
+        if all(_ends_before(waiting, slot.model, reservation) for reservation in keepers):
+            kept_slots[slot.worker_id].append(slot)
+    for rule, by_worker in (("best_fit", open_slots), ("backfill", kept_slots)):
+        fitting = [slots for slots in by_worker.values() if len(slots) >= request.slots]
+        if fitting:
+            best = min(fitting, key=lambda slots: _rank(slots, waiting))
+            chosen = sorted(best, key=lambda slot: _slot_rank(slot, waiting))[: request.slots]
+            chosen.sort(key=lambda slot: slot.index)
+            return Placement(
+                key=waiting.key,
+                slots=tuple(chosen),
+                milli=request.milli,
+                memory_bytes=memory_of(request, chosen[0]),
+                rule=rule,
+            )
+    return None
+
+
+def binds(reservation: Reservation, waiting: Waiting, reservations: Sequence[Reservation]) -> bool:
+    """Whether a reservation keeps a trial off: not its own, nor one of less priority.
+
+    Of two of the same priority that share slots, the older one holds. A reservation that shares no slot with the
+    trial's own always keeps it off, because the trial gets its own slots later. Otherwise the one that is overtaken
+    would wait a rung for each trial that goes first.
+    """
+    if reservation.key == waiting.key or reservation.priority < waiting.priority:
+        return False
+    own = next((r for r in reservations if r.key == waiting.key), None)
+    if own is None or reservation.priority > waiting.priority:
+        return True
+    apart = reservation.worker_id != own.worker_id or not set(reservation.slots) & set(own.slots)
+    return apart or (reservation.since_s, reservation.key) < (own.since_s, own.key)
+
+
+def take(devices: Iterable[Slot], placement: Placement) -> tuple[Slot, ...]:
+    """Return the devices without what a placement takes."""
+    taken = {(slot.worker_id, slot.index) for slot in placement.slots}
+    return tuple(
+        slot.less(placement.milli, placement.memory_bytes) if (slot.worker_id, slot.index) in taken else slot
+        for slot in devices
+    )
+
+
+def _ends_before(waiting: Waiting, model: str, reservation: Reservation) -> bool:
+    run_s = waiting.run_s.get(model)
+    if run_s is None or reservation.ready_in_s is None:
+        return False
+    return run_s * BACKFILL_MARGIN <= reservation.ready_in_s
+
+
+def _rank(slots: list[Slot], waiting: Waiting) -> tuple[object, ...]:
+    best = min(_slot_rank(slot, waiting) for slot in slots)
+    return (*best[:3], len(slots), slots[0].worker_name)
+
+
+def _slot_rank(slot: Slot, waiting: Waiting) -> tuple[str, float, int, int]:
+    return (slot.kind, waiting.preference.get(slot.model, _UNMEASURED), slot.free_milli, slot.index)

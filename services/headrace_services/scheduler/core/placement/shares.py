@@ -1,0 +1,131 @@
+"""Who is next, where several studies want the same slots: priority, then dominant-resource fair shares over time.
+
+A study's use is summed in GPU seconds and CPU-slot seconds (`Usage`, on the study's row, so that it survives
+restarts). Its dominant share is the larger of the two, each divided by what the cluster has (Ghodsi et al., NSDI
+2011); divided by the study's weight it is the study's virtual time, in seconds of the whole cluster. The study with
+the least goes first. Slots held now count as used for one quantum ahead, as in stride scheduling, so that studies
+which start together share at once and not only in turns.
+
+A study that was idle earns no credit: when it comes back its virtual time is lifted to the least among the others
+that were there (start-time fair queueing). So nobody can save up and then take everything.
+"""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headrace_services.scheduler.core.placement.values import Request, Reservation
+from headrace_services.scheduler.core.records import Study
+from headrace_services.scheduler.core.standing import Reserved, Usage
+
+Claim = tuple[float, float, int]
+"""What orders studies: the negative priority, the virtual time one quantum ahead, the id. The least goes first."""
+QUANTUM_S = 30.0
+"""How far ahead held slots count, where a study's rung time is not known."""
+
+
+class Totals(Struct, frozen=True, kw_only=True):
+    """What the cluster has, in thousandths of GPUs and in CPU slots."""
+
+    gpu_milli: int
+    cpu_slots: int
+
+
+class Share(Struct, frozen=True, kw_only=True):
+    """A study among others that want slots."""
+
+    study_id: int
+    name: str
+    weight: float
+    priority: int
+    usage: Usage
+    wants: Request | None = None
+    """What its next trial takes, while one waits for slots."""
+    wanted: int = 0
+    """How many such trials it could start."""
+    reserved: Reserved | None = None
+    quantum_s: float = QUANTUM_S
+    looked_s: float = 0.0
+    """When it last looked for slots and found too few."""
+
+    @classmethod
+    def of(cls, study: Study) -> "Share":
+        """Return a study as others read it."""
+        standing, spec = study.standing, study.spec
+        return cls(
+            study_id=study.id,
+            name=study.name,
+            weight=spec.weight,
+            priority=spec.priority,
+            usage=standing.usage,
+            wants=Request.wanted(spec.resources, standing),
+            wanted=standing.wants_count,
+            reserved=standing.reserved,
+            quantum_s=standing.quantum_s,
+            looked_s=standing.looked_s,
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Whether it neither holds slots nor waits for any."""
+        return self.wants is None and not self.usage.gpu_milli and not self.usage.cpu_slots
+
+    def like(self, other: "Share") -> bool:
+        """Whether what the other can use now, this one can: neither has slots kept."""
+        alone = self.reserved is None and other.reserved is None
+        return alone and self.priority == other.priority and self.wants == other.wants
+
+    def reservation(self, now_s: float) -> Reservation | None:
+        """The slots that are kept for a trial of it, as a placer reads them."""
+        kept = self.reserved
+        if kept is None:
+            return None
+        return Reservation(
+            key=(self.study_id, kept.number),
+            worker_id=kept.worker_id,
+            slots=kept.slots,
+            since_s=kept.since_s,
+            priority=self.priority,
+            ready_in_s=None if kept.ready_s is None else max(0.0, kept.ready_s - now_s),
+            group=self.study_id,
+        )
+
+    def holding(self, request: Request) -> "Share":
+        """The same after one more grant of the request."""
+        return replace(self, usage=self.usage.hold(request.gpu, request.size), wanted=self.wanted - 1)
+
+
+def virtual_time_s(share: Share, totals: Totals, now_s: float, *, ahead: bool = False) -> float:
+    """Return a study's dominant use by weight. `ahead` counts what it holds for one quantum more."""
+    used = share.usage.settled(now_s)
+    horizon_s = share.quantum_s if ahead else 0.0
+    gpu_s = used.gpu_s + horizon_s * used.gpu_milli / 1000
+    cpu_s = used.cpu_s + horizon_s * used.cpu_slots
+    dominant = max(
+        gpu_s * 1000 / totals.gpu_milli if totals.gpu_milli else 0.0,
+        cpu_s / totals.cpu_slots if totals.cpu_slots else 0.0,
+    )
+    return dominant / share.weight + used.credit_s
+
+
+def claim(share: Share, totals: Totals, now_s: float) -> Claim:
+    """Return a study's place among others."""
+    return (-share.priority, virtual_time_s(share, totals, now_s, ahead=True), share.study_id)
+
+
+def least_s(others: Iterable[Share], totals: Totals, now_s: float) -> float | None:
+    """Return the least virtual time among those that hold slots or wait for some; None where there are none."""
+    return min((virtual_time_s(other, totals, now_s) for other in others if not other.idle), default=None)
+
+
+def joined(share: Share, least_s: float | None, totals: Totals, now_s: float) -> Usage:
+    """Return the usage of a study that was idle and wants slots now: lifted to the least of those that were there."""
+    lift = 0.0 if least_s is None else max(0.0, least_s - virtual_time_s(share, totals, now_s))
+    return replace(share.usage, credit_s=share.usage.credit_s + lift)
+
+
+def in_order(others: Iterable[Share], totals: Totals, now_s: float) -> list[tuple[Claim, Share]]:
+    """Return those that wait for slots with their claims, the first one first."""
+    claims = [(claim(other, totals, now_s), other) for other in others if other.wants is not None]
+    return sorted(claims, key=lambda claimed: claimed[0])

@@ -1,0 +1,84 @@
+"""Speed by device type, learnt from what trials report: seconds of training per step.
+
+A study sums steps and seconds for each kind of grant (device model, number of slots, share of each). A trial
+keeps its own sums too, since configurations differ in what a faster device is worth to them. Predictions go from the
+trial's own measurement, over its measurement elsewhere scaled by the study's ratio, to the study's mean.
+
+Who gets the fast device: comparative advantage. Where others wait too, a trial prefers the type on which it does
+best relative to them, so the fast devices go to the trials that gain from them; alone, it prefers the fastest.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import log
+
+from headrace_services.scheduler.core.placement.values import Request
+from headrace_services.scheduler.core.records import Slot
+
+Sums = Mapping[str, tuple[float, float]]
+"""Steps and seconds by kind of grant."""
+_ALIKE = 0.05
+"""Advantages that differ by less than this, in the logarithm, count as equal."""
+
+
+def grant_kind(model: str, slots: int, milli: int) -> str:
+    """Name a kind of grant, such as `H200`, `H200 x4` or `H200 /250`."""
+    whole = f"{model} x{slots}" if slots > 1 else model
+    return whole if milli == 1000 else f"{whole} /{milli}"
+
+
+def learn(sums: Sums, kind: str, steps: float, seconds: float) -> dict[str, tuple[float, float]]:
+    """Add a measurement. Recent ones count more: the sums are halved whenever they pass 1000 steps."""
+    known, took = sums.get(kind, (0.0, 0.0))
+    known, took = known + steps, took + seconds
+    if known > 1000:
+        known, took = known / 2, took / 2
+    return {**sums, kind: (known, took)}
+
+
+def step_s(kind: str, study: Sums, trial: Sums) -> float | None:
+    """Predict seconds per step on a kind of grant, or None where nothing was measured."""
+    if kind in trial:
+        return _mean(trial[kind])
+    if kind not in study:
+        return None
+    known = [other for other in trial if other in study and _mean(study[other]) > 0]
+    if not known:
+        return _mean(study[kind])
+    ratio = sum(_mean(trial[other]) / _mean(study[other]) for other in known) / len(known)
+    return _mean(study[kind]) * ratio
+
+
+def run_s(models: Iterable[str], request: Request, steps: int, study: Sums, trial: Sums) -> dict[str, float]:
+    """Predict by device model how long `steps` steps take; models without a measurement are missing."""
+    found = {}
+    for model in models:
+        per_step = step_s(grant_kind(model, request.slots, request.milli), study, trial)
+        if per_step is not None:
+            found[model] = per_step * steps
+    return found
+
+
+def preference(own: Mapping[str, float], others: Mapping[str, float], models: set[str]) -> dict[str, float]:
+    """Rank device models for a trial: the least is the best. Empty where a model was not measured yet.
+
+    `own` and `others` are predicted times of the trial and of the mean of those that wait beside it, by model.
+    """
+    if len(models) < 2 or any(own.get(model, 0.0) <= 0 for model in models):
+        return {}
+    advantage = dict.fromkeys(models, 0.0)
+    if all(others.get(model, 0.0) > 0 for model in models):
+        advantage = {model: log(own[model] / others[model]) for model in models}
+        least = min(advantage.values())
+        if max(advantage.values()) - least < _ALIKE:
+            advantage = dict.fromkeys(models, 0.0)
+    ranked = sorted(models, key=lambda model: (advantage[model], own[model], model))
+    return {model: float(place) for place, model in enumerate(ranked)}
+
+
+def models_of(slots: Iterable[Slot]) -> set[str]:
+    """The device models among slots."""
+    return {slot.model for slot in slots}
+
+
+def _mean(sums: tuple[float, float]) -> float:
+    return sums[1] / sums[0] if sums[0] else 0.0

@@ -1,0 +1,167 @@
+"""What placement is asked and what it answers: plain values, no clock.
+
+Times are seconds that somebody measured or predicted from measurements; None means that nobody knows. A device is
+a `Slot` with what is left of it (`free_milli`, `free_memory_bytes`). Capacity is counted in thousandths of a slot, so
+that sums are exact.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from headrace.spec import Resources
+from headrace.spec.resources import WHOLE
+from headrace_services.scheduler.core.records import Slot
+from headrace_services.scheduler.core.standing import Standing
+
+Key = tuple[int, int]
+"""A trial: its study's id and its number."""
+Place = tuple[int, int]
+"""A slot: its worker's id and its index."""
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """What a trial takes: `slots` slots of one worker, all or none, and `milli` thousandths of each."""
+
+    slots: int = 1
+    milli: int = WHOLE
+    gpu: bool = True
+    memory_bytes: int = 0
+    """What each GPU must have; for a share of a GPU the trial's own budget."""
+    types: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    cores: int = 0
+    """Cores that must come with the GPUs, over all slots."""
+    avoided: tuple[str, ...] = ()
+    """The incarnations of workers on which nothing of the study is placed any more."""
+
+    @classmethod
+    def of(cls, resources: Resources, avoided: Iterable[str] = ()) -> "Request":
+        """What resources of one size ask for; not on the `avoided` workers."""
+        return cls(
+            slots=resources.slots,
+            milli=resources.milli,
+            gpu=resources.on_gpu,
+            memory_bytes=resources.gpu_memory_bytes,
+            types=resources.gpu_types,
+            labels=resources.labels,
+            cores=resources.cpus if resources.on_gpu else 0,
+            avoided=tuple(avoided),
+        )
+
+    @classmethod
+    def wanted(cls, resources: Resources, standing: Standing) -> "Request | None":
+        """What the next trial of a study waits for, as its standing says; None while none waits."""
+        if not standing.wants_slots:
+            return None
+        smallest = cls.of(resources.each[0], standing.avoided)
+        return replace(
+            smallest,
+            slots=standing.wants_slots,
+            milli=smallest.milli if standing.wants_milli is None else standing.wants_milli,
+            cores=smallest.cores if standing.wants_cores is None else standing.wants_cores,
+        )
+
+    @property
+    def size(self) -> int:
+        """Thousandths of slots, over all slots."""
+        return self.slots * self.milli
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """What differs between the requests of one study: slots, thousandths of each, cores."""
+        return (self.slots, self.milli, self.cores)
+
+    def grown(self, slots: int) -> "Request":
+        """The same with so many slots."""
+        return replace(self, slots=slots)
+
+
+class Waiting(Struct, frozen=True, kw_only=True):
+    """A trial that could run."""
+
+    key: Key
+    request: Request
+    run_s: Mapping[str, float] = field(default_factory=dict)
+    """Until it leaves its slots again (its next rung), by device model, where that was measured."""
+    preference: Mapping[str, float] = field(default_factory=dict)
+    """By device model: the least is the best. A model that is missing was not measured."""
+    priority: int = 0
+    group: Key | int = 0
+    """Whoever may hold one reservation at a time: its study."""
+
+
+class Running(Struct, frozen=True, kw_only=True):
+    """A trial on its slots."""
+
+    key: Key
+    lease_id: str
+    attempt: int = 0
+    worker_id: int
+    slots: tuple[int, ...]
+    milli: int = WHOLE
+    priority: int = 0
+    over_share: float = 0.0
+    """How far its study is above its share; where several could leave, the greatest goes."""
+    leaves_in_s: float | None = None
+    """Until its next rung, where it can be paused for others."""
+    asked: bool = False
+    """Whether it was told to leave already."""
+
+
+class Reservation(Struct, frozen=True, kw_only=True):
+    """Slots kept for a trial that fits nowhere yet. Others get them for work that ends before only."""
+
+    key: Key
+    worker_id: int
+    slots: tuple[int, ...]
+    since_s: float
+    """Orders reservations: of two that overlap the older one holds."""
+    priority: int = 0
+    ready_in_s: float | None = None
+    """Until all its slots are free, by measured times."""
+    group: Key | int = 0
+
+    def covers(self, slot: Slot) -> bool:
+        """Whether the slot is one of those that are kept."""
+        return slot.worker_id == self.worker_id and slot.index in self.slots
+
+
+class Placement(Struct, frozen=True, kw_only=True):
+    """Slots given to a trial."""
+
+    key: Key
+    slots: tuple[Slot, ...]
+    milli: int
+    memory_bytes: int
+    """Its budget on each slot; 0 where it has the whole slot."""
+    rule: str
+    """`best_fit`, or `backfill` on slots that are kept for another."""
+
+
+class Ask(Struct, frozen=True, kw_only=True):
+    """Tell a running trial to leave its slots, with its checkpoint, at its next rung or its next report."""
+
+    lease_id: str
+    at_report: bool
+    in_favour_of: Key
+
+
+class Cluster(Struct, frozen=True, kw_only=True):
+    """What there is: every device with what is left of it, who runs, and what is kept for whom."""
+
+    devices: tuple[Slot, ...]
+    running: tuple[Running, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    now_s: float = 0.0
+    """A time that only orders reservations."""
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What to do now."""
+
+    placements: tuple[Placement, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    """All that hold after this: kept ones, and new ones."""
+    asks: tuple[Ask, ...] = ()

@@ -1,0 +1,265 @@
+"""Repack and relaunch: what runs next, on which slots, and when nothing is left to run."""
+
+from collections.abc import Container, Set
+
+from headrace.folders import study_folder
+from headrace.spec import StudySpec
+from headrace_services.scheduler.core import events, sharing
+from headrace_services.scheduler.core.inputs import Assignment, ProposalComingError, Suggested
+from headrace_services.scheduler.core.lifecycle import Action, State, StudyState
+from headrace_services.scheduler.core.needs import Deciding, Named, ask
+from headrace_services.scheduler.core.placement import Placement, request_at, requests_of
+from headrace_services.scheduler.core.policies import Action as Ruling
+from headrace_services.scheduler.core.policies import Promotion
+from headrace_services.scheduler.core.records import Grant, Lease, Params, Part, Proposal, Trial
+from headrace_services.scheduler.core.sampling import is_pooled
+from headrace_services.scheduler.core.state import CycleState
+
+LOOKAHEAD = 4
+"""How many configurations to have ready beyond those that run, so that a freed slot never waits for a sampler."""
+PASSED_OVER = 64
+"""Where trials differ in size by configuration: how many that find no slots are passed over for smaller ones behind."""
+
+
+def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
+    """Give free slots, or waiting clients, their next trials.
+
+    Without `pass_over` it stops at the first trial that fits nowhere, so that slots can be kept for it
+    (`sharing.keep`) before smaller ones are placed around it.
+    """
+    passed_over: set[int] = set()
+    hopeless: set[tuple[int, int, int]] = set()  # sizes of which nothing is free, where configurations differ
+    state.room.blocked = None
+    while state.active and not _is_full(state) and len(passed_over) < PASSED_OVER:
+        if state.study.spec.template is None and not state.pending_suggestions:
+            break
+        job = _next_job(state, passed_over)
+        if job is None:
+            break
+        number, promotion = job
+        if number not in state.trials:
+            state.take((yield from ask(Named(numbers=frozenset({number})))))
+        trial = state.trials[number]
+        placement = None
+        if state.study.spec.template is not None:
+            milestone = promotion.to_milestone if promotion else trial.milestone or state.study.spec.max_steps
+            shape = _shape(state, trial)
+            if shape not in hopeless:
+                placement = yield from sharing.find(state, trial, milestone)
+            if placement is None:
+                hopeless |= {shape} if shape else set()
+                if not pass_over or not _may_pass_over(state, trial, hopeless):
+                    break
+                passed_over.add(number)
+                continue
+        if promotion is not None:
+            _promote(state, promotion)
+        if not state.trials[number].user_paused:
+            _launch(state, state.trials[number], placement)
+
+
+def _is_full(state: CycleState) -> bool:
+    limit = state.study.spec.max_parallel
+    return bool(limit) and state.live >= limit
+
+
+def _shape(state: CycleState, trial: Trial) -> tuple[int, int, int] | None:
+    """A trial's size, where configurations differ in it."""
+    spec = state.study.spec
+    return None if spec.resources.by is None else request_at(spec, trial.params, trial.step).shape
+
+
+def _may_pass_over(state: CycleState, trial: Trial, hopeless: Set[tuple[int, int, int]]) -> bool:
+    """Whether a smaller trial behind one that does not fit might: only where trials differ in size."""
+    spec = state.study.spec
+    if not state.free:
+        return False
+    if spec.resources.by is not None:
+        return not hopeless >= {request.shape for request in requests_of(spec)}
+    return (
+        spec.elastic is not None and request_at(spec, trial.params, trial.step).slots > spec.resources.slots
+    )
+
+
+def settle(state: CycleState) -> None:
+    """After placing: see whether the study is complete, else make configurations ahead of need."""
+    if is_complete(state):
+        assert state.results is not None, "the results are loaded where nothing is left to run"
+        if state.results.usable:
+            state.move_study(StudyState.COMPLETED, state.results.how_completed())
+        else:
+            state.move_study(StudyState.FAILED, state.results.why_none())
+    while state.active and len(state.queue) < LOOKAHEAD and _create_next(state) is not None:
+        pass
+    if state.active and next_is_pooled(state):
+        ready = lookahead(state.study.spec, state.live) + len(state.pending_suggestions)
+        state.proposals_wanted = max(0, ready - len(state.queue))
+
+
+def answer_pending_suggestions(state: CycleState) -> None:
+    """Tell the clients that got no trial so, or that one is coming."""
+    coming = state.active and next_is_pooled(state)
+    for position, _ in state.pending_suggestions:
+        state.suggested[position] = (
+            ProposalComingError()
+            if coming
+            else Suggested(trial=None, lease=None, done=state.study.state.ended)
+        )
+    state.pending_suggestions.clear()
+
+
+def lookahead(spec: StudySpec, live: int) -> int:
+    """How many configurations to have ready: few of those that a model proposes, as each was proposed without knowing
+    the results that came in since; more where many trials run, and one may end at any moment, or where one may be too
+    large for the slots that are free."""
+    if spec.resources.by is not None:
+        return LOOKAHEAD
+    return min(LOOKAHEAD, 1 + live // 16) if is_pooled(spec) else LOOKAHEAD
+
+
+def next_is_pooled(state: CycleState) -> bool:
+    """Whether the next configuration is one that the pool computes."""
+    index, pooled = state.study.sampled, state.fold.pooled_from
+    if pooled is None or _baseline_is_due(state) or index >= state.fold.sampled_limit:
+        return False
+    return index >= len(state.study.spec.enqueued) + pooled
+
+
+def create(
+    state: CycleState, params: Params, *, baseline: bool = False, proposal: Proposal | None = None
+) -> Trial:
+    """Add a trial with a configuration."""
+    number = state.study.next_number
+    bracket = 0 if baseline else state.fold.bracket(number)
+    trial = Trial(
+        study_id=state.study.id,
+        number=number,
+        params=dict(params),
+        baseline=baseline,
+        bracket=bracket,
+        generation=proposal.generation if proposal else None,
+        milestone=state.fold.policy.ladder(bracket)[0],
+        create_time=state.study.now,
+    )
+    state.add(trial, proposal)
+    return trial
+
+
+def _next_job(state: CycleState, passed_over: Container[int] = ()) -> tuple[int, Promotion | None] | None:
+    """What to run next: what was interrupted, then promotions, then new configurations."""
+    first = _first_in_queue(state, passed_over)
+    if first is not None and state.trials[first].attempt:
+        return first, None
+    new_first = state.fold.policy.new_trials_first and (first is not None or _create_next(state))
+    promotion = None if new_first else state.next_promotion()
+    if promotion is not None and promotion.trial not in passed_over:
+        return promotion.trial, promotion
+    if _first_in_queue(state, passed_over) is None and _create_next(state) is None:
+        return None
+    first = _first_in_queue(state, passed_over)
+    return None if first is None else (first, None)
+
+
+def _first_in_queue(state: CycleState, passed_over: Container[int]) -> int | None:
+    return next((number for number in state.queue if number not in passed_over), None)
+
+
+def _promote(state: CycleState, promotion: Promotion) -> None:
+    state.mark_promoted(promotion.trial, promotion.bracket, promotion.rung)
+    state.explain(promotion.trial, Ruling.CONTINUE, promotion.explanation)
+    if promotion.exploit is not None:
+        state.exploit(promotion.exploit)
+    state.update(promotion.trial, milestone=promotion.to_milestone)
+
+
+def _launch(state: CycleState, trial: Trial, placement: Placement | None) -> None:
+    slots = placement.slots if placement else ()
+    if trial.number in state.queue:
+        state.queue.remove(trial.number)
+    attempt = trial.attempt + 1
+    resume = trial.checkpoint if trial.state is State.PAUSED else None
+    client = None if slots else state.pending_suggestions.pop(0)
+    lease_id = f"{state.study.uid}.{trial.number}.{attempt}"
+    lease = Lease(
+        id=lease_id,
+        study_id=state.study.id,
+        number=trial.number,
+        attempt=attempt,
+        worker_id=slots[0].worker_id if slots else None,
+        incarnation=slots[0].incarnation if slots else "",
+        client_id=client[1].client_id if client else "",
+        ttl_s=client[1].ttl_s if client else None,
+        grant=_grant(lease_id, state.study.id, placement) if placement else None,
+        step=resume.step if resume else 0,
+        resume=resume,
+    )
+    if placement is not None and placement.rule != "best_fit":
+        state.emit(
+            events.trial_placed(trial.number, slots, placement.milli, placement.rule, _told(placement))
+        )
+        if placement.rule == "backfill":  # the slots are another's from its next rung on
+            state.ask_to_leave(lease.id, at_report=False)
+    state.give(lease, slots)
+    folder = study_folder(state.study.name, state.study.uid)
+    log_path = f"{slots[0].log_dir}/{folder}/{trial.number}.log" if slots else trial.log_path
+    action = Action.RESUME if trial.state is State.PAUSED else Action.LAUNCH
+    state.move(trial.number, action, attempt=attempt, lease_id=lease.id, log_path=log_path, detail="")
+    moved = state.trials[trial.number]
+    if client:
+        state.suggested[client[0]] = Suggested(trial=moved, lease=lease, done=False)
+    else:
+        state.orders.append(Assignment(worker_id=slots[0].worker_id, trial=moved, lease=lease))
+
+
+def _grant(lease_id: str, study_id: int, placement: Placement) -> Grant:
+    """A new grant of the placed slots, under the id of its first lease."""
+    on: dict[tuple[int, str], list[int]] = {}
+    for slot in placement.slots:
+        on.setdefault((slot.worker_id, slot.incarnation), []).append(slot.index)
+    return Grant(
+        id=lease_id,
+        study_id=study_id,
+        parts=tuple(
+            Part(worker_id=worker_id, incarnation=incarnation, slots=tuple(indices))
+            for (worker_id, incarnation), indices in on.items()
+        ),
+        milli=placement.milli,
+        memory_bytes=placement.memory_bytes,
+        model=placement.slots[0].model,
+    )
+
+
+def _told(placement: Placement) -> str:
+    if placement.rule == "spare":
+        return f"on {len(placement.slots)} slots, as no other trial waits"
+    return "on slots that are kept for another trial: it ends before that one can start"
+
+
+def is_complete(state: CycleState) -> bool:
+    """Whether an active study has nothing left to run."""
+    idle = state.active and state.live == 0 and state.user_paused == 0 and not state.queue
+    return idle and state.next_promotion() is None and not _more_to_create(state)
+
+
+def _baseline_is_due(state: CycleState) -> bool:
+    return state.study.spec.baseline is not None and state.study.next_number == 0
+
+
+def _more_to_create(state: CycleState) -> bool:
+    return _baseline_is_due(state) or state.more
+
+
+def _create_next(state: CycleState) -> Trial | None:
+    """Create the next configuration: the baseline, then enqueued ones, then the sampler's."""
+    spec = state.study.spec
+    if spec.baseline is not None and _baseline_is_due(state):
+        return create(state, spec.baseline, baseline=True)
+    index = state.study.sampled
+    if index >= state.fold.sampled_limit or next_is_pooled(state):
+        return None
+    if index < len(spec.enqueued):
+        params: Params | None = spec.enqueued[index]
+    else:
+        params = state.fold.sampler.suggest(index - len(spec.enqueued))
+    state.count_proposal()
+    return create(state, params) if params is not None else None

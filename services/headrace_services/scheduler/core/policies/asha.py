@@ -1,0 +1,240 @@
+"""Asynchronous successive halving in both variants (Li et al., arXiv 1810.05934, algorithm 2).
+
+**Promotion.** A trial that reaches a rung waits there. Whenever a slot is free, the rungs are scanned from the
+highest milestone down (brackets with the same milestone in order of their numbers); the candidates at a rung with
+n results are its best ⌊n/η⌋ that were not promoted yet, and the best of them goes on. Nothing is decided for good:
+a trial that is outside the best now may be inside when more results have come.
+
+A study ends with a trial that had the full budget: when no more results can come (no further configurations, and
+nobody in training), no candidate is left and no trial has reached the last rung, the best one that waits at the highest
+rung goes on all the same. ⌊n/η⌋ is made for an endless stream; of 150 trials over six rungs with η=3 the last rung
+would get ⌊1/3⌋ = 0, and the winner would be known from half of its training. One trial gets this chance, up to the
+last rung; when it ends on the way, no other one gets it. (Decision 0020.)
+
+**Stopping.** At a rung a trial goes on iff it is among the best max(1, ⌊n/η⌋) of the n results there, its own
+included; else it is stopped. A result that equals the last one kept is kept too: the rule stops what is worse than
+the cutoff, and a tie is not. (In promotion, where a number of places is given out, ties go by arrival.)
+
+With 243 results arriving in worsening order and η=3, promotion keeps 81 and stopping 1; with 243 equal ones promotion
+keeps 81 and stopping 243. That is why promotion is the default.
+
+A trial past a rung, because a report crossed several milestones, counts as promoted from the rungs below.
+"""
+
+from headrace.spec import AshaPolicy, AshaVariant, StudySpec
+from headrace_services.scheduler.core.brackets import draw_bracket
+from headrace_services.scheduler.core.policies.protocol import (
+    Action,
+    Explanation,
+    Policy,
+    Promotion,
+    RungResult,
+    Verdict,
+)
+from headrace_services.scheduler.core.policies.ranking import Place, Ranking
+from headrace_services.scheduler.core.policies.sentences import compare_sentence, no_value_sentence, standing
+from headrace_services.scheduler.core.records import Params
+
+
+def make_asha(spec: StudySpec, policy: AshaPolicy) -> Policy:
+    """The variant that the spec names."""
+    levels = policy.ladder(spec.max_steps)
+    ladders = tuple(levels[bracket:] for bracket in range(policy.brackets))
+    variant = AshaPromotion if policy.variant is AshaVariant.PROMOTION else AshaStopping
+    return variant(ladders=ladders, eta=policy.eta, maximize=spec.maximizes(), seed=spec.seed)
+
+
+class _Asha(Policy):
+    """What the variants share: a ranking per rung, and where each trial stands."""
+
+    rule = "asha"
+
+    def __init__(
+        self, *, ladders: tuple[tuple[int, ...], ...], eta: int, maximize: bool, seed: int = 0
+    ) -> None:
+        self._ladders = ladders
+        self._seed = seed
+        self._eta = eta
+        self._rungs = {
+            (bracket, rung): Ranking(maximize=maximize)
+            for bracket, ladder in enumerate(ladders)
+            for rung in range(len(ladder))
+        }
+        self._places = {place: place for place in self._rungs}  # one tuple for all trials of a rung
+        # All rungs but the last of each bracket, the highest milestone first.
+        self._promotable_from = sorted(
+            (place for place in self._rungs if place[1] < len(ladders[place[0]]) - 1),
+            key=lambda place: (-ladders[place[0]][place[1]], place[0]),
+        )
+        self._top: dict[int, tuple[int, int]] = {}
+        self._waits_at: dict[int, tuple[int, int]] = {}
+        self._withdrawn: set[int] = set()
+        self._in_training: set[int] = set()
+        self._last: int | None = None
+        """The last trial that went on although it was not among the best ⌊n/η⌋."""
+
+    @property
+    def brackets(self) -> int:
+        return len(self._ladders)
+
+    def bracket(self, number: int) -> int:
+        if self.brackets == 1:
+            return 0
+        levels = len(self._ladders[0])
+        return draw_bracket(self._seed, number, self.brackets, levels=levels, eta=self._eta)
+
+    def ladder(self, bracket: int) -> tuple[int, ...]:
+        return self._ladders[bracket]
+
+    def joined(self, trial: int, bracket: int, params: Params) -> None:
+        del bracket, params
+        if trial not in self._withdrawn and trial not in self._top:
+            self._in_training.add(trial)
+
+    def record(self, result: RungResult) -> None:
+        place = self._places.get((result.bracket, result.rung))
+        if place is None:
+            raise ValueError(f"there is no rung {result.rung} in bracket {result.bracket}")
+        last = self._top.get(result.trial)
+        if last is not None and (last[0] != result.bracket or last[1] >= result.rung):
+            raise ValueError(f"trial {result.trial} is at rung {last[1]} of bracket {last[0]} already")
+        self._rungs[place].add(result, waits=result.trial not in self._withdrawn)
+        self._stop_waiting(result.trial)
+        self._top[result.trial] = self._waits_at[result.trial] = place
+        self._in_training.discard(result.trial)
+
+    def promoted(self, trial: int, bracket: int, rung: int) -> None:
+        self._ranking(bracket, rung).result(trial)
+        if self._waits_at.get(trial) == (bracket, rung):
+            place = self._rungs[bracket, rung].place(trial)
+            if place.rank > place.results // self._eta:
+                self._last = trial
+            self._stop_waiting(trial)
+            if trial not in self._withdrawn:
+                self._in_training.add(trial)
+
+    def withdraw(self, trial: int) -> None:
+        self._withdrawn.add(trial)
+        self._in_training.discard(trial)
+        if trial in self._waits_at:
+            self._rungs[self._waits_at[trial]].leave(trial)
+
+    def _finished(self) -> bool:
+        """Whether a trial has reached the last rung with a value."""
+        return any(
+            self._rungs[bracket, len(ladder) - 1].value_at(1) is not None
+            for bracket, ladder in enumerate(self._ladders)
+        )
+
+    def _stop_waiting(self, trial: int) -> None:
+        place = self._waits_at.pop(trial, None)
+        if place is not None:
+            self._rungs[place].leave(trial)
+
+    def _ranking(self, bracket: int, rung: int) -> Ranking:
+        try:
+            return self._rungs[bracket, rung]
+        except KeyError:
+            raise ValueError(f"there is no rung {rung} in bracket {bracket}") from None
+
+    def _explain(self, result: RungResult, place: Place, rank: int, kept: int, sentence: str) -> Explanation:
+        return Explanation(
+            rule=self.rule,
+            bracket=result.bracket,
+            rung=result.rung,
+            milestone=result.milestone,
+            value=result.value,
+            rank=rank,
+            results=place.results,
+            kept=kept,
+            cutoff_value=self._rungs[result.bracket, result.rung].value_at(kept),
+            sentence=sentence,
+        )
+
+
+class AshaPromotion(_Asha):
+    """A trial waits at each rung until it is among the best there."""
+
+    rule = "asha_promotion"
+
+    def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
+        del more
+        ranking = self._ranking(bracket, rung)
+        result = ranking.result(trial)
+        place = ranking.place(trial)
+        kept = place.results // self._eta
+        head = standing(result, place.rank, place.results, kept)
+        if self._waits_at.get(trial) != (bracket, rung):
+            sentence = f"the trial is past this rung already; {head}"
+            action = Action.CONTINUE
+        elif not result.finite:
+            sentence = f"{no_value_sentence(result)}, so it is never promoted; {head}"
+            action = Action.PAUSE
+        else:
+            compared = compare_sentence(result.value, ranking.value_at(kept), place.rank, kept)
+            turn = ", so it goes on when its turn comes" if place.rank <= kept else ""
+            sentence = f"{compared}{turn}; {head}"
+            action = Action.PAUSE
+        return Verdict(action=action, explanation=self._explain(result, place, place.rank, kept, sentence))
+
+    def next_promotion(self, *, more: bool = True) -> Promotion | None:
+        for bracket, rung in self._promotable_from:
+            ranking = self._rungs[bracket, rung]
+            kept = len(ranking) // self._eta
+            trial = ranking.best_waiting() if kept else None
+            if trial is not None and ranking.place(trial).rank <= kept:
+                why = "it is the best one not promoted yet and goes on"
+                return self._promotion(trial, bracket, rung, kept, why)
+        if more or self._in_training or self._last in self._withdrawn or self._finished():
+            return None
+        return self._last_promotion()
+
+    def _last_promotion(self) -> Promotion | None:
+        """The best of the highest rung, where nobody else will be compared with it any more."""
+        for bracket, rung in self._promotable_from:
+            trial = self._rungs[bracket, rung].best_waiting()
+            if trial is not None:
+                why = "no more results will come and no trial had the full budget, so the best one goes on"
+                return self._promotion(
+                    trial, bracket, rung, len(self._rungs[bracket, rung]) // self._eta, why
+                )
+        return None
+
+    def _promotion(self, trial: int, bracket: int, rung: int, kept: int, why: str) -> Promotion:
+        ranking = self._rungs[bracket, rung]
+        result, place = ranking.result(trial), ranking.place(trial)
+        to_milestone = self._ladders[bracket][rung + 1]
+        sentence = f"{why} to {to_milestone} steps; {standing(result, place.rank, place.results, kept)}"
+        return Promotion(
+            trial=trial,
+            bracket=bracket,
+            rung=rung,
+            to_milestone=to_milestone,
+            explanation=self._explain(result, place, place.rank, kept, sentence),
+        )
+
+
+class AshaStopping(_Asha):
+    """A trial goes on at once or is stopped for good."""
+
+    rule = "asha_stopping"
+
+    def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
+        del more
+        ranking = self._ranking(bracket, rung)
+        result = ranking.result(trial)
+        place = ranking.place(trial)
+        kept = max(1, place.results // self._eta)
+        head = standing(result, place.level, place.results, kept)
+        if not result.finite:
+            action = Action.STOP
+            sentence = f"{no_value_sentence(result)}, so it stops; {head}"
+        else:
+            action = Action.CONTINUE if place.level <= kept else Action.STOP
+            compared = compare_sentence(result.value, ranking.value_at(kept), place.level, kept)
+            sentence = f"{compared}; {head}"
+        return Verdict(action=action, explanation=self._explain(result, place, place.level, kept, sentence))
+
+    def next_promotion(self, *, more: bool = True) -> Promotion | None:
+        del more
+        return None

@@ -1,0 +1,157 @@
+"""One tournament of synchronous successive halving: the trials that wait for each other at every rung.
+
+- The members of rung 0 are the trials that joined; those of rung k+1 are the trials that went past rung k.
+- A rung is *full* when no member can come to it any more: rung 0 once the cohort has its size, or no more trials
+  come; rung k+1 once rung k has given out its places, or has nobody left to give one to.
+- A full rung is *decided* once each member has a result there, or is over without one.
+- Of n members ⌊n/η⌋ go on, and one at least: a cohort that lost trials, or was never full, still has a winner. A place
+  goes to the best trial that waits; one that has dropped out while it waited leaves its place to the next best.
+
+All this is a function of who joined, who has which result, who went on and who is over, not of the order in which it
+became known; only ties go by arrival.
+"""
+
+from dataclasses import dataclass, field
+
+from headrace_services.scheduler.core.policies.protocol import RungResult
+from headrace_services.scheduler.core.policies.ranking import Ranking
+
+
+@dataclass(slots=True)
+class CohortRung:
+    """A rung of one cohort."""
+
+    ranking: Ranking
+    members: set[int] = field(default_factory=set)
+    without_result: set[int] = field(default_factory=set)
+    """Members that are over and were never recorded here."""
+    past: set[int] = field(default_factory=set)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all members so far have settled."""
+        return self.settled == len(self.members)
+
+    @property
+    def settled(self) -> int:
+        """How many members have a result, or will never have one."""
+        return len(self.ranking) + len(self.without_result)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody could be given a place."""
+        return self.ranking.best_waiting() is not None
+
+
+class Cohort:
+    """The state of one cohort. Trials are numbers; the caller knows which belong to it."""
+
+    def __init__(self, *, bracket: int, index: int, size: int, rungs: int, eta: int, maximize: bool) -> None:
+        self.bracket = bracket
+        self.index = index
+        self.size = size
+        self._eta = eta
+        self.rungs = [CohortRung(ranking=Ranking(maximize=maximize)) for _ in range(rungs)]
+        self._over: set[int] = set()
+        self._top: dict[int, int] = {}
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another trial can join."""
+        return len(self.rungs[0].members) < self.size
+
+    def join(self, trial: int) -> None:
+        """Take a trial in."""
+        self.rungs[0].members.add(trial)
+        if trial in self._over:
+            self.rungs[0].without_result.add(trial)
+
+    def record(self, result: RungResult) -> None:
+        """Enter a result; a ValueError says that the trial is there already, or above."""
+        trial, rung = result.trial, result.rung
+        last = self._top.get(trial, -1)
+        if last >= rung:
+            raise ValueError(f"trial {trial} is at rung {last} already")
+        for lower in range(max(last, 0), rung):
+            self._pass(trial, lower)
+        place = self.rungs[rung]
+        place.members.add(trial)
+        place.without_result.discard(trial)
+        place.ranking.add(result, waits=trial not in self._over)
+        self._top[trial] = rung
+
+    def promoted(self, trial: int, rung: int) -> None:
+        """Note that a recorded trial went past a rung."""
+        self.rungs[rung].ranking.result(trial)
+        self._pass(trial, rung)
+
+    def withdraw(self, trial: int) -> None:
+        """Note that a member is over."""
+        self._over.add(trial)
+        for rung in self.rungs:
+            if trial in rung.ranking:
+                rung.ranking.leave(trial)
+            elif trial in rung.members:
+                rung.without_result.add(trial)
+
+    def full(self, rung: int, *, more: bool) -> bool:
+        """Whether nobody can come to the rung any more."""
+        return rung < self._full_rungs(more=more)
+
+    def decided(self, rung: int, *, more: bool) -> bool:
+        """Whether the rung is full and all its members have settled."""
+        return self.rungs[rung].complete and self.full(rung, more=more)
+
+    def places(self, members: int) -> int:
+        """How many of so many members go on."""
+        return max(1, members // self._eta) if members else 0
+
+    def free_places(self, rung: int, *, more: bool) -> int:
+        """How many trials may go on from the rung now; the top rung has no places."""
+        if rung == len(self.rungs) - 1 or not self.decided(rung, more=more):
+            return 0
+        place = self.rungs[rung]
+        return max(0, self.places(len(place.members)) - len(place.past))
+
+    def giving(self, *, more: bool) -> list[int]:
+        """The rungs that have a free place and somebody to give it to."""
+        below_top = min(self._full_rungs(more=more), len(self.rungs) - 1)
+        return [rung for rung in range(below_top) if self.rungs[rung].complete and not self._given_out(rung)]
+
+    def expected(self, rung: int, *, more: bool) -> int:
+        """How many members the rung will have, should nobody drop out."""
+        if rung == 0:
+            return len(self.rungs[0].members) if not more else max(self.size, len(self.rungs[0].members))
+        if self.full(rung, more=more):
+            return len(self.rungs[rung].members)
+        return max(self.places(self.expected(rung - 1, more=more)), len(self.rungs[rung].members))
+
+    def _full_rungs(self, *, more: bool) -> int:
+        """How many rungs, from the lowest, are full."""
+        if more and self.has_room:
+            return 0
+        for rung, place in enumerate(self.rungs):
+            if not (place.complete and self._given_out(rung)):
+                return rung + 1
+        return len(self.rungs)
+
+    def _given_out(self, rung: int) -> bool:
+        """Whether a rung that is decided has given out its places, or has nobody left to give one to."""
+        place = self.rungs[rung]
+        return not place.waiting or len(place.past) >= self.places(len(place.members))
+
+    def _pass(self, trial: int, rung: int) -> None:
+        place = self.rungs[rung]
+        if trial in place.past:
+            return
+        place.past.add(trial)
+        if trial in place.ranking:
+            place.ranking.leave(trial)
+        else:
+            place.members.add(trial)
+            place.without_result.add(trial)
+        above = self.rungs[rung + 1] if rung + 1 < len(self.rungs) else None
+        if above is not None and trial not in above.members:
+            above.members.add(trial)
+            if trial in self._over:
+                above.without_result.add(trial)

@@ -1,0 +1,75 @@
+"""Stop what is worse than the median at its rung, by more than a tolerance.
+
+The rule of the simulation in "A Trial That Outlived Its Usefulness": the values at the rung so far, its own
+included, in order from the best; the median is the one at place ⌊n/2⌋ from 0 (of an even number the worse of the middle
+two). A trial is stopped when it is worse than the median by more than `tolerance` times the median's size.
+
+Values without a finite number are the worst ones; where the median is one of them, no trial is worse.
+"""
+
+import math
+
+from headrace.spec import RungMedianPolicy, StudySpec
+from headrace_services.scheduler.core.policies.protocol import Action, RungResult, Verdict
+from headrace_services.scheduler.core.policies.sentences import figures
+from headrace_services.scheduler.core.policies.stopping import StoppingRule, percent
+
+
+def make_rung_median(spec: StudySpec, policy: RungMedianPolicy) -> "RungMedian":
+    """The rule that the spec describes."""
+    return RungMedian(
+        ladder=policy.ladder(spec.max_steps),
+        grace=policy.grace(spec.max_steps),
+        maximize=spec.maximizes(),
+        tolerance=policy.tolerance,
+        min_results=policy.min_results,
+    )
+
+
+class RungMedian(StoppingRule):
+    """The value at a rung against the median there."""
+
+    rule = "rung_median"
+
+    def __init__(
+        self, *, ladder: tuple[int, ...], grace: int, maximize: bool, tolerance: float, min_results: int
+    ) -> None:
+        super().__init__(ladder=ladder, grace=grace, maximize=maximize)
+        self._tolerance = tolerance
+        self._min_results = min_results
+
+    def _fold(self, result: RungResult) -> None:
+        """The ranking is all that the rule needs."""
+
+    def _lack(self, result: RungResult) -> str | None:
+        results = len(self._rankings[result.rung])
+        if results < self._min_results:
+            return f"{results} of {self._min_results} results are there to judge by"
+        return None
+
+    def _judge(self, result: RungResult) -> Verdict:
+        ranking = self._rankings[result.rung]
+        median = ranking.value_at(len(ranking) // 2 + 1)
+        if median is None:
+            return self._verdict(result, Action.CONTINUE, "the median there is no finite number: it goes on")
+        signed = self._sign * median
+        # In this order exactly, so that 1.05·median is what the rule's own listing computes.
+        bound = signed * (1 + self._tolerance) if signed >= 0 else signed * (1 - self._tolerance)
+        value = result.value
+        assert value is not None
+        stops = self._sign * value > bound
+        limit = self._sign * bound
+        first, second = figures(value, limit)
+        word = "worse than" if stops else "at least as good as"
+        outcome = "it stops" if stops else "it goes on"
+        said = (
+            f"value {first} is {word} {second}, the median {figures(median, limit)[0]}"
+            f" with a tolerance of {percent(self._tolerance)}: {outcome}"
+        )
+        return self._verdict(
+            result,
+            Action.STOP if stops else Action.CONTINUE,
+            said,
+            kept=ranking.count_within(bound),
+            cutoff=limit if math.isfinite(limit) else None,
+        )

@@ -1,0 +1,23 @@
+"""Proposals of samplers that a process of the pool computes, as they enter a study.
+
+Such a proposal is never computed in a cycle. A cycle says how many are wanted; `suggesting` has them computed
+and submits each one as an input; here it is taken if it is the next one. The study's count of sampled
+configurations is the sequence number: of two replicas that computed the same proposal the first one wins, and a
+proposal that comes twice, or late, changes nothing.
+"""
+
+from headrace_services.scheduler.core import events, placing
+from headrace_services.scheduler.core.inputs import Accepted, Outcome, Proposed
+from headrace_services.scheduler.core.state import CycleState
+
+
+def take(state: CycleState, proposed: Proposed) -> Outcome:
+    """Add the trial of a proposal, if it is the one that comes next."""
+    if not state.active or proposed.index != state.study.sampled or not placing.next_is_pooled(state):
+        return Accepted()
+    if proposed.failure is not None:
+        state.emit(events.proposal_failed(state.study.next_number, proposed.failure))
+    state.count_proposal()
+    placing.create(state, proposed.params, proposal=proposed.proposal)
+    state.wants_placement = True
+    return Accepted()

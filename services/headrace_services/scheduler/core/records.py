@@ -1,0 +1,373 @@
+"""What the store holds, as values: one frozen record a row. A cycle copies some fifty of them: msgspec does so in C."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.core.lifecycle import LEASED, Reason, State, StudyState
+from headrace_services.scheduler.core.standing import Leaving, Speeds, Standing
+
+Value = bool | int | float | str
+Params = dict[str, Value]
+
+
+class Study(Struct, frozen=True, kw_only=True):
+    """A study. `cursor` numbers its last event; everything below is guarded by the lock on this row."""
+
+    id: int
+    uid: str
+    name: str
+    spec: StudySpec
+    state: StudyState
+    detail: str
+    cursor: int
+    next_number: int
+    """The number that the next trial gets."""
+    sampled: int
+    """How many configurations the sampler has been asked for."""
+    reports: int
+    """How many reports were recorded, over all trials."""
+    metric_seen: bool
+    """Whether any report ever carried the objective's metric."""
+    early_failures: int
+    """How many trials failed before any trial reported anything."""
+    create_time: datetime
+    end_time: datetime | None
+    standing: Standing = Standing()
+    planned: int | None = None
+    """How many configurations are to be tried, without the baseline and what users add: a grid may have fewer than
+    asked for. Counted when the study is created, which takes some tens of milliseconds."""
+    now: datetime = datetime.fromtimestamp(0, UTC)
+    """The database's clock when the row was read: the time of all that a cycle does."""
+    now_s: float = 0.0
+    """The same in seconds; only differences mean something."""
+    leaving: Mapping[str, Leaving] = field(default_factory=dict)
+    """Its leases that are to end for other studies, by lease."""
+
+
+class Checkpoint(Struct, frozen=True, kw_only=True):
+    """Where a durable checkpoint lies."""
+
+    uri: str
+    step: int
+    size_bytes: int = 0
+    manifest_sha256: str = ""
+    write_time_s: float = 0.0
+
+
+class Trial(Struct, frozen=True, kw_only=True):
+    """One configuration.
+
+    `milestone` decides what is to be done with it: the step up to which it may run, or None while nothing
+    is wanted of it (it waits for a promotion, or is over). A trial is runnable iff it is PENDING or PAUSED,
+    has a milestone and is not `user_paused`.
+    """
+
+    study_id: int
+    number: int
+    state: State = State.PENDING
+    params: Params
+    baseline: bool = False
+    bracket: int = 0
+    generation: int | None = None
+    """The generation that an evolutionary sampler proposed it for."""
+    attempt: int = 0
+    step: int = 0
+    milestone: int | None
+    user_paused: bool = False
+    rungs: int = 0
+    """How many rungs it was recorded at; they are 0 … rungs-1."""
+    value: float | None = None
+    best_value: float | None = None
+    best_step: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    reason: Reason | None = None
+    detail: str = ""
+    checkpoint: Checkpoint | None = None
+    lease_id: str | None = None
+    failures: int = 0
+    interruptions: int = 0
+    losses_in_row: int = 0
+    """How often it was lost since its last new checkpoint or rung."""
+    steps_spent: int = 0
+    log_path: str = ""
+    log_tail: str = ""
+    speeds: Speeds = field(default_factory=dict)
+    read_s: float | None = None
+    """How long its last restore took."""
+    create_time: datetime | None = None
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+
+    @property
+    def runnable(self) -> bool:
+        """Whether it should be on a worker and is not."""
+        waiting = self.state in (State.PENDING, State.PAUSED)
+        return waiting and self.milestone is not None and not self.user_paused
+
+    def rungs_ahead(self, spec: StudySpec) -> tuple[int, ...]:
+        """The rungs that it must still report at, in steps. One where it was recorded is behind it, even where it
+        begins anew."""
+        due = spec.due_rungs(self.bracket)
+        return tuple(rung for rung in due if self.milestone is None or rung >= self.milestone)
+
+    @property
+    def leased(self) -> bool:
+        """Whether it is on a worker."""
+        return self.state in LEASED
+
+
+class Proposal(Struct, frozen=True, kw_only=True):
+    """What a configuration was proposed from, by a sampler of the pool."""
+
+    sampler: str
+    """The kind; `random` where the sampler failed, or has too few results for a model."""
+    level: int = 0
+    """The step whose results the model saw; 0 for each trial's first result."""
+    results: int = 0
+    warm_results: int = 0
+    """Further results, of an earlier study."""
+    pending: int = 0
+    """Trials without a result that were taken into account."""
+    generation: int | None = None
+
+
+class ProposalFailure(Struct, frozen=True, kw_only=True):
+    """A sampler failed at a proposal as often as it was tried."""
+
+    number: int
+    """Of the proposal, from 0."""
+    attempts: int
+    error: str
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """What a grant holds on one worker."""
+
+    worker_id: int
+    incarnation: str
+    slots: tuple[int, ...]
+
+
+class Grant(Struct, frozen=True, kw_only=True):
+    """Slots that are held, on one worker or on several, by one lease or by several that share them."""
+
+    id: str
+    study_id: int
+    parts: tuple[Part, ...]
+    milli: int = 1000
+    """Thousandths of each slot."""
+    memory_bytes: int = 0
+    """The memory budget on each slot; 0 for all of it."""
+    model: str = ""
+    """The device model, by which speed is learnt."""
+    leases: int = 1
+    """How many live leases name it. It ends with the last of them."""
+
+    @property
+    def size(self) -> int:
+        """Thousandths of slots, over all slots."""
+        return self.milli * sum(len(part.slots) for part in self.parts)
+
+
+class Lease(Struct, frozen=True, kw_only=True):
+    """The right of one worker, or of one ask/tell client, to speak for one trial in one attempt."""
+
+    id: str
+    study_id: int
+    number: int
+    attempt: int
+    worker_id: int | None
+    incarnation: str
+    client_id: str
+    ttl_s: float | None
+    """For a client's lease: how long it lasts without a report. A worker's lasts as long as the worker."""
+    grant: Grant | None
+    """What the trial runs on; None for a client's lease."""
+    live: bool = True
+    last_sequence: int = 0
+    step: int = 0
+    """The step that this attempt has reached: the resumed one at first."""
+    resume: Checkpoint | None = None
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slots of its grant on the worker that speaks for it."""
+        parts = self.grant.parts if self.grant else ()
+        return next((part.slots for part in parts if part.worker_id == self.worker_id), ())
+
+    @property
+    def milli(self) -> int:
+        """Thousandths of each slot."""
+        return self.grant.milli if self.grant else 1000
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory budget on each slot; 0 for all of it."""
+        return self.grant.memory_bytes if self.grant else 0
+
+    @property
+    def model(self) -> str:
+        """The device model, by which speed is learnt."""
+        return self.grant.model if self.grant else ""
+
+
+class LeaseName(Struct, frozen=True, kw_only=True):
+    """What names a lease, of any study, to its worker."""
+
+    id: str
+    study_id: int
+    number: int
+    attempt: int
+
+
+class Slot(Struct, frozen=True, kw_only=True):
+    """One device of a worker."""
+
+    worker_id: int
+    index: int
+    kind: str
+    memory_bytes: int
+    labels: dict[str, str]
+    worker_name: str
+    incarnation: str
+    log_dir: str
+    placeable: bool = True
+    """Whether a trial may be put there: the device is present and the worker is heard of."""
+    model: str = ""
+    cores: float = 0.0
+    """The slot's share of its machine's cores; 0 where unknown."""
+    free_milli: int = 1000
+    """Thousandths of it that nobody holds."""
+    used_memory_bytes: int = 0
+    """The sum of the budgets of those who share it."""
+
+    @property
+    def memory_left(self) -> int:
+        """Memory that is in nobody's budget."""
+        return self.memory_bytes - self.used_memory_bytes
+
+    def part(self, milli: int, memory_bytes: int) -> "Slot":
+        """The part of it that a lease holds; all its memory where the part is the whole."""
+        used = self.memory_bytes - memory_bytes if milli < 1000 else 0
+        return replace(self, free_milli=milli, used_memory_bytes=used)
+
+    def less(self, milli: int, memory_bytes: int) -> "Slot":
+        """What is left of it after a grant; negative numbers give back."""
+        return replace(
+            self,
+            free_milli=self.free_milli - milli,
+            used_memory_bytes=self.used_memory_bytes + memory_bytes,
+        )
+
+
+class RungCost(Struct, frozen=True, kw_only=True):
+    """What was measured on the way to a rung, in seconds and bytes; None where nothing was."""
+
+    step_s: float | None = None
+    """Training time a step."""
+    checkpoint_bytes: int | None = None
+    write_s: float | None = None
+    """How long the checkpoint at this rung took to write."""
+    read_s: float | None = None
+    """How long the trial's last restore took."""
+
+
+class RungEntry(Struct, frozen=True, kw_only=True):
+    """A trial's entry at a rung."""
+
+    number: int
+    bracket: int
+    rung: int
+    milestone: int
+    step: int
+    value: float | None
+    arrival: int
+    promoted: bool = False
+    checkpoint: Checkpoint | None = None
+    """What was saved with the report."""
+    cost: RungCost | None = None
+    """Only where the policy prices pauses."""
+
+
+class Exploit(Struct, frozen=True, kw_only=True):
+    """A trial takes over the state of a donor as it was at a rung, and a configuration to go on with."""
+
+    number: int
+    rung: int
+    donor: int
+    checkpoint: Checkpoint
+    donor_value: float | None
+    previous_params: Params
+    params: Params
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """The answer to a report."""
+
+    action: str
+    """CONTINUE, PAUSE or STOP."""
+    next_milestone: int
+    reason: str
+    pinned: tuple[str, ...] = ()
+    """The trial's checkpoints (URIs) that are not to be deleted; never stored, but found anew for each answer."""
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """A stored report with the decision that it was answered with."""
+
+    number: int
+    attempt: int
+    sequence: int
+    step: int
+    metrics: dict[str, float]
+    checkpoint: Checkpoint | None
+    train_time_s: float
+    decision: Decision
+
+
+class RungView(Struct, frozen=True, kw_only=True):
+    """An entry at a rung, with the time of its recording."""
+
+    entry: RungEntry
+    time: datetime
+
+
+class History(Struct, frozen=True, kw_only=True):
+    """What a trial went through before."""
+
+    rungs: tuple[RungView, ...] = ()
+    """Lowest first."""
+    lineage: tuple[Exploit, ...] = ()
+    """What it copied from others, in order."""
+    last_worker: str | None = None
+    """The worker of its last lease."""
+
+
+class TrialView(Struct, frozen=True, kw_only=True):
+    """A trial as users see it: the row, where it runs, and its history."""
+
+    trial: Trial
+    worker: str | None
+    """The worker that runs it now; None off the workers and in a user's own loop."""
+    slots: tuple[int, ...]
+    milli: int
+    """Thousandths of each slot; 0 off the workers."""
+    last_worker: str | None = None
+    """The worker that runs it, or ran it last."""
+    rungs: tuple[RungView, ...] = ()
+    """Lowest first; empty where they were not asked for."""
+    lineage: tuple[Exploit, ...] = ()
+    """What it copied from others, in order; empty where the rungs are."""
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """An entry of the event log. `detail` is the JSON form of the proto message named by `kind`."""
+
+    number: int | None
+    kind: str
+    message: str
+    detail: dict[str, object]

@@ -1,0 +1,299 @@
+"""A report arrives: what it adds to the trial, and what the trial is to do next.
+
+A report counts once, however often it comes. One that makes no progress in its attempt (the same step again,
+or a lower one) is recorded and moves nothing but the checkpoint, whose predecessor the worker may let go of.
+One at or past the milestone is recorded at every rung it crosses, lowest first, and then the policy decides.
+"""
+
+from math import isfinite
+
+from msgspec.structs import replace
+
+from headrace.errors import InvalidFieldError, Violation, show_value
+from headrace.spec import Goal, StudySpec
+from headrace.spec.objective import is_feasible
+from headrace.spec.scalars import INT64_MAX
+from headrace.steps import refusal
+from headrace_services.scheduler.core import events, leaving
+from headrace_services.scheduler.core.changes import RungChange
+from headrace_services.scheduler.core.inputs import Accepted, Outcome, ReportArrived, Stale
+from headrace_services.scheduler.core.lifecycle import Action, Reason, State, StudyState
+from headrace_services.scheduler.core.policies import Action as Ruling
+from headrace_services.scheduler.core.records import Decision, Lease, Report, RungCost, RungEntry, Trial
+from headrace_services.scheduler.core.state import CycleState
+
+_NAMES_SHOWN = 8
+
+
+def take(state: CycleState, report: ReportArrived) -> Outcome:
+    """Take a report in.
+
+    Raises InvalidFieldError where an ask/tell client reports a step that its trial must not report, or leaves out the
+    objective's metric. A worker's report is taken as it is: a worker sends what it has until it is taken.
+    """
+    lease = state.lease(report)
+    if lease is None:
+        return Stale()
+    sequence = report.sequence if report.sequence is not None else lease.last_sequence + 1
+    if sequence <= lease.last_sequence:
+        known = state.answers.get((lease.number, lease.attempt, sequence))
+        return Accepted(decision=_pinning(state, lease.number, known)) if known else Stale()
+    if not lease.live:
+        return Stale()
+    if report.sequence is None:
+        _require_sound(state, state.trials[lease.number], lease, report)
+    if state.trials[lease.number].state is State.RESUMED:
+        state.move(lease.number, Action.RESTORED)
+    progress = max(0, report.step - lease.step)
+    lease = state.update_lease(lease, last_sequence=sequence, step=lease.step + progress)
+    trial = _note_metrics(state, report, progress)
+    if progress and lease.model and report.train_time_s > 0:
+        state.learn_speed(lease, progress, report.train_time_s)
+        trial = state.trials[lease.number]
+    state.emit(events.report_recorded(lease, sequence, report))
+    if state.study.reports == 1:
+        _look_for_metrics(state, report)
+    if not progress or trial.milestone is None or report.step < trial.milestone:
+        decision = _before_milestone(state, trial, lease, report)
+    elif state.study.metric_seen:
+        decision = _at_milestone(state, trial, lease, report, progress)
+    else:
+        decision = _metric_unknown(state, report)
+    state.answers[lease.number, lease.attempt, sequence] = decision
+    state.changes.reports.append(
+        Report(
+            number=lease.number,
+            attempt=lease.attempt,
+            sequence=sequence,
+            step=report.step,
+            metrics=report.metrics,
+            checkpoint=report.checkpoint,
+            train_time_s=report.train_time_s,
+            decision=decision,
+        )
+    )
+    return Accepted(decision=_pinning(state, lease.number, decision))
+
+
+def _require_sound(state: CycleState, trial: Trial, lease: Lease, report: ReportArrived) -> None:
+    violations = [*_step_violations(state, trial, lease, report.step), *_metric_violations(state, report)]
+    if violations:
+        raise InvalidFieldError(violations)
+
+
+def _step_violations(state: CycleState, trial: Trial, lease: Lease, step: int) -> list[Violation]:
+    spec = state.study.spec
+    refused = refusal(step, since=lease.step, rungs=trial.rungs_ahead(spec), max_steps=spec.max_steps)
+    if refused is None:
+        return []
+    return [Violation(field="step", value=show_value(step), message=refused.message, remedy=refused.remedy)]
+
+
+def _metric_violations(state: CycleState, report: ReportArrived) -> list[Violation]:
+    """A report without the objective's value judges nothing, and might end the study at a rung."""
+    metric = state.study.spec.objective.metric
+    if metric in report.metrics:
+        return []
+    reported = ", ".join(f"'{name}'" for name in sorted(report.metrics)[:_NAMES_SHOWN])
+    return [
+        Violation(
+            field="metrics",
+            value=reported,
+            message=f"lack the objective's metric '{metric}'",
+            remedy=f"Report '{metric}' at every step: a number, or NaN where there is none; None does not count.",
+        )
+    ]
+
+
+def _pinning(state: CycleState, number: int, decision: Decision) -> Decision:
+    """The decision with the trial's checkpoints that are not to be deleted: others stand on them, or may come to."""
+    if not state.study.spec.shares_checkpoints:
+        return decision
+    return replace(decision, pinned=tuple(sorted(state.fold.policy.pinned(number))))
+
+
+def _before_milestone(state: CycleState, trial: Trial, lease: Lease, report: ReportArrived) -> Decision:
+    """Go on, unless others of more priority need the slots and this report has a checkpoint to go on from."""
+    why = leaving.at_report(state, lease, report) if trial.milestone is not None else None
+    if why is not None:
+        return _leave(state, trial.number, why, milestone=trial.milestone)
+    return _go_on(trial.milestone or report.step, "before the next rung")
+
+
+def _note_metrics(state: CycleState, report: ReportArrived, progress: int) -> Trial:
+    trial = state.trials[report.number]
+    spec = state.study.spec
+    objective = spec.objective
+    value = report.metrics.get(objective.metric)
+    state.study = replace(
+        state.study,
+        reports=state.study.reports + 1,
+        metric_seen=state.study.metric_seen or not _missing(spec, report),
+    )
+    saved = report.checkpoint
+    further = saved is not None and (trial.checkpoint is None or saved.step > trial.checkpoint.step)
+    trial = state.update(
+        trial.number,
+        steps_spent=min(trial.steps_spent + progress, INT64_MAX),
+        checkpoint=saved or trial.checkpoint,
+        losses_in_row=0 if further else trial.losses_in_row,
+    )
+    if (
+        progress
+        and value is not None
+        and isfinite(value)
+        and is_feasible(state.study.spec.constraints, report.metrics)
+        and _better(value, trial.best_value, objective.goal)
+    ):
+        trial = state.update(trial.number, best_value=value, best_step=report.step)
+    if progress:
+        changes = {"step": report.step, "value": value, "metrics": report.metrics}
+        trial = state.update(trial.number, **changes)
+    return trial
+
+
+def _look_for_metrics(state: CycleState, report: ReportArrived) -> None:
+    """At the study's first report: say at once what it lacks, not at the first rung."""
+    spec = state.study.spec
+    missing = [name for name in spec.metrics if name not in report.metrics]
+    if missing:
+        state.emit(events.metrics_missing(report.number, missing, sorted(report.metrics)))
+
+
+def _missing(spec: StudySpec, report: ReportArrived) -> list[str]:
+    """The objectives' metrics that a report lacks."""
+    return [one.metric for one in spec.objectives if one.metric not in report.metrics]
+
+
+def _better(value: float, than: float | None, goal: Goal) -> bool:
+    if than is None:
+        return True
+    return value > than if goal is Goal.MAXIMIZE else value < than
+
+
+def _at_milestone(
+    state: CycleState, trial: Trial, lease: Lease, report: ReportArrived, progress: int
+) -> Decision:
+    ladder = state.fold.policy.ladder(trial.bracket)
+    entries = [] if trial.baseline else _record_rungs(state, trial, ladder, report, progress)
+    if report.step >= ladder[-1]:
+        budget = state.study.spec.max_steps
+        why = f"reached the full budget of {budget} step{'s' * (budget > 1)}"
+        state.terminate(trial.number, Reason.COMPLETED, why)
+        return Decision(action="STOP", next_milestone=0, reason=why)
+    if entries:
+        return _judge(state, entries[-1], lease)
+    why = "the baseline runs to the end" if trial.baseline else "it was recorded at this rung before"
+    target = next(level for level in ladder if level > report.step)
+    if trial.user_paused or not state.active:
+        return _leave(state, trial.number, "paused by a user", milestone=target)
+    leaves = leaving.at_rung(state, lease, state.trials[trial.number], target)
+    if leaves is not None:
+        return _leave(state, trial.number, leaves, milestone=target)
+    state.update(trial.number, milestone=target)
+    return _go_on(target, why)
+
+
+def _record_rungs(
+    state: CycleState, trial: Trial, ladder: tuple[int, ...], report: ReportArrived, progress: int
+) -> list[RungEntry]:
+    cost = _cost(trial, report, progress) if state.study.spec.prices_pauses else None
+    entries = [
+        RungEntry(
+            number=trial.number,
+            bracket=trial.bracket,
+            rung=rung,
+            milestone=ladder[rung],
+            step=report.step,
+            value=report.metrics.get(state.study.spec.objective.metric),
+            arrival=state.fold.next_arrival(trial.bracket, rung),
+            checkpoint=report.checkpoint if state.study.spec.shares_checkpoints else None,
+            cost=cost,
+        )
+        for rung in range(trial.rungs, len(ladder))
+        if ladder[rung] <= report.step
+    ]
+    for entry in entries:
+        state.fold.record(entry)
+        cursor = state.emit(events.rung_recorded(entry))
+        state.changes.rungs.append(RungChange(entry=entry, cursor=cursor))
+        state.update(trial.number, rungs=entry.rung + 1, losses_in_row=0)
+    for entry in entries[:-1]:
+        state.mark_promoted(entry.number, entry.bracket, entry.rung)
+    return entries
+
+
+def _cost(trial: Trial, report: ReportArrived, progress: int) -> RungCost:
+    """What a pause of this trial would cost, as far as it was measured."""
+    saved = report.checkpoint
+    return RungCost(
+        step_s=report.train_time_s / progress if report.train_time_s > 0 else None,
+        checkpoint_bytes=saved.size_bytes if saved else None,
+        write_s=saved.write_time_s if saved and saved.write_time_s > 0 else None,
+        read_s=trial.read_s,
+    )
+
+
+def _judge(state: CycleState, entry: RungEntry, lease: Lease) -> Decision:
+    """Ask the policy. A trial that has to wait goes on all the same if it is the one to be promoted now."""
+    policy = state.fold.policy
+    verdict = policy.verdict(entry.number, entry.bracket, entry.rung, more=state.more)
+    if verdict.action is Ruling.STOP:
+        why = verdict.explanation.sentence
+        state.explain(entry.number, Ruling.STOP, verdict.explanation, frees=lease)
+        state.terminate(entry.number, Reason.STOPPED_EARLY, why)
+        return Decision(action="STOP", next_milestone=0, reason=why)
+    explanation, exploit = verdict.explanation, None
+    if verdict.action is Ruling.PAUSE:
+        promotion = state.next_promotion()
+        if promotion is None or promotion.trial != entry.number or state.unstarted:
+            state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease)
+            return _leave(state, entry.number, explanation.sentence, milestone=None)
+        explanation, exploit = promotion.explanation, promotion.exploit
+    target = policy.ladder(entry.bracket)[entry.rung + 1]
+    state.mark_promoted(entry.number, entry.bracket, entry.rung)
+    if exploit is not None:  # it starts again from the other's state, on a slot of this very step
+        state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease)
+        state.exploit(exploit)
+        return _leave(state, entry.number, explanation.sentence, milestone=target)
+    if state.trials[entry.number].user_paused or not state.active:
+        why = f"paused by a user, else it goes on: {explanation.sentence}"
+        state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease, said=why)
+        return _leave(state, entry.number, why, milestone=target)
+    leaves = leaving.at_rung(state, lease, state.trials[entry.number], target)
+    if leaves is not None:
+        state.explain(entry.number, Ruling.CONTINUE, explanation, frees=lease)
+        return _leave(state, entry.number, f"{explanation.sentence}; {leaves}", milestone=target)
+    state.explain(entry.number, Ruling.CONTINUE, explanation)
+    state.update(entry.number, milestone=target)
+    if (
+        state.next_promotion() is not None
+    ):  # the same result lets others go on, and slots may be free for them
+        state.wants_placement = True
+    return _go_on(target, explanation.sentence)
+
+
+def _leave(state: CycleState, number: int, why: str, *, milestone: int | None) -> Decision:
+    """Take a trial off its worker, to be continued up to `milestone`, or when it is promoted."""
+    if state.trials[number].checkpoint is None:
+        why = f"{why}; it saved no checkpoint, so it starts again from step 0 when it goes on"
+        state.move(number, Action.VACATE, detail=why, milestone=milestone)
+    else:
+        state.move(number, Action.PAUSE, detail=why, milestone=milestone)
+    return Decision(action="PAUSE", next_milestone=0, reason=why)
+
+
+def _metric_unknown(state: CycleState, report: ReportArrived) -> Decision:
+    """The first trial to reach a rung, and no report so far had every objective: none ever will."""
+    missing = " and ".join(f"'{metric}'" for metric in _missing(state.study.spec, report))
+    names = ", ".join(sorted(report.metrics)) or "nothing"
+    remedy = "report it together with the others in one report(...), or correct objective.metric"
+    if state.study.spec.further_objectives:
+        remedy = "report all objectives in one report(...), or correct their names in the study"
+    why = f"the trials do not report the objective's metric {missing} but {names}; {remedy}"
+    state.move_study(StudyState.FAILED, why)
+    return Decision(action="STOP", next_milestone=0, reason=why)
+
+
+def _go_on(milestone: int, reason: str) -> Decision:
+    return Decision(action="CONTINUE", next_milestone=milestone, reason=reason)

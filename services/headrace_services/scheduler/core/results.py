@@ -1,0 +1,163 @@
+"""Which trials have a usable result, and why a study has none.
+
+A usable result is what a study is run for: a trial, other than the baseline, that did not fail, and that reported a
+finite value of the objective while it met every constraint. With several objectives all of them count, in the trial's
+last report. A study without one ends FAILED, and the reason says what to do.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from headrace.last_words import cause, error_line
+from headrace.spec import StudySpec
+from headrace.spec.objective import is_feasible, objective_vector
+from headrace_services.scheduler.core.lifecycle import Reason
+from headrace_services.scheduler.core.records import Trial
+
+
+def with_attempts(error: str, attempt: int, attempts: int) -> str:
+    """The detail of a trial that failed for good: its last error, and which of its attempts that was."""
+    if attempt < attempts:
+        return f"{error} (attempt {attempt} of {attempts}; not tried again: the same error at the same place)"
+    return f"{error} (attempt {attempt} of {attempts})" if attempts > 1 else error
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """What a trial came to."""
+
+    number: int
+    baseline: bool
+    step: int
+    best_value: float | None
+    metrics: Mapping[str, float]
+    """Of its last report."""
+    reason: Reason | None
+    detail: str
+
+    @classmethod
+    def of(cls, trial: Trial) -> "Result":
+        """The result of a trial as it is now."""
+        return cls(
+            number=trial.number,
+            baseline=trial.baseline,
+            step=trial.step,
+            best_value=trial.best_value,
+            metrics=trial.metrics,
+            reason=trial.reason,
+            detail=trial.detail,
+        )
+
+
+def has_values(spec: StudySpec, result: Result) -> bool:
+    """Whether the trial, failed or not, reported values that can be compared and meet the constraints."""
+    if not spec.further_objectives:
+        return result.best_value is not None
+    complete = objective_vector(spec.objectives, result.metrics) is not None
+    return complete and is_feasible(spec.constraints, result.metrics)
+
+
+class Results:
+    """The results of a study's trials, as far as the study's end depends on them."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._spec = spec
+        self.usable = False
+        """Whether any trial has a usable result."""
+        self._failed: Result | None = None
+        """The first trial that had values and failed."""
+        self._unmet = False
+        """Whether a trial reported finite values that miss a constraint."""
+        self._odd: Result | None = None
+        """The first trial whose last value of the objective is not finite."""
+        self._furthest = 0
+        """The furthest step of any trial."""
+        self._trials = 0
+        self._errors: Counter[str] = Counter()
+        """How many trials failed with each error."""
+
+    def add(self, result: Result) -> None:
+        """Take a trial in."""
+        if result.baseline:
+            return
+        self._trials += 1
+        self._furthest = max(self._furthest, result.step)
+        if result.reason is Reason.FAILED:
+            self._errors[cause(result.detail)] += 1
+        if has_values(self._spec, result):
+            if result.reason is not Reason.FAILED:
+                self.usable = True
+            else:
+                self._failed = _first(self._failed, result)
+            return
+        value = result.metrics.get(self._spec.objective.metric)
+        if value is not None and not math.isfinite(value):
+            self._odd = _first(self._odd, result)
+        elif objective_vector(self._spec.objectives, result.metrics) is not None:
+            self._unmet = True
+
+    @property
+    def settled(self) -> bool:
+        """Whether no further trial changes what is said of them."""
+        return self.usable and self._is_full
+
+    def how_completed(self) -> str:
+        """How a study with a usable result ended."""
+        if self._is_full:
+            return "all trials have finished"
+        failures = f"; {self._failures()}" if self._errors else ""
+        first, budget = self._spec.rungs()[0], self._spec.max_steps
+        if self._furthest < first:
+            steps = f"{'the full budget' if first == budget else 'the first rung'}, at step {first}"
+            return (
+                f"all trials have finished, and none reached {steps}: the furthest came to step {self._furthest}. "
+                f"Does the script count its steps as the study does, up to {budget}?{failures}"
+            )
+        return f"all trials have finished, and none reached the full budget{failures}"
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether a trial had the full budget."""
+        return self._furthest >= self._spec.max_steps
+
+    def why_none(self) -> str:
+        """Why there is no usable result, and what to do."""
+        metrics = [objective.metric for objective in self._spec.objectives]
+        first = metrics[0]
+        if self._failed is not None:
+            return (
+                f"every trial that reported a result failed, trial {self._failed.number} with: "
+                f"{error_line(self._failed.detail)}; mend the trial's program and run the study again"
+            )
+        if 2 * self._errors.total() > self._trials:
+            return f"{self._failures()}; mend the trial's program and run the study again"
+        if self._unmet:
+            bounds = ", ".join(map(str, self._spec.constraints))
+            return f"no trial met the constraints ({bounds}); loosen them, or widen the space"
+        if self._odd is not None:
+            value = self._odd.metrics[first]
+            said = "NaN" if math.isnan(value) else str(value)
+            return (
+                f"no trial reported a finite '{first}' (trial {self._odd.number} reported {said}); training diverges "
+                "or the metric is computed wrongly: try a configuration by hand, or narrow the space"
+            )
+        if len(metrics) > 1:
+            listed = ", ".join(f"'{metric}'" for metric in metrics)
+            return f"no trial reported all objectives ({listed}) with its last report; report them together"
+        return f"no trial reported '{first}'; report it in the trial, or correct objective.metric"
+
+    def _failures(self) -> str:
+        """How many trials failed, and the commonest error."""
+        failed = self._errors.total()
+        # Of equally common ones the same each time: the trials come in any order.
+        error, alike = min(self._errors.items(), key=lambda entry: (-entry[1], entry[0]))
+        some = "" if failed == 1 else "all " if alike == failed else f"{alike} of them "
+        number = f"{failed} of {self._trials} trial{'s' * (self._trials > 1)}"
+        return f"{number} failed{', ' if some else ' '}{some}with: {error}"
+
+
+def _first(known: Result | None, other: Result) -> Result:
+    """The one with the lower number: the trials come in any order, and the reason is to be the same."""
+    return other if known is None or other.number < known.number else known

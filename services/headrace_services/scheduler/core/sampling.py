@@ -1,0 +1,80 @@
+"""What the core knows of samplers: how they are asked, and which proposals are made elsewhere.
+
+Implementations are handed in (`samplers`): a cycle asks a `Sampler` by number alone.
+"""
+
+import math
+from typing import Protocol, assert_never
+
+import numpy as np
+
+from headrace.spec import (
+    CategoricalDomain,
+    Domain,
+    FloatDomain,
+    GpSampler,
+    IntDomain,
+    ModelBased,
+    SobolSampler,
+    StudySpec,
+    TpeSampler,
+)
+from headrace_services.scheduler.core.records import Params
+
+
+class Sampler(Protocol):
+    """How configurations are proposed by number. The same number gives the same configuration."""
+
+    @property
+    def size(self) -> int | None:
+        """How many proposals there are; None for as many as one likes."""
+        ...
+
+    def suggest(self, number: int) -> Params | None:
+        """Proposal `number`, counted from 0: the active parameters in the order of the space; None: exhausted."""
+        ...
+
+
+def is_pooled(spec: StudySpec) -> bool:
+    """Whether the study's proposals cost too much for an event loop, so that a process of the pool makes them."""
+    return isinstance(spec.sampler, ModelBased | SobolSampler)
+
+
+def pooled_from(spec: StudySpec) -> int | None:
+    """The number of the first proposal that the pool makes; None: all are made where they are needed.
+
+    The startup draws before it need no model. A study that begins with the results of another one has none.
+    """
+    if not is_pooled(spec):
+        return None
+    if isinstance(spec.sampler, TpeSampler | GpSampler) and spec.warm_start is None:
+        return spec.sampler.startup_trials
+    return 0
+
+
+def draw_value(domain: Domain, generator: np.random.Generator) -> bool | int | float | str:
+    """A uniform draw from one domain, in the logarithm where `log` is set."""
+    match domain:
+        case CategoricalDomain():
+            return domain.value_at(int(generator.integers(domain.count)))
+        case IntDomain(log=True):
+            # Half a step on each side, so that the ends are as likely as their neighbours.
+            drawn = math.exp(_between(math.log(domain.low - 0.5), math.log(domain.high + 0.5), generator))
+            return min(max(round(drawn), domain.low), domain.high)
+        case IntDomain():
+            return domain.value_at(int(generator.integers(domain.count - 1, endpoint=True, dtype=np.uint64)))
+        case FloatDomain(log=True):
+            drawn = math.exp(_between(math.log(domain.low), math.log(domain.high), generator))
+            return min(max(drawn, domain.low), domain.high)
+        case FloatDomain():
+            if domain.count is not None:
+                return domain.value_at(int(generator.integers(domain.count)))
+            return min(max(_between(domain.low, domain.high, generator), domain.low), domain.high)
+        case _:
+            assert_never(domain)
+
+
+def _between(low: float, high: float, generator: np.random.Generator) -> float:
+    """Uniform in [low, high), also where high - low is beyond the floats."""
+    share = generator.random()
+    return (1.0 - share) * low + share * high

@@ -1,0 +1,375 @@
+"""Slots for a trial, among the trials of the study and among studies.
+
+Before a study takes free slots it looks who goes before it (`placement.shares`): what those could use is left to
+them, and they are kicked. What fits nowhere has slots kept for it (`placement.reserving`), and who runs there is
+asked to leave (`leaving`).
+"""
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from headrace_services.scheduler.core import events
+from headrace_services.scheduler.core.needs import Deciding, NextInLine, ask
+from headrace_services.scheduler.core.placement import (
+    BestFit,
+    Cluster,
+    Placement,
+    Placer,
+    Request,
+    Reservation,
+    Running,
+    Waiting,
+    can_ever_serve,
+    fit,
+    request_at,
+    requests_of,
+    spare_slots,
+    take,
+)
+from headrace_services.scheduler.core.placement.shares import Share, claim, joined
+from headrace_services.scheduler.core.placement.speeds import grant_kind, models_of, preference, run_s, step_s
+from headrace_services.scheduler.core.records import Slot, Trial
+from headrace_services.scheduler.core.standing import Reserved, Standing
+from headrace_services.scheduler.core.state import CycleState
+
+PLACER: Placer = BestFit()
+PATIENCE_S = 10.0
+"""How long free slots are left to a study that does not come for them."""
+NEXT_IN_LINE = 256
+"""Of how many further studies that wait a cycle learns at once."""
+
+
+def join(state: CycleState) -> None:
+    """A study that was idle and has something to run again earns no credit for the time between."""
+    share, room = own_share(state), state.room
+    if share.idle and room.crowded:
+        state.stand(usage=joined(share, room.least_s, room.totals, state.study.now_s))
+
+
+def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement | None]:
+    """Return the slots for a trial, once those that go before have been left theirs; None where it has to wait."""
+    waiting = waiting_for(state, trial, milestone)
+    own = _own_reservation(state, waiting)
+    kept = [*_others_reservations(state), *([own] if own else [])]
+    yield from _leave_to_others(state, kept)
+    devices = _devices(state)
+    placement = _spare(state, trial, waiting, devices, kept, milestone) or fit(devices, waiting, kept)
+    if placement is None and state.room.blocked is None:
+        state.room.blocked = waiting
+    if placement is not None and own is not None and own.key == waiting.key:
+        state.give_up_reservation()
+    return placement
+
+
+def waiting_for(state: CycleState, trial: Trial, milestone: int) -> Waiting:
+    """Return a trial as the placer sees it: what it takes, and for how long by measured times."""
+    request = request_at(state.study.spec, trial.params, trial.step, state.study.standing.avoided)
+    models = models_of(state.free)
+    study = state.study.standing.speeds
+    steps = max(1, milestone - trial.step)
+    own = run_s(models, request, steps, study, trial.speeds)
+    others = run_s(models, request, steps, study, {}) if len(models) > 1 and len(state.queue) > 1 else {}
+    return Waiting(
+        key=(state.study.id, trial.number),
+        request=request,
+        run_s=own,
+        preference=preference(own, others, models),
+        priority=state.study.spec.priority,
+        group=state.study.id,
+    )
+
+
+def any_trial(state: CycleState, request: Request) -> Waiting:
+    """Return some trial of the study that takes so much."""
+    key = (state.study.id, -1)
+    return Waiting(key=key, request=request, priority=state.study.spec.priority, group=state.study.id)
+
+
+def keep(state: CycleState) -> None:
+    """Have slots kept for the trial that fits nowhere, and ask those who run there to leave.
+
+    `room.devices` and `room.running` are loaded.
+    """
+    blocked = state.room.blocked
+    if blocked is None or state.room.devices is None:
+        return
+    mine = _own_reservation(state, blocked)
+    if mine is not None and mine.key != blocked.key:
+        return  # another trial, of another size, has slots kept for it; one at a time
+    reservations = [*_others_reservations(state), *([mine] if mine else [])]
+    cluster = Cluster(
+        devices=_without(state.room.devices, state.room.withheld),
+        running=tuple(run for run in state.room.running if run.lease_id not in _over(state)),
+        reservations=tuple(reservations),
+        now_s=state.study.now_s,
+    )
+    if mine is None and not _is_next(state):
+        return
+    plan = PLACER.plan(cluster, [blocked])
+    kept = next((r for r in plan.reservations if r.key == blocked.key), None)
+    if kept is None:
+        if state.study.standing.reserved is not None:
+            state.give_up_reservation()
+        if can_ever_serve(state.room.devices, blocked.request):
+            _ask_of_the_overdrawn(state, cluster.running)
+        return
+    if kept == mine:
+        return
+    ready_s = None if kept.ready_in_s is None else state.study.now_s + kept.ready_in_s
+    reserved = Reserved(
+        number=blocked.key[1],
+        worker_id=kept.worker_id,
+        slots=kept.slots,
+        since_s=kept.since_s,
+        ready_s=ready_s,
+        milli=blocked.request.milli,
+        cores=blocked.request.cores,
+    )
+    state.stand(reserved=reserved)
+    names = {slot.worker_id: slot.worker_name for slot in state.room.devices}
+    state.emit(events.slots_reserved(blocked.key[1], names[kept.worker_id], kept.slots, kept.ready_in_s))
+    for asked in plan.asks:
+        state.ask_to_leave(asked.lease_id, at_report=asked.at_report)
+
+
+def just_granted(state: CycleState) -> tuple[Running, ...]:
+    """The trials that this cycle has placed: they are not in the rows yet."""
+    found = []
+    for lease in state.changes.granted.values():
+        if lease.live and lease.worker_id is not None:
+            kind = grant_kind(lease.model, len(lease.slots), lease.milli)
+            trial = state.trials[lease.number]
+            per_step = step_s(kind, state.study.standing.speeds, trial.speeds)
+            steps = (trial.milestone or lease.step) - lease.step
+            running = Running(
+                key=(state.study.id, lease.number),
+                lease_id=lease.id,
+                attempt=lease.attempt,
+                worker_id=lease.worker_id,
+                slots=lease.slots,
+                milli=lease.milli,
+                priority=state.study.spec.priority,
+                leaves_in_s=None if per_step is None else per_step * steps,
+            )
+            found.append(running)
+    return tuple(found)
+
+
+def may_need_keeping(state: CycleState) -> bool:
+    """Whether it may take more than one trial's end to make room for the one that waits.
+
+    Not while its slots are kept already, nor where all trials of the only study are of one size.
+    """
+    blocked, spec = state.room.blocked, state.study.spec
+    if blocked is None or spec.template is None:
+        return False
+    return state.room.crowded or len({request.size for request in requests_of(spec)}) > 1
+
+
+def settle_standing(state: CycleState) -> None:
+    """After placing: note for other studies what this one waits for, and give up what it has no use for any more."""
+    blocked = state.room.blocked if state.active else None
+    before = state.study.standing
+    count = 0
+    if blocked is not None:
+        spec = state.study.spec
+        count = len(state.queue) + max(0, state.fold.sampled_limit - state.study.sampled)
+        if spec.max_parallel:
+            count = min(count, spec.max_parallel - state.live)
+        count = max(1, count)
+    state.stand(
+        wants_slots=blocked.request.slots if blocked else 0,
+        wants_milli=blocked.request.milli if blocked else None,
+        wants_cores=blocked.request.cores if blocked else None,
+        wants_count=count,
+        quantum_s=_quantum_s(state),
+        looked_s=state.study.now_s if blocked else 0.0,
+    )
+    if before.reserved is not None and blocked is None:
+        state.give_up_reservation()
+
+
+def own_share(state: CycleState) -> Share:
+    """Return the study as others see it, as of now."""
+    return Share.of(state.study)
+
+
+# --- others ----------------------------------------------------------------------------------------------
+
+
+def _leave_to_others(state: CycleState, kept: list[Reservation]) -> Deciding[None]:
+    """Set aside what studies that go before this one could use of the free slots."""
+    room, now_s = state.room, state.study.now_s
+    if not room.crowded:
+        return
+    own = claim(own_share(state), room.totals, now_s)
+    hopeless, useless = _silent(state), list[Share]()
+    while devices := _devices(state):
+        found = None
+        for other in room.ahead_of(own, now_s):
+            if other.study_id in hopeless or any(other.like(one) for one in useless):
+                continue
+            found = fit(devices, _next_of(other), kept)
+            if found is not None:
+                break
+            hopeless.add(other.study_id)
+            if other.reserved is None:
+                useless.append(other)
+        if found is None:
+            if not room.others_may_go_before(own):
+                return
+            yield from _look_further(state, unlike=useless)
+            continue
+        left_to = state.study.standing.left_to
+        if other.study_id not in left_to:
+            state.stand(left_to={**left_to, other.study_id: now_s})
+        room.withheld.append(found)
+        room.kicks.add(other.study_id)
+        assert other.wants is not None
+        room.others[other.study_id] = other.holding(other.wants)
+
+
+def _look_further(state: CycleState, *, unlike: Iterable[Share]) -> Deciding[None]:
+    """Get to know the next studies that wait for slots, without those that ask for what was asked for in vain."""
+    room = state.room
+    assert room.known_to is not None
+    line = yield from ask(
+        NextInLine(
+            after=room.known_to,
+            now_s=state.study.now_s,
+            waiting=NEXT_IN_LINE,
+            unlike=frozenset(share.study_id for share in unlike),
+        )
+    )
+    room.extend(line)
+
+
+def _next_of(share: Share) -> Waiting:
+    """The trial of another study that waits for slots."""
+    assert share.wants is not None
+    number = share.reserved.number if share.reserved else -1
+    return Waiting(
+        key=(share.study_id, number), request=share.wants, priority=share.priority, group=share.study_id
+    )
+
+
+def _is_next(state: CycleState) -> bool:
+    """Whether nobody goes before the study: only then are slots kept for it anew, and others asked to leave them."""
+    room, now_s = state.room, state.study.now_s
+    own = claim(own_share(state), room.totals, now_s)
+    return not room.ahead_of(own, now_s) and not room.others_may_go_before(own)
+
+
+def _silent(state: CycleState) -> set[int]:
+    """Studies that slots were left to and that have not looked at them since: whatever ails them, slots do not idle."""
+    before, others = state.study.standing.left_to, state.room.others
+    left_to = {
+        who: since_s
+        for who, since_s in before.items()
+        if (other := others.get(who))
+        is not None  # else it has ended: those that slots were left to are asked for
+        and other.wants is not None
+        and other.looked_s <= since_s
+    }
+    if left_to != before:
+        state.stand(left_to=left_to)
+    return {who for who, since_s in left_to.items() if state.study.now_s - since_s > PATIENCE_S}
+
+
+def _ask_of_the_overdrawn(state: CycleState, running: tuple[Running, ...]) -> None:
+    """The trial waits for its turn only. Where a study has more than its share, one trial of it leaves at its rung."""
+    room, own, now_s = state.room, own_share(state), state.study.now_s
+    if own.wanted <= 0 or any(run.asked for run in running):
+        return
+    ours = claim(own, room.totals, now_s)
+    over = {
+        other.study_id
+        for other in room.others.values()
+        if other.priority == own.priority and ours < claim(_with_held(other), room.totals, now_s)
+    }
+    asked = sorted(
+        (run for run in running if run.key[0] in over and run.leaves_in_s is not None),
+        key=lambda run: (run.leaves_in_s, run.lease_id),
+    )
+    if asked:
+        state.ask_to_leave(asked[0].lease_id, at_report=False)
+
+
+def _with_held(share: Share) -> Share:
+    """A study one grant poorer: it must be ahead by more than what it would give up."""
+    usage = share.usage
+    gpu, milli = usage.gpu_milli > 0, 1000
+    return replace(
+        share, usage=usage.hold(gpu, -min(milli, usage.gpu_milli if gpu else usage.cpu_slots * 1000))
+    )
+
+
+# --- slots -----------------------------------------------------------------------------------------------
+
+
+def _spare(
+    state: CycleState,
+    trial: Trial,
+    waiting: Waiting,
+    devices: tuple[Slot, ...],
+    kept: list[Reservation],
+    milestone: int,
+) -> Placement | None:
+    """Spare slots for a finalist, while nothing else waits for them."""
+    most = spare_slots(state.study.spec, milestone)
+    if most <= waiting.request.slots or not _nothing_else_waits(state, trial):
+        return None
+    for slots in range(min(most, len(devices)), waiting.request.slots, -1):
+        larger = replace(waiting, request=replace(waiting.request, slots=slots))
+        placement = fit(devices, larger, kept)
+        if placement is not None:
+            return replace(placement, rule="spare")
+    return None
+
+
+def _nothing_else_waits(state: CycleState, trial: Trial) -> bool:
+    if state.room.others_wait:
+        return False
+    if any(number != trial.number for number in state.queue) or state.more:
+        return False
+    promotion = state.next_promotion()
+    return promotion is None or promotion.trial == trial.number
+
+
+def _devices(state: CycleState) -> tuple[Slot, ...]:
+    return _without(tuple(state.free), state.room.withheld)
+
+
+def _without(devices: tuple[Slot, ...], withheld: list[Placement]) -> tuple[Slot, ...]:
+    for placement in withheld:
+        devices = take(devices, placement)
+    return devices
+
+
+def _over(state: CycleState) -> set[str]:
+    return {lease.id for lease in state.changes.updated.values() if not lease.live}
+
+
+def _others_reservations(state: CycleState) -> list[Reservation]:
+    return state.room.reservations(state.study.now_s)
+
+
+def _own_reservation(state: CycleState, waiting: Waiting) -> Reservation | None:
+    """The study's reservation is that of its first trial of the size, whichever that is now."""
+    own, kept = own_share(state).reservation(state.study.now_s), state.study.standing.reserved
+    if own is None or kept is None or kept.shape != waiting.request.shape:
+        return own
+    return replace(own, key=waiting.key)
+
+
+def _quantum_s(state: CycleState) -> float:
+    """About how long a grant is held: the mean rung, in seconds by the mean speed."""
+    standing: Standing = state.study.standing
+    seconds = sum(took for _, took in standing.speeds.values())
+    steps = sum(count for count, _ in standing.speeds.values())
+    if not steps:
+        return standing.quantum_s
+    spec = state.study.spec
+    rungs = len(state.fold.policy.ladder(0))
+    return max(1e-3, seconds / steps * spec.max_steps / rungs)

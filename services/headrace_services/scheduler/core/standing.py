@@ -1,0 +1,96 @@
+"""Where a study stands in the cluster: what it used, holds, waits for and has kept for it."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """What a study has used of the cluster, and holds now: GPUs in thousandths, CPU slots, and their seconds."""
+
+    gpu_s: float = 0.0
+    cpu_s: float = 0.0
+    gpu_milli: int = 0
+    cpu_slots: int = 0
+    at_s: float = 0.0
+    """Up to when the seconds are summed; what is held runs on since."""
+    credit_s: float = 0.0
+    """Added to the study's virtual time when it came back from being idle (`placement.shares`)."""
+
+    def settled(self, now_s: float) -> "Usage":
+        """The same, summed up to now."""
+        held_s = max(0.0, now_s - self.at_s)
+        return replace(
+            self,
+            gpu_s=self.gpu_s + held_s * self.gpu_milli / 1000,
+            cpu_s=self.cpu_s + held_s * self.cpu_slots,
+            at_s=max(self.at_s, now_s),
+        )
+
+    def hold(self, gpu: bool, milli: int) -> "Usage":
+        """The same after a grant of so many thousandths of slots; of a negative number after its end."""
+        if gpu:
+            return replace(self, gpu_milli=self.gpu_milli + milli)
+        return replace(self, cpu_slots=self.cpu_slots + milli // 1000)
+
+
+Speeds = Mapping[str, tuple[float, float]]
+"""Steps and seconds of training by kind of grant (`placement.speeds`)."""
+
+
+class Reserved(Struct, frozen=True, kw_only=True):
+    """Slots of one worker that are kept for a trial of the study."""
+
+    number: int
+    worker_id: int
+    slots: tuple[int, ...]
+    since_s: float
+    ready_s: float | None
+    """When they will be free by measured times, on the clock of `since_s`: the database's, in seconds."""
+    milli: int | None = None
+    """Thousandths of each slot that the trial takes, and `cores` over all of them; None in rows of earlier versions."""
+    cores: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, int | None, int | None]:
+        """The size of the trial, as of `Request.shape`."""
+        return (len(self.slots), self.milli, self.cores)
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """Where a study stands in the cluster: what other studies' cycles read of it before they take a slot."""
+
+    usage: Usage = Usage()
+    speeds: Speeds = field(default_factory=dict)
+    reserved: Reserved | None = None
+    wants_slots: int = 0
+    """How many slots its next trial waits for; 0 while none waits."""
+    wants_milli: int | None = None
+    """Thousandths of each of these slots, and `wants_cores` over all of them; None in rows of earlier versions."""
+    wants_cores: int | None = None
+    wants_count: int = 0
+    """How many such trials it could start."""
+    quantum_s: float = 30.0
+    """About how long a grant is held: its rung time, as far as that is known."""
+    looked_s: float = 0.0
+    """When it last looked for slots for that trial, by the database's clock."""
+    kept: tuple[int, float] = (0, 0.0)
+    """For a trial of how many slots it was last looked whether to keep slots for it, and when, by the same clock."""
+    left_to: Mapping[int, float] = field(default_factory=dict)
+    """The studies that free slots were left to and that have not come for them, each with the time since then."""
+    early: Mapping[str, int] = field(default_factory=dict)
+    """How many attempts failed on each worker, by its name, before any trial had reported anything."""
+    ended_through: int | None = None
+    """Where the study has ended and trials are still to be terminated: the number up to which they are."""
+    avoided: Mapping[str, str] = field(default_factory=dict)
+    """The workers that get no trials of the study any more: their names by incarnation."""
+
+
+class Leaving(Struct, frozen=True, kw_only=True):
+    """Why a running trial is to leave its slots, and when."""
+
+    for_study_id: int
+    at_report: bool
+    """At the next report with a checkpoint; else at the next rung."""
+    why: str

@@ -1,0 +1,378 @@
+"""The working copy of a study that one cycle changes: copies of rows, and the moves that change them.
+
+Every change goes through the few methods here, which keep the copies, the list of changes to write, the event
+log and the counts in agreement. What to change is decided in `reports`, `endings`, `commands` and `placing`.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from headrace.errors import HeadraceError
+from headrace_services.scheduler.core import events
+from headrace_services.scheduler.core.changes import Changes, PromotionChange, TrialChange
+from headrace_services.scheduler.core.fold import Fold
+from headrace_services.scheduler.core.inputs import (
+    Cancellation,
+    Leased,
+    Order,
+    Outcome,
+    Suggest,
+    Suggested,
+)
+from headrace_services.scheduler.core.lifecycle import Action, Reason, State, StudyState, next_state
+from headrace_services.scheduler.core.needs import Rows
+from headrace_services.scheduler.core.placement.speeds import grant_kind, learn
+from headrace_services.scheduler.core.policies import Action as Ruling
+from headrace_services.scheduler.core.policies import Explanation, Promotion
+from headrace_services.scheduler.core.records import (
+    Decision,
+    Event,
+    Exploit,
+    Grant,
+    History,
+    Lease,
+    Proposal,
+    Slot,
+    Study,
+    Trial,
+)
+from headrace_services.scheduler.core.results import Result, Results
+from headrace_services.scheduler.core.room import Room
+from headrace_services.scheduler.core.standing import Leaving
+
+
+class CycleState:
+    """One study in one cycle."""
+
+    def __init__(self, study: Study, fold: Fold) -> None:
+        self.study = study
+        self.fold = fold
+        self.changes = Changes()
+        self.orders: list[Order] = []
+        self.trials: dict[int, Trial] = {}
+        self.leases: dict[str, Lease] = {}
+        self.grants: dict[str, Grant] = {}
+        """The grants of these leases, each with its count of live leases as of now."""
+        self.slots: dict[str, tuple[Slot, ...]] = {}
+        """The slots that leases hold, each with what the lease has of it as free: what becomes free with it."""
+        self.histories: dict[int, History] = {}
+        """What trials went through before this cycle, as far as answers show it."""
+        self.free: list[Slot] = []
+        self.queue: list[int] = []
+        """Runnable trials: interrupted ones first, then by number."""
+        self.pending_suggestions: list[tuple[int, Suggest]] = []
+        """Clients that wait for a trial."""
+        self.suggested: dict[int, Suggested | HeadraceError] = {}
+        """What these clients are answered, by the position of their inputs."""
+        self.outcomes: dict[int, Outcome | None] = {}
+        """What became of the inputs, by position; None of a client that waits for a trial."""
+        self.answers: dict[tuple[int, int, int], Decision] = {}
+        """What reports (number, attempt, sequence) were answered, in this cycle or before."""
+        self.live = 0
+        """How many live leases the study has: before the rows are counted, what this cycle has added or taken away."""
+        self.user_paused = 0
+        self.unstarted = 0
+        """Trials that were never placed; counted only where the policy lets them go first."""
+        self.results: Results | None = None
+        """What all trials came to; loaded where nothing is left to run."""
+        self.able: frozenset[str] = frozenset()
+        """The workers that could run a trial of the study; loaded where trials fail before anything was reported."""
+        self.silent: frozenset[str] = frozenset()
+        """The leases that have expired, of those that a sweep found so."""
+        self.wants_placement = False
+        """Whether something may be placed, or the study be complete, because of what this cycle did."""
+        self.proposals_wanted = 0
+        """How many further proposals the pool is to compute."""
+        self.room = Room()
+        """What is known of the cluster beyond the study."""
+        self._vacancies: dict[tuple[int, int], int] = {}
+        self._found: set[tuple[int, int]] = set()
+        """The free slots of the rows that were offered: the rows know nothing of what the cycle did with them."""
+
+    @property
+    def active(self) -> bool:
+        """Whether the study starts trials."""
+        return self.study.state is StudyState.ACTIVE
+
+    def load(self, *, trials: Iterable[Trial] = (), leases: Iterable[Lease] = ()) -> None:
+        """Take copies of rows, never replacing one that the cycle has changed."""
+        for trial in trials:
+            self.trials.setdefault(trial.number, trial)
+        for lease in leases:
+            self.leases.setdefault(lease.id, lease)
+            if lease.grant is not None and lease.live:
+                self.grants.setdefault(lease.grant.id, lease.grant)
+
+    def take(self, rows: Rows) -> None:
+        """Take copies of rows."""
+        self.load(trials=rows.trials, leases=rows.leases)
+        for lease_id, slots in rows.slots.items():
+            self.slots.setdefault(lease_id, slots)
+        self.histories.update(rows.histories)
+
+    def load_queue(self, trials: Iterable[Trial]) -> None:
+        """Take copies of runnable trials, and put all that are runnable now in order."""
+        self.load(trials=trials)
+        runnable = [trial for trial in self.trials.values() if trial.runnable]
+        runnable.sort(key=lambda trial: (trial.attempt == 0, trial.number))
+        self.queue = [trial.number for trial in runnable]
+
+    def own_results(self) -> Results:
+        """The results of the trials that this cycle has copies of; the rows have those of the others."""
+        results = Results(self.study.spec)
+        for trial in self.trials.values():
+            results.add(Result.of(trial))
+        return results
+
+    @property
+    def more(self) -> bool:
+        """Whether there are configurations that the sampler was not asked for yet."""
+        return self.study.sampled < self.fold.sampled_limit
+
+    def count_proposal(self) -> None:
+        """Note that a configuration was proposed; the log says when it was the last one."""
+        self.study = replace(self.study, sampled=self.study.sampled + 1)
+        if not self.more:
+            self.emit(events.proposals_ended(self.study.sampled))
+
+    def next_promotion(self) -> Promotion | None:
+        """What the policy would promote now."""
+        return self.fold.policy.next_promotion(more=self.more)
+
+    # --- trials --------------------------------------------------------------------------------------
+
+    def move(self, number: int, action: Action, **changes: Any) -> None:
+        """Move a trial by the table of transitions, releasing its lease where it leaves its worker."""
+        before = self.trials[number]
+        state = next_state(before.state, action, checkpoint=before.checkpoint is not None)
+        after = replace(before, state=state, **changes)
+        after = replace(
+            after,
+            start_time=after.start_time or (self.study.now if after.attempt else None),
+            end_time=self.study.now if state is State.TERMINATED else None,
+        )
+        if before.leased and not after.leased:
+            assert before.lease_id is not None
+            after = replace(after, lease_id=None)
+            self.release(self.leases[before.lease_id])
+        slots = self.slots.get(after.lease_id or before.lease_id or "", ())
+        cursor = self.emit(events.trial_moved(before, after, action, slots))
+        self._note(before, after, cursor)
+
+    def terminate(self, number: int, reason: Reason, detail: str, **changes: Any) -> None:
+        """End a trial."""
+        if self.trials[number].user_paused:
+            self.user_paused -= 1
+        over: dict[str, Any] = {"reason": reason, "detail": detail, "milestone": None, "user_paused": False}
+        self.move(number, Action.TERMINATE, **over, **changes)
+        reserved = self.study.standing.reserved
+        if reserved is not None and reserved.number == number:
+            self.give_up_reservation()
+        if number in self.queue:
+            self.queue.remove(number)
+        self.fold.policy.withdraw(number)
+        self.wants_placement = True
+
+    def update(self, number: int, **changes: Any) -> Trial:
+        """Change a trial without moving it."""
+        before = self.trials[number]
+        after = replace(before, **changes)
+        if after != before:
+            self._note(before, after, self.study.cursor)
+        return after
+
+    def add(self, trial: Trial, proposal: Proposal | None = None) -> None:
+        """Add a new trial."""
+        self.study = replace(self.study, next_number=trial.number + 1)
+        self.trials[trial.number] = trial
+        self.fold.joined(trial.number, trial.bracket, trial.params, baseline=trial.baseline)
+        self.changes.created.append(trial)
+        self.queue.append(trial.number)
+        self.emit(events.trial_created(trial, proposal))
+
+    def mark_promoted(self, number: int, bracket: int, rung: int) -> None:
+        """Note that a trial goes past a rung; the next event says why."""
+        self.fold.promoted(number, bracket, rung)
+        change = PromotionChange(number=number, rung=rung, cursor=self.study.cursor + 1)
+        self.changes.promotions.append(change)
+
+    def exploit(self, exploit: Exploit) -> None:
+        """Give a trial that is about to go on another's state and a mutated configuration."""
+        self.fold.policy.exploited(exploit)
+        cursor = self.emit(events.trial_exploited(self.study.name, exploit))
+        self.changes.exploits.append((exploit, cursor))
+        self.update(exploit.number, params=exploit.params, checkpoint=exploit.checkpoint)
+
+    def _note(self, before: Trial, after: Trial, cursor: int) -> None:
+        self.trials[after.number] = after
+        self.changes.trials.append(TrialChange(before=before, after=after, cursor=cursor))
+
+    # --- leases --------------------------------------------------------------------------------------
+
+    def lease(self, named: Leased) -> Lease | None:
+        """Return the lease that an input speaks for, live or not, or None where there is no such lease."""
+        lease = self.leases.get(named.lease_id)
+        if lease is None or lease.attempt != named.attempt or lease.number != named.number:
+            return None
+        return lease
+
+    def is_fresh(self, lease: Lease, sequence: int | None) -> bool:
+        """Whether a message was not seen before; if so, note that it was now."""
+        if sequence is None:
+            return True
+        if sequence <= lease.last_sequence:
+            return False
+        self.update_lease(lease, last_sequence=sequence)
+        return True
+
+    def give(self, lease: Lease, slots: tuple[Slot, ...]) -> None:
+        """Give out a lease with a new grant of these slots, or with none to a client."""
+        self._begin(lease)
+        grant = lease.grant
+        if grant is None:
+            return
+        self.grants[grant.id] = grant
+        self.slots[lease.id] = tuple(slot.part(grant.milli, grant.memory_bytes) for slot in slots)
+        self.changes.occupy(grant)
+        self._use(slots[0], grant.size)
+        for slot in slots:
+            self._take(slot, grant)
+            self._fill_vacancy(slot, lease.number)
+
+    def join(self, lease: Lease, slots: tuple[Slot, ...]) -> None:
+        """Give out a further lease on a grant that others hold already: nothing more is charged."""
+        assert lease.grant is not None
+        grant = self.grants[lease.grant.id]
+        self.grants[grant.id] = replace(grant, leases=grant.leases + 1)
+        self._begin(lease)
+        self.slots[lease.id] = slots
+
+    def _begin(self, lease: Lease) -> None:
+        self.leases[lease.id] = lease
+        self.slots[lease.id] = ()
+        self.changes.granted[lease.id] = lease
+        self.live += 1
+
+    def release(self, lease: Lease) -> None:
+        """End a lease. With the last one of its grant the slots are free from now on."""
+        self.update_lease(lease, live=False)
+        self.live -= 1
+        self.wants_placement = True
+        if lease.grant is None:
+            return
+        grant = self.grants[lease.grant.id]
+        self.grants[grant.id] = grant = replace(grant, leases=grant.leases - 1)
+        if grant.leases:
+            return
+        self.changes.vacate(grant)
+        slots = self.slots.get(lease.id, ())
+        if slots:
+            self._use(slots[0], -grant.size)
+        self.offer(slot for slot in slots if slot.placeable)
+
+    def offer(self, slots: Iterable[Slot]) -> None:
+        """Add free slots; of a shared one that is there already, what is free of it grows."""
+        here = {(slot.worker_id, slot.index): place for place, slot in enumerate(self.free)}
+        for slot in slots:
+            place = here.get((slot.worker_id, slot.index))
+            if place is None:
+                self.free.append(slot)
+            else:
+                self.free[place] = self.free[place].less(-slot.free_milli, -slot.memory_left)
+
+    def offer_found(self, slots: Iterable[Slot]) -> None:
+        """Add free slots of the rows, each once."""
+        new = [slot for slot in slots if (slot.worker_id, slot.index) not in self._found]
+        self._found.update((slot.worker_id, slot.index) for slot in new)
+        self.offer(new)
+
+    def _take(self, slot: Slot, grant: Grant) -> None:
+        for place, known in enumerate(self.free):
+            if (known.worker_id, known.index) == (slot.worker_id, slot.index):
+                rest = known.less(grant.milli, grant.memory_bytes)
+                if rest.free_milli:
+                    self.free[place] = rest
+                else:
+                    del self.free[place]
+                return
+        raise ValueError(f"slot {slot.index} of {slot.worker_name} is not free")
+
+    def _use(self, slot: Slot, milli: int) -> None:
+        usage = self.study.standing.usage.settled(self.study.now_s)
+        self.stand(usage=usage.hold(slot.kind == "GPU", milli))
+
+    def update_lease(self, lease: Lease, **changes: Any) -> Lease:
+        """Change a lease."""
+        updated = replace(lease, **changes)
+        self.leases[lease.id] = updated
+        kept = self.changes.granted if lease.id in self.changes.granted else self.changes.updated
+        kept[lease.id] = updated
+        return updated
+
+    def cancel(self, trial: Trial, why: str) -> None:
+        """Tell the worker of a trial that its lease is over."""
+        if trial.lease_id is None:
+            return
+        lease = self.leases[trial.lease_id]
+        if lease.worker_id is not None:
+            self.orders.append(Cancellation(worker_id=lease.worker_id, lease=lease, reason=why))
+
+    # --- the study and its log -----------------------------------------------------------------------
+
+    def stand(self, **changes: Any) -> None:
+        """Change the study's standing in the cluster."""
+        self.study = replace(self.study, standing=replace(self.study.standing, **changes))
+
+    def ask_to_leave(self, lease_id: str, *, at_report: bool) -> None:
+        """Ask the holder of a lease, of any study, to go for this one: at its next report, or at its next rung."""
+        why = f"study '{self.study.name}' needs its slots"
+        self.changes.asks[lease_id] = Leaving(for_study_id=self.study.id, at_report=at_report, why=why)
+
+    def give_up_reservation(self) -> None:
+        """No slots are kept for a trial of the study any more."""
+        self.stand(reserved=None)
+        self.changes.withdraw_asks = True
+
+    def learn_speed(self, lease: Lease, steps: int, seconds: float) -> None:
+        """Take in how long a trial trained on its grant."""
+        kind = grant_kind(lease.model, len(lease.slots), lease.milli)
+        self.stand(speeds=learn(self.study.standing.speeds, kind, steps, seconds))
+        self.update(lease.number, speeds=learn(self.trials[lease.number].speeds, kind, steps, seconds))
+
+    def move_study(self, state: StudyState, detail: str) -> None:
+        """Move the study; once it has ended it stays so."""
+        if self.study.state is state or self.study.state.ended:
+            return
+        before = self.study.state
+        self.study = replace(self.study, state=state, detail=detail)
+        self.emit(events.study_moved(before, state, detail))
+
+    def emit(self, event: Event) -> int:
+        """Append an event and return its cursor."""
+        self.changes.events.append(event)
+        self.study = replace(self.study, cursor=self.study.cursor + 1)
+        return self.study.cursor
+
+    def explain(
+        self,
+        number: int,
+        action: Ruling,
+        explanation: Explanation,
+        frees: Lease | None = None,
+        *,
+        said: str = "",
+    ) -> None:
+        """Append a decision, told as `said` where that is not the policy's sentence. The slots of `frees` become vacant
+        with it, and it will say who got them."""
+        self.emit(events.decision_made(number, action.name, explanation, said or explanation.sentence))
+        if frees is not None and frees.worker_id is not None:
+            for index in frees.slots:
+                self._vacancies[frees.worker_id, index] = len(self.changes.events) - 1
+
+    def _fill_vacancy(self, slot: Slot, number: int) -> None:
+        at = self._vacancies.pop((slot.worker_id, slot.index), None)
+        if at is not None:
+            goes_to = f"studies/{self.study.name}/trials/{number}"
+            self.changes.events[at] = events.with_slot_goes_to(self.changes.events[at], goes_to)

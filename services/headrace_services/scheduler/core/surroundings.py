@@ -1,0 +1,116 @@
+"""What a cycle learns of the cluster around its study, and what it leaves there."""
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from headrace_services.scheduler.core import sharing
+from headrace_services.scheduler.core.needs import (
+    AnyRunnable,
+    Deciding,
+    Devices,
+    FreeSlots,
+    Surroundings,
+    ask,
+)
+from headrace_services.scheduler.core.placement import Request, fit, requests_of
+from headrace_services.scheduler.core.records import Slot
+from headrace_services.scheduler.core.state import CycleState
+
+FIRST_IN_LINE = 32
+"""Of how many studies that wait a cycle learns at first."""
+
+
+def look_around(state: CycleState, limit: int) -> Deciding[None]:
+    """Offer the study free slots, and note how the other active studies on workers stand."""
+    study, room = state.study, state.room
+    spec, standing = study.spec, study.standing
+    smallest, *larger = requests_of(spec, standing.avoided)
+    asked_by = {leaving.for_study_id for leaving in study.leaving.values()}
+    found = yield from ask(
+        Surroundings(
+            request=_least(smallest, larger),
+            limit=limit,
+            now_s=study.now_s,
+            waiting=FIRST_IN_LINE,
+            named=frozenset(standing.left_to.keys() | asked_by),
+            joining=sharing.own_share(state).idle,
+        )
+    )
+    state.offer_found(found.free)
+    if len(found.free) >= limit:  # a gang's slots may lie behind so many
+        for request in larger:
+            state.offer_found((yield from ask(FreeSlots(request=request, limit=limit))))
+    room.crowded, room.totals, room.least_s = found.crowded, found.totals, found.least_s
+    room.extend(found.line)
+    room.meet(found.further)
+
+
+def _least(smallest: Request, larger: Iterable[Request]) -> Request:
+    """What a slot must have at least to be of use to any of several requests."""
+    for other in larger:
+        smallest = replace(
+            smallest,
+            slots=min(smallest.slots, other.slots),
+            milli=min(smallest.milli, other.milli),
+            cores=0,
+        )
+    return smallest
+
+
+def look_for_spare(state: CycleState) -> Deciding[None]:
+    """Where the spec lets finalists have spare slots: see, before reports are judged, whether there are any."""
+    elastic = state.study.spec.elastic
+    if elastic is None or not elastic.spare or not state.leases:
+        return
+    yield from look_around(state, elastic.spare)
+    state.room.nothing_waits = not state.room.others_wait and not (yield from ask(AnyRunnable()))
+
+
+def keep_slots(state: CycleState, every_s: float) -> Deciding[None]:
+    """Look whether slots are to be kept for a trial that fits nowhere, at most every `every_s` for each size."""
+    room, now_s = state.room, state.study.now_s
+    if room.blocked is None or not sharing.may_need_keeping(state):
+        return
+    slots = room.blocked.request.slots
+    if every_s:
+        kept = state.study.standing.kept
+        if kept[0] == slots and now_s - kept[1] < every_s:
+            return
+        state.stand(kept=(slots, now_s))
+    found = yield from ask(Devices(request=room.blocked.request))
+    room.devices = tuple(_as_of_this_cycle(state, slot) for slot in found.devices)
+    room.running = (*found.running, *sharing.just_granted(state))
+    room.meet(found.shares)
+    sharing.keep(state)
+
+
+def _as_of_this_cycle(state: CycleState, slot: Slot) -> Slot:
+    """A device as this cycle leaves it: what it freed or took is not in the rows yet."""
+    key = (slot.worker_id, slot.index)
+    for free in state.free:
+        if (free.worker_id, free.index) == key:
+            return free
+    if key in state.changes.occupied:
+        return replace(slot, free_milli=0)
+    return slot
+
+
+def left_over(state: CycleState, freed: list[Slot]) -> bool:
+    """Whether free slots are left that nobody was told of: freed here, or offered here to a study that is done."""
+    withheld = {(s.worker_id, s.index) for placement in state.room.withheld for s in placement.slots}
+    free = {(slot.worker_id, slot.index) for slot in state.free} - withheld
+    if not free:
+        return False
+    if any((slot.worker_id, slot.index) in free for slot in freed):
+        return True
+    return state.room.blocked is None and state.room.others_wait
+
+
+def more_fits(state: CycleState) -> bool:
+    """Whether another trial of the study would find slots among those that are left."""
+    if state.room.blocked is not None:
+        return False
+    request = Request.of(state.study.spec.resources.each[0], state.study.standing.avoided)
+    job = sharing.any_trial(state, request)
+    return fit(state.free, job) is not None

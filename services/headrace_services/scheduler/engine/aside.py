@@ -1,0 +1,81 @@
+"""What becomes of the inputs of a study that is set aside: what a study that has ended answers.
+
+The study's own rows are not read for it. A worker's message is stale, so that the worker lets go of the trial and
+forgets the message. A stop is accepted, with what can be shown of the study. Every other command is refused with the
+reason.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace.errors import HeadraceError, StudyEndedError, StudyNotFoundError
+from headrace_services.scheduler.core.inputs import (
+    Accepted,
+    Cancellation,
+    Input,
+    Leased,
+    Outcome,
+    PlaceNow,
+    Proposed,
+    Stale,
+    StopStudy,
+    Suggest,
+    Suggested,
+)
+from headrace_services.scheduler.core.plan import Effects
+from headrace_services.scheduler.engine.cycle import CycleResult
+from headrace_services.scheduler.engine.submissions import Settled, Shown, Submission
+from headrace_services.scheduler.store import aside, requests
+from headrace_services.scheduler.store.aside import Brief
+
+
+async def run(
+    conn: AsyncConnection, study_id: int, why: str, submissions: Sequence[Submission], *, first: bool
+) -> CycleResult:
+    """Set the study aside and answer. Unless it is the `first` time here, nobody is told of what ended then."""
+    done = await aside.set_aside(conn, study_id, why)
+    if done is None:
+        gone = Settled(outcome=StudyNotFoundError("the study was deleted"))
+        return CycleResult(settled=(gone,) * len(submissions), effects=Effects(slots_left=first), fold=None)
+    answers = [await _answered(conn, done.study, submission) for submission in submissions]
+    orders = tuple(
+        Cancellation(worker_id=lease.worker_id, lease=lease, reason=done.study.detail)
+        for lease in done.leases
+        if lease.worker_id is not None
+    )
+    effects = Effects(orders=orders, slots_left=first or bool(orders))
+    return CycleResult(settled=tuple(answers), effects=effects, fold=None)
+
+
+async def holds(conn: AsyncConnection, study_id: int, message: Leased) -> bool:
+    """Whether a message speaks for a live lease of the study."""
+    return await aside.holds(conn, study_id, message.lease_id, message.number, message.attempt)
+
+
+async def _answered(conn: AsyncConnection, study: Brief, submission: Submission) -> Settled:
+    request = submission.request
+    if request is not None and (known := await requests.answered(conn, [request])):
+        try:
+            return Settled(outcome=Accepted(), response=requests.check_repeat(request, known[request.id]))
+        except HeadraceError as error:
+            return Settled(outcome=error)
+    outcome = _outcome(study, submission.input)
+    if submission.render is None or isinstance(outcome, HeadraceError):
+        return Settled(outcome=outcome)
+    response = submission.render(outcome, Shown(study=study))
+    if request is not None:
+        await requests.remember(conn, request, response)
+    return Settled(outcome=outcome, response=response)
+
+
+def _outcome(study: Brief, one: Input) -> Outcome | HeadraceError:
+    match one:
+        case Leased():
+            return Stale()
+        case Suggest():
+            return Suggested(trial=None, lease=None, done=True)
+        case PlaceNow() | Proposed() | StopStudy():
+            return Accepted()
+        case _:
+            return StudyEndedError(f"study '{study.name}' has ended ({study.state.lower()}): {study.detail}")

@@ -1,0 +1,118 @@
+"""One scheduling cycle as one transaction: load, decide, apply.
+
+The runner calls `run_cycle`, one at a time for a study on a replica; the lock on the study's row orders it with the
+cycles of other replicas. A cycle of reports makes two round trips to Postgres, one that places at most four
+where no other study waits.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
+
+from msgspec import Struct
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace.errors import HeadraceError, StudyNotFoundError
+from headrace_services.scheduler.core.decide import decide, named
+from headrace_services.scheduler.core.fold import Fold
+from headrace_services.scheduler.core.inputs import Accepted, Outcome
+from headrace_services.scheduler.core.plan import Effects
+from headrace_services.scheduler.core.records import Study
+from headrace_services.scheduler.engine.submissions import Settled, Shown, Submission
+from headrace_services.scheduler.samplers import make_sampler
+from headrace_services.scheduler.store import exploits, requests, rows, unseen
+from headrace_services.scheduler.store.apply import apply
+from headrace_services.scheduler.store.load import open_study, serve
+
+
+class CycleResult(Struct, frozen=True, kw_only=True):
+    """What a committed cycle leaves behind."""
+
+    settled: tuple[Settled, ...]
+    effects: Effects
+    fold: Fold | None
+
+
+async def run_cycle(
+    conn: AsyncConnection, study_id: int, submissions: Sequence[Submission], fold: Fold | None
+) -> CycleResult:
+    """Run one cycle in the transaction of `conn`, and commit it. Where it fails, the caller drops the fold."""
+    asked = [submission.request for submission in submissions if submission.request is not None]
+    first = named(submission.input for submission in submissions)
+    opened = await open_study(conn, study_id, first, asked, fold.spec if fold else None)
+    study = opened.study
+    if study is None:
+        gone = Settled(outcome=StudyNotFoundError("the study was deleted"))
+        effects = Effects(slots_left=True)
+        return CycleResult(settled=(gone,) * len(submissions), effects=effects, fold=None)
+    fold = fold or Fold.empty(study.spec, make_sampler(study.spec))
+    if fold.cursor != study.cursor:
+        await _catch_up(conn, study, fold)
+    fresh = [one for one in submissions if one.request is None or one.request.id not in opened.answers]
+    deciding = decide(study, [submission.input for submission in fresh], fold, opened.rows)
+    plan = await serve(conn, study_id, deciding)
+    shown = Shown(study=plan.study, trials=plan.shown)
+    settled = [_settle(one, outcome, shown) for one, outcome in zip(fresh, plan.outcomes, strict=True)]
+    await apply(conn, plan, _to_remember(fresh, settled))
+    fold.cursor = plan.study.cursor
+    made = iter(settled)
+    answered = tuple(
+        _repeated(one.request, opened.answers)
+        if one.request is not None and one.request.id in opened.answers
+        else next(made)
+        for one in submissions
+    )
+    return CycleResult(settled=answered, effects=plan.effects, fold=fold)
+
+
+def _settle(submission: Submission, outcome: Outcome | HeadraceError, shown: Shown) -> Settled:
+    """What became of a submission, with the answer to its request."""
+    if isinstance(outcome, HeadraceError):
+        return Settled(outcome=outcome)
+    response = submission.render(outcome, shown) if submission.render else None
+    return Settled(outcome=outcome, response=response)
+
+
+def _to_remember(
+    submissions: Sequence[Submission], settled: Sequence[Settled]
+) -> list[tuple[requests.Request, bytes]]:
+    return [
+        (one.request, done.response)
+        for one, done in zip(submissions, settled, strict=True)
+        if one.request is not None and done.response is not None
+    ]
+
+
+def _repeated(request: requests.Request, answers: Mapping[str, requests.Answer]) -> Settled:
+    """The first answer to a request that comes again."""
+    try:
+        return Settled(outcome=Accepted(), response=requests.check_repeat(request, answers[request.id]))
+    except HeadraceError as error:
+        return Settled(outcome=error)
+
+
+async def _catch_up(conn: AsyncConnection, study: Study, fold: Fold) -> None:
+    """Fold in what other replicas did since the fold was last used."""
+    async for page in unseen.trials_created(conn, study.id, fold.next_number):
+        for row in page:
+            fold.joined(row.number, row.bracket, row.params, baseline=row.baseline)
+    folds: list[tuple[int, int, Callable[[], None]]] = []
+    async for page in unseen.rung_results(conn, study.id, fold.cursor):
+        for row in page:
+            entry = rows.rung_entry(row)
+            if row.cursor > fold.cursor:
+                folds.append((row.cursor, 0, partial(fold.record, entry)))
+            if row.promoted_cursor is not None and row.promoted_cursor > fold.cursor:
+                past = partial(fold.promoted, entry.number, entry.bracket, entry.rung)
+                folds.append((row.promoted_cursor, 1, past))
+    if fold.spec.shares_checkpoints:
+        for exploit, cursor in await exploits.since(conn, study.id, fold.cursor):
+            folds.append((cursor, 1, partial(fold.policy.exploited, exploit)))
+    async for page in unseen.trials_ended(conn, study.id, fold.cursor):
+        folds += [(row.end_cursor, 2, partial(fold.policy.withdraw, row.number)) for row in page]
+    for place, (_, _, take) in enumerate(sorted(folds, key=itemgetter(0, 1)), start=1):
+        take()
+        if place % unseen.AT_ONCE == 0:
+            await asyncio.sleep(0)  # others have their turn
+    fold.cursor = study.cursor

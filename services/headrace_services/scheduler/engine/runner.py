@@ -1,0 +1,335 @@
+"""Group commit: everything that arrives for a study while a cycle runs goes into the next cycle.
+
+A runner is an actor: one task, one bounded queue, one study. A cycle that the database does not take is tried again
+within bounds (`retries`). Then its inputs are answered with a DatabaseUnavailableError, and the next ones begin anew;
+but what came behind them by the same stream gets the same answer, since a worker's messages are taken in order.
+
+A cycle that fails otherwise is a defect. The runner finds its cause, and contains it:
+
+- It runs the inputs of the batch one at a time, each with a new fold. Those that pass are taken.
+- An input that fails alone is refused with an InternalError, if a cycle without any input passes. So a poisoned
+  message harms only its sender.
+- If even that cycle fails, the study itself is at fault and is set aside (`aside`): it ends as FAILED with the reason.
+  The same follows from an input that must not fail (a user's stop, the end of a live lease), and from
+  `MESSAGES_IN_ROW` messages of live leases that fail one after the other.
+
+A fault of the database, or lack of memory, says nothing about the study: it is never set aside for that.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakSet
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from headrace.errors import DatabaseUnavailableError, DrainingError, HeadraceError, InternalError
+from headrace_services.scheduler.core.fold import Fold
+from headrace_services.scheduler.core.inputs import ExitedArrived, Leased, LeaseExpired, PlaceNow, StopStudy
+from headrace_services.scheduler.engine import aside
+from headrace_services.scheduler.engine.cycle import CycleResult, run_cycle
+from headrace_services.scheduler.engine.retries import cause, is_unavailable, may_pass, retrying
+from headrace_services.scheduler.engine.submissions import Settled, Submission
+from headrace_services.scheduler.store.database import is_conflict, transaction
+from headrace_services.scheduler.store.defects import reason_of
+
+log = logging.getLogger(__name__)
+
+MAX_BATCH = 256
+MAX_QUEUE = 4096
+MESSAGES_IN_ROW = 3
+"""A study that cannot take so many messages of its workers one after the other cannot go on."""
+
+Committed = Callable[[int, CycleResult], None]
+"""Called with the study's id after each commit, before anybody is answered."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    submission: Submission
+    answer: asyncio.Future[Settled] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+class StudyRunner:
+    """Runs the cycles of one study on this replica."""
+
+    def __init__(self, engine: AsyncEngine, study_id: int, committed: Committed) -> None:
+        self.study_id = study_id
+        self._engine = engine
+        self._committed = committed
+        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(MAX_QUEUE)
+        self._in_turn = asyncio.Lock()
+        self._kicked = False
+        self._requests: dict[str, _Waiting] = {}
+        self._fold: Fold | None = None
+        self._closing = False
+        self._broken: str | None = None
+        """Why the study is to be set aside, or was."""
+        self._is_aside = False
+        self._failed_in_row = 0
+        self._behind: WeakSet[object] = WeakSet()
+        """Streams of which a message was left unanswered: the worker sends it again by a new one."""
+        self.idle = asyncio.Event()
+        self.idle.set()
+        # It refers to itself: one for every cycle would be garbage that waits for a full collection.
+        self._attempts = retrying(f"study {study_id}")
+
+    async def submit(self, submission: Submission) -> Settled:
+        """Put an input into the next cycle and wait until it is committed.
+
+        Waits while the queue is full, in the order of the calls: a worker's later message that overtook an
+        earlier one would make that one look stale. Raises the HeadraceError that refused a command.
+        """
+        if self._closing:
+            raise DrainingError("this scheduler is shutting down")
+        request = submission.request
+        waiting = self._requests.get(request.id) if request else None
+        if waiting is None or waiting.submission.request != request:
+            waiting = _Waiting(submission)
+            if request:
+                self._requests[request.id] = waiting
+            await self._enqueue(waiting)
+        # A request's answer may be waited for by its repeats too; a worker's message waits alone.
+        settled = await (asyncio.shield(waiting.answer) if request else waiting.answer)
+        if isinstance(settled.outcome, HeadraceError):
+            raise settled.outcome
+        return settled
+
+    async def _enqueue(self, waiting: _Waiting) -> None:
+        try:
+            async with self._in_turn:
+                self.idle.clear()
+                await self._queue.put(waiting)
+        except asyncio.CancelledError:
+            self._forget([waiting])  # it will never run: a repeat must not wait for it
+            raise
+
+    def kick(self) -> None:
+        """Ask for a cycle that looks for something to place: the next one, if one is coming."""
+        if self._closing:
+            return
+        if self._queue.empty():
+            self.idle.clear()
+            self._queue.put_nowait(_Waiting(Submission(input=PlaceNow())))
+        else:
+            self._kicked = True
+
+    def set_aside(self, why: str) -> None:
+        """End the study, whose rows cannot be read, before its next cycle."""
+        self._broken = self._broken or why
+        self.kick()
+
+    def close(self) -> None:
+        """Take no more inputs; what is queued is still run."""
+        self._closing = True
+
+    async def run(self) -> None:
+        """Run cycles until cancelled; callers that still wait are told then."""
+        try:
+            await self._run_cycles()
+        finally:
+            while not self._queue.empty():
+                self._forget([self._queue.get_nowait()])
+
+    async def _run_cycles(self) -> None:
+        while True:
+            batch = [await self._queue.get()]
+            while len(batch) < MAX_BATCH and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            if self._kicked:
+                self._kicked = False
+                batch.append(_Waiting(Submission(input=PlaceNow())))
+            try:
+                await self._run_batch(batch)
+            finally:
+                self._forget(batch)
+                if self._queue.empty():
+                    self.idle.set()
+
+    async def _run_batch(self, batch: list[_Waiting]) -> None:
+        if self._broken is not None:
+            await self._answer_aside(batch, self._broken)
+            return
+        batch = [waiting for waiting in batch if not self._is_overtaking(waiting)]
+        if not batch:
+            return
+        try:
+            result = await self._step([waiting.submission for waiting in batch])
+        except Exception as error:
+            self._fold = None
+            if is_unavailable(error):
+                self._give_up(batch, error)
+                return
+            log.exception("a cycle of study %s failed on %s inputs", self.study_id, len(batch))
+            await self._isolate(batch, error)
+            return
+        self._take(batch, result)
+
+    def _is_overtaking(self, waiting: _Waiting) -> bool:
+        """Whether an earlier message of the stream was left unanswered. Then this one is left so too."""
+        if waiting.submission.stream not in self._behind:
+            return False
+        self._leave(waiting, "an earlier message of this worker is to come first")
+        return True
+
+    def _leave(self, waiting: _Waiting, why: str) -> None:
+        """Answer that the database did not take a submission; nothing may overtake it."""
+        if waiting.submission.stream is not None:
+            self._behind.add(waiting.submission.stream)
+        _answer(waiting, Settled(outcome=DatabaseUnavailableError(why)))
+
+    def _give_up(self, batch: list[_Waiting], error: Exception) -> None:
+        """Answer that the database did not take the batch."""
+        log.warning(
+            "study %s: the database did not take %s inputs: %s", self.study_id, len(batch), cause(error)
+        )
+        for waiting in batch:
+            self._leave(waiting, f"the database did not take the cycle: {cause(error)}")
+
+    def _take(self, batch: list[_Waiting], result: CycleResult) -> None:
+        self._committed(self.study_id, result)
+        for waiting, settled in zip(batch, result.settled, strict=True):
+            _answer(waiting, settled)
+        if any(isinstance(waiting.submission.input, Leased) for waiting in batch):
+            self._failed_in_row = 0
+        if result.effects.again:
+            self.kick()
+
+    # --- defects ---------------------------------------------------------------------------------------
+
+    async def _isolate(self, batch: list[_Waiting], error: Exception) -> None:
+        """Find the input that causes a defect, and whether the study is at fault."""
+        for waiting in batch:
+            if self._broken is not None:
+                await self._answer_aside([waiting], self._broken)
+                continue
+            if self._is_overtaking(waiting):
+                continue
+            try:
+                result = await self._step([waiting.submission])
+            except Exception as alone:  # noqa: BLE001  (whatever it is: it was logged above)
+                self._fold = None
+                error = alone
+            else:
+                self._take([waiting], result)
+                continue
+            try:
+                self._broken = await self._defect(waiting.submission, error)
+            except Exception as away:  # noqa: BLE001  (it says so when it raises)
+                self._give_up([waiting], away)
+                continue
+            if self._broken is not None:
+                await self._answer_aside([waiting], self._broken)
+                continue
+            if is_conflict(error):  # bad luck, and nothing wrong with the input
+                self._leave(waiting, "the database did not take the cycle")
+                continue
+            failure = InternalError(f"the scheduler failed on this: {reason_of(error)}")
+            _answer(waiting, Settled(outcome=failure))
+
+    async def _defect(self, submission: Submission, error: Exception) -> str | None:
+        """Why the study is at fault for a cycle that failed on one input; None where the input is, or nobody.
+
+        Raises where the database is the reason, or does not let it be found out.
+        """
+        if is_unavailable(error):
+            raise error
+        if _says_nothing(error):
+            return None
+        kick = _Waiting(Submission(input=PlaceNow()))
+        try:
+            result = await self._step([kick.submission])
+        except Exception as alone:
+            self._fold = None
+            if is_unavailable(alone):
+                raise
+            if _says_nothing(alone):
+                return None
+            log.exception("study %s cannot go on", self.study_id)
+            return f"the scheduler cannot go on with this study: {reason_of(alone)}"
+        self._take([kick], result)
+        message = submission.input
+        must = isinstance(message, ExitedArrived | LeaseExpired) and submission.render is None
+        if isinstance(message, StopStudy):
+            return f"the scheduler could not stop this study in order: {reason_of(error)}"
+        if not isinstance(message, Leased) or submission.render is not None or not await self._holds(message):
+            return None
+        self._failed_in_row += 1
+        if must or self._failed_in_row >= MESSAGES_IN_ROW:
+            return f"the scheduler cannot take the messages of its trials: {reason_of(error)}"
+        return None
+
+    async def _holds(self, message: Leased) -> bool:
+        """Whether a message's lease is live: who speaks for another's study cannot have it set aside."""
+        try:
+            async for attempt in self._attempts:
+                with attempt:
+                    async with transaction(self._engine) as conn:
+                        return await aside.holds(conn, self.study_id, message)
+        except Exception as error:
+            if is_unavailable(error):
+                raise
+            return False  # a lease that no row could have
+        raise AssertionError("the retries above end by returning or raising")
+
+    async def _answer_aside(self, batch: list[_Waiting], why: str) -> None:
+        """Set the study aside, if it is not yet, and answer what arrived for it as one that has ended does."""
+        submissions = [waiting.submission for waiting in batch]
+        try:
+            async for attempt in self._attempts:
+                with attempt:
+                    async with transaction(self._engine) as conn:
+                        result = await aside.run(
+                            conn, self.study_id, why, submissions, first=not self._is_aside
+                        )
+        except Exception as error:
+            if is_unavailable(error):
+                self._give_up(batch, error)
+                return
+            log.exception("study %s could not be set aside", self.study_id)
+            failure = InternalError(f"the study could not be set aside: {reason_of(error)}")
+            for waiting in batch:
+                _answer(waiting, Settled(outcome=failure))
+            return
+        self._is_aside = True
+        self._take(batch, result)
+
+    async def _step(self, submissions: Sequence[Submission]) -> CycleResult:
+        try:
+            return await self._transact(submissions)
+        except Exception as error:  # seldom; tenacity takes a while even where the first attempt succeeds
+            if not may_pass(error):
+                raise
+        async for attempt in self._attempts:
+            with attempt:
+                return await self._transact(submissions)
+        raise AssertionError("the retries above end by returning or raising")
+
+    async def _transact(self, submissions: Sequence[Submission]) -> CycleResult:
+        fold, self._fold = self._fold, None
+        async with transaction(self._engine) as conn:
+            result = await run_cycle(conn, self.study_id, submissions, fold)
+        self._fold = result.fold
+        return result
+
+    def _forget(self, batch: list[_Waiting]) -> None:
+        for waiting in batch:
+            request = waiting.submission.request
+            if request and self._requests.get(request.id) is waiting:
+                del self._requests[request.id]
+            if not waiting.answer.done():
+                waiting.answer.set_exception(DrainingError("this scheduler is shutting down"))
+                waiting.answer.exception()
+
+
+def _answer(waiting: _Waiting, settled: Settled) -> None:
+    if not waiting.answer.done():
+        waiting.answer.set_result(settled)
+
+
+def _says_nothing(error: BaseException) -> bool:
+    """Whether neither the input nor the study caused an error."""
+    return isinstance(error, MemoryError) or is_conflict(error)

@@ -1,0 +1,44 @@
+"""What is submitted to a study, and what becomes of it.
+
+A user's command comes with its request. Its answer is rendered from the plan and stored under the request's id with
+the plan's own writes, so a repeat gets the same answer.
+"""
+
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct, field
+
+from headrace.errors import HeadraceError
+from headrace_services.scheduler.core.inputs import Input, Outcome
+from headrace_services.scheduler.core.records import Study, TrialView
+from headrace_services.scheduler.store.aside import Brief
+from headrace_services.scheduler.store.requests import Request
+
+
+class Shown(Struct, frozen=True, kw_only=True):
+    """What an answer may show: the study and the trials as the plan leaves them."""
+
+    study: Study | Brief
+    """Brief where the study is set aside: then no trial is shown."""
+    trials: Mapping[int, TrialView] = field(default_factory=dict)
+
+
+Render = Callable[[Outcome, Shown], bytes]
+"""Makes the answer to a request of what became of it. It is not called for a request that was refused."""
+
+
+class Submission(Struct, frozen=True, kw_only=True):
+    """An input, and for a user's command the request that it came in."""
+
+    input: Input
+    request: Request | None = None
+    render: Render | None = None
+    stream: object | None = None
+    """What a worker's messages come by, in order. Once one is left unanswered, those behind it must not overtake it."""
+
+
+class Settled(Struct, frozen=True, kw_only=True):
+    """What became of a submission."""
+
+    outcome: Outcome | HeadraceError
+    response: bytes | None = None

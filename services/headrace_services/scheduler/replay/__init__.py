@@ -1,0 +1,1 @@
+"""Plays a study's event log again and compares every decision."""

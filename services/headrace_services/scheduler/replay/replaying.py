@@ -1,0 +1,304 @@
+"""Plays a study's event log again, through one policy on one thread, and compares every decision.
+
+A scheduler takes decisions in cycles that several replicas run side by side, from caches that catch up with each
+other, through kills and outages. The event log says what they decided, in commit order. Here the log's results go
+into a new policy, one after the other, and the policy is asked the same questions at the same places:
+
+- what a trial may do that was just recorded at a rung (the verdict, or its own promotion);
+- which trial is promoted when a slot is free, and what it takes over from another one;
+- and, where a trial that never ran was started, that no other one should have been promoted instead.
+
+An answer that differs in anything (the trial, the action, the rank, the cutoff) is a `Difference`. The sentence is made
+of these; one that alone differs is counted by itself, since another version may have put the same into other words.
+The log is the only input: no table, no cache, no clock.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from headrace.client import Client
+from headrace.client.events import (
+    Action,
+    DecisionMade,
+    Event,
+    PausePrice,
+    ProposalsEnded,
+    ReportRecorded,
+    RungRecorded,
+    TrialCreated,
+    TrialExploited,
+    TrialMoved,
+)
+from headrace.client.events import Explanation as Logged
+from headrace.client.model import Checkpoint as LoggedCheckpoint
+from headrace.client.model import Exploit as LoggedExploit
+from headrace.client.model import TerminationReason, TrialState
+from headrace.spec import StudySpec
+from headrace_services.scheduler.core.fold import Fold
+from headrace_services.scheduler.core.policies import Action as Ruling
+from headrace_services.scheduler.core.policies import Explanation, Promotion, RungCost
+from headrace_services.scheduler.core.policies import PausePrice as Price
+from headrace_services.scheduler.core.records import Checkpoint, Exploit, RungEntry
+from headrace_services.scheduler.samplers import make_sampler
+
+_BY_USER = "paused by a user"
+_LOGGED = {field.name for field in dataclasses.fields(Logged)}
+_COMPARED = tuple(field.name for field in structs.fields(Explanation) if field.name in _LOGGED - {"sentence"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A place where the log and the replay disagree."""
+
+    cursor: int
+    trial: int
+    logged: str
+    replayed: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What a replay found."""
+
+    events: int
+    decisions: int
+    """Decisions in the log, each of which was compared."""
+    starts: int
+    """First starts of trials, each of which was checked against the promotions that were possible."""
+    reworded: int
+    """Decisions that are the same in other words."""
+    differences: tuple[Difference, ...]
+
+    @property
+    def identical(self) -> bool:
+        """Whether the log says throughout what a single thread would have decided."""
+        return not self.differences
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    trial: int
+    action: Action
+    explanation: Explanation
+    exploit: Exploit | None = None
+
+    def __str__(self) -> str:
+        return f"trial {self.trial}: {self.action}: {self.explanation.sentence}"
+
+
+class Replay:
+    """One study's log, event by event, in the order of the cursor."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._spec = spec
+        self._study = Fold.empty(spec, make_sampler(spec))
+        self._policy = self._study.policy
+        self._more = True
+        """Whether the sampler had configurations left."""
+        self._unstarted: set[int] = set()
+        self._saved: dict[int, LoggedCheckpoint | None] = {}
+        """The checkpoint of each trial's last report."""
+        self._unjudged: dict[int, list[RungEntry]] = {}
+        """What a report recorded for a trial, until the decision on it."""
+        self._stayed: dict[int, tuple[int, _Answer]] = {}
+        """Trials that may go on by the policy and were paused: a user must have asked for it."""
+        self._exploits: dict[int, Exploit] = {}
+        """What a trial is to take over, until the log says that it did."""
+        self._differences: list[Difference] = []
+        self._cursor = 0
+        self._decisions = 0
+        self._starts = 0
+        self._reworded = 0
+
+    def take(self, event: Event) -> None:
+        """Fold one event in. Raises ValueError where events are missing."""
+        if event.cursor != self._cursor + 1:
+            raise ValueError(f"event {event.cursor} follows event {self._cursor}: the log has a gap")
+        self._cursor = event.cursor
+        if isinstance(event.detail, ProposalsEnded):
+            self._more = False
+        if event.trial is None:
+            return
+        match event.detail:
+            case TrialCreated() as created:
+                self._created(event.trial, created)
+            case ReportRecorded() as report:
+                self._saved[event.trial] = report.checkpoint
+            case RungRecorded() as recorded:
+                self._recorded(event.trial, recorded)
+            case DecisionMade() as made:
+                self._decided(event.trial, made)
+            case TrialExploited() as exploited:
+                self._exploited(event.trial, exploited.exploit)
+            case TrialMoved() as moved:
+                self._moved(event.trial, moved)
+            case _:
+                pass
+
+    def result(self) -> Replayed:
+        """What was found so far."""
+        return Replayed(
+            events=self._cursor,
+            decisions=self._decisions,
+            starts=self._starts,
+            reworded=self._reworded,
+            differences=tuple(self._differences),
+        )
+
+    # The log's events.
+
+    def _created(self, trial: int, created: TrialCreated) -> None:
+        self._unstarted.add(trial)
+        self._study.joined(trial, created.bracket, dict(created.params), baseline=created.baseline)
+
+    def _recorded(self, trial: int, recorded: RungRecorded) -> None:
+        result = recorded.result
+        arrival = self._study.next_arrival(recorded.bracket, result.rung)
+        if result.arrival != arrival:
+            self._differ(trial, f"arrival {result.arrival} at the rung", f"arrival {arrival}")
+        saved = self._saved.get(trial) if self._spec.shares_checkpoints else None
+        entry = RungEntry(
+            number=trial,
+            bracket=recorded.bracket,
+            rung=result.rung,
+            milestone=result.milestone,
+            step=result.step,
+            value=result.value,
+            arrival=result.arrival,
+            checkpoint=None if saved is None else _checkpoint(saved),
+            cost=RungCost(**dataclasses.asdict(result.cost)) if result.cost else None,
+        )
+        self._study.record(entry)
+        self._unjudged.setdefault(trial, []).append(entry)
+
+    def _decided(self, trial: int, made: DecisionMade) -> None:
+        self._decisions += 1
+        entries = self._crossed(trial)
+        answer = self._judge(entries[-1]) if entries else self._promotion()
+        logged = f"trial {trial}: {made.action}: {made.explanation.sentence}"
+        goes_on = made.action is Action.CONTINUE
+        if answer is None:
+            self._differ(trial, logged, "no trial may be promoted")
+        elif answer.trial != trial or not _same(made.explanation, answer.explanation):
+            self._differ(trial, logged, str(answer))
+        elif made.action is Action.PAUSE and answer.exploit is not None:
+            goes_on = True  # it leaves its slot for another's state
+        elif made.action is Action.PAUSE and answer.action is Action.CONTINUE:
+            goes_on = True
+            self._stayed[trial] = (self._cursor, answer)
+        elif made.action is not answer.action:
+            self._differ(trial, logged, str(answer))
+        elif made.explanation.sentence != answer.explanation.sentence:
+            self._reworded += 1
+        if goes_on:
+            self._policy.promoted(trial, made.explanation.bracket, made.explanation.rung)
+            if answer is not None and answer.exploit is not None:
+                self._exploits[trial] = answer.exploit
+
+    def _exploited(self, trial: int, logged: LoggedExploit) -> None:
+        exploit = self._exploits.pop(trial, None)
+        said = f"trial {trial} took over trial {logged.donor} as {dict(logged.params)}"
+        if exploit is None:
+            self._differ(trial, said, "nothing is to be taken over")
+            return
+        if (logged.donor, dict(logged.params)) != (exploit.donor, exploit.params):
+            self._differ(trial, said, f"trial {trial} takes over trial {exploit.donor} as {exploit.params}")
+        self._policy.exploited(exploit)
+
+    def _moved(self, trial: int, moved: TrialMoved) -> None:
+        if trial in self._stayed:
+            cursor, answer = self._stayed.pop(trial)
+            if _BY_USER not in moved.detail and moved.reason is not TerminationReason.CANCELLED:
+                self._differ(trial, f"trial {trial}: {Action.PAUSE} (event {cursor})", str(answer))
+        if moved.to_state is TrialState.TERMINATED:
+            self._unstarted.discard(trial)
+            self._crossed(trial)  # one that has had its full budget ends without a decision
+            self._policy.withdraw(trial)
+        elif moved.action == "launch" and moved.attempt == 1:
+            self._starts += 1
+            self._unstarted.discard(trial)
+            promotion = None if self._policy.new_trials_first else self._promotion()
+            if promotion is not None:
+                self._differ(trial, f"trial {trial} was started", str(promotion))
+
+    # The policy's answers.
+
+    def _crossed(self, trial: int) -> list[RungEntry]:
+        """Take what was recorded since the trial's last decision; it is past all of these rungs but the highest."""
+        entries = self._unjudged.pop(trial, [])
+        for entry in entries[:-1]:
+            self._policy.promoted(trial, entry.bracket, entry.rung)
+        return entries
+
+    def _judge(self, entry: RungEntry) -> _Answer:
+        verdict = self._policy.verdict(entry.number, entry.bracket, entry.rung, more=self._more)
+        waits = self._policy.new_trials_first and self._unstarted
+        if verdict.action is Ruling.PAUSE and not waits:
+            promotion = self._promotion()
+            if promotion is not None and promotion.trial == entry.number:
+                return promotion
+        return _Answer(entry.number, Action(verdict.action.value), verdict.explanation)
+
+    def _promotion(self) -> _Answer | None:
+        found: Promotion | None = self._policy.next_promotion(more=self._more)
+        if found is None:
+            return None
+        return _Answer(found.trial, Action.CONTINUE, found.explanation, found.exploit)
+
+    def _differ(self, trial: int, logged: str, replayed: str) -> None:
+        self._differences.append(
+            Difference(cursor=self._cursor, trial=trial, logged=logged, replayed=replayed)
+        )
+
+
+def replay(spec: StudySpec, events: Iterable[Event]) -> Replayed:
+    """Replay a log from its first event on."""
+    playing = Replay(spec)
+    for event in events:
+        playing.take(event)
+    return playing.result()
+
+
+def replay_study(client: Client, name: str) -> Replayed:
+    """Replay a study, up to the event that is its last one now."""
+    study = client.study(name)
+    info = study.status()
+    playing = Replay(info.spec)
+    if info.cursor:
+        for update in study.watch():
+            for event in update.events:
+                if event.cursor <= info.cursor:
+                    playing.take(event)
+            if update.events and update.events[-1].cursor >= info.cursor:
+                break
+    return playing.result()
+
+
+def _checkpoint(logged: LoggedCheckpoint) -> Checkpoint:
+    return Checkpoint(
+        uri=logged.uri,
+        step=logged.step,
+        size_bytes=logged.size_bytes,
+        manifest_sha256=logged.manifest_sha256,
+        write_time_s=logged.write_time_s or 0.0,
+    )
+
+
+def _same(logged: Logged, made: Explanation) -> bool:
+    return all(_equal(getattr(logged, name), getattr(made, name)) for name in _COMPARED)
+
+
+def _equal(one: object, other: object) -> bool:
+    if isinstance(one, PausePrice) and isinstance(other, Price):
+        return dataclasses.asdict(one) == {
+            **structs.asdict(other),
+            "price_s": other.price_s,
+            "pays": other.pays,
+        }
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
+        return math.isnan(other)
+    return one == other

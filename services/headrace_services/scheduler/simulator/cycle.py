@@ -1,0 +1,198 @@
+"""One cycle of a study over rows in memory: `decide` as over Postgres, with its questions answered here.
+
+`tests/simulator/test_simulator_production.py` runs both side by side and expects the same event log.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, assert_never
+
+from headrace.errors import HeadraceError
+from headrace.spec import StudySpec, TrialTemplate
+from headrace_services.scheduler.core.decide import decide, named
+from headrace_services.scheduler.core.inputs import Input
+from headrace_services.scheduler.core.needs import (
+    AbleWorkers,
+    AnyRunnable,
+    Candidates,
+    Decisions,
+    Devices,
+    FreeSlots,
+    Left,
+    Line,
+    Named,
+    Needs,
+    Neighbourhood,
+    NextInLine,
+    Occupation,
+    ResultsAfter,
+    Rows,
+    SilentLeases,
+    Surroundings,
+    Unfinished,
+    UnstartedCount,
+    UserPausedCount,
+    Waiting,
+)
+from headrace_services.scheduler.core.placement import Running
+from headrace_services.scheduler.core.placement.shares import Claim, Share, in_order, least_s
+from headrace_services.scheduler.core.placement.speeds import grant_kind, step_s
+from headrace_services.scheduler.core.plan import Plan
+from headrace_services.scheduler.core.records import Lease
+from headrace_services.scheduler.core.results import Result
+from headrace_services.scheduler.simulator.cluster_rows import ClusterRows
+from headrace_services.scheduler.simulator.rows import StudyRows
+
+Studies = Mapping[int, StudyRows]
+"""All studies on the cluster by their ids."""
+
+
+def cycle(
+    rows: StudyRows, studies: Studies, cluster: ClusterRows, inputs: Sequence[Input], now_s: float
+) -> Plan:
+    """Decide what follows from the inputs, and write it to the rows. Raises the error of an input that was refused."""
+    deciding = decide(
+        rows.at(now_s, cluster), inputs, rows.fold, _named(rows, cluster, named(inputs)), keep_every_s=0
+    )
+    answer: Any = None
+    while True:
+        try:
+            need = deciding.send(answer)
+        except StopIteration as done:
+            plan: Plan = done.value
+            break
+        answer = _load(need, rows, studies, cluster)
+    for outcome in plan.outcomes:
+        if isinstance(outcome, HeadraceError):
+            raise outcome
+    rows.write(plan, cluster)
+    _tell_others(plan, studies, cluster)
+    rows.fold.cursor = plan.study.cursor
+    return plan
+
+
+def _load(need: Needs, rows: StudyRows, studies: Studies, cluster: ClusterRows) -> Any:
+    match need:
+        case Named():
+            return _named(rows, cluster, need)
+        case Decisions():
+            return {}  # nothing comes twice in a simulation
+        case AbleWorkers():
+            return frozenset()  # a simulated trial fails by itself, wherever it runs
+        case SilentLeases():
+            return need.leases  # a machine that is gone says no more
+        case UnstartedCount():
+            return rows.unstarted
+        case UserPausedCount():
+            return sum(trial.user_paused for trial in rows.unfinished())
+        case AnyRunnable():
+            return rows.pending
+        case Surroundings():
+            return _surroundings(need, rows, studies, cluster)
+        case NextInLine():
+            others = _others(rows, studies)
+            in_vain = [(share.priority, share.wants) for share in others if share.study_id in need.unlike]
+            wanted = [share for share in others if (share.priority, share.wants) not in in_vain]
+            return _line(wanted, cluster, need.now_s, need.waiting, need.after)
+        case FreeSlots():
+            return tuple(cluster.free_slots(need.request, need.limit))
+        case Candidates():
+            return Waiting(
+                runnable=tuple(rows.runnable(need.limit)),
+                live=len(rows.leases),
+                rows=_named(rows, cluster, Named(numbers=need.numbers)),
+            )
+        case Devices():
+            return Occupation(
+                devices=cluster.devices(need.request),
+                running=tuple(
+                    _running(other, lease, cluster)
+                    for other in studies.values()
+                    for lease in other.leases.values()
+                ),
+                shares=tuple(share for share in _others(rows, studies) if studies[share.study_id].leases),
+            )
+        case ResultsAfter():
+            return tuple(Result.of(trial) for number, trial in rows.trials.items() if number > need.number)
+        case Unfinished():  # nobody waits meanwhile, so all of them at once
+            left = list(rows.unfinished())
+            held = _named(rows, cluster, Named(numbers=frozenset(trial.number for trial in left)))
+            return Left(rows=Rows(trials=tuple(left), leases=held.leases, slots=held.slots))
+        case never:
+            assert_never(never)
+
+
+def _named(rows: StudyRows, cluster: ClusterRows, need: Named) -> Rows:
+    trials = tuple(rows.trials[number] for number in sorted(need.numbers) if number in rows.trials)
+    ids = need.leases | {trial.lease_id for trial in trials if trial.lease_id}
+    leases = tuple(lease for lease_id in sorted(ids) if (lease := rows.lease(lease_id)) is not None)
+    return Rows(trials=trials, leases=leases, slots={lease.id: cluster.held(lease) for lease in leases})
+
+
+def _surroundings(
+    need: Surroundings, rows: StudyRows, studies: Studies, cluster: ClusterRows
+) -> Neighbourhood:
+    others, totals = _others(rows, studies), cluster.totals()
+    return Neighbourhood(
+        free=tuple(cluster.free_slots(need.request, need.limit)),
+        crowded=bool(others),
+        line=_line(others, cluster, need.now_s, need.waiting),
+        further=tuple(share for share in others if share.reserved or share.study_id in need.named),
+        least_s=least_s(others, totals, need.now_s) if need.joining else None,
+        totals=totals,
+    )
+
+
+def _others(rows: StudyRows, studies: Studies) -> list[Share]:
+    return [other.share() for other in studies.values() if other is not rows and not other.study.state.ended]
+
+
+def _line(
+    others: list[Share], cluster: ClusterRows, now_s: float, most: int, after: Claim | None = None
+) -> Line:
+    ordered = in_order(others, cluster.totals(), now_s)
+    found = [(claim, share) for claim, share in ordered if after is None or claim > after]
+    line = found[:most]
+    return Line(shares=tuple(share for _, share in line), known_to=line[-1][0] if len(found) > most else None)
+
+
+def _running(rows: StudyRows, lease: Lease, cluster: ClusterRows) -> Running:
+    trial = rows.trials[lease.number]
+    kind = grant_kind(lease.model, len(lease.slots), lease.milli)
+    per_step = step_s(kind, rows.study.standing.speeds, trial.speeds)
+    assert lease.worker_id is not None
+    return Running(
+        key=(lease.study_id, lease.number),
+        lease_id=lease.id,
+        attempt=lease.attempt,
+        worker_id=lease.worker_id,
+        slots=lease.slots,
+        milli=lease.milli,
+        priority=rows.study.spec.priority,
+        leaves_in_s=(
+            None if per_step is None or trial.milestone is None else (trial.milestone - lease.step) * per_step
+        ),
+        asked=lease.id in cluster.leaving,
+    )
+
+
+def _tell_others(plan: Plan, studies: Studies, cluster: ClusterRows) -> None:
+    changes = plan.changes
+    if changes.withdraw_asks:
+        cluster.withdraw_asks(plan.study.id)
+    if not changes.asks:
+        return
+    live = {lease.id: lease for other in studies.values() for lease in other.leases.values()}
+    for lease_id, asked in changes.asks.items():
+        lease = live.get(lease_id)
+        if lease is not None:
+            cluster.ask(lease, asked)
+
+
+_PROGRAM = TrialTemplate(callable="simulated:trial", working_dir="/")
+
+
+def runs_on_slots(spec: StudySpec) -> StudySpec:
+    """The spec of a study as workers would run it: an ask/tell study is given a program, whose clients are slots."""
+    if spec.template is not None:
+        return spec
+    return spec.model_copy(update={"template": _PROGRAM})

@@ -1,0 +1,57 @@
+"""Columns of more than a plain type: metrics, times, and what Postgres computes of a study."""
+
+from typing import Any
+
+from sqlalchemy import Boolean, Column, Computed, DateTime, Double, Text, func
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator
+
+from headrace_services.scheduler.core.finite import finite_json, metrics_of_json
+
+
+class Metrics(TypeDecorator[dict[str, float]]):
+    """Metrics by name. JSON has no NaN and no infinities: they are stored under protobuf's JSON names."""
+
+    impl = JSONB
+    cache_ok = True
+
+    def process_bind_param(self, value: dict[str, float] | None, dialect: Dialect) -> Any:  # noqa: ARG002 - SQLAlchemy's signature
+        """Spell out what JSON cannot hold."""
+        return None if value is None else finite_json(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, float] | None:  # noqa: ARG002 - SQLAlchemy's signature
+        """Undo it."""
+        return None if value is None else metrics_of_json(value)
+
+
+def time_column(name: str, *, now: bool = False, nullable: bool = True) -> Column[Any]:
+    """Make a column of a time; `now`: of when the row was inserted."""
+    default = func.clock_timestamp() if now else None
+    return Column(name, DateTime(timezone=True), nullable=nullable and not now, server_default=default)
+
+
+READ_OF_STUDIES = {
+    "resources": "CASE WHEN spec ->> 'template' IS NOT NULL THEN spec ->> 'resources' END",
+    "wants": "CASE WHEN (standing ->> 'wants_slots')::integer > 0 THEN (standing ->> 'wants_slots') || ' ' || "
+    "coalesce(standing ->> 'wants_milli', '') || ' ' || coalesce(standing ->> 'wants_cores', '') || ' ' || "
+    "coalesce((standing -> 'avoided')::text, '') || (spec ->> 'resources') END",
+    "keeps_slots": "jsonb_typeof(standing -> 'reserved') IS NOT DISTINCT FROM 'object'",
+    "quantum_s": "coalesce((standing ->> 'quantum_s')::double precision, 0)",
+} | {
+    name: f"coalesce((standing #>> '{{usage,{name}}}')::double precision, 0)"
+    for name in ("gpu_s", "cpu_s", "gpu_milli", "cpu_slots", "at_s", "credit_s")
+}
+"""What other studies' cycles compare in Postgres (`store.neighbours`): columns that Postgres computes from two others.
+
+A study without `resources` does not run on workers; one without `wants` does not wait for slots.
+"""
+
+
+def read_of_studies() -> list[Column[Any]]:
+    """Make these columns."""
+    kinds: dict[str, Any] = {"resources": Text, "wants": Text, "keeps_slots": Boolean}
+    return [
+        Column(name, kinds.get(name, Double), Computed(of, persisted=True))
+        for name, of in READ_OF_STUDIES.items()
+    ]

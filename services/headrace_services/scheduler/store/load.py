@@ -1,0 +1,388 @@
+"""Loads what a cycle needs from Postgres: the study under its lock, and the answers to `core.needs`.
+
+The lock on the study's row orders the cycles of a study over all replicas. Free slots are locked when they are asked
+for, and only then; rows of other studies are never locked.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, assert_never
+
+from msgspec import Struct, field
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Double,
+    Text,
+    and_,
+    any_,
+    bindparam,
+    cast,
+    func,
+    or_,
+    select,
+    text,
+    tuple_,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.core.lifecycle import Reason, State
+from headrace_services.scheduler.core.needs import (
+    AbleWorkers,
+    AnyRunnable,
+    Candidates,
+    Deciding,
+    Decisions,
+    Devices,
+    FreeSlots,
+    Left,
+    Named,
+    Needs,
+    Neighbourhood,
+    NextInLine,
+    Occupation,
+    ResultsAfter,
+    Rows,
+    SilentLeases,
+    Surroundings,
+    Unfinished,
+    UnstartedCount,
+    UserPausedCount,
+    Waiting,
+)
+from headrace_services.scheduler.core.plan import Plan
+from headrace_services.scheduler.core.records import Decision, History, RungView, Slot, Study
+from headrace_services.scheduler.core.results import Result
+from headrace_services.scheduler.store import (
+    exploits,
+    leases,
+    neighbours,
+    placement,
+    requests,
+    rows,
+    tables,
+    workers,
+)
+from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement, compiled, pipeline
+from headrace_services.scheduler.store.placement import slots_query
+
+PAGE = 256
+"""Rows that are made into records in one turn on the event loop."""
+
+now = func.clock_timestamp()
+
+
+class Opened(Struct, frozen=True, kw_only=True):
+    """A study under its lock, with what the inputs of a cycle name."""
+
+    study: Study | None
+    """None where the study was deleted."""
+    rows: Rows = Rows()
+    answers: Mapping[str, requests.Answer] = field(default_factory=dict)
+    """What requests of the cycle were answered with before, by their ids."""
+
+
+async def open_study(
+    conn: AsyncConnection,
+    study_id: int,
+    named: Named,
+    asked: Sequence[requests.Request] = (),
+    spec: StudySpec | None = None,
+) -> Opened:
+    """Lock a study's row until the transaction ends, and read what the inputs name: one round trip.
+
+    `spec` is the study's, where it is known: it never changes.
+    """
+    async with pipeline(conn) as sent:
+        locked = sent.run(_LOCK_STUDY if spec is None else _LOCK_KNOWN_STUDY, study=study_id)
+        answers = requests.ask_answers(sent, asked)
+        found = _Asked(sent, study_id, named)
+    if locked.row is None:
+        return Opened(study=None)
+    return Opened(study=rows.study(locked.row, spec), rows=found.rows(), answers=answers.answers())
+
+
+async def lock_study(conn: AsyncConnection, study_id: int) -> Study | None:
+    """Lock a study's row until the transaction ends; None where the study was deleted."""
+    return (await open_study(conn, study_id, Named())).study
+
+
+async def serve(conn: AsyncConnection, study_id: int, deciding: Deciding[Plan]) -> Plan:
+    """Drive a decision: answer each of its questions from the rows."""
+    answer: Any = None
+    while True:
+        try:
+            need = deciding.send(answer)
+        except StopIteration as done:
+            plan: Plan = done.value
+            return plan
+        answer = await load(conn, study_id, need)
+
+
+async def load(conn: AsyncConnection, study_id: int, need: Needs) -> Any:
+    """Answer one question."""
+    match need:
+        case Named():
+            return await _named(conn, study_id, need)
+        case Decisions():
+            return await _decisions(conn, study_id, need)
+        case AbleWorkers():
+            return await placement.able_workers(conn, need.request)
+        case SilentLeases():
+            return await workers.silent_leases(conn, need.leases)
+        case UnstartedCount():
+            return await _unstarted_count(conn, study_id)
+        case UserPausedCount():
+            return await _user_paused_count(conn, study_id)
+        case AnyRunnable():
+            return await placement.runnable_exists(conn, study_id)
+        case Surroundings():
+            return await _surroundings(conn, study_id, need)
+        case NextInLine():
+            return await neighbours.next_in_line(conn, study_id, need)
+        case FreeSlots():
+            return await placement.free_slots(conn, need.request, need.limit)
+        case Candidates():
+            return await _candidates(conn, study_id, need)
+        case Devices():
+            devices = await placement.devices(conn, need.request)
+            running = await placement.running_on(conn, {slot.worker_id for slot in devices})
+            others = {run.key[0] for run in running} - {study_id}
+            return Occupation(
+                devices=devices, running=running, shares=await neighbours.shares_of(conn, others)
+            )
+        case ResultsAfter():
+            return await _results(conn, study_id, need)
+        case Unfinished():
+            return await _unfinished(conn, study_id, need)
+        case never:
+            assert_never(never)
+
+
+class _Asked:
+    """Named rows on their way."""
+
+    def __init__(self, sent: Pipeline, study_id: int, named: Named) -> None:
+        self._histories = sorted(named.histories)
+        self._trials = self._leases = self._slots = None
+        self._past: tuple[Reply, Reply, Reply] | None = None
+        numbers = sorted(named.numbers)
+        if numbers:
+            self._trials = sent.run(_TRIALS, study=study_id, numbers=numbers)
+            self._slots = sent.run(_SLOTS_OF_TRIALS, study=study_id, numbers=numbers)
+        if numbers or named.leases:
+            self._leases = sent.run(_LEASES, study=study_id, ids=sorted(named.leases), numbers=numbers)
+        if self._histories:
+            self._past = ask_histories(sent, study_id, self._histories)
+
+    def rows(self) -> Rows:
+        """What was found."""
+        return Rows(
+            trials=tuple(rows.trial(row) for row in (self._trials.rows if self._trials else ())),
+            leases=tuple(rows.lease(row) for row in (self._leases.rows if self._leases else ())),
+            slots=_by_lease(self._slots.rows if self._slots else ()),
+            histories=histories(self._histories, *self._past) if self._past else {},
+        )
+
+
+def _by_lease(found: Iterable[Any]) -> dict[str, tuple[Slot, ...]]:
+    held: dict[str, list[Slot]] = {}
+    for row in found:
+        held.setdefault(row.held_by, []).append(rows.slot(row))
+    return {lease_id: tuple(slots) for lease_id, slots in held.items()}
+
+
+def ask_histories(sent: Pipeline, study_id: int, numbers: Collection[int]) -> tuple[Reply, Reply, Reply]:
+    """Ask for what trials went through; `histories` reads the replies."""
+    which: dict[str, object] = {"study": study_id, "numbers": sorted(numbers)}
+    return sent.run(_RUNGS, **which), sent.run(exploits.OF_NAMED, **which), sent.run(_LAST_WORKERS, **which)
+
+
+def histories(numbers: Iterable[int], rungs: Reply, copied: Reply, workers: Reply) -> dict[int, History]:
+    """The histories of the numbered trials."""
+    entries: dict[int, list[RungView]] = {}
+    for row in rungs.rows:
+        entries.setdefault(row.number, []).append(RungView(entry=rows.rung_entry(row), time=row.time))
+    lineage: dict[int, list[Any]] = {}
+    for row in copied.rows:
+        lineage.setdefault(row.number, []).append(exploits.exploit(row))
+    last = {row.number: row.worker_name for row in workers.rows}
+    return {
+        number: History(
+            rungs=tuple(entries.get(number, ())),
+            lineage=tuple(lineage.get(number, ())),
+            last_worker=last.get(number),
+        )
+        for number in numbers
+    }
+
+
+async def _named(conn: AsyncConnection, study_id: int, need: Named) -> Rows:
+    async with pipeline(conn) as sent:
+        asked = _Asked(sent, study_id, need)
+    return asked.rows()
+
+
+async def _surroundings(conn: AsyncConnection, study_id: int, need: Surroundings) -> Neighbourhood:
+    async with pipeline(conn) as sent:
+        free = placement.ask_free_slots(sent, need.request, need.limit)
+        others = neighbours.ask_neighbours(sent, study_id, need)
+        totals = placement.ask_totals(sent)
+    return Neighbourhood(
+        free=tuple(free.slots()),
+        crowded=others.crowded,
+        line=others.waiting.line(),
+        further=others.further(),
+        least_s=others.least_s,
+        totals=totals.totals(),
+    )
+
+
+async def _candidates(conn: AsyncConnection, study_id: int, need: Candidates) -> Waiting:
+    async with pipeline(conn) as sent:
+        runnable = sent.run(_RUNNABLE, study=study_id, most=need.limit)
+        live = sent.run(_LIVE_COUNT, study=study_id)
+        asked = _Asked(sent, study_id, Named(numbers=need.numbers))
+    assert live.row is not None
+    return Waiting(
+        runnable=tuple(rows.trial(row) for row in runnable.rows), live=live.row.live, rows=asked.rows()
+    )
+
+
+async def _decisions(
+    conn: AsyncConnection, study_id: int, need: Decisions
+) -> dict[tuple[int, int, int], Decision]:
+    r = tables.report
+    key = tuple_(r.c.number, r.c.attempt, r.c.sequence)
+    query = select(r).where(r.c.study_id == study_id, key.in_(sorted(need.keys)))
+    return {(row.number, row.attempt, row.sequence): rows.decision(row) for row in await conn.execute(query)}
+
+
+async def _unstarted_count(conn: AsyncConnection, study_id: int) -> int:
+    t = tables.trial
+    query = select(func.count()).where(
+        t.c.study_id == study_id,
+        t.c.state == State.PENDING.value,
+        t.c.attempt == 0,
+        t.c.milestone.is_not(None),
+        ~t.c.user_paused,
+    )
+    return int((await conn.execute(query)).scalar_one())
+
+
+async def _user_paused_count(conn: AsyncConnection, study_id: int) -> int:
+    t = tables.trial
+    query = select(func.count()).where(
+        t.c.study_id == study_id, t.c.user_paused, t.c.state != State.TERMINATED.value
+    )
+    return int((await conn.execute(query)).scalar_one())
+
+
+async def _results(conn: AsyncConnection, study_id: int, need: ResultsAfter) -> tuple[Result, ...]:
+    t = tables.trial
+    query = select(t.c.number, t.c.baseline, t.c.step, t.c.best_value, t.c.metrics, t.c.reason, t.c.detail)
+    page = query.where(t.c.study_id == study_id, t.c.number > need.number).order_by(t.c.number).limit(PAGE)
+    return tuple(
+        Result(
+            number=row.number,
+            baseline=row.baseline,
+            step=row.step,
+            best_value=row.best_value,
+            metrics=row.metrics,
+            reason=Reason(row.reason) if row.reason else None,
+            detail=row.detail,
+        )
+        for row in await conn.execute(page)
+    )
+
+
+async def _unfinished(conn: AsyncConnection, study_id: int, need: Unfinished) -> Left:
+    async with pipeline(conn) as sent:
+        live = sent.run(_LIVE_NUMBERS, study=study_id)
+        found = sent.run(_UNLEASED, study=study_id, after=need.after, most=need.limit)
+    others = tuple(rows.trial(row) for row in found.rows)
+    await asyncio.sleep(0)  # a page is enough for one turn on the event loop
+    held = await _named(conn, study_id, Named(numbers=frozenset(row.number for row in live.rows)))
+    left = Rows(trials=(*held.trials, *others), leases=held.leases, slots=held.slots)
+    return Left(rows=left, through=others[-1].number if len(others) == need.limit else None)
+
+
+async def live_count(conn: AsyncConnection, study_id: int) -> int:
+    """How many live leases a study has."""
+    query = select(func.count()).where(tables.lease.c.study_id == study_id, tables.lease.c.live)
+    return int((await conn.execute(query)).scalar_one())
+
+
+_study = bindparam("study", type_=BigInteger)
+_numbers = bindparam("numbers", type_=ARRAY(BigInteger))
+
+
+def _locking(*columns: Any) -> Statement:
+    """A study's row, with what others ask of its leases: for [study, at the next report?, why] by lease."""
+    lv = tables.leave
+    asked = func.jsonb_object_agg(
+        lv.c.lease_id, func.jsonb_build_array(lv.c.for_study_id, lv.c.at_report, lv.c.why)
+    )
+    query = select(
+        *columns,
+        cast(func.extract("epoch", now), Double).label("now_s"),
+        select(asked).where(lv.c.study_id == _study).scalar_subquery().label("leaving"),
+    )
+    return compiled(query.where(tables.study.c.id == _study).with_for_update(of=tables.study))
+
+
+_t, _le = tables.trial, tables.lease
+_OWN = [column for column in tables.study.c if column.computed is None]
+_LOCK_STUDY = _locking(*_OWN)
+_LOCK_KNOWN_STUDY = _locking(*(column for column in _OWN if column.name != "spec"))
+_LEASES = compiled(
+    select(*leases.COLUMNS)
+    .select_from(leases.SOURCE)
+    .where(
+        _le.c.study_id == _study,
+        or_(
+            _le.c.id == any_(bindparam("ids", type_=ARRAY(Text))),
+            and_(_le.c.number == any_(_numbers), _le.c.live),
+        ),
+    )
+)
+_TRIALS = compiled(select(_t).where(_t.c.study_id == _study, _t.c.number == any_(_numbers)))
+_LIVE_COUNT = compiled(select(func.count().label("live")).where(_le.c.study_id == _study, _le.c.live))
+_LIVE_NUMBERS = compiled(select(_le.c.number).where(_le.c.study_id == _study, _le.c.live))
+_UNLEASED = compiled(
+    select(_t)
+    .where(_t.c.study_id == _study, text("state IN ('PENDING', 'PAUSED')"))
+    .where(_t.c.number > bindparam("after", type_=BigInteger))
+    .order_by(_t.c.number)
+    .limit(bindparam("most", type_=BigInteger))
+)
+_RUNNABLE = compiled(
+    select(_t)
+    .where(
+        _t.c.study_id == _study,
+        text(
+            "state IN ('PENDING', 'PAUSED') AND milestone IS NOT NULL AND NOT user_paused"
+        ),  # as its index says it
+    )
+    .order_by(text("(attempt = 0)"), _t.c.number)
+    .limit(bindparam("most", type_=BigInteger))
+)
+_SLOTS_OF_TRIALS = compiled(
+    slots_query(held=True)
+    .where(_le.c.study_id == _study, _le.c.number == any_(_numbers), _le.c.live)
+    .order_by(tables.slot.c.index)
+)
+_RUNGS = compiled(
+    select(tables.rung_result).where(exploits.named(tables.rung_result)).order_by(tables.rung_result.c.rung)
+)
+_LAST_WORKERS = compiled(
+    select(_t.c.number, tables.worker.c.name.label("worker_name"))
+    .join_from(
+        _t,
+        _le,
+        and_(_le.c.study_id == _t.c.study_id, _le.c.number == _t.c.number, _le.c.attempt == _t.c.attempt),
+    )
+    .join(tables.worker, _le.c.worker_id == tables.worker.c.id)
+    .where(exploits.named(_t))
+)

@@ -1,0 +1,346 @@
+"""The gate: points in a trial's step change no bit, and work is done in windows only."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from headrace_torch import hydro
+from headrace_torch.bubble_words import AT, Alarm, StageFile, StageHeader, started_ticks
+from headrace_torch.bubble_words.layout import TABLE
+from headrace_torch.bubbles import Gate, GateError, watch
+from headrace_torch.bubbles.hook import Hook
+
+MS = 1_000_000
+FAR = 2**62
+
+
+class Stage:
+    """A rank of a primary that waits when the test says so."""
+
+    def __init__(self, folder: Path) -> None:
+        pid = os.getpid()
+        header = StageHeader(
+            job="gpt",
+            replica=0,
+            stage=0,
+            stages=2,
+            rank=0,
+            device="cpu",
+            pid=pid,
+            started=started_ticks(pid) or 0,
+        )
+        self.file = StageFile.create(folder, header)
+        self.words = self.file.words
+        self.hook = Hook(self.file, lambda: None)
+        self.permit()
+
+    def permit(self, length: int = FAR) -> None:
+        for slot in range(4):
+            self.words[TABLE + slot] = length
+        self.words[AT["permitted"]], self.words[AT["lease"]] = 1, FAR
+        self.hook.begin_step(0, 4)
+        self.words[AT["table_generation"]] = self.words[AT["generation"]]
+
+    def open(self, length: int = FAR) -> None:
+        self.permit(length)
+        self.hook.begin_step(1, 4)
+        self.hook.begin_wait()
+
+    def close(self) -> None:
+        self.hook.end_wait()
+        self.hook.end_step()
+
+    def says(self, name: str) -> int:
+        return int(self.words[AT[name]])
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path / "place")
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(5)
+    layers = [
+        nn.Linear(8, 300),
+        nn.BatchNorm1d(300),
+        nn.ReLU(inplace=True),
+        nn.Dropout(0.1),
+        nn.Linear(300, 300),
+    ]
+    return nn.Sequential(*layers, nn.ReLU(), nn.Linear(300, 1))
+
+
+OPTIMIZERS: list[Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = [
+    lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=0.01),
+    lambda params: torch.optim.Adam(params, lr=0.01, amsgrad=True),
+    lambda params: torch.optim.AdamW([{"params": params[:2], "lr": 0.1}, {"params": params[2:]}], lr=0.01),
+    lambda params: torch.optim.AdamW(params, lr=0.01, fused=True),
+    lambda params: torch.optim.RMSprop(params, lr=0.01, foreach=True),
+    lambda params: torch.optim.Rprop(params),
+    lambda params: torch.optim.LBFGS(params, max_iter=3),
+]
+
+
+def trained(
+    gate: Gate | None,
+    make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+    *,
+    late: bool = False,
+    steps: int = 4,
+) -> list[torch.Tensor]:
+    """Every parameter and loss of a short training."""
+    model = net()
+    optimizer = make(list(model.parameters()))
+    if gate is not None and not late:
+        watch(gate, model, optimizer)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    if gate is not None and late:
+        watch(gate, model, optimizer)
+    losses = []
+    for step in range(steps):
+        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(step))
+
+        def closure(x: torch.Tensor = x) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+            loss.backward()
+            return loss
+
+        if isinstance(optimizer, torch.optim.LBFGS):
+            losses.append(optimizer.step(closure).detach())
+        else:
+            losses.append(closure().detach())
+            optimizer.step()
+        schedule.step()
+    return [*losses, *(one.detach().clone() for one in model.parameters())]
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_a_gated_training_has_the_bits_of_a_plain_one(
+    make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], stage: Stage
+) -> None:
+    plain = trained(None, make)
+    stage.open()
+    with Gate(stage.file.path, idle_priority=False) as gate:
+        gated = trained(gate, make, late=make in OPTIMIZERS[::2])
+        assert gate.quanta > 4 * 7
+    assert all(torch.equal(one, other) for one, other in zip(gated, plain, strict=True))
+
+
+@pytest.mark.parametrize("engine", ["grouped", "vmap", "separate"])
+def test_a_gated_group_has_the_bits_of_a_plain_one(engine: str, stage: Stage) -> None:
+    def losses(gate: Gate | None) -> torch.Tensor:
+        torch.manual_seed(5)
+        model = nn.Sequential(nn.Linear(8, 300), nn.ReLU(), nn.Linear(300, 1))
+        members = [{"lr": 0.01 * (i + 1)} for i in range(3)]
+        told = []
+        with hydro.fuse(model, members, optimizer="adamw", engine=engine) as group:
+            for step in range(4):
+                if gate is not None and step == 1:
+                    watch(gate, group)
+                if step == 3:
+                    group.drop(group.ids[:1])
+                x = torch.randn(16, 8, generator=torch.Generator().manual_seed(step))
+                told.append(group.step((x, x.sum(1, keepdim=True)), nn.MSELoss()))
+            return torch.cat(told)
+
+    plain = losses(None)
+    stage.open()
+    with Gate(stage.file.path, idle_priority=False) as gate:
+        gated = losses(gate)
+        # Layers, gradients and members of two steps with three members and one with two.
+        assert gate.quanta >= 3 * (3 + 4 + 2)
+    assert torch.equal(gated, plain)
+
+
+def test_a_gate_without_a_stage_is_always_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADRACE_BUBBLE_GATE", raising=False)
+    gate = Gate.from_environment()
+    assert torch.equal(trained(gate, OPTIMIZERS[0])[0], trained(None, OPTIMIZERS[0])[0])
+    with gate.collective():
+        assert not gate.must_leave
+
+
+class Worker(threading.Thread):
+    """A trial that goes from point to point, and counts them."""
+
+    def __init__(self, gate: Gate, quantum_s: float = 0.0) -> None:
+        super().__init__(daemon=True)
+        self.gate, self.quantum_s, self.count, self.ending = gate, quantum_s, 0, False
+        self.start()
+
+    def run(self) -> None:
+        key = self.gate.new_point()
+        while not self.ending:
+            self.gate.point(key)
+            self.count += 1
+            end = time.thread_time() + self.quantum_s
+            while time.thread_time() < end:
+                pass
+
+
+@pytest.fixture
+def worker(stage: Stage) -> Iterator[Worker]:
+    stage.permit()
+    gate = Gate(stage.file.path, idle_priority=False)
+    made = Worker(gate)
+    yield made
+    made.ending = True
+    stage.open()
+    made.join(30)
+    assert not made.is_alive()
+    gate.close()
+
+
+def test_work_is_done_between_the_opening_and_the_close(stage: Stage, worker: Worker) -> None:
+    until(lambda: stage.says("trial_waiting"))
+    assert worker.count == 0
+    stage.open()
+    until(lambda: worker.count > 10)
+    stage.close()
+    until(lambda: stage.says("trial_waiting"))
+    seen = worker.count
+    assert stage.says("trial_acknowledged") == stage.says("gate_epoch") - 1
+    assert stage.says("trial_harvested") > 0
+    time.sleep(0.02)
+    assert worker.count == seen
+    stage.open()
+    until(lambda: worker.count > seen)
+    stage.close()
+
+
+def test_a_gate_closes_itself_at_its_deadline(stage: Stage, worker: Worker) -> None:
+    until(lambda: stage.says("trial_waiting"))
+    while not worker.count:  # a window may pass before the trial has woken
+        stage.open(length=30 * MS)
+        until(lambda: time.monotonic_ns() > stage.says("gate_deadline"))
+        if not worker.count:
+            stage.close()
+    # Nobody closes this one: the primary has died here.
+    until(lambda: stage.says("trial_waiting"))
+    seen = worker.count
+    assert stage.says("gate_epoch") & 1
+    time.sleep(0.02)
+    assert worker.count == seen
+    stage.close()
+
+
+def test_a_lease_that_has_run_out_opens_nothing(stage: Stage, worker: Worker) -> None:
+    until(lambda: stage.says("trial_waiting"))
+    stage.permit()
+    stage.hook.begin_step(1, 4)
+    stage.words[AT["lease"]] = 1
+    stage.hook.begin_wait()
+    assert not stage.says("gate_epoch") & 1
+    stage.close()
+    assert worker.count == 0
+
+
+def test_a_hint_ends_the_window_earlier(stage: Stage, worker: Worker) -> None:
+    until(lambda: stage.says("trial_waiting"))
+    stage.open()
+    stage.words[AT["hint_deadline"]] = 1
+    stage.words[AT["hint_epoch"]] = stage.says("gate_epoch")
+    stage.close()
+    seen = worker.count
+    stage.permit()
+    stage.hook.begin_step(1, 4)
+    stage.words[AT["hint_deadline"]] = 1
+    stage.words[AT["hint_epoch"]] = stage.says("gate_epoch") + 1
+    stage.hook.begin_wait()
+    time.sleep(0.02)
+    assert worker.count <= seen + 1
+    stage.close()
+
+
+def test_a_quantum_longer_than_the_window_is_begun_once_and_then_no_more(stage: Stage) -> None:
+    gate = Gate(stage.file.path, idle_priority=False)
+    worker = Worker(gate, quantum_s=0.03)
+    windows = 0
+    while windows < 8 or not worker.count:
+        until(lambda: stage.says("trial_waiting"))
+        stage.open(length=10 * MS)
+        until(lambda: time.monotonic_ns() > stage.says("gate_deadline"))
+        stage.close()
+        windows += 1
+    until(lambda: stage.says("trial_waiting"))
+    assert worker.count == 1
+    assert gate.overruns >= 1
+    assert stage.says("trial_quantum") > 10 * MS
+    worker.ending = True
+    stage.open()
+    worker.join(30)
+    gate.close()
+
+
+def test_a_control_step_and_an_alarm_open_nothing(stage: Stage) -> None:
+    stage.words[AT["control_share"]] = 65536
+    stage.hook.begin_step(1, 4)
+    stage.hook.begin_wait()
+    assert not stage.says("gate_epoch") & 1
+    stage.close()
+    stage.words[AT["control_share"]] = 0
+    stage.hook.begin_step(2, 4)
+    stage.hook.alarm(Alarm.MEMORY)
+    stage.hook.begin_wait()
+    assert not stage.says("gate_epoch") & 1
+    assert stage.says("alarm") == Alarm.MEMORY
+    stage.close()
+    records = stage.file.records(1, AT["steps"], 0)
+    assert [(one[0], one[3]) for one in records] == [(1, 1), (2, 1)]
+
+
+def test_another_shape_closes_until_it_is_learnt(stage: Stage) -> None:
+    stage.permit()
+    stage.hook.begin_step(1, 4)
+    stage.hook.begin_forward(128)
+    for step in (1, 2):
+        stage.hook.begin_wait()
+        assert not stage.says("gate_epoch") & 1
+        stage.hook.end_wait()
+        stage.hook.begin_step(step + 1, 4)
+        stage.hook.begin_forward(128)
+    stage.words[AT["table_generation"]] = stage.says("generation")
+    stage.hook.begin_step(4, 4)
+    stage.hook.begin_wait()
+    assert stage.says("gate_epoch") & 1
+    stage.close()
+
+
+def test_a_stage_has_room_for_one_trial(stage: Stage) -> None:
+    gate = Gate(stage.file.path, idle_priority=False)
+    parent = os.getppid()
+    stage.words[AT["trial_pid"]], stage.words[AT["trial_started"]] = parent, started_ticks(parent) or 0
+    with pytest.raises(GateError, match="room for one trial"):
+        Gate(stage.file.path)
+    stage.words[AT["trial_started"]] += 1  # that one has ended
+    Gate(stage.file.path, idle_priority=False).close()
+    gate.close()
+    assert stage.says("trial_pid") == 0
+
+
+def test_a_trial_follows_a_primary_that_starts_again(tmp_path: Path, stage: Stage, worker: Worker) -> None:
+    until(lambda: stage.says("trial_waiting"))
+    again = Stage(tmp_path / "place")
+    again.open()
+    until(lambda: worker.count > 3)
+    assert again.says("trial_pid") == os.getpid()
+    again.close()
+    worker.ending = True
+    again.open()
+    worker.join(30)
+    assert not worker.is_alive()

@@ -1,0 +1,15 @@
+"""Preloaded by the server of `forked.py`: the libraries, set aside from the garbage collector's view.
+
+Without it each process would look through PyTorch's 400 000 objects once, which takes longer than its three steps.
+"""
+
+import gc
+
+import numpy  # noqa: F401 - imported for the processes to come
+import sklearn.datasets  # noqa: F401
+import torch._dynamo  # noqa: F401
+
+import headrace.check.segment  # noqa: F401
+
+gc.collect()
+gc.freeze()

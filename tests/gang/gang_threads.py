@@ -1,0 +1,71 @@
+"""A gang in this process: each rank is a thread with a trial of its own, and they share a folder as real ones do."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.trial import Trial
+from headrace.trial.runtime import Action, Assignment, Decision, Report
+
+
+@dataclass
+class RankRuntime:
+    """Every report of `stop` or later ends the trial."""
+
+    stop: int
+    folder: Path | None = None
+
+    def attach(self) -> Assignment:
+        raise AssertionError("a rank is handed its assignment here")
+
+    def restored(self, *, read_time_s: float) -> None:
+        assert read_time_s >= 0
+
+    def report(self, report: Report) -> Decision:
+        self.folder = report.checkpoint_dir or self.folder
+        return Decision(action=Action.PAUSE if report.step >= self.stop else Action.CONTINUE)
+
+    def finish(self, *, error: str, traceback: str) -> None:
+        raise NotImplementedError("no test here runs a trial to its end")
+
+
+def run_gang(
+    folder: Path,
+    world: int,
+    body: Callable[[Trial], Any],
+    *,
+    restore: Path | None = None,
+    resume_step: int = 0,
+    stop: int = 1,
+    patience_s: float = 20.0,
+) -> tuple[list[Any], Path | None]:
+    """What `body` returns, or raises, on each rank, and the folder of the checkpoint."""
+    runtimes = [RankRuntime(stop) for _ in range(world)]
+
+    def one(rank: int) -> Any:
+        assignment = Assignment(
+            trial="studies/s/trials/1",
+            params={},
+            max_steps=9,
+            next_milestone=resume_step + 1,
+            seed=3,
+            restore_dir=restore,
+            resume_step=resume_step,
+            checkpoint_dir=folder,
+            slots=tuple(range(world)),
+            rank=rank,
+            ranks=world,
+            rank_patience_s=patience_s,
+        )
+        try:
+            return body(Trial(assignment, runtimes[rank]))
+        except Exception as error:  # noqa: BLE001 - it is the result
+            return error
+
+    with ThreadPoolExecutor(world) as pool:
+        results = list(pool.map(one, range(world)))
+    folders = {runtime.folder for runtime in runtimes}
+    assert len(folders) == 1, "the ranks fill one folder"
+    return results, folders.pop()

@@ -1,0 +1,118 @@
+"""A process that is killed at any line of a save leaves a whole checkpoint or none."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+
+from headrace.trial import checkpoint
+
+WEIGHTS = torch.arange(8.0)
+# A kill between `open` and `with` leaves the file to the collector; a real one leaves it to the kernel.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+class KilledError(BaseException):
+    """What no handler of a save catches."""
+
+
+@contextmanager
+def killed_at(number: int) -> Iterator[None]:
+    """Ends what runs at the so-many-th line of the checkpoint's code."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal lines
+        if frame.f_code.co_filename != checkpoint.__file__:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == number:
+                raise KilledError
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
+
+
+def part(rank: int, world: int, step: int) -> dict[str, Any]:
+    return {"rank": rank, "world_size": world, "step": step, "tracked": {"w": WEIGHTS + step}, "files": []}
+
+
+def every_line(
+    prepare: Callable[[], None], save: Callable[[], object], found: Callable[[], int | None]
+) -> set[int | None]:
+    """What is found after a kill at each line; the last is after no kill."""
+    seen: list[int | None] = []
+    for number in count(1):
+        prepare()
+        try:
+            with killed_at(number):
+                save()
+        except KilledError:
+            seen.append(found())
+            continue
+        break
+    assert number > 15
+    assert found() == 2
+    return set(seen)
+
+
+def step_in(folder: Path, world: int) -> int | None:
+    """The step of the checkpoint; None where it is none."""
+    try:
+        parts = [checkpoint.read(folder, rank) for rank in range(world)]
+    except (FileNotFoundError, checkpoint.IncompleteError):
+        return None
+    for one in parts:
+        assert torch.equal(one["tracked"]["w"], WEIGHTS + one["step"])
+    (step,) = {one["step"] for one in parts}
+    return int(step)
+
+
+def test_a_process_alone(tmp_path: Path) -> None:
+    def fill(folder: Path) -> None:
+        place = checkpoint.files_of(folder, "own")
+        place.mkdir(parents=True)
+        (place / "shard").write_text("x")
+        checkpoint.sync_files(folder)
+
+    folder = tmp_path / "step-2"
+    found = every_line(
+        lambda: (checkpoint.write(folder, part(0, 1, 1)), None)[1],
+        lambda: checkpoint.write(folder, part(0, 1, 2), fill=fill),
+        lambda: step_in(folder, 1),
+    )
+    assert found <= {1, 2, None}
+    assert {1, 2} <= found
+
+
+def test_a_rank_of_a_gang(tmp_path: Path) -> None:
+    folder = tmp_path / "step-2"
+
+    def prepare() -> None:
+        folder.mkdir(exist_ok=True)
+        checkpoint.write_part(folder, part(0, 2, 2), rank=0)
+        (folder / "rank-1.pt").unlink(missing_ok=True)
+
+    found = every_line(
+        prepare,
+        lambda: checkpoint.write_part(folder, part(1, 2, 2), rank=1),
+        lambda: step_in(folder, 2),
+    )
+    assert found == {None, 2}
+
+
+def test_another_rank_s_part_is_missed_whoever_reads(tmp_path: Path) -> None:
+    checkpoint.write_part(tmp_path, part(1, 2, 2), rank=1)
+    with pytest.raises(checkpoint.IncompleteError, match="rank 0 has no part"):
+        checkpoint.read(tmp_path, 1)

@@ -1,0 +1,45 @@
+"""Who goes first is found in time that grows with the number of studies, not with its square."""
+
+from typing import Any
+
+import pytest
+from many_studies import ManyStudies, gpus
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.core.placement import shares
+
+SPEC = StudySpec.model_validate(
+    {
+        "objective": {"metric": "loss", "goal": "minimize"},
+        "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+        "policy": {"kind": "run_all"},
+        "template": {"callable": "train:train", "working_dir": "/"},
+        "resources": {"gpus": 1},
+        "max_trials": 20,
+        "max_steps": 1,
+    }
+)
+
+
+def claims_each(count: int, monkeypatch: pytest.MonkeyPatch) -> float:
+    """How many claims are computed for each trial that ends, while so many studies share four GPUs."""
+    computed = 0
+    claim = shares.claim
+
+    def counted(*arguments: Any) -> tuple[float, float, int]:
+        nonlocal computed
+        computed += 1
+        return claim(*arguments)
+
+    many = ManyStudies(gpus(1, 4))
+    for _ in range(count):
+        many.add(SPEC)
+    with monkeypatch.context() as patched:
+        patched.setattr(shares, "claim", counted)
+        many.run(until_s=5)
+    return computed / 20
+
+
+def test_the_claims_of_a_placement_grow_with_the_number_of_studies(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = claims_each(12, monkeypatch), claims_each(48, monkeypatch)
+    assert many < 6 * few

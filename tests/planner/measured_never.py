@@ -1,0 +1,7 @@
+"""A trial that times no plan at all, and imports no more than that takes."""
+
+from headrace.trial import Trial
+
+
+def measure(t: Trial) -> None:
+    raise ValueError("nothing works")

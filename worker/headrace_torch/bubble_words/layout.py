@@ -1,0 +1,128 @@
+"""The table of words: who writes each, and what it means. Times are CLOCK_MONOTONIC in nanoseconds; 0 is "never".
+
+Two orders hold a pair together. The rank writes `gate_deadline` before it makes `gate_epoch` odd, and makes it even
+before it clears the deadline: a reader takes the epoch, the deadline and the epoch again. A ring's count rises after
+its record is written: a reader takes the count, the records, and the count again.
+"""
+
+from enum import IntEnum, IntFlag
+from typing import Final
+
+MAGIC: Final = int.from_bytes(b"hrbubble", "little")
+VERSION: Final = 1
+HEADER_WORDS: Final = 64
+"""Magic, version and size, then the header as JSON."""
+
+SECTIONS: Final[dict[str, dict[str, str]]] = {
+    "rank": {
+        "micro_batches": "per step, now",
+        "generation": "rises where micro-batches or shapes change: what was learnt no longer holds",
+        "step": "the engine's global step",
+        "stepping": "1 inside `train_batch`",
+        "filled": "1 where this step may open the gate, 0 in a control step",
+        "state": "1 while the stage waits for a neighbour",
+        "slot": "place of the latest communication instruction in its step",
+        "wait_began": "of the latest wait",
+        "awaits": "what the wait ends with: an `Awaits`",
+        "awaits_index": "which micro-batch of that kind, in this step",
+        "forwards": "forward passes begun in this step",
+        "forward_began": "of the latest one",
+        "backwards": "backward passes begun in this step",
+        "backward_began": "of the latest one",
+        "gate_epoch": "odd while the gate is open; the word that a waiting trial sleeps on",
+        "gate_deadline": "when an open gate closes by itself",
+        "gate_closed": "when the rank closed it last",
+        "alarm": "what went wrong in the primary: an `Alarm`",
+        "memory_free": "of the device, bytes; 0 where the rank does not know",
+        "memory_reserved": "by the primary's allocator, bytes",
+        "memory_peak": "the most that it has reserved, bytes",
+        "windows": "records written to the ring of windows",
+        "steps": "records written to the ring of steps",
+        "detached": "1 once the hook has left",
+    },
+    "agent": {
+        "agent_pid": "process",
+        "lease": "until when the agent's orders hold",
+        "permitted": "1 where gates may open",
+        "table_generation": "the generation that the table of lengths belongs to",
+        "control_share": "share of control steps, of 65536",
+        "hint_epoch": "the gate's epoch that the hint is for",
+        "hint_deadline": "when that window will end, as a neighbour's hint predicts",
+        "guard": "how long before the end a quantum must be done",
+        "evict": "1 where the trial must leave at its next checkpoint",
+        "stopped": "1 while the trial is stopped by a signal",
+    },
+    "trial": {
+        "trial_pid": "process",
+        "trial_started": "its start, in clock ticks since boot: a pid alone may be another process's",
+        "trial_since": "when it took the gate",
+        "trial_waiting": "1 while it waits at the gate",
+        "trial_collective": "1 inside a collective",
+        "trial_quantum": "the longest way to the next point, nanoseconds of work",
+        "trial_harvested": "work done inside windows, nanoseconds",
+        "trial_quanta": "quanta done",
+        "trial_overruns": "quanta that ended after their window",
+        "trial_overrun_longest": "by how much the worst of them did",
+        "trial_acknowledged": "the epoch whose end it has seen",
+    },
+}
+
+SLOTS: Final = 4096
+"""Communication instructions in a step that the table has room for."""
+WINDOW_RING: Final = 2048
+STEP_RING: Final = 256
+RECORD: Final = 4
+"""Words of a record. Window: step, slot, began, ended | generation apart. Step: step, began, ended, control."""
+
+
+class Awaits(IntEnum):
+    """What a wait ends with."""
+
+    NOTHING = 0
+    FORWARD = 1
+    """the previous stage's forward pass"""
+    BACKWARD = 2
+    """the next stage's backward pass"""
+
+
+class Alarm(IntFlag):
+    """What went wrong in the primary."""
+
+    NONE = 0
+    MEMORY = 1
+    """its allocator failed, or had to free memory and try again"""
+    FAILED = 2
+    """an instruction raised: a collective timed out, or another failure"""
+
+
+def _places() -> tuple[dict[str, int], int]:
+    """Each section begins a cache line of its own: no writer slows another's reads."""
+    found, here = {}, HEADER_WORDS
+    for words in SECTIONS.values():
+        here = -(-here // 8) * 8
+        for name in words:
+            found[name] = here
+            here += 1
+    return found, -(-here // 8) * 8
+
+
+AT, TABLE = _places()
+"""Index of each word, and of the table of lengths."""
+RINGS: Final = (TABLE + SLOTS, TABLE + SLOTS + WINDOW_RING * RECORD)
+"""Index of the ring of windows and of the ring of steps."""
+SIZE_BYTES: Final = 8 * (RINGS[1] + STEP_RING * RECORD)
+
+_MASK: Final = (1 << 64) - 1
+
+
+def is_control(step: int, share: int) -> bool:
+    """Whether a step is a control step: drawn from its number, so that all ranks draw the same ones.
+
+    Args:
+        step: the engine's global step.
+        share: of 65536. A larger share contains the control steps of a smaller one.
+    """
+    mixed = (step + 1) * 0x9E3779B97F4A7C15 & _MASK  # splitmix64
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _MASK
+    return (mixed ^ mixed >> 31) & 0xFFFF < share

@@ -1,0 +1,252 @@
+"""The gate of a trial: work goes through it in quanta, and only while the stage beside it waits.
+
+A *point* is a place in the trial's step where it can pause: before a layer's forward pass, before its backward pass,
+before each part of the optimizer's step. The way from one point to the next is a *quantum*. At a point the trial goes
+on if the gate is open and
+
+    now + what this quantum takes + guard < the window's predicted end,
+
+and sleeps until the next window otherwise. So it closes by itself at the deadline: nobody has to tell it. What a
+quantum takes is learnt for each point: a maximum that decays by 1/64 with each shorter one, about its 99th percentile.
+
+The states of a trial: *going*, in a window; *waiting*, asleep on the gate's word. It says which in shared memory. A
+trial that still goes when its gate has been closed for two quanta is stopped by the agent with a signal.
+
+On a GPU each point waits for the kernels before it, so that a quantum's work is over when the point says so. Nothing of
+that has been run on a GPU yet.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from headrace_torch.bubble_words import AT, StageFile, StageFileError, is_alive, started_ticks
+from headrace_torch.bubble_words.futex import Futex
+
+VARIABLE: Final = "HEADRACE_BUBBLE_GATE"
+"""Names the stage's file for a trial in a bubble."""
+FIRST_NS: Final = 500_000
+"""What a quantum is taken to last before it was ever run."""
+DECAY: Final = 6
+"""A shorter quantum takes 2⁻⁶ of the difference off."""
+_OUTSIDE: Final = -1
+"""The epoch while in no window; a word is never negative."""
+NAP_S: Final = 0.25
+"""The longest sleep at the gate: a wake that is lost, and a primary that has started again, are noticed then."""
+
+now: Final = time.monotonic_ns
+EPOCH, DEADLINE, CLOSED, LEASE = AT["gate_epoch"], AT["gate_deadline"], AT["gate_closed"], AT["lease"]
+HINT_EPOCH, HINT_DEADLINE, GUARD = AT["hint_epoch"], AT["hint_deadline"], AT["guard"]
+WAITING, ACKNOWLEDGED, QUANTUM = AT["trial_waiting"], AT["trial_acknowledged"], AT["trial_quantum"]
+HARVESTED, QUANTA = AT["trial_harvested"], AT["trial_quanta"]
+OVERRUNS, OVERRUN_LONGEST = AT["trial_overruns"], AT["trial_overrun_longest"]
+
+
+class GateError(StageFileError):
+    """The gate cannot be taken; the message says why, and what to do."""
+
+
+class Gate:
+    """A trial's gate. Use it as a context, or close it. One thread of the trial goes through it.
+
+    Args:
+        path: the stage's file. Without one the gate is always open, so the same script runs anywhere.
+        idle_priority: on a CPU stage, let the kernel run the trial only while nobody else wants the core.
+
+    Raises:
+        GateError: there is no such file, or another living process has this gate.
+    """
+
+    def __init__(self, path: Path | None, *, idle_priority: bool = True) -> None:
+        """Takes the gate; the trial counts as going from the first point on."""
+        self._file: StageFile | None = None
+        self._path, self._idle = path, idle_priority
+        self._needs: list[int] = []
+        self._key = 0
+        self._epoch = _OUTSIDE
+        self._until = self._last = 0
+        self._wall_began = self._cpu_began = 0
+        self._quanta = self._harvested = self._overruns = self._worst = 0
+        self.synchronize: Callable[[], None] | None = None
+        """Waits for the device's work, where the trial runs on one."""
+        if path is not None:
+            self._take(path)
+
+    @classmethod
+    def from_environment(cls, *, idle_priority: bool = True) -> Self:
+        """Returns the gate that HEADRACE_BUBBLE_GATE names, or one that is always open where it names none."""
+        named = os.environ.get(VARIABLE)
+        return cls(Path(named) if named else None, idle_priority=idle_priority)
+
+    def __enter__(self) -> Self:
+        """Returns the gate."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes it."""
+        self.close()
+
+    def new_point(self) -> int:
+        """Returns the number of a further point, for `point`."""
+        self._needs.append(FIRST_NS)
+        return len(self._needs) - 1
+
+    def point(self, key: int) -> None:
+        """Goes on, or sleeps until the next window. Half a microsecond while the window lasts."""
+        if self._file is None:
+            return
+        if self.synchronize is not None:
+            self.synchronize()
+        here, needs = now(), self._needs
+        if self._file.words[EPOCH] == self._epoch:
+            took, need = here - self._last, needs[self._key]
+            needs[self._key] = took if took > need else need - (need - took >> DECAY)
+            self._quanta += 1
+            if here + needs[key] < self._until:
+                self._key, self._last = key, here
+                return
+        self._pause(key, here)
+
+    @contextmanager
+    def collective(self) -> Iterator[None]:
+        """Inside it the trial is not stopped by a signal: its peers would wait for it."""
+        if self._file is None:
+            yield
+            return
+        words = self._file.words
+        words[AT["trial_collective"]] = 1
+        try:
+            yield
+        finally:
+            words[AT["trial_collective"]] = 0
+
+    @property
+    def must_leave(self) -> bool:
+        """Whether the trial shall save a checkpoint and end: it was stopped three times."""
+        return self._file is not None and bool(self._file.words[AT["evict"]])
+
+    @property
+    def harvested_s(self) -> float:
+        """Seconds of work done inside windows."""
+        return self._harvested / 1e9
+
+    @property
+    def overruns(self) -> int:
+        """Quanta that ended after their window."""
+        return self._overruns
+
+    @property
+    def quanta(self) -> int:
+        """Quanta that ended inside their window."""
+        return self._quanta
+
+    def close(self) -> None:
+        """Gives the gate up. From here on every point goes on."""
+        if self._file is not None:
+            self._leave_window(now())
+            words = self._file.words
+            words[AT["trial_pid"]] = words[WAITING] = 0
+            self._drop()
+
+    def _take(self, path: Path) -> None:
+        file = StageFile.open(path)
+        words = file.words
+        other, since = words[AT["trial_pid"]], words[AT["trial_started"]]
+        if other and other != os.getpid() and is_alive(other, since):
+            file.close()
+            raise GateError(
+                f"process {other} goes through {path.name} already: a stage has room for one trial"
+            )
+        self._file, self._futex = file, Futex(file.map, EPOCH)
+        words[AT["trial_started"]] = started_ticks(os.getpid()) or 0
+        words[AT["trial_since"]] = now()
+        for name in (
+            "trial_quantum",
+            "trial_harvested",
+            "trial_quanta",
+            "trial_overruns",
+            "trial_overrun_longest",
+        ):
+            words[AT[name]] = 0
+        words[WAITING] = 1  # until the first point: what a trial does before is not held against it
+        words[AT["trial_pid"]] = os.getpid()
+        if self._idle and file.header.device == "cpu":
+            _only_when_idle()
+
+    def _drop(self) -> None:
+        assert self._file is not None
+        self._futex.close()
+        self._file.close()
+        self._file = None
+
+    def _leave_window(self, here: int) -> None:
+        """Counts what was done since the window opened, and whether the last quantum ended too late."""
+        assert self._file is not None
+        if self._epoch == _OUTSIDE:
+            return
+        words = self._file.words
+        spent = time.thread_time_ns() - self._cpu_began
+        if words[EPOCH] != self._epoch:
+            # The rank closed the gate in the midst of a quantum. What the quantum took is its own work, without the
+            # time in which the rank had the core.
+            took = max(0, spent - (self._last - self._wall_began))
+            self._needs[self._key] = max(took, self._needs[self._key])
+            late = max(0, here - words[CLOSED])
+            self._overruns += 1
+            self._worst = max(self._worst, late)
+            words[OVERRUNS], words[OVERRUN_LONGEST] = self._overruns, self._worst
+        self._harvested += spent
+        words[HARVESTED], words[QUANTA] = self._harvested, self._quanta
+        words[QUANTUM] = max(self._needs)
+        words[ACKNOWLEDGED] = self._epoch
+        self._epoch = _OUTSIDE
+
+    def _pause(self, key: int, here: int) -> None:
+        """Sleeps until a window has room for the quantum that begins at `key`."""
+        assert self._file is not None
+        self._leave_window(here)
+        words = self._file.words
+        words[WAITING] = 1
+        while True:
+            epoch = words[EPOCH]
+            here = now()
+            if epoch & 1 and words[LEASE] > here:
+                hinted = words[HINT_EPOCH] == epoch
+                deadline = words[HINT_DEADLINE] if hinted else words[DEADLINE]
+                until = deadline - words[GUARD]
+                if here + self._needs[key] < until and words[EPOCH] == epoch:
+                    break
+            self._futex.wait(epoch, NAP_S)
+            if words[EPOCH] == epoch and self._file.replaced():
+                words = self._follow()
+        words[WAITING] = 0
+        self._epoch, self._until = epoch, until
+        self._key, self._last, self._wall_began = key, here, here
+        self._cpu_began = time.thread_time_ns()
+
+    def _follow(self) -> memoryview:
+        """The primary has started again, and made a new file; until it has, the old one stays, and never opens."""
+        assert self._file is not None
+        assert self._path is not None
+        with suppress(StageFileError):
+            old, futex = self._file, self._futex
+            self._take(self._path)
+            futex.close()
+            old.close()
+        return self._file.words
+
+
+def _only_when_idle() -> None:
+    """The kernel's idle class, for every thread of this process: whoever wants the core has it at once."""
+    if not hasattr(os, "SCHED_IDLE"):
+        return
+    for task in {threading.get_native_id(), *(int(path.name) for path in Path("/proc/self/task").iterdir())}:
+        with suppress(OSError):
+            os.sched_setscheduler(task, os.SCHED_IDLE, os.sched_param(0))

@@ -1,0 +1,206 @@
+"""What a rank writes at each instruction, and when it opens its gate.
+
+The states of a stage: outside a step; computing; waiting. A wait begins before a communication instruction and ends
+after it. At its begin the rank looks the slot's length up in the agent's table. Where one stands there, and the agent's
+lease is good, the gate opens until that deadline; at the wait's end the rank closes it.
+
+On a CPU the rank's thread really sleeps inside the instruction, so the host's clock is the truth. On a GPU the host
+runs ahead of its stream, and a gate opened here would be wrong: see `stream`.
+
+Nothing here waits, takes a lock, allocates on the device or touches a file. Everything of ours is guarded: an exception
+takes the hook off, once and for all, and the primary goes on.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from headrace_torch.bubble_words import (
+    AT,
+    RINGS,
+    SLOTS,
+    STEP_RING,
+    TABLE,
+    WINDOW_RING,
+    Alarm,
+    Awaits,
+    StageFile,
+)
+from headrace_torch.bubble_words.futex import Futex
+from headrace_torch.bubble_words.layout import RECORD, is_control
+
+log = logging.getLogger("headrace.bubbles")
+now: Final = time.monotonic_ns
+
+STEP, STEPPING, FILLED, STATE, SLOT = (AT[name] for name in ("step", "stepping", "filled", "state", "slot"))
+WAIT_BEGAN, AWAITS, AWAITS_INDEX = AT["wait_began"], AT["awaits"], AT["awaits_index"]
+FORWARDS, FORWARD_BEGAN = AT["forwards"], AT["forward_began"]
+BACKWARDS, BACKWARD_BEGAN = AT["backwards"], AT["backward_began"]
+EPOCH, DEADLINE, CLOSED = AT["gate_epoch"], AT["gate_deadline"], AT["gate_closed"]
+GENERATION, MICRO_BATCHES, ALARM = AT["generation"], AT["micro_batches"], AT["alarm"]
+WINDOWS, STEPS = AT["windows"], AT["steps"]
+LEASE, PERMITTED, TABLE_GENERATION = AT["lease"], AT["permitted"], AT["table_generation"]
+CONTROL_SHARE, TRIAL_WAITING = AT["control_share"], AT["trial_waiting"]
+WINDOW_START, STEP_START = RINGS
+
+
+class Hook:
+    """The words of one rank. `leave` takes the wrappers off the engine again."""
+
+    def __init__(self, file: StageFile, leave: Callable[[], None]) -> None:
+        """Nothing is written before the first step."""
+        self.file, self._leave = file, leave
+        self.words = file.words
+        self._futex = Futex(file.map, EPOCH)
+        self.stepping = self._filled = False
+        self.slot = -1
+        self._generation = self._micro_batches = self._shape = 0
+        self._epoch = self._step = self._step_began = self._wait_began = 0
+        self._awaited = [0, 0, 0]
+        self._windows = self._steps = 0
+        self.why = ""
+
+    def begin_step(self, step: int, micro_batches: int) -> None:
+        """A train step begins."""
+        try:
+            words = self.words
+            if micro_batches != self._micro_batches:
+                self._micro_batches = words[MICRO_BATCHES] = micro_batches
+                self.changed()
+            self.slot = -1
+            self._awaited = [0, 0, 0]
+            self._step = words[STEP] = step
+            words[FORWARDS] = words[BACKWARDS] = 0
+            began = self._step_began = now()
+            good = words[PERMITTED] and words[LEASE] > began and words[TABLE_GENERATION] == self._generation
+            self._filled = bool(good) and not is_control(step, words[CONTROL_SHARE])
+            words[FILLED] = self._filled
+            words[STEPPING] = 1
+            self.stepping = True
+        except Exception as error:  # noqa: BLE001  the primary goes on
+            self.fail(error)
+
+    def end_step(self) -> None:
+        """The step has ended."""
+        try:
+            self.stepping = False
+            words = self.words
+            words[STEPPING] = 0
+            here = STEP_START + self._steps % STEP_RING * RECORD
+            words[here] = self._step
+            words[here + 1] = self._step_began
+            words[here + 2] = now()
+            words[here + 3] = not self._filled
+            self._steps += 1
+            words[STEPS] = self._steps
+        except Exception as error:  # noqa: BLE001
+            self.fail(error)
+
+    def begin_wait(self, awaits: int = Awaits.NOTHING) -> None:
+        """The rank is about to wait for a neighbour; `awaits` is an `Awaits`."""
+        try:
+            words = self.words
+            slot = self.slot = self.slot + 1
+            began = self._wait_began = now()
+            words[SLOT] = slot
+            words[WAIT_BEGAN] = began
+            words[AWAITS] = awaits
+            words[AWAITS_INDEX] = self._awaited[awaits]
+            self._awaited[awaits] += 1
+            words[STATE] = 1
+            if self._filled and slot < SLOTS:
+                length = words[TABLE + slot]
+                if length and words[LEASE] > began and words[TABLE_GENERATION] == self._generation:
+                    words[DEADLINE] = began + length
+                    self._epoch += 1
+                    words[EPOCH] = self._epoch
+                    if words[TRIAL_WAITING]:
+                        self._futex.wake()
+        except Exception as error:  # noqa: BLE001
+            self.fail(error)
+
+    def end_wait(self) -> None:
+        """The rank goes on."""
+        try:
+            words = self.words
+            ended = now()
+            if self._epoch & 1:
+                self._close(ended)
+            words[STATE] = 0
+            here = WINDOW_START + self._windows % WINDOW_RING * RECORD
+            words[here] = self._step << 16 | self.slot & 0xFFFF
+            words[here + 1] = self._wait_began
+            words[here + 2] = ended
+            words[here + 3] = self._generation
+            self._windows += 1
+            words[WINDOWS] = self._windows
+        except Exception as error:  # noqa: BLE001
+            self.fail(error)
+
+    def begin_forward(self, shape: int) -> None:
+        """A forward pass begins; `shape` is the size of its input, and another one than before makes us learn anew."""
+        try:
+            if shape != self._shape:
+                self._shape = shape
+                self.changed()
+            words = self.words
+            words[FORWARD_BEGAN] = now()
+            words[FORWARDS] += 1
+        except Exception as error:  # noqa: BLE001
+            self.fail(error)
+
+    def begin_backward(self) -> None:
+        """A backward pass begins: the previous stage's hint that its gradient will come."""
+        try:
+            words = self.words
+            words[BACKWARD_BEGAN] = now()
+            words[BACKWARDS] += 1
+        except Exception as error:  # noqa: BLE001
+            self.fail(error)
+
+    def changed(self) -> None:
+        """What was learnt no longer holds: no gate opens until the agent has learnt anew."""
+        self._generation += 1
+        self._filled = False
+        self.words[GENERATION] = self._generation
+
+    def alarm(self, what: Alarm) -> None:
+        """Tells the agent that something went wrong in the primary; it disables at once."""
+        try:
+            self.words[ALARM] |= what
+            self._filled = False
+        except Exception as error:  # noqa: BLE001
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Something of ours failed: leave the engine alone from now on, and say so once."""
+        self.detach(f"it failed: {type(error).__name__}: {error}")
+
+    def detach(self, why: str) -> None:
+        """Takes the hook off. The gate closes, and the training goes on as without it."""
+        if self.why:
+            return
+        self.why = why
+        self._filled = self.stepping = False
+        self._leave()
+        try:
+            self._close(now())
+            self.words[AT["detached"]] = 1
+        except Exception as error:  # noqa: BLE001
+            why = f"{why} ({error})"
+        log.warning("headrace bubbles: the hook has left this rank: %s. Training goes on without it.", why)
+
+    def _close(self, when: int) -> None:
+        words = self.words
+        if self._epoch & 1:
+            self._epoch += 1
+            words[EPOCH] = self._epoch
+        words[CLOSED] = when
+        words[DEADLINE] = 0
+
+
+def size_of(value: Any) -> int:
+    """The elements of a stage's input: of the first tensor where it has several."""
+    first = value[0] if isinstance(value, (tuple, list)) else value
+    return int(first.numel()) if hasattr(first, "numel") else 0

@@ -1,0 +1,288 @@
+"""Whether an engine computes what the user's own module does under torch.optim.
+
+Up to three members take two steps in `reference`, and in the engine: losses, gradients, which parameters have one,
+parameters and buffers are compared, in float64 where only rounding differs. Everything runs on copies.
+"""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from headrace_torch.hydro.fuse import reference
+from headrace_torch.hydro.fuse.engines.separate import SeparateEngine
+from headrace_torch.hydro.fuse.engines.stacked import StackedEngine
+from headrace_torch.hydro.fuse.engines.work import Engine, Traits, Work, copied
+from headrace_torch.hydro.fuse.errors import FuseError
+from headrace_torch.hydro.fuse.inspection import Watch, reason_of, same
+from headrace_torch.hydro.fuse.lanes import kept_tensors
+from headrace_torch.hydro.fuse.member import Member
+from headrace_torch.hydro.fuse.obstacles import Need, why_not
+from headrace_torch.hydro.fuse.states import MOMENTS, MemberStates
+from headrace_torch.hydro.fuse.surroundings import untouched
+from headrace_torch.hydro.fuse.twin import cast, hook_functions, twin
+from headrace_torch.hydro.fuse.updates import Updates
+
+STEPS = 2  # the second sees what the first has left: moments, buffers, attributes
+TOLERANCE = 1e-9
+# After an update: Adam divides by a gradient's size, so one that is rounding only, such as that of a bias in front of
+# a norm, moves its parameter by rounding times rate over ε.
+AFTER_UPDATE = 1e-6
+# Where the loss casts to a narrower type by itself, as `.float()` after an autocast does, it rounds in float64 runs
+# too: so many units in the last place of that type are rounding.
+ROUNDING = 32
+SPREAD = 0.01  # probe members' parameters differ by this much, so that mixing them up shows
+NATIVE = 1e-4  # the tolerance for a model that cannot run in float64
+UPDATED = "parameters after a step"
+Local = Literal["grouped", "vmap", "separate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is tried: a group at its first step.
+
+    Attributes:
+        template: the model.
+        own: makes a member's own module.
+        traits: from `inspect`.
+        states: the members; not changed.
+        work: the first step's, for all members.
+        updates: the group's optimizer.
+    """
+
+    template: nn.Module
+    own: Callable[[Member], nn.Module]
+    traits: Traits
+    states: MemberStates
+    work: Work
+    updates: Updates
+
+    def engine(self, name: Local) -> Engine:
+        """Makes an engine that runs in this process."""
+        if name == "separate":
+            return SeparateEngine(self.own, self.traits)
+        return StackedEngine(twin(self.template), self.traits, grouped=name == "grouped")
+
+    @contextmanager
+    def untouched(self) -> Iterator["Subject"]:
+        """The same with a batch that may be changed; what the user's functions change is put back afterwards."""
+        with untouched(self.work.loss_fn, *hook_functions(self.template)):
+            yield replace(self, work=replace(self.work, batch=copied(self.work.batch)))
+
+    def small(self, dtype: torch.dtype) -> "Subject":
+        """Up to three members, moved apart, in another dtype."""
+        some = list(range(min(3, len(self.states))))
+        work = self.work
+        return replace(
+            self,
+            template=cast(twin(self.template), dtype),
+            own=lambda member: cast(self.own(member), dtype),
+            states=spread(_at_start(self.states.select(some).cast(dtype))),
+            work=replace(
+                work,
+                batch=_cast(work.batch[: len(some)] if work.own else work.batch, dtype),
+                rows=None if work.rows is None else work.rows[: len(some)],
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    """Two steps of up to three members under torch.optim, and the subject that they were of."""
+
+    subject: Subject
+    members: Sequence[Sequence[reference.Step]]
+    tolerance: float
+    exact: bool
+
+    @property
+    def lost(self) -> list[int]:
+        """Members whose first loss is NaN, by id: what equals it is not known."""
+        return [
+            slot.id
+            for slot, steps in zip(self.subject.states.slots, self.members, strict=True)
+            if steps[0].loss.isnan()
+        ]
+
+
+def measure(subject: Subject) -> Yardstick:
+    """Runs the reference: in float64, or in the model's own type if it cannot run in float64.
+
+    Raises:
+        FuseError: the forward pass changes a batch that members share, each member in another way.
+    """
+    native = subject.states.layout.dtype
+    try:
+        return _measured(subject.small(torch.float64), exact=True)
+    except FuseError:
+        raise
+    except Exception:
+        if native == torch.float64:
+            raise
+        return _measured(subject.small(native), exact=False)
+
+
+def _measured(small: Subject, *, exact: bool) -> Yardstick:
+    members, left = [], []
+    for position, slot in enumerate(small.states.slots):
+        with small.untouched() as one:
+            works = [one.work] * STEPS
+            module = one.own(slot.member)
+            members.append(
+                reference.train(module, one.states, position, works, one.traits, one.updates.parametrization)
+            )
+            left.append(tree_leaves(reference.batch_of(one.work, position)))
+    if Need.BATCH in small.traits.needs and not small.work.own:
+        for other in left[1:]:
+            if any(isinstance(a, Tensor) and not same(a, b) for a, b in zip(left[0], other, strict=True)):
+                raise FuseError(
+                    "the forward pass changes its batch in place, and each member in another way, so they cannot "
+                    "share it: let it change a copy (x = x.clone()), or give each its own with hydro.PerMember"
+                )
+    dtype = members[0][0].loss.dtype
+    tolerance = TOLERANCE if dtype == torch.float64 else ROUNDING * torch.finfo(dtype).eps
+    return Yardstick(small, members, tolerance if exact else NATIVE, exact)
+
+
+def compare(yardstick: Yardstick, name: Local) -> tuple[str, float | None]:
+    """Runs an engine for the reference's steps.
+
+    Returns:
+        Why the engine must not be used, or an empty string; and the greatest relative difference, if it ran.
+    """
+    small = yardstick.subject
+    if reason := why_not(name, small.traits.needs):
+        return reason, None
+    with small.untouched() as one:
+        states = one.states.select(range(len(one.states)))
+        states.moments = {key: torch.zeros_like(states.rows) for key in MOMENTS[one.updates.optimizer]}
+        engine = one.engine(name)
+        watch = Watch(engine.module if isinstance(engine, StackedEngine) else one.template)
+        worst = 0.0
+        for step in range(STEPS):
+            grads = torch.zeros_like(states.rows)
+            try:
+                with watch, watch.layers(), _leaks(engine) as leaked:
+                    outcome = engine.run(states, range(len(states)), one.work, grads)
+            except Exception as error:  # noqa: BLE001  whatever an op raises under vmap is the reason
+                return reason_of(error, watch, one.traits), None
+            if leaked:
+                return leaked[0], None
+            found = grads.clone()
+            one.updates.apply(states, grads, outcome.unused)
+            theirs = [member[step] for member in yardstick.members]
+            for what, a, b in _pairs(theirs, states, outcome.losses, found, outcome.unused, yardstick.exact):
+                if isinstance(a, str) or isinstance(b, str):
+                    return f"{what} {b}, and under torch.optim it {a}", worst
+                apart = relative(a, b)
+                worst = max(worst, apart) if not (step or what == UPDATED) else worst
+                updated = step > 0 or what == UPDATED
+                tolerance = max(yardstick.tolerance, AFTER_UPDATE) if updated else yardstick.tolerance
+                if not apart <= tolerance:
+                    return _difference(what, a, b, apart, len(states), tolerance), apart
+    return "", worst
+
+
+def _pairs(
+    theirs: Sequence[reference.Step],
+    states: MemberStates,
+    losses: Tensor,
+    grads: Tensor,
+    unused: Sequence[frozenset[str]],
+    exact: bool,
+) -> Iterator[tuple[str, Any, Any]]:
+    """What is compared after a step: the reference's, and the engine's."""
+    yield "loss", torch.stack([one.loss for one in theirs]), losses
+    expected = torch.zeros_like(grads)
+    for row, one, none in zip(expected, theirs, unused, strict=True):
+        for name, view in states.layout.of_row(row).items():
+            gradient = one.gradients[name]
+            if (gradient is None) != (name in none):
+                has = ("has a gradient", "has none")
+                yield f"parameter {name}", has[gradient is None], has[name in none]
+            if gradient is not None:
+                view.copy_(gradient)
+    yield "gradient", expected, grads
+    if exact:
+        after = torch.zeros_like(states.rows)
+        for row, one in zip(after, theirs, strict=True):
+            for name, view in states.layout.of_row(row).items():
+                view.copy_(one.tensors[name])
+        yield UPDATED, after, states.rows
+    for name, value in states.buffers.items():
+        yield f"buffer {name}", torch.stack([one.tensors[name] for one in theirs]), value
+
+
+@contextmanager
+def _leaks(engine: Engine) -> Iterator[list[str]]:
+    """Says whether tensors of all members outlive a fused pass: the loss keeps what only has a meaning inside."""
+    found: list[str] = []
+    if not isinstance(engine, StackedEngine):
+        yield found
+        return
+    before = [(one, dict(vars(one))) for one in engine.module.modules()]
+    with kept_tensors() as kept:
+        yield found
+    for one, held in before:  # what the engine's copy of the module keeps is its own, and nobody reads it
+        vars(one).clear()
+        vars(one).update(held)
+    if any(one() is not None for one in kept):
+        gc.collect()
+        if any(one() is not None for one in kept):
+            found.append(
+                "the loss keeps a tensor after the step, and in a fused pass that is one of all members at once: "
+                "compute metrics after the step, with group.member_model(i)"
+            )
+
+
+def relative(expected: Tensor, found: Tensor) -> float:
+    """The greatest difference over members, relative to the member's greatest number; infinite for a stray NaN."""
+    a = expected.to(torch.float64).reshape(expected.shape[0], -1)
+    b = found.to(torch.float64).reshape(found.shape[0], -1)
+    if not a.numel():
+        return 0.0
+    if not torch.equal(a.isnan(), b.isnan()):
+        return float("inf")
+    size = a.nan_to_num().abs().amax(1).clamp_min(torch.finfo(torch.float64).tiny)
+    return float(((a - b).nan_to_num().abs().amax(1) / size).max())
+
+
+def _difference(
+    what: str, expected: Tensor, found: Tensor, error: float, members: int, tolerance: float
+) -> str:
+    if what == "gradient" and members > 1 and relative(expected / members, found) <= tolerance:
+        return (
+            f"each member's gradient is 1/{members} of its own: the loss is a mean over members, "
+            "and must be their sum"
+        )
+    kind = str(expected.dtype).removeprefix("torch.")
+    return f"the {what} differs from torch.optim's by {error:.1e}, relative, in {kind}"
+
+
+def _cast(batch: Any, dtype: torch.dtype) -> Any:
+    return tree_map(
+        lambda leaf: leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf, batch
+    )
+
+
+def spread(states: MemberStates) -> MemberStates:
+    """Moves members' parameters apart by a deterministic factor near 1; changes and returns `states`."""
+    n = len(states)
+    pattern = torch.arange(states.layout.row, device=states.rows.device) % 7 - 3
+    for i in range(n):
+        states.rows[i].mul_(1 + SPREAD * (i + 1) / n * pattern.to(states.rows.dtype) / 3)
+    return states
+
+
+def _at_start(states: MemberStates) -> MemberStates:
+    """Sets the counters to those of a first step, without a scaler, whose factor only rounds; changes `states`."""
+    states.slots = [
+        replace(slot, step=0, skipped={}, scale=1.0, member=replace(slot.member, scaler=None))
+        for slot in states.slots
+    ]
+    return states

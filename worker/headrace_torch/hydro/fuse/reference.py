@@ -1,0 +1,98 @@
+"""The yardstick: a member as its user would run it alone, in plain torch.
+
+The user's module (a copy, with its hooks), an optimizer of torch.optim, `clip_grad_norm_`, copies of the batch. No
+engine's code is in it. Only dropout and random numbers are Hydro's, for a member's are its own wherever it runs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headrace_torch.hydro.fuse.checkpoint import plain_optimizer
+from headrace_torch.hydro.fuse.engines.loss import checked
+from headrace_torch.hydro.fuse.engines.separate import generators_of, member_ops
+from headrace_torch.hydro.fuse.engines.work import Batch, Traits, Work
+from headrace_torch.hydro.fuse.gradients import after
+from headrace_torch.hydro.fuse.states import MemberStates
+from headrace_torch.hydro.parametrize.parametrization import Parametrization
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one step of one member was.
+
+    Attributes:
+        loss: before the step.
+        gradients: by name; None where torch has none.
+        tensors: parameters and buffers after the step, by name.
+    """
+
+    loss: Tensor
+    gradients: Mapping[str, Tensor | None]
+    tensors: Mapping[str, Tensor]
+
+
+def train(
+    module: nn.Module,
+    states: MemberStates,
+    position: int,
+    works: Sequence[Work],
+    traits: Traits,
+    parametrization: Parametrization,
+) -> list[Step]:
+    """Trains one member from its state on.
+
+    Args:
+        module: the member's own; it gets the member's tensors, and is trained.
+        states: not changed.
+        position: of the member.
+        works: one per step, with batches that may be changed.
+        traits: of the model.
+        parametrization: of the group.
+    """
+    _load(module, states, position)
+    slot, found = states.slots[position], []
+    kept: dict[Any, Any] = {}
+    for work in works:
+        optimizer = plain_optimizer(module, parametrization, slot.member, slot.step)
+        optimizer.state.update(kept)
+        optimizer.zero_grad()
+        count = None if work.rows is None else work.rows[position]
+        with member_ops(slot, traits, states.rows.device), generators_of(slot, traits):
+            loss = checked(work.loss_fn(module, batch_of(work, position)), count)
+            if loss.requires_grad:
+                torch.autograd.backward(loss)
+        gradients = {
+            one.name: None if (grad := module.get_parameter(one.name).grad) is None else grad.detach().clone()
+            for one in states.layout.segments
+        }
+        if slot.member.clip is not None:
+            nn.utils.clip_grad_norm_(module.parameters(), slot.member.clip)
+        optimizer.step()
+        kept = dict(optimizer.state)
+        slot = after(slot, frozenset(), stepped=True)
+        held = (*module.named_parameters(), *module.named_buffers())
+        found.append(
+            Step(
+                loss=loss.detach(),
+                gradients=gradients,
+                tensors={name: one.detach().clone() for name, one in held},
+            )
+        )
+    return found
+
+
+def batch_of(work: Work, position: int) -> Batch:
+    """Returns a member's batch."""
+    return work.batch[position] if work.own else work.batch
+
+
+@torch.no_grad()
+def _load(module: nn.Module, states: MemberStates, position: int) -> None:
+    rows = states.layout.of_row(states.rows[position])
+    held = {name: value[position] for name, value in states.buffers.items()}
+    for name, one in (*module.named_parameters(), *module.named_buffers()):
+        one.copy_(rows[name] if name in rows else held[name])
