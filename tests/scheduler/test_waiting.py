@@ -1,12 +1,16 @@
 """Who is offered a free slot: no slot idles while some study could use it."""
 
+import asyncio
+
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
 from headrace_services.scheduler.core import decide
-from headrace_services.scheduler.core.inputs import PauseTrial, StopStudy
+from headrace_services.scheduler.core.inputs import PauseTrial, PlaceNow, StopStudy
+from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.store import tables, workers
 
 
@@ -85,3 +89,58 @@ async def test_a_trial_goes_to_a_worker_with_its_labels(engine: AsyncEngine) -> 
     there = await site.connect("b", slots=1, labels={"zone": "b", "rack": "7"})
     (lease,) = await site.kick()
     assert lease.worker_id == there
+
+
+async def test_a_study_looks_again_for_slots_that_another_cycle_had_locked(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec()).create()
+    await site.connect(slots=2)
+    async with asyncio.TaskGroup() as tasks:
+        hub = Hub(engine, tasks)
+        async with engine.begin() as another:  # looks at all free slots, takes one of them, and tells nobody
+            await another.execute(select(tables.slot).with_for_update())
+            await hub.submit(site.study_id, Submission(input=PlaceNow()))
+            assert {row.state for row in await site.trials()} <= {"PENDING"}
+            await another.execute(update(tables.slot).where(tables.slot.c.index == 0).values(shared_milli=1))
+        async with asyncio.timeout(3):  # no sweeper runs here
+            while "RUNNING" not in {row.state for row in await site.trials()}:
+                await asyncio.sleep(0.01)
+        (running,) = (row for row in await site.trials() if row.state == "RUNNING")
+        assert running.number == 0
+        await hub.drain()
+
+
+async def test_a_study_without_use_for_a_slot_does_not_wake_others_for_ever(engine: AsyncEngine) -> None:
+    """One has a trial that is paused and not promoted, the other one waits for a machine that is not there."""
+    paused = await StudySite(engine, make_spec(max_trials=3)).create()
+    await paused.connect(slots=1)
+    await paused.kick()
+    await paused.tell(next(iter(paused.leases.values())), 1, 0.5)
+    elsewhere = await StudySite(engine, make_spec(resources={"labels": {"zone": "nowhere"}})).create()
+    for site in (paused, elsewhere):
+        await site.kick()
+    busy = next(lease for lease in paused.leases.values() if lease.number == 1)
+    await paused.connect("second", slots=1)
+    async with engine.begin() as conn:
+        held = update(tables.trial).where(
+            tables.trial.c.number == 2, tables.trial.c.study_id == paused.study_id
+        )
+        await conn.execute(held.values(user_paused=True))
+    assert busy.live
+    cycles = 0
+
+    async with asyncio.TaskGroup() as tasks:
+        hub = Hub(engine, tasks)
+        kick = hub.kick
+
+        def counting(study_id: int) -> None:
+            nonlocal cycles
+            cycles += 1
+            kick(study_id)
+
+        hub.kick = counting  # type: ignore[method-assign]
+        waking = tasks.create_task(hub.run_waking())
+        hub.wake_waiting_studies()
+        await asyncio.sleep(1)
+        waking.cancel()
+        await hub.drain()
+    assert 0 < cycles <= 4

@@ -43,6 +43,7 @@ from headrace_services.scheduler.core.needs import (
 from headrace_services.scheduler.core.placement import Request
 from headrace_services.scheduler.core.plan import Effects, Plan
 from headrace_services.scheduler.core.records import Study
+from headrace_services.scheduler.core.standing import Standing
 from headrace_services.scheduler.core.state import CycleState
 
 FREE_SLOTS_AT_ONCE = 64
@@ -92,7 +93,7 @@ def decide(
             refused[position] = error
     slots_left = again = False
     if state.wants_placement and not state.study.state.ended:
-        slots_left, again = yield from _place(state, len(inputs), keep_every_s)
+        slots_left, again = yield from _place(state, study.standing, len(inputs), keep_every_s)
     placing.answer_pending_suggestions(state)
     ends_now, is_being_ended = not study.state.ended, study.standing.ended_through is not None
     if state.study.state.ended and (ends_now or is_being_ended):
@@ -113,6 +114,7 @@ def decide(
             orders=tuple(state.orders),
             slots_left=slots_left,
             again=again,
+            look_again=state.room.passed_over and state.room.blocked is not None,
             wake=tuple(sorted(state.room.kicks)),
             proposals_wanted=state.proposals_wanted,
         ),
@@ -149,7 +151,9 @@ def _prepare(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
     yield from surroundings.look_for_spare(state)
 
 
-def _place(state: CycleState, inputs: int, keep_every_s: float) -> Deciding[tuple[bool, bool]]:
+def _place(
+    state: CycleState, before: Standing, inputs: int, keep_every_s: float
+) -> Deciding[tuple[bool, bool]]:
     """Reclaim, repack, relaunch. Returns whether slots are left over, and whether there is more to place."""
     freed = list(state.free)
     if state.study.spec.template is not None:
@@ -182,7 +186,7 @@ def _place(state: CycleState, inputs: int, keep_every_s: float) -> Deciding[tupl
     placing.settle(state)
     sharing.settle_standing(state)
     used_up = bool(state.changes.granted) and not surroundings.more_fits(state)
-    return surroundings.left_over(state, freed), offered >= FREE_SLOTS_AT_ONCE and used_up
+    return surroundings.left_over(state, before, freed), offered >= FREE_SLOTS_AT_ONCE and used_up
 
 
 def _sum_up(state: CycleState) -> Deciding[None]:

@@ -85,6 +85,8 @@ class Neighbourhood(Struct, frozen=True, kw_only=True):
 
     free: tuple[Slot, ...]
     """Slots with room for the request, CPU slots first."""
+    passed_over: bool = False
+    """Whether there were more free slots, which the cycles of other studies looked at just then."""
     crowded: bool = False
     """Whether there are other active studies on workers."""
     line: Line = Line()

@@ -19,6 +19,8 @@ from headrace_services.scheduler.core.records import Slot
 class Room:
     """The cluster as one study's cycle sees it."""
 
+    passed_over: bool = False
+    """Whether there were more free slots, which the cycles of other studies looked at just then."""
     crowded: bool = False
     """Whether there are other active studies on workers."""
     others: dict[int, Share] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from headrace_services.scheduler.core.needs import (
 )
 from headrace_services.scheduler.core.placement import Request, fit, requests_of
 from headrace_services.scheduler.core.records import Slot
+from headrace_services.scheduler.core.standing import Standing
 from headrace_services.scheduler.core.state import CycleState
 
 FIRST_IN_LINE = 32
@@ -38,6 +39,7 @@ def look_around(state: CycleState, limit: int) -> Deciding[None]:
         )
     )
     state.offer_found(found.free)
+    room.passed_over = found.passed_over
     if len(found.free) >= limit:  # a gang's slots may lie behind so many
         for request in larger:
             state.offer_found((yield from ask(FreeSlots(request=request, limit=limit))))
@@ -96,15 +98,21 @@ def _as_of_this_cycle(state: CycleState, slot: Slot) -> Slot:
     return slot
 
 
-def left_over(state: CycleState, freed: list[Slot]) -> bool:
-    """Whether free slots are left that nobody was told of: freed here, or offered here to a study that is done."""
+def left_over(state: CycleState, before: Standing, freed: list[Slot]) -> bool:
+    """Whether slots are left that other studies may take from this cycle on, so that they must be told.
+
+    Those are slots that the cycle freed, slots that were kept for the study, and, where the study waited for slots and
+    does so no longer, any free ones: others left them to it. `before` is the study's standing before the cycle.
+    """
     withheld = {(s.worker_id, s.index) for placement in state.room.withheld for s in placement.slots}
     free = {(slot.worker_id, slot.index) for slot in state.free} - withheld
-    if not free:
-        return False
-    if any((slot.worker_id, slot.index) in free for slot in freed):
-        return True
-    return state.room.blocked is None and state.room.others_wait
+    after = state.study.standing
+    if before.wants_slots and not after.wants_slots:
+        return bool(free)
+    let_go = {(slot.worker_id, slot.index) for slot in freed}
+    if before.reserved is not None and after.reserved != before.reserved:
+        let_go |= {(before.reserved.worker_id, index) for index in before.reserved.slots}
+    return not free.isdisjoint(let_go)
 
 
 def more_fits(state: CycleState) -> bool:

@@ -18,6 +18,7 @@ A fault of the database, or lack of memory, says nothing about the study: it is 
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakSet
@@ -38,6 +39,9 @@ log = logging.getLogger(__name__)
 
 MAX_BATCH = 256
 MAX_QUEUE = 4096
+LOOK_AGAIN_S = (0.05, 1.0)
+"""When a study looks again for free slots that others' cycles had locked, which takes them a few milliseconds. Each
+time that they meet again it waits twice as long, up to the second number: many must not keep each other busy."""
 MESSAGES_IN_ROW = 3
 """A study that cannot take so many messages of its workers one after the other cannot go on."""
 
@@ -63,6 +67,8 @@ class StudyRunner:
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(MAX_QUEUE)
         self._in_turn = asyncio.Lock()
         self._kicked = False
+        self._looks_again: asyncio.TimerHandle | None = None
+        self._look_again_s = LOOK_AGAIN_S[0]
         self._requests: dict[str, _Waiting] = {}
         self._fold: Fold | None = None
         self._closing = False
@@ -116,6 +122,10 @@ class StudyRunner:
             self._queue.put_nowait(_Waiting(Submission(input=PlaceNow())))
         else:
             self._kicked = True
+
+    def _look_again(self) -> None:
+        self._looks_again = None
+        self.kick()
 
     def set_aside(self, why: str) -> None:
         """End the study, whose rows cannot be read, before its next cycle."""
@@ -197,6 +207,12 @@ class StudyRunner:
             self._failed_in_row = 0
         if result.effects.again:
             self.kick()
+        if not result.effects.look_again:
+            self._look_again_s = LOOK_AGAIN_S[0]
+        elif self._looks_again is None:
+            after_s = self._look_again_s * random.uniform(0.5, 1.5)  # noqa: S311  # jitter
+            self._looks_again = asyncio.get_running_loop().call_later(after_s, self._look_again)
+            self._look_again_s = min(2 * self._look_again_s, LOOK_AGAIN_S[1])
 
     # --- defects ---------------------------------------------------------------------------------------
 

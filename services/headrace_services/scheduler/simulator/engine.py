@@ -105,7 +105,11 @@ class Simulation:
     def _wake_waiting(self, study: StudySimulation, plan: Plan) -> None:
         todo = deque(self._woken(study, plan))
         turns = MOST_TURNS * len(self.studies)
-        while todo and turns:
+        while todo:
+            if not turns:
+                raise SimulationError(
+                    f"studies wake each other without end at {self.now_s:g} s: a defect of the scheduler"
+                )
             turns -= 1
             other = todo.popleft()
             if not other.over and self.cluster.anything_free:

@@ -231,6 +231,7 @@ async def _surroundings(conn: AsyncConnection, study_id: int, need: Surroundings
         totals = placement.ask_totals(sent)
     return Neighbourhood(
         free=tuple(free.slots()),
+        passed_over=free.passed_over,
         crowded=others.crowded,
         line=others.waiting.line(),
         further=others.further(),

@@ -95,10 +95,18 @@ class AskedSlots(Struct, frozen=True):
     """Slots on their way."""
 
     found: Reply
+    there: Reply
+    limit: int
 
     def slots(self) -> list[Slot]:
         """The slots, in order."""
         return [rows.slot(row) for row in self.found.rows]
+
+    @property
+    def passed_over(self) -> bool:
+        """Whether there are more, which other cycles have locked."""
+        assert self.there.row is not None
+        return len(self.found.rows) < min(self.limit, self.there.row.slots)
 
 
 def ask_free_slots(sent: Pipeline, request: Request, limit: int) -> AskedSlots:
@@ -118,12 +126,30 @@ def ask_free_slots(sent: Pipeline, request: Request, limit: int) -> AskedSlots:
         given["avoided"] = list(request.avoided)
     if request.slots > 1:
         given["slots"] = request.slots
-    return AskedSlots(sent.run(_free(frozenset(given)), **given))
+    named = frozenset(given)
+    return AskedSlots(sent.run(_free(named), **given), sent.run(_count_free(named), **given), limit)
 
 
 @cache
 def _free(named: frozenset[str]) -> Statement:
-    """Free slots by what a request names of them."""
+    """Free slots by what a request names of them, locked."""
+    query = slots_query().where(*_suitable(named))
+    query = query.order_by(tables.slot.c.kind, tables.slot.c.worker_id, tables.slot.c.index)
+    query = query.limit(bindparam("most", type_=BigInteger))
+    return compiled(query.with_for_update(of=tables.slot, skip_locked=True))
+
+
+@cache
+def _count_free(named: frozenset[str]) -> Statement:
+    """How many such slots there are, whoever has locked them; counted up to the limit."""
+    s, w = tables.slot, tables.worker
+    suitable = select(s.c.index).join_from(s, w, s.c.worker_id == w.c.id).where(*_suitable(named))
+    suitable = suitable.limit(bindparam("most", type_=BigInteger))
+    return compiled(select(func.count().label("slots")).select_from(suitable.subquery()))
+
+
+def _suitable(named: frozenset[str]) -> list[ColumnElement[bool]]:
+    """What holds of a slot that is free for a request, by what the request names."""
     s, w = tables.slot, tables.worker
     free: list[ColumnElement[bool]] = [
         s.c.grant_id.is_(None),
@@ -141,19 +167,12 @@ def _free(named: frozenset[str]) -> Statement:
         free.append(s.c.model.ilike(any_(bindparam("types", type_=ARRAY(Text)))))
     if "avoided" in named:
         free.append(w.c.incarnation != all_(bindparam("avoided", type_=ARRAY(Text))))
-    query = (
-        slots_query()
-        .where(*free)
-        .order_by(s.c.kind, s.c.worker_id, s.c.index)
-        .limit(bindparam("most", type_=BigInteger))
-        .with_for_update(of=s, skip_locked=True)
-    )
     if "slots" in named:
         enough = select(s.c.worker_id).join_from(s, w, s.c.worker_id == w.c.id).where(*free)
         enough = enough.group_by(s.c.worker_id)
         enough = enough.having(func.count() >= bindparam("slots", type_=BigInteger))
-        query = query.where(s.c.worker_id.in_(enough))
-    return compiled(query)
+        free.append(s.c.worker_id.in_(enough))
+    return free
 
 
 def _escaped(text: str) -> str:
