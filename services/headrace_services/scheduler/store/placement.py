@@ -106,7 +106,7 @@ class AskedSlots(Struct, frozen=True):
     def passed_over(self) -> bool:
         """Whether there are more, which other cycles have locked."""
         assert self.there.row is not None
-        return len(self.found.rows) < min(self.limit, self.there.row.slots)
+        return len(self.found.rows) < min(self.limit, int(self.there.row.slots))
 
 
 def ask_free_slots(sent: Pipeline, request: Request, limit: int) -> AskedSlots:
