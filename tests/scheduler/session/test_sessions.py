@@ -1,11 +1,12 @@
 """The session protocol, message by message, over real streams and a real database."""
 
 import asyncio
+from typing import Any
 
 import grpc
 import pytest
 from session_site import DEADLINE_S, TIMING, Replica, ScriptedWorker, serving, study, worker
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from study_site import StudySite
 
@@ -272,6 +273,33 @@ async def test_a_session_that_needs_a_database_which_is_away_ends_as_unavailable
         await w.report(event_pb2.LeaseRef(lease_id="l", trial="studies/s/trials/0", attempt=1), 1, 1, 0.5)
         async with asyncio.timeout(DEADLINE_S):
             assert await w.call.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_session_outlives_a_database_that_is_too_slow_to_say_what_the_worker_holds(
+    engine: AsyncEngine, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, slow = workers.held_leases, asyncio.Event()
+
+    async def too_slow(conn: AsyncConnection, worker_id: int) -> Any:
+        if slow.is_set():
+            return await read(conn, worker_id)
+        slow.set()
+        await conn.execute(text("SET LOCAL statement_timeout = 1"))
+        return await conn.execute(text("SELECT pg_sleep(1)"))
+
+    site = await study(engine)
+    async with worker(replica) as w:
+        await w.hello()
+        await w.hears("welcome")
+        replica.hub.kick(site.study_id)
+        lease = (await w.hears("assign")).lease
+        monkeypatch.setattr(workers, "held_leases", too_slow)
+        for sequence in range(1, 5):  # it does not name the lease, so the rows are asked, in vain at first
+            await w.say(heartbeat=worker_pb2.Heartbeat(sequence=sequence))
+            await w.hears("ack", lambda ack, sequence=sequence: ack.heartbeat == sequence)
+        await w.hears("assign", lambda assign: assign.lease == lease, count=2)
+        assert slow.is_set()
+        assert not w.ended.is_set()
 
 
 async def test_draining_tells_the_workers(replica: Replica) -> None:

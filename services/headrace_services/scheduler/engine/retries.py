@@ -10,13 +10,11 @@ them again, users' calls end as unavailable, sweeps find what they found before.
 
 import logging
 
-import psycopg
-from sqlalchemy.exc import IntegrityError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
 from headrace.errors import DatabaseUnavailableError
 from headrace_services.scheduler.store.apply import is_stale_copy
-from headrace_services.scheduler.store.database import is_away, is_conflict, is_strained
+from headrace_services.scheduler.store.database import is_away, is_conflict, is_overtaken, is_strained
 from headrace_services.scheduler.store.defects import reason_of
 
 log = logging.getLogger(__name__)
@@ -59,11 +57,7 @@ def is_unavailable(error: BaseException) -> bool:
 
 def lost_a_race(error: BaseException) -> bool:
     """Whether another transaction came first."""
-    return (
-        is_conflict(error)
-        or is_stale_copy(error)
-        or isinstance(error, (IntegrityError, psycopg.IntegrityError))
-    )
+    return is_conflict(error) or is_stale_copy(error) or is_overtaken(error)
 
 
 def cause(error: BaseException) -> str:

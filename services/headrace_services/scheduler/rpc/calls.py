@@ -11,9 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import grpc
-import psycopg
 from google.protobuf.message import Message
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from headrace.errors import HeadraceError, StudyNotFoundError, TrialNotFoundError
@@ -29,7 +27,7 @@ from headrace_services.scheduler.rpc.waiting import waits_for
 from headrace_services.scheduler.rpc.watching import Snapshots
 from headrace_services.scheduler.store import aside, requests, studies, trials
 from headrace_services.scheduler.store.aside import Brief
-from headrace_services.scheduler.store.database import is_conflict, transaction
+from headrace_services.scheduler.store.database import is_conflict, is_overtaken, transaction
 from headrace_services.scheduler.store.defects import Defect, is_transient, reason_of
 from headrace_services.scheduler.store.requests import Request
 
@@ -158,8 +156,7 @@ async def once(
                 return answer
             raise
         except Exception as error:
-            lost = isinstance(error, (IntegrityError, psycopg.IntegrityError)) or is_conflict(error)
-            if not lost or attempt == ATTEMPTS:
+            if not (is_overtaken(error) or is_conflict(error)) or attempt == ATTEMPTS:
                 raise
     raise AssertionError("the loop ends by returning or raising")
 

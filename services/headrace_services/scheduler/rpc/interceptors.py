@@ -152,6 +152,8 @@ async def _translating(context: Context, method: str) -> AsyncIterator[None]:
 def presentable(error: Exception, method: str) -> HeadraceError:
     """What the caller may see of an error; what is not the caller's doing is logged."""
     if isinstance(error, HeadraceError) and not isinstance(error, InternalError):
+        if is_strained(error):
+            log.warning("%s: %s", method, error)
         return error
     if is_away(error):
         log.warning("%s: the database does not answer: %s", method, error)

@@ -34,6 +34,12 @@ _RETRYABLE_STATES = {
     "55P03",  # lock not available
 }
 
+_OVERTAKEN = {
+    "23503",  # a row that is referred to is gone
+    "23505",  # another row has the key
+    "23P01",  # another row excludes it
+}
+"""Constraints that fail where another transaction came first. A CHECK that fails is a defect of ours."""
 _TAKEN_AWAY = {"25P03", "25P04"}
 """Postgres ended the connection of a transaction that took too long: this replica was frozen."""
 _NO_SLOTS = "53300"
@@ -131,21 +137,31 @@ def is_conflict(error: BaseException) -> bool:
     return _state(error) in _RETRYABLE_STATES
 
 
+def is_overtaken(error: BaseException) -> bool:
+    """Whether a row of another transaction, which came first, stands in the way."""
+    return _state(error) in _OVERTAKEN
+
+
 def _state(error: BaseException) -> str:
     """Postgres' code of an error; empty where there is none, as when no connection could be made."""
+    if isinstance(error, DatabaseUnavailableError) and error.__cause__ is not None:
+        error = error.__cause__
     cause = error.orig if isinstance(error, DBAPIError) else error
     return (cause.sqlstate or "") if isinstance(cause, psycopg.Error) else ""
 
 
 @asynccontextmanager
 async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """Run a block in one transaction. Raises DatabaseUnavailableError where the database is away."""
+    """Run a block in one transaction. Raises DatabaseUnavailableError where the database is away or strained."""
     try:
         async with engine.begin() as conn:
             yield conn
     except Exception as error:
         if is_away(error) and not is_conflict(error):
             raise DatabaseUnavailableError("the database does not answer") from error
+        if is_strained(error) and not isinstance(error, DatabaseUnavailableError):
+            said = " ".join(str(error.orig if isinstance(error, DBAPIError) else error).split())
+            raise DatabaseUnavailableError(f"the database could not do this now: {said[:300]}") from error
         raise
 
 

@@ -12,6 +12,7 @@ from headrace_services.scheduler.core.inputs import Proposed
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.records import Params, Proposal, ProposalFailure, Study
 from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.retries import cause
 from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.samplers import pooled_from
 from headrace_services.scheduler.samplers.random import RandomSampler
@@ -161,7 +162,7 @@ class Suggester:
                 reading = await read(conn, row, levels, known, attempt)
         except Exception as error:
             if is_strained(error):  # its results take too long to read, for example
-                raise AttemptFailedError(reason_of(error)) from error
+                raise AttemptFailedError(cause(error)) from error
             raise
         suggestion = await self._pool.ask(row.id, reading.question, reading.learnt)
         try:
