@@ -64,14 +64,14 @@ async def hurt(
             await said_more(folder, trial, attempt, UNSEEN)
             family = daemon.family()
             stopped = family if rng.random() < 0.5 else family[:1]
-            attempt = [process for process in family[1:] if _is_of(process, trial, attempt)]
+            processes = [process for process in family[1:] if _is_of(process, trial, attempt)]
             for process in stopped:
                 send(process, signal.SIGSTOP)
             await reassigned(study, trial, attempt)
             for link in list(proxy.links):
                 link.flow()
             thaw(stopped)
-            await waiting_for(lambda: not any(map(running, attempt)), "the fenced trial's end", 60)
+            await waiting_for(lambda: not any(map(running, processes)), "the fenced trial's end", 60)
             fenced.add((trial, attempt))
 
         while frozen < times:
