@@ -166,8 +166,20 @@ async def test_a_program_that_is_killed_again_and_again_without_progress_is_stop
         await site.step(gone(lease, "LOST", error="killed by SIGKILL"))
     trial = await site.trial(0)
     assert (trial.state, trial.reason) == ("TERMINATED", "FAILED")
-    assert "killed by SIGKILL, 10 times in a row without a new checkpoint or a rung between" in trial.detail
-    assert "out of memory" in trial.detail
+    said = "killed by SIGKILL, 10 times in a row without a new checkpoint or a rung between: is it out of memory?"
+    assert trial.detail == said
+
+
+async def test_a_trial_whose_checkpoint_cannot_be_read_is_not_asked_for_memory(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec(max_trials=1)).create()
+    await site.connect(slots=1)
+    await site.kick()
+    for turn in range(1, MAX_LOSSES_IN_ROW + 1):
+        lease = next(held for held in site.leases.values() if held.attempt == turn)
+        await site.step(gone(lease, "LOST", error="checkpoint s/0/1 cannot be read"))
+    detail = (await site.trial(0)).detail
+    assert detail.startswith("checkpoint s/0/1 cannot be read, 10 times in a row")
+    assert "memory" not in detail
 
 
 async def test_the_user_s_failures_are_retried_then_charged(engine: AsyncEngine) -> None:

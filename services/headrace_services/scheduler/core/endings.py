@@ -35,6 +35,8 @@ _OF_THE_PROGRAM = re.compile(
     r"|(program|working_dir) .* cannot be (started|entered)"
 )
 """Errors that lie in the program's text or its place, and so come again, unless another machine has what one lacks."""
+_KILLED = "SIGKILL"
+"""How a program ends that the system kills for want of memory."""
 _LINES_ALIKE = 10
 """So many last lines of two logs are compared."""
 
@@ -206,7 +208,7 @@ def _lost(state: CycleState, trial: Trial, why: str, *, defect: bool = False) ->
     losses = trial.losses_in_row + 1
     if losses >= MAX_LOSSES_IN_ROW:
         detail = f"{why}, {losses} times in a row without a new checkpoint or a rung between"
-        detail += "" if defect else ": is it out of memory?"
+        detail += ": is it out of memory?" if _KILLED in why else ""
         reason = Reason.CANCELLED if defect else Reason.FAILED
         state.terminate(trial.number, reason, detail, losses_in_row=losses)
     else:
