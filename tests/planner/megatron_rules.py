@@ -7,13 +7,18 @@ capability: parsing, Megatron's validation, and its transformer configuration, w
 needs besides a plan (data, a tokenizer, a learning rate) is filled in here.
 """
 
+import importlib.util
 import json
 import os
 import sys
 import typing
-from types import SimpleNamespace
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 
 import torch
+import torch._dynamo  # before there is a stand-in that it would take for a real one
+import torch._inductor.runtime.triton_compat
 import typing_extensions
 
 MEGATRON, WORLD, *ARGUMENTS = sys.argv[1:]
@@ -22,6 +27,41 @@ JOB += ["--lr", "1e-4", "--train-iters", "10"]
 
 if not hasattr(typing, "override"):  # newer Megatron-LM wants Python 3.12 for this name alone
     typing.override = typing_extensions.override  # type: ignore[attr-defined]
+
+
+class Named(type):
+    """Makes types that have every attribute."""
+
+    def __getattr__(cls, name: str) -> "Named":
+        return Named(name, (Anything,), {})
+
+
+class Anything(metaclass=Named):
+    """What a module of kernels has by any name: a type to test against, a decorator, a value."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __call__(self, *_: object, **__: object) -> "Anything":
+        return self
+
+    def __getattr__(self, name: str) -> "Anything":
+        return self
+
+
+class Kernels(MetaPathFinder, Loader):
+    """Stands in for `triton` where it is not installed: kernels for a GPU, imported on the way and never called."""
+
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self, is_package=True) if fullname.split(".")[0] == "triton" else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        known = {"__version__": "0", "__file__": "triton.py"}
+        vars(module).update(known, __getattr__=lambda name: Named(name, (Anything,), {}))
+
+
+if importlib.util.find_spec("triton") is None:
+    sys.meta_path.append(Kernels())
 setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(major=9, minor=0))  # noqa: B010  mypy wants the real type
 setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))  # noqa: B010  as above
 os.environ |= {"WORLD_SIZE": WORLD, "RANK": "0", "LOCAL_RANK": "0", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
