@@ -40,7 +40,7 @@ class Cluster:
         self.cpu_s: list[float] = []
         """Of this process, in all cycles."""
 
-    async def add(self, number: int) -> int:
+    async def add(self, number: int, *, trials: int = 1000, steps: int = 9) -> int:
         """Create a study on workers."""
         spec = StudySpec.model_validate(
             {
@@ -49,23 +49,23 @@ class Cluster:
                 "policy": {"kind": "run_all"},
                 "template": {"callable": "train:train", "working_dir": "/"},
                 "resources": {"gpus": 1},
-                "max_trials": 1000,
-                "max_steps": 9,
+                "max_trials": trials,
+                "max_steps": steps,
                 "seed": number,
             }
         )
         event = Event(number=None, kind="note", message="created", detail={})
         async with transaction(self._engine) as conn:
             study = await studies.create(
-                conn, name=f"s{number}", uid=f"u{number}", spec=spec, planned=1000, event=event
+                conn, name=f"s{number}", uid=f"u{number}", spec=spec, planned=trials, event=event
             )
         return study.id
 
-    async def connect(self, number: int) -> None:
+    async def connect(self, number: int, slots: int = SLOTS_EACH) -> None:
         """Connect a worker."""
         devices = tuple(
             workers.Device(index=index, kind="GPU", model="m", memory_bytes=80 << 30, uuid="")
-            for index in range(SLOTS_EACH)
+            for index in range(slots)
         )
         greeting = workers.Greeting(
             name=f"w{number}", incarnation="1", devices=devices, labels={}, version="", log_dir="/"

@@ -159,7 +159,7 @@ async def test_two_studies_never_share_a_slot(engine: AsyncEngine) -> None:
     await one.step(PauseStudy())
     await one.step(gone(lease, "LOST"))
     assert one.last is not None
-    assert one.last.effects.slots_left
+    assert one.last.effects.wake == (two.study_id,)
     assert len(await two.kick()) == 1
 
 

@@ -144,3 +144,20 @@ async def test_a_study_without_use_for_a_slot_does_not_wake_others_for_ever(engi
         waking.cancel()
         await hub.drain()
     assert 0 < cycles <= 4
+
+
+async def test_a_slot_that_becomes_free_wakes_the_study_that_is_next_and_nobody_else(
+    engine: AsyncEngine,
+) -> None:
+    ends = await StudySite(engine, make_spec(max_trials=1, policy={"kind": "run_all"})).create()
+    await ends.connect(slots=1)
+    (lease,) = await ends.kick()
+    behind = [await StudySite(engine, make_spec()).create() for _ in range(3)]
+    for site in behind:
+        assert await site.kick() == []
+    await ends.tell(lease, 9, 0.5)
+    assert (await ends.study()).state == "COMPLETED"
+    assert ends.last is not None
+    assert ends.last.effects.wake == (behind[0].study_id,)
+    assert not ends.last.effects.slots_left
+    assert [len(await site.kick()) for site in reversed(behind)] == [0, 0, 1]

@@ -97,8 +97,9 @@ def decide(
     placing.answer_pending_suggestions(state)
     ends_now, is_being_ended = not study.state.ended, study.standing.ended_through is not None
     if state.study.state.ended and (ends_now or is_being_ended):
-        slots_left = not study.state.ended
+        known = len(state.free)
         again = yield from _finish(state)
+        slots_left = slots_left or len(state.free) > known
     state.changes.forget_asks(state.study)
     state.orders += leaving.preemptions(state)
     outcomes = tuple(_outcome(state, refused, position) for position in range(len(inputs)))
@@ -186,7 +187,11 @@ def _place(
     placing.settle(state)
     sharing.settle_standing(state)
     used_up = bool(state.changes.granted) and not surroundings.more_fits(state)
-    return surroundings.left_over(state, before, freed), offered >= FREE_SLOTS_AT_ONCE and used_up
+    slots_left = surroundings.left_over(state, before, freed)
+    if slots_left and state.study.spec.template is not None:
+        yield from sharing.hand_on(state)
+        slots_left = surroundings.left_over(state, before, freed)
+    return slots_left, offered >= FREE_SLOTS_AT_ONCE and used_up
 
 
 def _sum_up(state: CycleState) -> Deciding[None]:

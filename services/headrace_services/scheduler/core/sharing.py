@@ -5,6 +5,7 @@ them, and they are kicked. What fits nowhere has slots kept for it (`placement.r
 asked to leave (`leaving`).
 """
 
+import math
 from collections.abc import Iterable
 
 from msgspec.structs import replace
@@ -27,7 +28,7 @@ from headrace_services.scheduler.core.placement import (
     spare_slots,
     take,
 )
-from headrace_services.scheduler.core.placement.shares import Share, claim, joined
+from headrace_services.scheduler.core.placement.shares import Claim, Share, claim, joined
 from headrace_services.scheduler.core.placement.speeds import grant_kind, models_of, preference, run_s, step_s
 from headrace_services.scheduler.core.records import Slot, Trial
 from headrace_services.scheduler.core.standing import Reserved, Standing
@@ -36,6 +37,7 @@ from headrace_services.scheduler.core.state import CycleState
 PLACER: Placer = BestFit()
 PATIENCE_S = 10.0
 """How long free slots are left to a study that does not come for them."""
+BEHIND_ALL: Claim = (math.inf, math.inf, 0)
 NEXT_IN_LINE = 256
 """Of how many further studies that wait a cycle learns at once."""
 
@@ -198,12 +200,27 @@ def own_share(state: CycleState) -> Share:
 # --- others ----------------------------------------------------------------------------------------------
 
 
+def hand_on(state: CycleState) -> Deciding[None]:
+    """Leave the free slots that the study has no use for to the studies that wait, the first ones first.
+
+    Only they are woken. Without this all studies that wait would look at each slot that becomes free.
+    """
+    own = own_share(state).reservation(state.study.now_s)
+    kept = [*_others_reservations(state), *([own] if own else [])]
+    yield from _leave(state, kept, BEHIND_ALL)
+
+
 def _leave_to_others(state: CycleState, kept: list[Reservation]) -> Deciding[None]:
     """Set aside what studies that go before this one could use of the free slots."""
+    own = claim(own_share(state), state.room.totals, state.study.now_s)
+    yield from _leave(state, kept, own)
+
+
+def _leave(state: CycleState, kept: list[Reservation], own: Claim) -> Deciding[None]:
+    """Set aside what studies that go before a claim could use of the free slots."""
     room, now_s = state.room, state.study.now_s
     if not room.crowded:
         return
-    own = claim(own_share(state), room.totals, now_s)
     hopeless, useless = _silent(state), list[Share]()
     while devices := _devices(state):
         found = None
