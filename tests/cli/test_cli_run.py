@@ -144,6 +144,23 @@ def test_pauses_without_a_checkpoint_are_warned_of_once(
     assert missing not in invoke("show", "forgetful").out
 
 
+def test_warnings_of_trials_are_told_once_where_they_differ_by_numbers_alone(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path
+) -> None:
+    def warning(name: str):  # type: ignore[no-untyped-def]
+        script = race(name)
+        for event, step in zip(script.events, (3, 9), strict=False):
+            event.trial_number = step
+            event.trial_warned.warning = f"the loop begins anew at step {step}"
+            event.message = f"trial {step} warns: {event.trial_warned.warning}"
+        return script
+
+    fake.answers["CreateStudy"] = warning
+    said = " ".join(invoke("run", str(study_file), "--name", "warned").out.split())
+    assert said.count("the loop begins anew") == 1
+    assert "Warning: trial 3: the loop begins anew at step 3" in said
+
+
 def test_a_trial_that_failed_before_its_first_rung_is_not_said_to_track_nothing(script: Script) -> None:
     study = convert.study(script.final.study)
     assert study.best is not None

@@ -104,6 +104,7 @@ def statements() -> Iterator[tuple[str, Statement]]:
                     yield f"{module.name.rpartition('.')[2]}.{name}", value
     for named in ((), ("labels",), ("memory", "types"), ("slots",)):
         yield f"free slots by {named}", placement._free(frozenset(named))
+        yield f"the number of free slots by {named}", placement._count_free(frozenset(named))
 
 
 @pytest.fixture(scope="module")

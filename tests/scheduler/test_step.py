@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
-from headrace_services.scheduler.core.endings import MAX_LOSSES_IN_ROW
+from headrace_services.scheduler.core.endings import MAX_KILLS_IN_ROW, MAX_LOSSES_IN_ROW
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     Assignment,
@@ -158,7 +158,7 @@ async def test_a_program_that_is_killed_again_and_again_without_progress_is_stop
     site = await StudySite(engine, make_spec(max_trials=1)).create()
     await site.connect(slots=1)
     await site.kick()
-    for turn in range(1, MAX_LOSSES_IN_ROW + 1):
+    for turn in range(1, MAX_KILLS_IN_ROW + 1):
         lease = next(held for held in site.leases.values() if held.attempt == turn)
         for step in later if turn > 1 else first:
             saved = Checkpoint(uri="mem:/", step=3, size_bytes=1) if step == 3 else None
@@ -166,7 +166,9 @@ async def test_a_program_that_is_killed_again_and_again_without_progress_is_stop
         await site.step(gone(lease, "LOST", error="killed by SIGKILL"))
     trial = await site.trial(0)
     assert (trial.state, trial.reason) == ("TERMINATED", "FAILED")
-    said = "killed by SIGKILL, 10 times in a row without a new checkpoint or a rung between: is it out of memory?"
+    said = (
+        "killed by SIGKILL, 4 times in a row without a new checkpoint or a rung between: is it out of memory?"
+    )
     assert trial.detail == said
 
 
@@ -297,3 +299,32 @@ async def test_the_baseline_runs_to_the_end_outside_the_policy(engine: AsyncEngi
     ]
     trial = await site.trial(0)
     assert (trial.baseline, trial.reason, trial.rungs) == (True, "COMPLETED", 0)
+
+
+async def test_a_program_that_fails_behind_its_last_report_stays_completed_and_says_so(
+    engine: AsyncEngine,
+) -> None:
+    site = await StudySite(engine, make_spec(max_trials=2)).create()
+    await site.connect(slots=1)
+    (lease,) = await site.kick()
+    await site.tell(lease, 9, 0.5)
+    for _ in range(2):  # the message comes twice
+        await site.step(gone(lease, "FAILED", error="RuntimeError: saving failed", log_tail="Traceback"))
+    trial = await site.trial(0)
+    assert (trial.state, trial.reason, trial.log_tail) == ("TERMINATED", "COMPLETED", "Traceback")
+    assert trial.detail.endswith("; then its program failed: RuntimeError: saving failed")
+    warned = [event for event in await site.events() if event.kind == "trial_warned"]
+    assert [event.detail["warning"] for event in warned] == [
+        "its program failed after its last report: RuntimeError: saving failed"
+    ]
+
+
+async def test_a_warning_of_a_report_becomes_an_event_once(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec(max_trials=1)).create()
+    await site.connect(slots=1)
+    (lease,) = await site.kick()
+    report = replace(site.report(lease, 1, 0.5), warnings=("its loop begins anew",))
+    await site.step(report)
+    await site.step(report)
+    said = [event.message for event in await site.events() if event.kind == "trial_warned"]
+    assert said == ["trial 0 warns: its loop begins anew"]

@@ -129,11 +129,27 @@ def test_a_script_with_current_reports_what_it_raises_and_ends_cleanly_when_told
     assert place.start(str(place.folder / "script.py")).returncode == 1
     assert [end.error for end in place.finished] == ["ZeroDivisionError: division by zero"]
 
-    place = daemon("from headrace import trial\nt = trial.current()\nt.report(loss=1)\n1 / 0", rungs=(1,))
+    script = "from headrace import trial\nt = trial.current()\nt.report(loss=1)\n1 / 0"
+    place = daemon(script, rungs=(1, 2), pauses=(1,))
     ended = place.start(str(place.folder / "script.py"))
     assert ended.returncode == 0
     assert "Traceback" not in ended.stderr
+    assert "what follows this report does not run" in ended.stderr
     assert [end.error for end in place.finished] == [""]
+
+
+def test_what_follows_a_loop_of_its_own_runs_where_the_trial_reached_its_full_budget(
+    daemon: StartDaemon,
+) -> None:
+    loop = "from headrace import trial\nt = trial.current()\nfor _ in range(2): t.report(loss=1)\n"
+    place = daemon(f"{loop}print('the model is saved')", rungs=(2,))
+    ended = place.start(str(place.folder / "script.py"))
+    assert ended.stdout.strip() == "the model is saved"
+    assert [end.error for end in place.finished] == [""]
+    place = daemon(f"{loop}t.report(loss=2)\nprint('never')", rungs=(2,))  # a loop that is too long ends here
+    ended = place.start(str(place.folder / "script.py"))
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert len(place.reports) == 2
 
 
 def test_a_daemon_that_is_busy_is_asked_again(daemon: StartDaemon) -> None:

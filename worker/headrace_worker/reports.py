@@ -208,6 +208,7 @@ class Reports:
                 metrics=request.metrics,
                 checkpoint=ref,
                 train_time=request.train_time,
+                warnings=request.warnings,
             )
             await self._courier.room_for(self._lease.lease_id, MAX_KEPT, MAX_KEPT_BYTES)
             sequence = await self._courier.post(

@@ -101,15 +101,15 @@ async def test_the_first_report_says_what_it_lacks(site: RpcSite) -> None:
     )
     lease = (await site.suggest()).lease
     for step in (1, 2):
-        request = pb.ReportTrialRequest(lease=lease, step=step, metrics={"loss": 0.5, "accuracy": 0.5})
+        request = pb.ReportTrialRequest(lease=lease, step=step, metrics={"loss": 0.5, "latency": 2.0})
         await site.call("ReportTrial", request)
     story = await site.call("ExplainTrial", pb.ExplainTrialRequest(name=lease.trial))
     (event,) = [event for event in story.events if event.WhichOneof("detail") == "metrics_missing"]
-    assert event.message == (
-        "trial 0's first report has no 'latency', 'size', which the study reads; it has accuracy, loss"
+    assert (
+        event.message == "trial 0's first report has no 'size', which the study reads; it has latency, loss"
     )
-    assert list(event.metrics_missing.missing) == ["latency", "size"]
-    assert list(event.metrics_missing.reported) == ["accuracy", "loss"]
+    assert list(event.metrics_missing.missing) == ["size"]
+    assert list(event.metrics_missing.reported) == ["latency", "loss"]
 
 
 @pytest.mark.parametrize("policy", [{"kind": "rung_median", "rungs": [1, 3, 9]}, {"kind": "run_all"}])
@@ -129,6 +129,21 @@ async def test_a_report_without_the_metric_is_refused_and_the_study_goes_on(
     assert (await site.study()).state == pb.STUDY_STATE_ACTIVE
     assert (await site.report(lease, 1, 0.5)).action == CONTINUE, "the trial is still the client's"
     assert await stored(site) == [1]
+
+
+async def test_a_report_without_a_further_objective_is_refused_at_any_time(site: RpcSite) -> None:
+    cost = {"metric": "ms", "goal": "minimize"}
+    await site.create(policy={"kind": "run_all"}, further_objectives=[cost], max_trials=2)
+    for _ in range(2):
+        lease = (await site.suggest()).lease
+        request = pb.ReportTrialRequest(lease=lease, step=1, metrics={"loss": 0.5})
+        refused = await site.refusal("ReportTrial", request)
+        assert isinstance(refused, InvalidFieldError)
+        assert refused.violations[0].message == "lack the objective's metric 'ms'"
+        request.metrics["ms"] = 3.0
+        request.step = 9
+        await site.call("ReportTrial", request)
+    assert (await site.study()).state != pb.STUDY_STATE_FAILED
 
 
 async def test_a_stale_lease_of_a_failed_study_says_why_it_failed(site: RpcSite) -> None:

@@ -10,6 +10,8 @@ from headrace.bounds.specs import BYTES, NAME, STEPS, TEXT
 SEQUENCE: Final = Whole(0, n.EXACT)
 TIME: Final = Span(0, n.SECONDS)
 TROUBLE: Final = Told(500)
+WARNING: Final = Told(2000)
+WARNINGS: Final = Items(16, WARNING)
 LOG_TAIL: Final = Told(n.LOG_TAIL, end=True)
 RANK: Final = Whole(0, n.SLOTS)
 
@@ -48,7 +50,13 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "utilization": Real(0, 1),
         "memory_used_bytes": BYTES,
     },
-    "Report": {"sequence": SEQUENCE, "step": STEPS, "metrics": METRICS, "train_time": TIME},
+    "Report": {
+        "sequence": SEQUENCE,
+        "step": STEPS,
+        "metrics": METRICS,
+        "train_time": TIME,
+        "warnings": WARNINGS,
+    },
     "CheckpointRef": {
         "uri": TEXT,
         "step": STEPS,
@@ -75,6 +83,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "train_time": TIME,
         "save_time": TIME,
         "rank": RANK,
+        "warnings": WARNINGS,
     },
     "FinishRequest": {
         "lease_id": NAME,

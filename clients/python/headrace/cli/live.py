@@ -5,6 +5,7 @@ argument, so tests draw it too. The time left is the steps that the preview expe
 speed seen since the view began (or since the study began, for the first seconds); it is an estimate and says so.
 """
 
+import re
 from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from headrace.client.events import (
     TrialCreated,
     TrialExploited,
     TrialMoved,
+    TrialWarned,
     Update,
 )
 from headrace.client.model import RungStatus, StudyInfo, TerminationReason, TrialInfo, TrialState
@@ -235,6 +237,8 @@ def once(event: Event, study: StudyInfo) -> dict[str, str]:
     match event.detail:
         case TrialMoved(action="vacate"):
             return {"checkpoint": LOSES_STEPS}
+        case TrialWarned(warning=warning):  # of many trials that say the same of other steps, one is told
+            return {re.sub(r"[\d.]+", "", warning): f"Warning: trial {event.trial}: {warning}"}
         case TrialCreated(proposal=Proposal(warm_results=results)) if study.spec.warm_start:
             return {"warm start": f"The sampler begins from {wording.warm_start(study, results)}."}
         case _:

@@ -254,6 +254,8 @@ def _detail(detail: ev.EventDetail | None) -> tuple[str, Json | None]:
             }
         case ev.MetricsMissing():
             return "metrics_missing", asdict(detail)
+        case ev.TrialWarned():
+            return "trial_warned", asdict(detail)
         case ev.RungRecorded():
             return "rung_recorded", {"bracket": detail.bracket, **rung_result(detail.result)}
         case ev.DecisionMade():

@@ -14,14 +14,13 @@ from headrace.client.events import (
     DecisionMade,
     Event,
     Explanation,
-    MetricsMissing,
     ReportRecorded,
     RungRecorded,
-    StudyMoved,
     TrialCreated,
     TrialExploited,
     TrialMoved,
     TrialStory,
+    TrialWarned,
 )
 from headrace.client.model import TrialInfo
 from headrace.spec import StudySpec
@@ -126,7 +125,9 @@ def _event_lines(event: Event, metric: str, told: str) -> list[Text]:
         case TrialExploited():
             text.append("exploit    ", style="bold")
             text.append_text(clean(event.message))
-        case MetricsMissing() | StudyMoved() | None:
+        case TrialWarned(warning=warning):
+            text.append_text(Text.assemble(("warning    ", "yellow"), clean(warning)))
+        case _:
             text.append_text(Text.assemble((" " * 11, ""), clean(event.message)))
     return [text]
 

@@ -18,6 +18,7 @@ from headrace.client.events import (
     TrialExploited,
     TrialMoved,
     TrialStory,
+    TrialWarned,
     Update,
 )
 from headrace.client.machines import Slot, Worker
@@ -84,6 +85,7 @@ __all__ = [
     "TrialRef",
     "TrialState",
     "TrialStory",
+    "TrialWarned",
     "Update",
     "Worker",
 ]

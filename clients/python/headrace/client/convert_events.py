@@ -91,6 +91,8 @@ def _detail(proto: event_pb2.Event, order: Iterable[str]) -> ev.EventDetail | No
                 metrics=dict(sorted(stored.metrics.items())),
                 checkpoint=checkpoint(stored.checkpoint) if stored.HasField("checkpoint") else None,
             )
+        case "trial_warned":
+            return ev.TrialWarned(warning=proto.trial_warned.warning)
         case "metrics_missing":
             lacks = proto.metrics_missing
             return ev.MetricsMissing(missing=tuple(lacks.missing), reported=tuple(lacks.reported))

@@ -159,6 +159,13 @@ class MetricsMissing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrialWarned:
+    """Something is wrong with a trial, or with how its script uses Headrace, and does not end it."""
+
+    warning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RungRecorded:
     """A trial was recorded at a rung."""
 
@@ -202,6 +209,7 @@ EventDetail = (
     | TrialMoved
     | ReportRecorded
     | MetricsMissing
+    | TrialWarned
     | RungRecorded
     | DecisionMade
     | TrialExploited

@@ -111,6 +111,7 @@ class ClusterRuntime:
             train_time=_duration(report.train_time_s),
             save_time=_duration(report.save_time_s),
             rank=self._rank,
+            warnings=report.warnings,
         )
         decision = self._call(lambda: self._stub.Report(request, timeout=_DEADLINE_S)).decision
         action = _ACTIONS.get(decision.action)

@@ -68,6 +68,8 @@ class Report:
     checkpoint_dir: Path | None
     train_time_s: float
     save_time_s: float
+    # What is wrong with how the script uses its trial, to be told outside the trial's log too.
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

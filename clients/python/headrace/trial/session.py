@@ -75,6 +75,7 @@ class Trial:
         self._longest_s = 0.0  # between two reports
         self._end: Ended | None = None
         self._warned: set[str] = set()
+        self._to_tell: list[str] = []  # warnings that go with the next report
         self._train_started = time.monotonic()
 
     if not TYPE_CHECKING:  # a type checker is to find the name that is not there
@@ -260,8 +261,10 @@ class Trial:
                 checkpoint_dir=folder,
                 train_time_s=train_time_s,
                 save_time_s=time.monotonic() - started if folder is not None else 0.0,
+                warnings=tuple(self._to_tell),
             )
         )
+        self._to_tell.clear()
         self._reported_step = step
         self._furthest_step = max(self._furthest_step, step)
         self._train_started = time.monotonic()
@@ -269,8 +272,14 @@ class Trial:
             self._next_milestone = decision.next_milestone or self._next_milestone
             return
         self._end = Ended(decision.action, decision.reason)
-        if not self._looping:
-            raise self._end
+        if self._looping or not self.ended:
+            return  # `steps` ends; a loop of another kind has come to its end, and what follows it runs
+        self._warn_once(
+            "ends here",
+            f"the trial ends at step {step} ({self._end}), and so does its function: what follows this report does "
+            "not run. In `for step in t.steps():` only the loop would end",
+        )
+        raise self._end
 
     def tracked_objects(self) -> dict[str, Any]:
         """The tracked objects by name."""
@@ -319,7 +328,7 @@ class Trial:
         if step <= restored:
             raise ValueError(f"t.report(...): {begun_anew(step, restored)}")
         if not (counted or self._looped or self._located or self.state):
-            self._warn_once("anew", may_begin_anew(restored))
+            self._warn_once("anew", may_begin_anew(restored), tell=True)
 
     def _due(self, step: int, *, asked: bool) -> bool:
         interval = self._checkpoint_every
@@ -364,6 +373,7 @@ class Trial:
             self._warn_once(
                 "twice",
                 f"step {step} is reported twice; the first report counts at a rung. {TOGETHER}",
+                tell=True,
             )
         elif self._sequence and step < self._reported_step:
             logger.warning(
@@ -378,12 +388,16 @@ class Trial:
                 f"overridden {name}",
                 f"{name} is {self.params[name]} now, but the tracked optimizer has {old}, as the checkpoint "
                 f"brought it: set it inside the loop, from t.params[{name!r}]",
+                tell=True,
             )
 
-    def _warn_once(self, topic: str, message: str) -> None:
+    def _warn_once(self, topic: str, message: str, *, tell: bool = False) -> None:
+        """Says something in the trial's log; with `tell`, to who watches the study too."""
         if topic not in self._warned:
             self._warned.add(topic)
             logger.warning("headrace: %s", message)
+            if tell:
+                self._to_tell.append(message)
 
 
 def _names(values: Iterable[str]) -> str:

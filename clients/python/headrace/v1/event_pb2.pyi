@@ -69,6 +69,7 @@ class Event(_message.Message):
     PROPOSAL_FAILED_FIELD_NUMBER: _builtins.int
     PROPOSALS_ENDED_FIELD_NUMBER: _builtins.int
     METRICS_MISSING_FIELD_NUMBER: _builtins.int
+    TRIAL_WARNED_FIELD_NUMBER: _builtins.int
     cursor: _builtins.int
     """Counts from 1 within the study without gaps; assigned under the study's lock."""
     trial_number: _builtins.int
@@ -103,6 +104,8 @@ class Event(_message.Message):
     def proposals_ended(self) -> Global___ProposalsEnded: ...
     @_builtins.property
     def metrics_missing(self) -> Global___MetricsMissing: ...
+    @_builtins.property
+    def trial_warned(self) -> Global___TrialWarned: ...
     def __init__(
         self,
         *,
@@ -123,14 +126,15 @@ class Event(_message.Message):
         proposal_failed: Global___ProposalFailed | None = ...,
         proposals_ended: Global___ProposalsEnded | None = ...,
         metrics_missing: Global___MetricsMissing | None = ...,
+        trial_warned: Global___TrialWarned | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "decision_made", b"decision_made", "detail", b"detail", "metrics_missing", b"metrics_missing", "proposal_failed", b"proposal_failed", "proposals_ended", b"proposals_ended", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "decision_made", b"decision_made", "detail", b"detail", "metrics_missing", b"metrics_missing", "proposal_failed", b"proposal_failed", "proposals_ended", b"proposals_ended", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted", "trial_warned", b"trial_warned"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "cursor", b"cursor", "decision_made", b"decision_made", "detail", b"detail", "message", b"message", "metrics_missing", b"metrics_missing", "proposal_failed", b"proposal_failed", "proposals_ended", b"proposals_ended", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "cursor", b"cursor", "decision_made", b"decision_made", "detail", b"detail", "message", b"message", "metrics_missing", b"metrics_missing", "proposal_failed", b"proposal_failed", "proposals_ended", b"proposals_ended", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted", "trial_warned", b"trial_warned"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__trial_number: _TypeAlias = _typing.Literal["trial_number"]  # noqa: Y015
     _WhichOneofArgType__trial_number: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number"]  # noqa: Y015
-    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["trial_created", "trial_moved", "report_recorded", "rung_recorded", "decision_made", "study_moved", "slots_reserved", "trial_preempted", "trial_placed", "trial_exploited", "proposal_failed", "proposals_ended", "metrics_missing"]  # noqa: Y015
+    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["trial_created", "trial_moved", "report_recorded", "rung_recorded", "decision_made", "study_moved", "slots_reserved", "trial_preempted", "trial_placed", "trial_exploited", "proposal_failed", "proposals_ended", "metrics_missing", "trial_warned"]  # noqa: Y015
     _WhichOneofArgType_detail: _TypeAlias = _typing.Literal["detail", b"detail"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trial_number) -> _WhichOneofReturnType__trial_number | None: ...
@@ -138,6 +142,27 @@ class Event(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_detail) -> _WhichOneofReturnType_detail | None: ...
 
 Global___Event: _TypeAlias = Event  # noqa: Y015
+
+@_typing.final
+class TrialWarned(_message.Message):
+    """Something is wrong with a trial, or with how its script uses Headrace, and does not end it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WARNING_FIELD_NUMBER: _builtins.int
+    warning: _builtins.str
+    def __init__(
+        self,
+        *,
+        warning: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["warning", b"warning"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrialWarned: _TypeAlias = TrialWarned  # noqa: Y015
 
 @_typing.final
 class TrialCreated(_message.Message):

@@ -194,6 +194,7 @@ class ReportRequest(_message.Message):
     TRAIN_TIME_FIELD_NUMBER: _builtins.int
     SAVE_TIME_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     sequence: _builtins.int
     """Counts this process's reports from 1; a repeat has the same sequence."""
@@ -212,6 +213,10 @@ class ReportRequest(_message.Message):
     def train_time(self) -> _duration_pb2.Duration: ...
     @_builtins.property
     def save_time(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the trial's library found to be wrong with how the script uses it; in plain sentences, for people."""
+
     def __init__(
         self,
         *,
@@ -223,10 +228,11 @@ class ReportRequest(_message.Message):
         train_time: _duration_pb2.Duration | None = ...,
         save_time: _duration_pb2.Duration | None = ...,
         rank: _builtins.int = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["save_time", b"save_time", "train_time", b"train_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "lease_id", b"lease_id", "metrics", b"metrics", "rank", b"rank", "save_time", b"save_time", "sequence", b"sequence", "step", b"step", "train_time", b"train_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "lease_id", b"lease_id", "metrics", b"metrics", "rank", b"rank", "save_time", b"save_time", "sequence", b"sequence", "step", b"step", "train_time", b"train_time", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

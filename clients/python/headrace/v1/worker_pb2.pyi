@@ -432,6 +432,7 @@ class Report(_message.Message):
     METRICS_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     TRAIN_TIME_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """The worker's own count of durable messages; increases over restarts of the daemon too."""
     step: _builtins.int
@@ -450,6 +451,10 @@ class Report(_message.Message):
     def train_time(self) -> _duration_pb2.Duration:
         """Training time since the last report."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As in ReportRequest."""
+
     def __init__(
         self,
         *,
@@ -459,10 +464,11 @@ class Report(_message.Message):
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         checkpoint: _trial_pb2.CheckpointRef | None = ...,
         train_time: _duration_pb2.Duration | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease", "train_time", b"train_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease", "metrics", b"metrics", "sequence", b"sequence", "step", b"step", "train_time", b"train_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease", "metrics", b"metrics", "sequence", b"sequence", "step", b"step", "train_time", b"train_time", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

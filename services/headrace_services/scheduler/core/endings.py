@@ -30,6 +30,9 @@ MAX_LOSSES_IN_ROW = 10
 """A trial whose process or machine is lost this often without a new checkpoint or a rung between is taken to be the
 cause: out of memory, or it hangs its machine. Reports alone are no progress: it makes them again each time."""
 
+MAX_KILLS_IN_ROW = 4
+"""The same for a trial whose own process the system kills, as it does for want of memory: that is seldom chance."""
+
 _OF_THE_PROGRAM = re.compile(
     r"(ModuleNotFound|Import|Syntax|Indentation|Tab|Name|UnboundLocal|Attribute|Type)Error\b"
     r"|(program|working_dir) .* cannot be (started|entered)"
@@ -37,6 +40,8 @@ _OF_THE_PROGRAM = re.compile(
 """Errors that lie in the program's text or its place, and so come again, unless another machine has what one lacks."""
 _KILLED = "SIGKILL"
 """How a program ends that the system kills for want of memory."""
+AFTERWARDS = "; then its program failed: "
+"""Stands between a completed trial's end and the error that its program ended with."""
 _LINES_ALIKE = 10
 """So many last lines of two logs are compared."""
 
@@ -60,7 +65,10 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
         return Stale()
     if not lease.live:
         trial = state.trials[lease.number]
-        return Stale(over=trial.state is State.TERMINATED and trial.attempt == lease.attempt)
+        over = trial.state is State.TERMINATED and trial.attempt == lease.attempt
+        if over and message.outcome == "FAILED" and trial.reason is Reason.COMPLETED:
+            _failed_afterwards(state, trial, message)
+        return Stale(over=over)
     if not state.is_fresh(lease, message.sequence):
         return Accepted()
     number = lease.number
@@ -111,6 +119,16 @@ def _finished(state: CycleState, trial: Trial, lease: Lease) -> None:
             return
         state.terminate(trial.number, Reason.FAILED, why)
         _count_early_failure(state, trial)
+
+
+def _failed_afterwards(state: CycleState, trial: Trial, message: ExitedArrived) -> None:
+    """The program failed behind its last report. The result stands; but what it was to do then is not done."""
+    if AFTERWARDS in trial.detail:
+        return  # the message came before
+    error = message.error or "its program failed"
+    detail = f"{trial.detail}{AFTERWARDS}{error}"
+    state.update(trial.number, detail=detail, log_tail=message.log_tail or trial.log_tail)
+    state.emit(events.trial_warned(trial.number, f"its program failed after its last report: {error}"))
 
 
 def _unreported(spec: StudySpec, trial: Trial) -> str:
@@ -206,7 +224,7 @@ def _lost(state: CycleState, trial: Trial, why: str, *, defect: bool = False) ->
     Then it counts as failed, unless what ended it was a defect of the scheduler.
     """
     losses = trial.losses_in_row + 1
-    if losses >= MAX_LOSSES_IN_ROW:
+    if losses >= (MAX_KILLS_IN_ROW if _KILLED in why else MAX_LOSSES_IN_ROW):
         detail = f"{why}, {losses} times in a row without a new checkpoint or a rung between"
         detail += ": is it out of memory?" if _KILLED in why else ""
         reason = Reason.CANCELLED if defect else Reason.FAILED

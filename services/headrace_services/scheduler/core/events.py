@@ -130,6 +130,12 @@ def report_recorded(lease: Lease, sequence: int, report: ReportArrived) -> Event
     )
 
 
+def trial_warned(number: int, warning: str) -> Event:
+    """Something is wrong with a trial, and does not end it."""
+    message = f"trial {number} warns: {warning}"
+    return Event(number=number, kind="trial_warned", message=message, detail={"warning": warning})
+
+
 def metrics_missing(number: int, missing: list[str], reported: list[str]) -> Event:
     """The study's first report lacks metrics that the study reads."""
     quoted = ", ".join(f"'{name}'" for name in missing)

@@ -36,6 +36,8 @@ class ReportArrived(Leased, frozen=True, kw_only=True):
     metrics: dict[str, float]
     checkpoint: Checkpoint | None
     train_time_s: float = 0.0
+    warnings: tuple[str, ...] = ()
+    """What is wrong with how the script uses its trial."""
 
 
 class RestoredArrived(Leased, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ _NAMES_SHOWN = 8
 def take(state: CycleState, report: ReportArrived) -> Outcome:
     """Take a report in.
 
-    Raises InvalidFieldError where an ask/tell client reports a step that its trial must not report, or leaves out the
+    Raises InvalidFieldError where an ask/tell client reports a step that its trial must not report, or leaves out an
     objective's metric. A worker's report is taken as it is: a worker sends what it has until it is taken.
     """
     lease = state.lease(report)
@@ -51,6 +51,8 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
         state.learn_speed(lease, progress, report.train_time_s)
         trial = state.trials[lease.number]
     state.emit(events.report_recorded(lease, sequence, report))
+    for warning in report.warnings:
+        state.emit(events.trial_warned(lease.number, warning))
     if state.study.reports == 1:
         _look_for_metrics(state, report)
     if not progress or trial.milestone is None or report.step < trial.milestone:
@@ -91,16 +93,17 @@ def _step_violations(state: CycleState, trial: Trial, lease: Lease, step: int) -
 
 def _metric_violations(state: CycleState, report: ReportArrived) -> list[Violation]:
     """A report without the objective's value judges nothing, and might end the study at a rung."""
-    metric = state.study.spec.objective.metric
-    if metric in report.metrics:
+    missing = _missing(state.study.spec, report)
+    if not missing:
         return []
+    named = " and ".join(f"'{metric}'" for metric in missing)
     reported = ", ".join(f"'{name}'" for name in sorted(report.metrics)[:_NAMES_SHOWN])
     return [
         Violation(
             field="metrics",
             value=reported,
-            message=f"lack the objective's metric '{metric}'",
-            remedy=f"Report '{metric}' at every step: a number, or NaN where there is none; None does not count.",
+            message=f"lack the objective's metric {named}",
+            remedy=f"Report {named} at every step: a number, or NaN where there is none; None does not count.",
         )
     ]
 

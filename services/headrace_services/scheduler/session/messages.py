@@ -8,7 +8,7 @@ from functools import lru_cache
 from google.protobuf.duration_pb2 import Duration
 
 from headrace.bounds.calls import ERROR
-from headrace.bounds.sessions import LOG_TAIL, TROUBLE
+from headrace.bounds.sessions import LOG_TAIL, TROUBLE, WARNING
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec.convert import params_to_proto, to_proto
 from headrace.spec.convert_resources import resources_to_proto
@@ -89,6 +89,7 @@ def report(message: worker_pb2.Report, number: int) -> ReportArrived:
         metrics=dict(message.metrics),
         checkpoint=checkpoint(message.checkpoint) if message.HasField("checkpoint") else None,
         train_time_s=seconds(message.train_time),
+        warnings=tuple(WARNING.kept(text) for text in message.warnings),
     )
 
 
