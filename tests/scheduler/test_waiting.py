@@ -1,6 +1,7 @@
 """Who is offered a free slot: no slot idles while some study could use it."""
 
 import asyncio
+from collections.abc import Iterable, Sequence
 
 import pytest
 from sqlalchemy import select, update
@@ -8,8 +9,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
 from headrace_services.scheduler.core import decide
-from headrace_services.scheduler.core.inputs import PauseTrial, PlaceNow, StopStudy
+from headrace_services.scheduler.core.inputs import Assignment, Order, PauseTrial, PlaceNow, StopStudy
+from headrace_services.scheduler.engine.cycle import CycleResult
 from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.runner import StudyRunner
 from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.store import tables, workers
 
@@ -161,3 +164,47 @@ async def test_a_slot_that_becomes_free_wakes_the_study_that_is_next_and_nobody_
     assert ends.last.effects.wake == (behind[0].study_id,)
     assert not ends.last.effects.slots_left
     assert [len(await site.kick()) for site in reversed(behind)] == [0, 0, 1]
+
+
+async def test_studies_that_wait_for_a_few_slots_do_not_wake_each_other_in_vain(engine: AsyncEngine) -> None:
+    """Each trial's end is one cycle, and about one more places the next one; no sweeper helps."""
+    sites = [
+        await StudySite(engine, make_spec(max_trials=3, policy={"kind": "run_all"})).create()
+        for _ in range(30)
+    ]
+    await sites[0].connect(slots=24)
+    cycles = reports = 0
+    over = asyncio.Event()
+
+    async def train(order: Assignment, site: StudySite) -> None:
+        nonlocal reports
+        await asyncio.sleep(0.05)
+        await hub.submit(site.study_id, Submission(input=site.report(order.lease, 9, 0.5)))
+        reports += 1
+        if reports == 3 * len(sites):
+            over.set()
+
+    def deliver(orders: Iterable[Order]) -> None:
+        for order in orders:
+            if isinstance(order, Assignment):
+                site = next(one for one in sites if one.study_id == order.lease.study_id)
+                tasks.create_task(train(order, site))
+
+    async with asyncio.TaskGroup() as tasks:
+        hub = Hub(engine, tasks)
+        hub.deliver_with(deliver)
+        run = StudyRunner._transact
+
+        async def counted(self: StudyRunner, submissions: Sequence[Submission]) -> CycleResult:
+            nonlocal cycles
+            cycles += 1
+            return await run(self, submissions)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(StudyRunner, "_transact", counted)
+            for site in sites:
+                hub.kick(site.study_id)
+            async with asyncio.timeout(30):
+                await over.wait()
+        await hub.drain()
+    assert cycles < 2.5 * reports

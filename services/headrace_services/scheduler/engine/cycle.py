@@ -20,6 +20,7 @@ from headrace_services.scheduler.core.inputs import Accepted, Outcome
 from headrace_services.scheduler.core.plan import Effects
 from headrace_services.scheduler.core.records import Study
 from headrace_services.scheduler.engine.submissions import Settled, Shown, Submission
+from headrace_services.scheduler.engine.turns import Turn
 from headrace_services.scheduler.samplers import make_sampler
 from headrace_services.scheduler.store import exploits, requests, rows, unseen
 from headrace_services.scheduler.store.apply import apply
@@ -35,9 +36,16 @@ class CycleResult(Struct, frozen=True, kw_only=True):
 
 
 async def run_cycle(
-    conn: AsyncConnection, study_id: int, submissions: Sequence[Submission], fold: Fold | None
+    conn: AsyncConnection,
+    study_id: int,
+    submissions: Sequence[Submission],
+    fold: Fold | None,
+    turn: Turn | None = None,
 ) -> CycleResult:
-    """Run one cycle in the transaction of `conn`, and commit it. Where it fails, the caller drops the fold."""
+    """Run one cycle in the transaction of `conn`, and commit it. Where it fails, the caller drops the fold.
+
+    The cycle takes its turn where it looks for slots; the caller gives it up.
+    """
     asked = [submission.request for submission in submissions if submission.request is not None]
     first = named(submission.input for submission in submissions)
     opened = await open_study(conn, study_id, first, asked, fold.spec if fold else None)
@@ -51,7 +59,7 @@ async def run_cycle(
         await _catch_up(conn, study, fold)
     fresh = [one for one in submissions if one.request is None or one.request.id not in opened.answers]
     deciding = decide(study, [submission.input for submission in fresh], fold, opened.rows)
-    plan = await serve(conn, study_id, deciding)
+    plan = await serve(conn, study_id, deciding, turn.take if turn else None)
     shown = Shown(study=plan.study, trials=plan.shown)
     settled = [_settle(one, outcome, shown) for one, outcome in zip(fresh, plan.outcomes, strict=True)]
     await apply(conn, plan, _to_remember(fresh, settled))

@@ -19,6 +19,7 @@ from headrace_services.scheduler.core.inputs import Order
 from headrace_services.scheduler.engine.cycle import CycleResult
 from headrace_services.scheduler.engine.runner import StudyRunner
 from headrace_services.scheduler.engine.submissions import Settled, Submission
+from headrace_services.scheduler.engine.turns import Turns
 from headrace_services.scheduler.store import studies, workers
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class Hub:
         self.closing = False
         self._tasks = tasks
         self._runners: dict[int, _Entry] = {}
+        self._turns = Turns()
         self._watchers: dict[int, set[Changed]] = {}
         self._deliver: Deliver | None = None
         self._propose: Propose | None = None
@@ -167,7 +169,7 @@ class Hub:
     def _entry(self, study_id: int) -> _Entry:
         entry = self._runners.get(study_id)
         if entry is None:
-            runner = StudyRunner(self.engine, study_id, self._committed)
+            runner = StudyRunner(self.engine, study_id, self._committed, self._turns)
             task = self._tasks.create_task(runner.run(), name=f"study {study_id}")
             entry = _Entry(runner, task, asyncio.get_running_loop().time())
             self._runners[study_id] = entry

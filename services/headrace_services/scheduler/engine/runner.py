@@ -32,6 +32,7 @@ from headrace_services.scheduler.engine import aside
 from headrace_services.scheduler.engine.cycle import CycleResult, run_cycle
 from headrace_services.scheduler.engine.retries import cause, is_unavailable, may_pass, retrying
 from headrace_services.scheduler.engine.submissions import Settled, Submission
+from headrace_services.scheduler.engine.turns import Turn, Turns
 from headrace_services.scheduler.store.database import is_conflict, transaction
 from headrace_services.scheduler.store.defects import reason_of
 
@@ -60,8 +61,12 @@ class _Waiting:
 class StudyRunner:
     """Runs the cycles of one study on this replica."""
 
-    def __init__(self, engine: AsyncEngine, study_id: int, committed: Committed) -> None:
+    def __init__(
+        self, engine: AsyncEngine, study_id: int, committed: Committed, turns: Turns | None = None
+    ) -> None:
+        """`turns` are those of the replica's cycles that place."""
         self.study_id = study_id
+        self._turns = turns or Turns()
         self._engine = engine
         self._committed = committed
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(MAX_QUEUE)
@@ -326,8 +331,14 @@ class StudyRunner:
 
     async def _transact(self, submissions: Sequence[Submission]) -> CycleResult:
         fold, self._fold = self._fold, None
-        async with transaction(self._engine) as conn:
-            result = await run_cycle(conn, self.study_id, submissions, fold)
+        turn = Turn(self._turns)
+        try:
+            if all(isinstance(one.input, PlaceNow) for one in submissions):
+                await turn.come_in()
+            async with transaction(self._engine) as conn:
+                result = await run_cycle(conn, self.study_id, submissions, fold, turn)
+        finally:
+            turn.give_up()
         self._fold = result.fold
         return result
 

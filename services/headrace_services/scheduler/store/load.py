@@ -5,7 +5,7 @@ for, and only then; rows of other studies are never locked.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
 from msgspec import Struct, field
@@ -108,8 +108,16 @@ async def lock_study(conn: AsyncConnection, study_id: int) -> Study | None:
     return (await open_study(conn, study_id, Named())).study
 
 
-async def serve(conn: AsyncConnection, study_id: int, deciding: Deciding[Plan]) -> Plan:
-    """Drive a decision: answer each of its questions from the rows."""
+async def serve(
+    conn: AsyncConnection,
+    study_id: int,
+    deciding: Deciding[Plan],
+    before_slots: Callable[[], Awaitable[None]] | None = None,
+) -> Plan:
+    """Drive a decision: answer each of its questions from the rows.
+
+    `before_slots` is awaited before free slots are asked for, and so locked.
+    """
     answer: Any = None
     while True:
         try:
@@ -117,6 +125,8 @@ async def serve(conn: AsyncConnection, study_id: int, deciding: Deciding[Plan]) 
         except StopIteration as done:
             plan: Plan = done.value
             return plan
+        if before_slots is not None and isinstance(need, Surroundings | FreeSlots):
+            await before_slots()
         answer = await load(conn, study_id, need)
 
 
