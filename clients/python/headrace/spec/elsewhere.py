@@ -46,6 +46,8 @@ TOP: Final = {
     "num_cpus": "Write `resources: {cpus: 1}`.",
     "time_budget_s": "Leave it out: `headrace stop STUDY` ends a study at any time.",
     "fail_fast": "Leave it out: a study goes on without its failed trials; `retries` says how often one is repeated.",
+    "timeout": "Leave it out: `headrace stop STUDY` ends a study at any time.",
+    "load_if_exists": "Leave it out: `headrace attach STUDY` shows a study again, `run --suffix` starts it anew.",
     "storage": "Leave it out: the service keeps every study.",
 }
 """Keys of the whole file."""
@@ -102,6 +104,9 @@ POLICY: Final = {
     "perturbation_interval": "Did you mean `interval`?",
     "quantile_fraction": "Did you mean `quantile`?",
     "perturbation_factors": "Did you mean `factors`?",
+    "n_startup_trials": "Did you mean `min_peers`?",
+    "n_warmup_steps": "Did you mean `grace_steps`?",
+    "interval_steps": "Did you mean `interval`?",
     "max_t": "Leave it out, and write `steps` at the top: the full budget.",
     "max_resource": "Leave it out, and write `steps` at the top: the full budget.",
 }

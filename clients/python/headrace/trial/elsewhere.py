@@ -53,6 +53,8 @@ TRIAL: Final = {
 
 def no_name_of_module(name: str, trial: type) -> str:
     """The error's text for a name that the module `headrace.trial` does not have."""
+    if name == "TrialPruned":
+        return f"module 'headrace.trial' has no attribute {name!r}: {_PRUNE}"
     own = hasattr(trial, name) or name in ("params", "state")
     what = f": it is the trial's, t.{name}, and `t` is what the training function gets, or trial.current()"
     return f"module 'headrace.trial' has no attribute {name!r}" + (what if own else "")
