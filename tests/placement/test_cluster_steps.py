@@ -323,6 +323,77 @@ async def test_a_finalist_takes_spare_slots_while_nothing_waits(engine: AsyncEng
     assert larger.slots == (0, 1, 2)
 
 
+async def test_a_grant_grows_from_a_share_over_a_larger_one_to_whole_gpus(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 2, cpus=8)
+    study = await OneStudy(engine, "shares").create(
+        resources={"gpu_milli": 250, "cpus": 1},
+        elastic={"grants": [{"from_step": 2, "gpu_milli": 500}, {"from_step": 4, "slots": 2}]},
+        max_trials=1,
+    )
+    (lease,) = await study.kick()
+    assert (lease.slots, lease.milli, lease.memory_bytes) == ((0,), 250, 20 * GIB)
+    held = [(await study.standing())["usage"]["gpu_milli"]]
+    decision = await study.tell(lease, 2)
+    assert "its grant changes from 0.25 to 0.5 slots at step 2" in decision.reason
+    half = next(lease for lease in study.leases.values() if lease.attempt == 2)
+    assert (half.slots, half.milli, half.memory_bytes) == ((0,), 500, 40 * GIB)
+    assert await query(engine, "SELECT shared_milli, shared_memory_bytes FROM slot WHERE index = 0") == [
+        (500, 40 * GIB)
+    ]
+    held.append((await study.standing())["usage"]["gpu_milli"])
+    assert "from 0.5 to 2 slots at step 4" in (await study.tell(half, 4)).reason
+    two = next(lease for lease in study.leases.values() if lease.attempt == 3)
+    assert (two.slots, two.milli, two.memory_bytes) == ((0, 1), 1000, 0)
+    assert await query(engine, "SELECT DISTINCT grant_id, shared_milli FROM slot") == [(two.id, 0)]
+    held.append((await study.standing())["usage"]["gpu_milli"])
+    await study.tell(two, 8)
+    assert [*held, (await study.standing())["usage"]["gpu_milli"]] == [250, 500, 2000, 0]
+    assert set((await study.standing())["speeds"]) == {"H200 /250", "H200 /500", "H200 x2"}
+
+
+async def test_a_trial_on_a_share_gets_its_whole_gpu_though_others_share_it(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 1)
+    study = await OneStudy(engine, "crowd").create(
+        resources={"gpu_milli": 250}, elastic={"grants": [{"from_step": 2, "slots": 1}]}, max_trials=4
+    )
+    leases = await study.kick()
+    assert [lease.milli for lease in leases] == [250] * 4
+    assert (await study.tell(leases[0], 2)).action == "PAUSE"
+    reserved = (await study.standing())["reserved"]
+    assert (reserved["number"], reserved["slots"], reserved["milli"]) == (0, [0], 1000)
+    for lease in leases[1:]:
+        assert (await study.tell(lease, 2)).action in ("PAUSE", "STOP")
+    whole = [lease for lease in study.leases.values() if lease.attempt == 2]
+    assert [(lease.number, lease.milli) for lease in whole] == [(0, 1000)]
+    assert await query(engine, "SELECT grant_id, shared_milli FROM slot") == [(whole[0].id, 0)]
+
+
+async def test_a_finalist_on_a_share_takes_spare_whole_gpus_or_what_its_table_says(
+    engine: AsyncEngine,
+) -> None:
+    await connect(engine, "w", 2)
+    elastic = {"grants": [{"from_step": 4, "slots": 1}], "spare": 2}
+    study = await OneStudy(engine, "spare").create(
+        resources={"gpu_milli": 250}, elastic=elastic, max_trials=1
+    )
+    (lease,) = await study.kick()
+    assert (await study.tell(lease, 2)).action == "CONTINUE"
+    assert "2 spare slots are free: it goes on with 2 to 8 steps" in (await study.tell(lease, 4)).reason
+    two = next(lease for lease in study.leases.values() if lease.attempt == 2)
+    assert (two.slots, two.milli) == ((0, 1), 1000)
+    assert (await study.tell(two, 8)).action == "STOP"
+    other = await OneStudy(engine, "other").create(max_trials=1)
+    await other.kick()  # one of the two GPUs is not free any more
+    again = await OneStudy(engine, "again").create(
+        resources={"gpu_milli": 250}, elastic=elastic, max_trials=1
+    )
+    (lease,) = await again.kick()
+    await again.tell(lease, 2)
+    assert (await again.tell(lease, 4)).action == "PAUSE"
+    one = next(lease for lease in again.leases.values() if lease.attempt == 2)
+    assert (one.slots, one.milli) == ((1,), 1000)
+
+
 async def test_an_elastic_gang_does_not_keep_small_trials_off_and_is_not_starved_by_them(
     engine: AsyncEngine,
 ) -> None:

@@ -141,6 +141,7 @@ class Daemon:
                 log_dir=settings.log_dir.absolute(),
                 scratch_dir=settings.scratch_dir.absolute(),
                 environ=dict(os.environ),
+                cores=len(os.sched_getaffinity(0)),
                 pass_env=settings.pass_env,
                 trial_umask=settings.trial_umask,
                 store=store,

@@ -8,7 +8,7 @@ from headrace_services.scheduler.core import events, sharing
 from headrace_services.scheduler.core.inputs import Assignment, ProposalComingError, Suggested
 from headrace_services.scheduler.core.lifecycle import Action, State, StudyState
 from headrace_services.scheduler.core.needs import Deciding, Named, ask
-from headrace_services.scheduler.core.placement import Placement, request_at, requests_of
+from headrace_services.scheduler.core.placement import Placement, Request, request_at, requests_of
 from headrace_services.scheduler.core.policies import Action as Ruling
 from headrace_services.scheduler.core.policies import Promotion
 from headrace_services.scheduler.core.records import Grant, Lease, Params, Part, Proposal, Trial
@@ -76,9 +76,8 @@ def _may_pass_over(state: CycleState, trial: Trial, hopeless: Set[tuple[int, int
         return False
     if spec.resources.by is not None:
         return not hopeless >= {request.shape for request in requests_of(spec)}
-    return (
-        spec.elastic is not None and request_at(spec, trial.params, trial.step).slots > spec.resources.slots
-    )
+    own = Request.of(spec.resources)
+    return spec.elastic is not None and request_at(spec, trial.params, trial.step).size > own.size
 
 
 def settle(state: CycleState) -> None:
@@ -231,7 +230,8 @@ def _grant(lease_id: str, study_id: int, placement: Placement) -> Grant:
 
 def _told(placement: Placement) -> str:
     if placement.rule == "spare":
-        return f"on {len(placement.slots)} slots, as no other trial waits"
+        count = len(placement.slots)
+        return f"on {count} slot{'s' * (count > 1)}, as no other trial waits"
     return "on slots that are kept for another trial: it ends before that one can start"
 
 

@@ -335,10 +335,11 @@ def _spare(
 ) -> Placement | None:
     """Spare slots for a finalist, while nothing else waits for them."""
     most = spare_slots(state.study.spec, milestone)
-    if most <= waiting.request.slots or not _nothing_else_waits(state, trial):
+    own = waiting.request.whole_slots
+    if most <= own or not _nothing_else_waits(state, trial):
         return None
-    for slots in range(min(most, len(devices)), waiting.request.slots, -1):
-        larger = replace(waiting, request=replace(waiting.request, slots=slots))
+    for slots in range(min(most, len(devices)), own, -1):
+        larger = replace(waiting, request=waiting.request.grown(slots))
         placement = fit(devices, larger, kept)
         if placement is not None:
             return replace(placement, rule="spare")

@@ -74,12 +74,12 @@ def keep_slots(state: CycleState, every_s: float) -> Deciding[None]:
     room, now_s = state.room, state.study.now_s
     if room.blocked is None or not sharing.may_need_keeping(state):
         return
-    slots = room.blocked.request.slots
+    size = room.blocked.request.size
     if every_s:
         kept = state.study.standing.kept
-        if kept[0] == slots and now_s - kept[1] < every_s:
+        if kept[0] == size and now_s - kept[1] < every_s:
             return
-        state.stand(kept=(slots, now_s))
+        state.stand(kept=(size, now_s))
     found = yield from ask(Devices(request=room.blocked.request))
     room.devices = tuple(_as_of_this_cycle(state, slot) for slot in found.devices)
     room.running = (*found.running, *sharing.just_granted(state))
@@ -95,7 +95,7 @@ def _as_of_this_cycle(state: CycleState, slot: Slot) -> Slot:
             return free
     if key in state.changes.occupied:
         return replace(slot, free_milli=0)
-    return slot
+    return slot.less(*state.changes.shared.get(key, (0, 0)))
 
 
 def left_over(state: CycleState, before: Standing, freed: list[Slot]) -> bool:

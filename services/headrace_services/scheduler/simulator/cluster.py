@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from headrace.spec import StudySpec
+from headrace_services.scheduler.core.placement import requests_of
 from headrace_services.scheduler.core.records import Slot
 
 GIB = 1 << 30
@@ -60,15 +61,24 @@ def machines(workers: int, *, slots: int = 1, speed: float = 1.0, model: str = "
     )
 
 
+def sizes_differ(spec: StudySpec) -> bool:
+    """Whether trials differ in size, by their configurations or on their way."""
+    return spec.resources.by is not None or len(requests_of(spec)) > 1
+
+
+def most_slots(spec: StudySpec) -> int:
+    """How many slots a trial takes at most."""
+    return max(request.slots for request in requests_of(spec))
+
+
 def machines_for(spec: StudySpec, trials: int) -> tuple[Machine, ...]:
     """Machines on which so many trials of a study run at once, whatever it asks for: a machine a trial.
 
-    Where trials differ in size `trials` counts slots: machines that hold the largest trial, with about so many in all.
+    Where trials differ in size, by their configurations or on their way, `trials` counts slots: machines that hold the
+    largest trial, with about so many in all.
     """
-    asked = spec.resources
-    grants = [row.slots for row in spec.elastic.grants] if spec.elastic else []
-    most = max([asked.slots, *grants])
-    if asked.by is not None:
+    asked, most = spec.resources, most_slots(spec)
+    if sizes_differ(spec):
         trials = max(1, trials // most)
     found = machines(trials, slots=most, model=asked.gpu_types[0] if asked.gpu_types else "")
     memory = max(80 * GIB, asked.gpu_memory_bytes)

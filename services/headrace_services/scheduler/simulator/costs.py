@@ -18,7 +18,7 @@ class Costs:
     """From the assignment of a trial to its first step of training, as for imports and data."""
     size_bytes: int = 0
     scaling: float = 1.0
-    """A trial on n times the slots that its study asks for trains n^scaling times as fast."""
+    """A trial on n times the slots that its study asks for, or n times the share, trains n^scaling times as fast."""
 
     @classmethod
     def of_size(

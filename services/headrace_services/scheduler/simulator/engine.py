@@ -168,7 +168,8 @@ class Simulation:
     def _start(self, study: StudySimulation, trial: Trial, lease: Lease) -> None:
         assert lease.worker_id is not None
         machine = self.cluster.machines[lease.worker_id]
-        wider = len(lease.slots) / study.spec.resources.of(trial.params).slots
+        own = study.spec.resources.of(trial.params)
+        wider = len(lease.slots) * lease.milli / (own.slots * own.milli)
         run = Run(
             study=study,
             lease=lease,

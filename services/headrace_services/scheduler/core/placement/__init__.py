@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from headrace.spec import Resources
 from headrace_services.scheduler.core.placement.elastic import request_at, requests_of, spare_slots
-from headrace_services.scheduler.core.placement.fit import can_ever_serve, fit, suits, take
+from headrace_services.scheduler.core.placement.fit import can_ever_serve, fit, suits, take, with_parts
 from headrace_services.scheduler.core.placement.planner import BestFit, Placer
 from headrace_services.scheduler.core.placement.reserving import reserve
 from headrace_services.scheduler.core.placement.values import (
@@ -56,4 +56,5 @@ __all__ = [
     "spare_slots",
     "suits",
     "take",
+    "with_parts",
 ]

@@ -110,6 +110,19 @@ def take(devices: Iterable[Slot], placement: Placement) -> tuple[Slot, ...]:
     )
 
 
+def with_parts(devices: Iterable[Slot], parts: Iterable[Slot]) -> list[Slot]:
+    """Return the devices together with parts of devices that become free; of a shared one what is free grows."""
+    found = list(devices)
+    here = {(slot.worker_id, slot.index): place for place, slot in enumerate(found)}
+    for slot in parts:
+        place = here.get((slot.worker_id, slot.index))
+        if place is None:
+            found.append(slot)
+        else:
+            found[place] = found[place].less(-slot.free_milli, -slot.memory_left)
+    return found
+
+
 def _ends_before(waiting: Waiting, model: str, reservation: Reservation) -> bool:
     run_s = waiting.run_s.get(model)
     if run_s is None or reservation.ready_in_s is None:
