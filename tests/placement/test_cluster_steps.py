@@ -9,11 +9,20 @@ import pytest_asyncio
 from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
+from test_placement_contract import islands
 
 from headrace.spec import Resources, StudySpec
 from headrace_services.scheduler.core.events import trial_created
 from headrace_services.scheduler.core.fold import Fold
-from headrace_services.scheduler.core.inputs import Accepted, PlaceNow, Preemption, ReportArrived, StopStudy
+from headrace_services.scheduler.core.inputs import (
+    Accepted,
+    PauseStudy,
+    PlaceNow,
+    Preemption,
+    ReportArrived,
+    ResumeStudy,
+    StopStudy,
+)
 from headrace_services.scheduler.core.needs import Surroundings
 from headrace_services.scheduler.core.placement import Request
 from headrace_services.scheduler.core.records import Checkpoint, Decision, Lease, Trial
@@ -112,9 +121,14 @@ async def query(engine: AsyncEngine, sql: str, **values: Any) -> list[Any]:
         return list((await conn.execute(text(sql), values)).all())
 
 
-async def connect(engine: AsyncEngine, name: str, gpus: int, *, model: str = "H200", cpus: int = 0) -> int:
+async def connect(
+    engine: AsyncEngine, name: str, gpus: int, *, model: str = "H200", cpus: int = 0, island: int = 0
+) -> int:
+    joined = islands(gpus, island) if island else [()] * gpus
     devices = tuple(
-        workers.Device(index=n, kind="GPU", model=model, memory_bytes=80 * GIB, uuid=f"{name}-{n}")
+        workers.Device(
+            index=n, kind="GPU", model=model, memory_bytes=80 * GIB, uuid=f"{name}-{n}", links=joined[n]
+        )
         for n in range(gpus)
     )
     greeting = workers.Greeting(
@@ -421,6 +435,47 @@ async def test_speed_is_learnt_by_device_type_and_survives_in_the_rows(engine: A
     assert speeds == {"H200": [2.0, 1.0], "L4": [2.0, 8.0]}
     rows = await query(engine, "SELECT number, speeds FROM trial WHERE speeds <> '{}' ORDER BY number")
     assert [row[1] for row in rows] == [{"H200": [2.0, 1.0]}, {"L4": [2.0, 8.0]}]
+
+
+async def test_a_gang_takes_the_slots_that_are_joined_best_says_so_and_learns_what_that_is_worth(
+    engine: AsyncEngine,
+) -> None:
+    await connect(engine, "w", 4, island=2)
+
+    async def single(name: str) -> tuple[OneStudy, Lease]:
+        study = await OneStudy(engine, name).create(max_trials=1, policy={"kind": "run_all"})
+        (lease,) = await study.kick()
+        return study, lease
+
+    first, on_0 = await single("first")
+    gangs = await OneStudy(engine, "gangs").create(resources={"gpus": 2}, max_trials=3, max_parallel=1)
+    (joined,) = await gangs.kick()
+    assert (on_0.slots, joined.slots, joined.model) == ((0,), (2, 3), "H200 (NVLink)")
+    second, on_1 = await single("second")
+    assert on_1.slots == (1,)
+    await gangs.step(PauseStudy())
+    await gangs.tell(joined, 8, train_time_s=8.0)
+    _, on_2 = await single("third")
+    await first.tell(on_0, 8)
+    await gangs.step(ResumeStudy())
+    apart = next(lease for lease in gangs.leases.values() if lease.number == 1)
+    assert (on_2.slots, apart.slots, apart.model) == ((2,), (0, 3), "H200 (across NUMA nodes)")
+    await second.tell(on_1, 8)
+    await gangs.tell(apart, 8, train_time_s=16.0)
+    assert (await gangs.standing())["speeds"] == {
+        "H200 (NVLink) x2": [8.0, 8.0],
+        "H200 (across NUMA nodes) x2": [8.0, 16.0],
+    }
+    assert next(lease for lease in gangs.leases.values() if lease.number == 2).slots == (0, 1)
+    told = await query(engine, "SELECT message FROM event WHERE kind = 'trial_placed' ORDER BY cursor")
+    assert [message for (message,) in told] == [
+        "trial 0 placed (best_fit): slots 2, 3 are joined by NVLink",
+        "trial 1 placed (best_fit): slots 0, 3 are joined by the machine alone, across NUMA nodes",
+        (
+            "trial 2 placed (best_fit): slots 0, 1 are joined by NVLink (measured: 1 s a step with NVLink, "
+            "2 s a step with the machine alone, across NUMA nodes)"
+        ),
+    ]
 
 
 async def test_usage_adds_up_over_restarts(engine: AsyncEngine) -> None:

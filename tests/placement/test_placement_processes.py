@@ -32,9 +32,14 @@ STOPPING = {"kind": "asha", "variant": "stopping", "eta": 2, "rungs": [2, 4, 8]}
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A worker of two fake GPUs."""
-    with site(tmp_path_factory.mktemp("two"), w1=2) as here:
+    """A worker of two fake GPUs with NVLink between them."""
+    with site(tmp_path_factory.mktemp("two")) as here:
+        start_two(here)
         yield here
+
+
+def start_two(here: Site) -> None:
+    here.start_worker("w1", fake_gpus=2, fake_links="nvlink:2")
 
 
 def growing(journal: Path) -> StudySpec:
@@ -60,6 +65,12 @@ def losses(noted: list[dict[str, Any]]) -> dict[tuple[int, int], set[float]]:
     return found
 
 
+def why(here: Site, study: str, trial: int) -> str:
+    """What `headrace why` prints."""
+    command = [sys.executable, "-m", "headrace.cli", "--address", here.address, "why", study, str(trial)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def of(name: str) -> str:
     """The rows of a study."""
     return f"study_id = (SELECT id FROM study WHERE name = '{name}')"
@@ -82,6 +93,9 @@ def test_a_gang_over_gloo_grows_at_rungs_from_a_share_of_a_gpu_to_two(two: Site)
         f" WHERE lease.{of('gang')} ORDER BY attempt"
     )
     assert two.rows(held) == [([0], 250), ([0], 1000), ([0, 1], 1000)]
+    ((speeds,),) = two.rows("SELECT standing -> 'speeds' FROM study WHERE name = 'gang'")
+    assert set(speeds) == {"fake GPU /250", "fake GPU", "fake GPU (NVLink) x2"}
+    assert "slots 0, 1 are joined by NVLink" in why(two, "gang", 0)
 
 
 def test_trials_take_as_much_as_their_configuration_says(two: Site) -> None:
@@ -113,12 +127,12 @@ def test_kills_in_the_middle_of_the_growth_and_a_pause_lose_one_rung_at_most_and
 
     until(lambda: granted("= 2", 1000), "a whole GPU")
     two.kill_worker("w1")
-    two.start_worker("w1", fake_gpus=2)
+    start_two(two)
     until(lambda: granted("> 2", 2000), "two GPUs")
     with Client(two.address) as client:
         client.study("torn").pause()
         two.kill_worker("w1")
-        two.start_worker("w1", fake_gpus=2)
+        start_two(two)
         until(lambda: not granted("> 2", 0), "the end of the lease")
         client.study("torn").resume()
     two.finished("torn")

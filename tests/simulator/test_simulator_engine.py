@@ -70,6 +70,26 @@ def test_a_gang_holds_all_its_slots():
     assert summarise(simulation, study).slot_s == 3 * 2 * 90
 
 
+def test_gangs_train_slower_on_slots_that_are_not_joined_and_that_is_learnt():
+    """Three slots, two of them joined: the first gang gets those, and only it is there at a time."""
+    spec = make_spec(policy=RUN_ALL, max_trials=3, resources={"gpus": 2})
+    single = make_spec(policy=RUN_ALL, max_trials=1, resources={"gpus": 1}, priority=1)
+    studies = [
+        StudySimulation.of(single, flat([1]), name="single", number=1),
+        StudySimulation.of(spec, flat([3, 2, 1]), name="gangs", number=2, costs=Costs(apart=0.5)),
+    ]
+    Simulation(parse_types("h100:1x3~2"), studies).run()
+    alone, gangs = studies
+    assert [stay.slots for stay in alone.record.stays] == [(2,)], "it leaves the pair whole"
+    assert {stay.slots for stay in gangs.record.stays} == {(0, 1)}
+    Simulation(
+        parse_types("h100:1x2~1"),
+        [apart := StudySimulation.of(spec, flat([3, 2, 1]), costs=Costs(apart=0.5))],
+    ).run()
+    assert gangs.rows.study.standing.speeds == {"h100 (NVLink) x2": (27.0, 270.0)}
+    assert apart.rows.study.standing.speeds == {"h100 (across NUMA nodes) x2": (27.0, 540.0)}
+
+
 def test_shares_of_a_gpu_run_beside_each_other():
     spec = make_spec(policy=RUN_ALL, max_trials=4, resources={"gpu_milli": 250})
     simulation, study = simulate(spec, flat([4, 3, 2, 1]))

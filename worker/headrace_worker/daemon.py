@@ -102,7 +102,12 @@ class Daemon:
         """Serves until `stop`. Raises `AlreadyRunningError`, or `ValueError` for a setting that makes no sense."""
         settings = self._settings
         store = store_from_url(settings.store_url)
-        devices = discover(worker=settings.name, cpu_slots=settings.cpu_slots, fake_gpus=settings.fake_gpus)
+        devices = discover(
+            worker=settings.name,
+            cpu_slots=settings.cpu_slots,
+            fake_gpus=settings.fake_gpus,
+            fake_links=settings.fake_links,
+        )
         settings.home.mkdir(parents=True, exist_ok=True)
         with _only_one(settings):
             outbox = Outbox(settings.outbox_path)

@@ -9,6 +9,8 @@ from headrace_services.scheduler.core.inputs import Assignment, ProposalComingEr
 from headrace_services.scheduler.core.lifecycle import Action, State, StudyState
 from headrace_services.scheduler.core.needs import Deciding, Named, ask
 from headrace_services.scheduler.core.placement import Placement, Request, request_at, requests_of
+from headrace_services.scheduler.core.placement.joints import WORDS, Link, joint, kind, kind_of
+from headrace_services.scheduler.core.placement.speeds import grant_kind, step_s
 from headrace_services.scheduler.core.policies import Action as Ruling
 from headrace_services.scheduler.core.policies import Promotion
 from headrace_services.scheduler.core.records import Grant, Lease, Params, Part, Proposal, Trial
@@ -192,10 +194,8 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None) -> Non
         step=resume.step if resume else 0,
         resume=resume,
     )
-    if placement is not None and placement.rule != "best_fit":
-        state.emit(
-            events.trial_placed(trial.number, slots, placement.milli, placement.rule, _told(placement))
-        )
+    if placement is not None and (said := _told(state, placement)):
+        state.emit(events.trial_placed(trial.number, slots, placement.milli, placement.rule, said))
         if placement.rule == "backfill":  # the slots are another's from its next rung on
             state.ask_to_leave(lease.id, at_report=False)
     state.give(lease, slots)
@@ -224,15 +224,35 @@ def _grant(lease_id: str, study_id: int, placement: Placement) -> Grant:
         ),
         milli=placement.milli,
         memory_bytes=placement.memory_bytes,
-        model=placement.slots[0].model,
+        model=kind_of(placement.slots),
     )
 
 
-def _told(placement: Placement) -> str:
+def _told(state: CycleState, placement: Placement) -> str:
+    """What is worth telling of a placement, in words; nothing where it is an ordinary one."""
+    told = []
     if placement.rule == "spare":
         count = len(placement.slots)
-        return f"on {count} slot{'s' * (count > 1)}, as no other trial waits"
-    return "on slots that are kept for another trial: it ends before that one can start"
+        told.append(f"on {count} slot{'s' * (count > 1)}, as no other trial waits")
+    elif placement.rule == "backfill":
+        told.append("on slots that are kept for another trial: it ends before that one can start")
+    if joint(placement.slots) is not Link.UNKNOWN:
+        told.append(_how_joined(state, placement))
+    return "; ".join(told)
+
+
+def _how_joined(state: CycleState, placement: Placement) -> str:
+    """How the slots of a gang are joined, with the speeds that were measured on others of the kind."""
+    slots = placement.slots
+    listed = ", ".join(str(slot.index) for slot in slots)
+    measured = []
+    for link, words in WORDS.items():
+        name = grant_kind(kind(slots[0].model, link), len(slots), placement.milli)
+        per_step = step_s(name, state.study.standing.speeds, {})
+        if per_step is not None:
+            measured.append(f"{per_step:.3g} s a step with {words}")
+    beside = f" (measured: {', '.join(measured)})" if len(measured) > 1 else ""
+    return f"slots {listed} are joined by {WORDS[joint(slots)]}{beside}"
 
 
 def is_complete(state: CycleState) -> bool:

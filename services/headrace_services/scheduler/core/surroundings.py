@@ -1,5 +1,6 @@
 """What a cycle learns of the cluster around its study, and what it leaves there."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from msgspec.structs import replace
@@ -26,11 +27,13 @@ def look_around(state: CycleState, limit: int) -> Deciding[None]:
     """Offer the study free slots, and note how the other active studies on workers stand."""
     study, room = state.study, state.room
     spec, standing = study.spec, study.standing
-    smallest, *larger = requests_of(spec, standing.avoided)
+    smallest, *larger = requests = requests_of(spec, standing.avoided)
+    least = _least(smallest, larger)
+    wanted = _beside_freed(state, least)
     asked_by = {leaving.for_study_id for leaving in study.leaving.values()}
     found = yield from ask(
         Surroundings(
-            request=_least(smallest, larger),
+            request=wanted,
             limit=limit,
             now_s=study.now_s,
             waiting=FIRST_IN_LINE,
@@ -41,7 +44,7 @@ def look_around(state: CycleState, limit: int) -> Deciding[None]:
     state.offer_found(found.free)
     room.passed_over = found.passed_over
     if len(found.free) >= limit:  # a gang's slots may lie behind so many
-        for request in larger:
+        for request in larger if wanted is least else requests:
             state.offer_found((yield from ask(FreeSlots(request=request, limit=limit))))
     room.crowded, room.totals, room.least_s = found.crowded, found.totals, found.least_s
     room.extend(found.line)
@@ -58,6 +61,15 @@ def _least(smallest: Request, larger: Iterable[Request]) -> Request:
             cores=0,
         )
     return smallest
+
+
+def _beside_freed(state: CycleState, least: Request) -> Request:
+    """The same with as many slots fewer as this cycle freed on one worker, where joints are known: a gang may be joined
+    better with a slot that was free already than with all that were freed, so workers with few free ones count too."""
+    freed = Counter(slot.worker_id for slot in state.free if slot.links)
+    if least.slots == 1 or not freed:
+        return least
+    return replace(least, slots=max(1, least.slots - max(freed.values())))
 
 
 def look_for_spare(state: CycleState) -> Deciding[None]:

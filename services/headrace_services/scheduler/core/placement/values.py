@@ -95,9 +95,10 @@ class Waiting(Struct, frozen=True, kw_only=True):
     key: Key
     request: Request
     run_s: Mapping[str, float] = field(default_factory=dict)
-    """Until it leaves its slots again (its next rung), by device model, where that was measured."""
+    """Until it leaves its slots again (its next rung), where that was measured: by device model, for a gang also by how
+    its slots are joined (`joints.kind_of`)."""
     preference: Mapping[str, float] = field(default_factory=dict)
-    """By device model: the least is the best. A model that is missing was not measured."""
+    """By the same: the least is the best. One that is missing was not measured."""
     priority: int = 0
     group: Key | int = 0
     """Whoever may hold one reservation at a time: its study."""
