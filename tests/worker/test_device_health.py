@@ -103,7 +103,8 @@ class FakeNvml(SimpleNamespace):
     def nvmlDeviceGetP2PStatus(self, *_: object) -> int:
         raise self.NVMLError(3)
 
-    nvmlDeviceGetTopologyCommonAncestor = nvmlDeviceGetP2PStatus
+    def nvmlDeviceGetTopologyCommonAncestor(self, *_: object) -> int:
+        raise self.NVMLError(3)
 
     def nvmlDeviceGetTotalEccErrors(self, handle: str, *_: int) -> int:
         return int(self.errors[handle])

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from headrace.spec import RandomSampler, Resources, StudySpec
 from headrace.spec.resources import WHOLE
 from headrace.spec.rungs import GeometricPolicy
+from headrace_services.scheduler.core.placement import sizes_differ
 from headrace_services.scheduler.core.policies import make_policy
 from headrace_services.scheduler.desk.figures import Preview, PreviewRung, PreviewSize
 from headrace_services.scheduler.samplers import Params, expected_trials, make_sampler
-from headrace_services.scheduler.simulator.cluster import machines_for, most_slots, sizes_differ
+from headrace_services.scheduler.simulator.cluster import machines_for, most_slots
 from headrace_services.scheduler.simulator.curves import SeedModel
 from headrace_services.scheduler.simulator.engine import Simulation
 from headrace_services.scheduler.simulator.study import StudySimulation

@@ -8,7 +8,13 @@ from headrace_services.scheduler.core import events, sharing
 from headrace_services.scheduler.core.inputs import Assignment, ProposalComingError, Suggested
 from headrace_services.scheduler.core.lifecycle import Action, State, StudyState
 from headrace_services.scheduler.core.needs import Deciding, Named, ask
-from headrace_services.scheduler.core.placement import Placement, Request, request_at, requests_of
+from headrace_services.scheduler.core.placement import (
+    Placement,
+    Request,
+    request_at,
+    requests_of,
+    sizes_differ,
+)
 from headrace_services.scheduler.core.placement.joints import WORDS, Link, joint, kind, kind_of
 from headrace_services.scheduler.core.placement.speeds import grant_kind, step_s
 from headrace_services.scheduler.core.policies import Action as Ruling
@@ -32,6 +38,7 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
     passed_over: set[int] = set()
     hopeless: set[tuple[int, int, int]] = set()  # sizes of which nothing is free, where configurations differ
     state.room.blocked = None
+    _let_go_of_stale(state)
     while state.active and not _is_full(state) and len(passed_over) < PASSED_OVER:
         if state.study.spec.template is None and not state.pending_suggestions:
             break
@@ -50,9 +57,10 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
                 placement = yield from sharing.find(state, trial, milestone)
             if placement is None:
                 hopeless |= {shape} if shape else set()
-                if not pass_over or not _may_pass_over(state, trial, hopeless):
-                    break
                 passed_over.add(number)
+                may_pass = _may_pass_over(state, trial, hopeless) or _kept_for(state, passed_over)
+                if not pass_over or not may_pass:
+                    break
                 continue
         if promotion is not None:
             _promote(state, promotion)
@@ -78,8 +86,9 @@ def _may_pass_over(state: CycleState, trial: Trial, hopeless: Set[tuple[int, int
         return False
     if spec.resources.by is not None:
         return not hopeless >= {request.shape for request in requests_of(spec)}
-    own = Request.of(spec.resources)
-    return spec.elastic is not None and request_at(spec, trial.params, trial.step).size > own.size
+    if spec.elastic is None:
+        return False
+    return request_at(spec, trial.params, trial.step).size > Request.of(spec.resources).size
 
 
 def settle(state: CycleState) -> None:
@@ -147,7 +156,10 @@ def create(
 
 
 def _next_job(state: CycleState, passed_over: Container[int] = ()) -> tuple[int, Promotion | None] | None:
-    """What to run next: what was interrupted, then promotions, then new configurations."""
+    """What to run next: what was interrupted, then promotions, then new configurations. Behind a trial that found no
+    slots first the one that has slots kept for it: they may be those that keep the first one off."""
+    if passed_over and (kept := _kept_for(state, passed_over)):
+        return kept
     first = _first_in_queue(state, passed_over)
     if first is not None and state.trials[first].attempt:
         return first, None
@@ -159,6 +171,41 @@ def _next_job(state: CycleState, passed_over: Container[int] = ()) -> tuple[int,
         return None
     first = _first_in_queue(state, passed_over)
     return None if first is None else (first, None)
+
+
+def _kept_for(state: CycleState, passed_over: Container[int]) -> tuple[int, Promotion | None] | None:
+    """The trial that the study has slots kept for, where trials grow on their way: the first one of that size."""
+    spec, reserved = state.study.spec, state.study.standing.reserved
+    if spec.elastic is None or reserved is None:
+        return None
+    found = _of_shape(state, reserved.shape, passed_over)
+    promotion = state.next_promotion()
+    return None if found is None else (found, promotion if promotion and promotion.trial == found else None)
+
+
+def _of_shape(
+    state: CycleState, shape: tuple[int, int | None, int | None], passed_over: Container[int] = ()
+) -> int | None:
+    """The first trial that waits for a grant of this shape."""
+    promotion = state.next_promotion()
+    for number in [*state.queue, *([promotion.trial] if promotion else [])]:
+        trial = state.trials.get(number)
+        if number in passed_over or trial is None:
+            continue
+        if request_at(state.study.spec, trial.params, trial.step).shape == shape:
+            return number
+    return None
+
+
+def _let_go_of_stale(state: CycleState) -> None:
+    """Give up slots that are kept for a trial which does not wait any more, as another one was promoted in its place:
+    where trials differ in size, nobody else may have a use for them, and the next one may need them."""
+    reserved = state.study.standing.reserved
+    if reserved is None or not sizes_differ(state.study.spec):
+        return
+    trial = state.trials.get(reserved.number)
+    if trial is not None and not trial.runnable and _of_shape(state, reserved.shape) is None:
+        state.give_up_reservation()
 
 
 def _first_in_queue(state: CycleState, passed_over: Container[int]) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core.placement import requests_of
+from headrace_services.scheduler.core.placement import requests_of, sizes_differ
 from headrace_services.scheduler.core.placement.joints import Link
 from headrace_services.scheduler.core.records import Slot
 
@@ -75,11 +75,6 @@ def machines(workers: int, *, slots: int = 1, speed: float = 1.0, model: str = "
         Machine(id=number, name=f"{model or 'worker'}-{number}", model=model, slots=slots, speed=speed)
         for number in range(1, workers + 1)
     )
-
-
-def sizes_differ(spec: StudySpec) -> bool:
-    """Whether trials differ in size, by their configurations or on their way."""
-    return spec.resources.by is not None or len(requests_of(spec)) > 1
 
 
 def most_slots(spec: StudySpec) -> int:

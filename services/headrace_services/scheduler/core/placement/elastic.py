@@ -29,6 +29,11 @@ def requests_of(spec: StudySpec, avoided: Iterable[str] = ()) -> tuple[Request, 
     return tuple(sorted(found.values(), key=lambda request: (request.size, request.shape)))
 
 
+def sizes_differ(spec: StudySpec) -> bool:
+    """Whether trials of a study differ in size, by their configurations or on their way."""
+    return spec.resources.by is not None or bool(spec.elastic and spec.elastic.grants)
+
+
 def spare_slots(spec: StudySpec, milestone: int | None) -> int:
     """Return up to how many slots a trial on its way to `milestone` may take while nothing waits; 0 for none."""
     if spec.elastic is None or milestone is None or milestone < spec.max_steps:
