@@ -38,7 +38,6 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
     passed_over: set[int] = set()
     hopeless: set[tuple[int, int, int]] = set()  # sizes of which nothing is free, where configurations differ
     state.room.blocked = None
-    _let_go_of_stale(state)
     while state.active and not _is_full(state) and len(passed_over) < PASSED_OVER:
         if state.study.spec.template is None and not state.pending_suggestions:
             break
@@ -54,6 +53,8 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
             milestone = promotion.to_milestone if promotion else trial.milestone or state.study.spec.max_steps
             shape = _shape(state, trial)
             if shape not in hopeless:
+                placement = yield from sharing.find(state, trial, milestone)
+            if placement is None and _let_go_of_stale(state, number):
                 placement = yield from sharing.find(state, trial, milestone)
             if placement is None:
                 hopeless |= {shape} if shape else set()
@@ -197,15 +198,19 @@ def _of_shape(
     return None
 
 
-def _let_go_of_stale(state: CycleState) -> None:
+def _let_go_of_stale(state: CycleState, number: int) -> bool:
     """Give up slots that are kept for a trial which does not wait any more, as another one was promoted in its place:
-    where trials differ in size, nobody else may have a use for them, and the next one may need them."""
+    where trials differ in size they may be those that trial `number` needs. Returns whether there were any."""
     reserved = state.study.standing.reserved
     if reserved is None or not sizes_differ(state.study.spec):
-        return
+        return False
     trial = state.trials.get(reserved.number)
-    if trial is not None and not trial.runnable and _of_shape(state, reserved.shape) is None:
-        state.give_up_reservation()
+    if trial is None or trial.runnable or _of_shape(state, reserved.shape) is not None:
+        return False
+    state.give_up_reservation()
+    if state.room.blocked is not None and state.room.blocked.key[1] == number:
+        state.room.blocked = None  # it is looked at anew
+    return True
 
 
 def _first_in_queue(state: CycleState, passed_over: Container[int]) -> int | None:
