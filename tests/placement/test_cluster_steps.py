@@ -28,7 +28,8 @@ from headrace_services.scheduler.core.placement import Request
 from headrace_services.scheduler.core.records import Checkpoint, Decision, Lease, Trial
 from headrace_services.scheduler.engine.cycle import CycleResult, run_cycle
 from headrace_services.scheduler.engine.submissions import Submission
-from headrace_services.scheduler.store import heartbeats, placement, studies, tables, workers
+from headrace_services.scheduler.rpc.waiting import waits_for
+from headrace_services.scheduler.store import heartbeats, placement, rows, studies, tables, workers
 from headrace_services.scheduler.store.database import open_engine, transaction
 from headrace_services.scheduler.store.load import load
 
@@ -375,6 +376,12 @@ async def test_a_trial_on_a_share_gets_its_whole_gpu_though_others_share_it(engi
     assert (await study.tell(leases[0], 2)).action == "PAUSE"
     reserved = (await study.standing())["reserved"]
     assert (reserved["number"], reserved["slots"], reserved["milli"]) == (0, [0], 1000)
+    async with transaction(engine) as conn:
+        row = await studies.get(conn, study.id)
+        assert row is not None
+        found = await conn.execute(select(tables.trial).where(tables.trial.c.number == 0))
+        told = await waits_for(conn, row, [rows.trial(one) for one in found])
+    assert told == {0: "1 GPU to be free (from step 2 on it takes so much)"}
     for lease in leases[1:]:
         assert (await study.tell(lease, 2)).action in ("PAUSE", "STOP")
     whole = [lease for lease in study.leases.values() if lease.attempt == 2]

@@ -12,6 +12,7 @@ from headrace_services.scheduler.core.placement import BestFit, Cluster, Request
 from headrace_services.scheduler.core.placement.joints import Link, choose, cost, joint, kind_of
 from headrace_services.scheduler.core.placement.speeds import all_kinds, kinds_of, preference, run_s
 from headrace_services.scheduler.core.records import Slot
+from headrace_services.scheduler.session import messages
 
 
 def worker(number: int, count: int, *sizes: int, taken: tuple[int, ...] = ()) -> list[Slot]:
@@ -27,6 +28,12 @@ def indices(slots: object) -> list[int]:
 def test_the_numbers_are_those_of_the_contract() -> None:
     said = {name.removeprefix("LINK_KIND_"): number for name, number in worker_pb2.LinkKind.items()}
     assert {"UNSPECIFIED" if link is Link.UNKNOWN else link.name: int(link) for link in Link} == said
+
+
+def test_a_joint_of_a_later_contract_counts_as_unknown() -> None:
+    gpu = worker_pb2.Device(kind=worker_pb2.DEVICE_KIND_GPU, links=[0, 7, 4])  # type: ignore[list-item]
+    hello = worker_pb2.Hello(worker="w", incarnation="1", log_dir="/l", devices=[gpu])
+    assert messages.greeting(hello).devices[0].links == (Link.UNKNOWN, Link.UNKNOWN, Link.MACHINE)
 
 
 @pytest.mark.parametrize(
