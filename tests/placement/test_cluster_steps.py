@@ -415,6 +415,21 @@ async def test_a_finalist_on_a_share_takes_spare_whole_gpus_or_what_its_table_sa
     assert (one.slots, one.milli) == ((1,), 1000)
 
 
+async def test_spare_gpus_are_seen_behind_those_that_are_shared(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 3)
+    beside = await OneStudy(engine, "beside").create(resources={"gpu_milli": 250}, max_trials=1)
+    assert [lease.slots for lease in await beside.kick()] == [(0,)]
+    study = await OneStudy(engine, "finalist").create(
+        resources={"gpu_milli": 250}, elastic={"spare": 1}, max_trials=1
+    )
+    (lease,) = await study.kick()
+    assert (lease.slots, lease.milli) == ((0,), 250)
+    await study.tell(lease, 2)
+    assert "1 spare slot is free: it goes on with 1 to 8 steps" in (await study.tell(lease, 4)).reason
+    whole = next(lease for lease in study.leases.values() if lease.attempt == 2)
+    assert (whole.slots, whole.milli) == ((1,), 1000)
+
+
 async def test_an_elastic_gang_does_not_keep_small_trials_off_and_is_not_starved_by_them(
     engine: AsyncEngine,
 ) -> None:

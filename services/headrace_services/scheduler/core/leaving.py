@@ -47,7 +47,9 @@ def _takes_spare(state: CycleState, lease: Lease, trial: Trial, target: int, hel
     for slots in range(min(spare_slots(state.study.spec, target), len(devices)), held, -1):
         job = Waiting(key=(state.study.id, trial.number), request=request.grown(slots))
         if fit(devices, job, state.room.reservations(state.study.now_s)) is not None:
-            return f"{slots - held} spare slots are free: it goes on with {slots} to {target} steps"
+            more = slots - held
+            are = "slot is" if more == 1 else "slots are"
+            return f"{more} spare {are} free: it goes on with {slots} to {target} steps"
     return None
 
 

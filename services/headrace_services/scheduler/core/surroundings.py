@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.core import sharing
 from headrace_services.scheduler.core.needs import (
     AnyRunnable,
@@ -78,6 +79,10 @@ def look_for_spare(state: CycleState) -> Deciding[None]:
     if elastic is None or not elastic.spare or not state.leases:
         return
     yield from look_around(state, elastic.spare)
+    own = requests_of(state.study.spec, state.study.standing.avoided)[0]
+    if own.milli < WHOLE:  # so many slots may all be shared
+        whole = FreeSlots(request=own.grown(1), limit=elastic.spare)
+        state.offer_found((yield from ask(whole)))
     state.room.nothing_waits = not state.room.others_wait and not (yield from ask(AnyRunnable()))
 
 
