@@ -30,26 +30,27 @@ def at_rung(state: CycleState, lease: Lease, trial: Trial, target: int) -> str |
     spare = spare_slots(state.study.spec, target)
     part = (len(lease.slots), lease.milli)
     held = len(lease.slots) if lease.milli == WHOLE else 0
-    if spare > max(wanted.whole_slots, held) and state.room.nothing_waits:
-        larger = _takes_spare(state, lease, trial, target, held)
-        if larger is not None:
-            return larger
+    least = max(wanted.whole_slots, held)
+    if spare > least and state.room.nothing_waits:
+        slots = _with_spare(state, lease, trial, target, least)
+        if slots is not None:
+            more = slots - held
+            are = "slot is" if more == 1 else "slots are"
+            return f"{more} spare {are} free: it goes on with {slots} to {target} steps"
     has_spare = wanted.whole_slots < held <= spare
     if part != wanted.part and not has_spare:
         return f"its grant changes from {_told(*part)} to {_told(*wanted.part)} slots at step {trial.step}"
     return None
 
 
-def _takes_spare(state: CycleState, lease: Lease, trial: Trial, target: int, held: int) -> str | None:
-    """Say how many spare slots it leaves for, beside the `held` ones that it has whole; None where none would do."""
+def _with_spare(state: CycleState, lease: Lease, trial: Trial, target: int, least: int) -> int | None:
+    """Return how many whole slots a trial can have with spare ones, more than `least`; None where there are none."""
     request = sharing.waiting_for(state, trial, target).request
     devices = with_parts(state.free, state.slots[lease.id])
-    for slots in range(min(spare_slots(state.study.spec, target), len(devices)), held, -1):
+    for slots in range(min(spare_slots(state.study.spec, target), len(devices)), least, -1):
         job = Waiting(key=(state.study.id, trial.number), request=request.grown(slots))
         if fit(devices, job, state.room.reservations(state.study.now_s)) is not None:
-            more = slots - held
-            are = "slot is" if more == 1 else "slots are"
-            return f"{more} spare {are} free: it goes on with {slots} to {target} steps"
+            return slots
     return None
 
 
