@@ -10,7 +10,7 @@ from test_placement_contract import device, islands, job
 from headrace.v1 import worker_pb2
 from headrace_services.scheduler.core.placement import BestFit, Cluster, Request, Reservation, Running, fit
 from headrace_services.scheduler.core.placement.joints import Link, choose, cost, joint, kind_of
-from headrace_services.scheduler.core.placement.speeds import all_kinds, kinds_of, preference, run_s
+from headrace_services.scheduler.core.placement.speeds import all_kinds, guessed, kinds_of, preference, run_s
 from headrace_services.scheduler.core.records import Slot
 from headrace_services.scheduler.session import messages
 
@@ -105,6 +105,26 @@ def test_speeds_that_were_measured_decide() -> None:
     waiting = job(0, 2, preference=preference(times, {}, kinds))
     assert kind_of(fit([*slow, *fast], waiting).slots) == "H200 (across NUMA nodes)"  # type: ignore[union-attr]
     assert kind_of(fit([*slow, *fast], job(0, 2)).slots) == "L4 (NVLink)"  # type: ignore[union-attr]
+
+
+def test_a_joint_that_was_not_measured_does_not_hide_what_is_known_of_device_types() -> None:
+    free = [
+        *(device(1, n, model="L4", links=links) for n, links in enumerate(islands(2, 2))),
+        *(device(2, n, links=links) for n, links in enumerate(islands(2, 2))),
+        *(device(3, n, links=links) for n, links in enumerate(islands(2, 1))),
+    ]
+    kinds = kinds_of(free, Request(slots=2))
+    measured = {"L4 (NVLink)": 15.0, "H200 (NVLink)": 5.0}
+    times = guessed(measured, free)
+    assert times["H200 (across NUMA nodes)"] == 5.0
+    assert preference(measured, {}, kinds) == {}
+    ranked = preference(times, {}, kinds)
+    assert sorted(ranked, key=ranked.__getitem__) == [
+        "H200 (NVLink)",
+        "H200 (across NUMA nodes)",
+        "L4 (NVLink)",
+    ]
+    assert guessed({"H200": 1.0}, [device(1, 0)]) == {"H200": 1.0}
 
 
 def test_a_single_slot_has_no_joint_and_all_ways_of_a_model_have_names() -> None:

@@ -32,6 +32,7 @@ from headrace_services.scheduler.core.placement.shares import Claim, Share, clai
 from headrace_services.scheduler.core.placement.speeds import (
     all_kinds,
     grant_kind,
+    guessed,
     kinds_of,
     preference,
     run_s,
@@ -79,12 +80,13 @@ def waiting_for(state: CycleState, trial: Trial, milestone: int) -> Waiting:
     study = state.study.standing.speeds
     steps = max(1, milestone - trial.step)
     own = run_s(known, request, steps, study, trial.speeds)
-    others = run_s(kinds, request, steps, study, {}) if len(kinds) > 1 and len(state.queue) > 1 else {}
+    others = run_s(known, request, steps, study, {}) if len(kinds) > 1 and len(state.queue) > 1 else {}
+    liked = preference(guessed(own, state.free), guessed(others, state.free), kinds)
     return Waiting(
         key=(state.study.id, trial.number),
         request=request,
         run_s=own,
-        preference=preference(own, others, kinds),
+        preference=liked,
         priority=state.study.spec.priority,
         group=state.study.id,
     )

@@ -61,6 +61,17 @@ def run_s(models: Iterable[str], request: Request, steps: int, study: Sums, tria
     return found
 
 
+def guessed(times: Mapping[str, float], free: Iterable[Slot]) -> dict[str, float]:
+    """Add a guess for joints of a model that were not measured: the slowest of those that were. So a gang's preference
+    among device types does not wait until each has been tried with each joint."""
+    found = dict(times)
+    for model in {slot.model for slot in free if slot.links}:
+        known = [times[each] for each in kinds(model) if each in times]
+        if known:
+            found |= {each: max(known) for each in kinds(model) if each not in times}
+    return found
+
+
 def preference(own: Mapping[str, float], others: Mapping[str, float], models: set[str]) -> dict[str, float]:
     """Rank device models for a trial: the least is the best. Empty where a model was not measured yet.
 
