@@ -95,7 +95,7 @@ def loss_of(model: GPT, rows: Tensor) -> Tensor:
 
 def train(t: trial.Trial) -> None:
     """One configuration, from the first step or from where it was paused."""
-    torch.set_num_threads(1)  # several trials share this machine
+    torch.set_num_threads(t.cpus)  # other trials have the other cores
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     text, val_text = load_text()
     rows, val_rows = windows(text).long(), windows(val_text)[::16].long().to(device)

@@ -51,11 +51,12 @@ class Site:
         with Client(self.address) as client:
             client.create_study(name, study)
 
-    def start_worker(self, name: str, *, fake_gpus: int) -> None:
+    def start_worker(self, name: str, *, fake_gpus: int, fake_links: str = "") -> None:
         """Start a worker daemon."""
         command = [sys.executable, "-m", "headrace.cli", "worker", "--scheduler", self.address]
         command += ["--name", name, "--home", str(self.folder / name), "--fake-gpus", str(fake_gpus)]
         command += ["--store", (self.folder / "store").as_uri()]
+        command += ["--fake-links", fake_links] if fake_links else []
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         with (self.folder / f"{name}.log").open("ab") as log:
             self.workers[name] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)

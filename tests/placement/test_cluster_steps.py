@@ -9,17 +9,27 @@ import pytest_asyncio
 from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
+from test_placement_contract import islands
 
 from headrace.spec import Resources, StudySpec
 from headrace_services.scheduler.core.events import trial_created
 from headrace_services.scheduler.core.fold import Fold
-from headrace_services.scheduler.core.inputs import Accepted, PlaceNow, Preemption, ReportArrived, StopStudy
+from headrace_services.scheduler.core.inputs import (
+    Accepted,
+    PauseStudy,
+    PlaceNow,
+    Preemption,
+    ReportArrived,
+    ResumeStudy,
+    StopStudy,
+)
 from headrace_services.scheduler.core.needs import Surroundings
 from headrace_services.scheduler.core.placement import Request
 from headrace_services.scheduler.core.records import Checkpoint, Decision, Lease, Trial
 from headrace_services.scheduler.engine.cycle import CycleResult, run_cycle
 from headrace_services.scheduler.engine.submissions import Submission
-from headrace_services.scheduler.store import heartbeats, placement, studies, tables, workers
+from headrace_services.scheduler.rpc.waiting import waits_for
+from headrace_services.scheduler.store import heartbeats, placement, rows, studies, tables, workers
 from headrace_services.scheduler.store.database import open_engine, transaction
 from headrace_services.scheduler.store.load import load
 
@@ -112,9 +122,14 @@ async def query(engine: AsyncEngine, sql: str, **values: Any) -> list[Any]:
         return list((await conn.execute(text(sql), values)).all())
 
 
-async def connect(engine: AsyncEngine, name: str, gpus: int, *, model: str = "H200", cpus: int = 0) -> int:
+async def connect(
+    engine: AsyncEngine, name: str, gpus: int, *, model: str = "H200", cpus: int = 0, island: int = 0
+) -> int:
+    joined = islands(gpus, island) if island else [()] * gpus
     devices = tuple(
-        workers.Device(index=n, kind="GPU", model=model, memory_bytes=80 * GIB, uuid=f"{name}-{n}")
+        workers.Device(
+            index=n, kind="GPU", model=model, memory_bytes=80 * GIB, uuid=f"{name}-{n}", links=joined[n]
+        )
         for n in range(gpus)
     )
     greeting = workers.Greeting(
@@ -323,6 +338,98 @@ async def test_a_finalist_takes_spare_slots_while_nothing_waits(engine: AsyncEng
     assert larger.slots == (0, 1, 2)
 
 
+async def test_a_grant_grows_from_a_share_over_a_larger_one_to_whole_gpus(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 2, cpus=8)
+    study = await OneStudy(engine, "shares").create(
+        resources={"gpu_milli": 250, "cpus": 1},
+        elastic={"grants": [{"from_step": 2, "gpu_milli": 500}, {"from_step": 4, "slots": 2}]},
+        max_trials=1,
+    )
+    (lease,) = await study.kick()
+    assert (lease.slots, lease.milli, lease.memory_bytes) == ((0,), 250, 20 * GIB)
+    held = [(await study.standing())["usage"]["gpu_milli"]]
+    decision = await study.tell(lease, 2)
+    assert "its grant changes from 0.25 to 0.5 slots at step 2" in decision.reason
+    half = next(lease for lease in study.leases.values() if lease.attempt == 2)
+    assert (half.slots, half.milli, half.memory_bytes) == ((0,), 500, 40 * GIB)
+    assert await query(engine, "SELECT shared_milli, shared_memory_bytes FROM slot WHERE index = 0") == [
+        (500, 40 * GIB)
+    ]
+    held.append((await study.standing())["usage"]["gpu_milli"])
+    assert "from 0.5 to 2 slots at step 4" in (await study.tell(half, 4)).reason
+    two = next(lease for lease in study.leases.values() if lease.attempt == 3)
+    assert (two.slots, two.milli, two.memory_bytes) == ((0, 1), 1000, 0)
+    assert await query(engine, "SELECT DISTINCT grant_id, shared_milli FROM slot") == [(two.id, 0)]
+    held.append((await study.standing())["usage"]["gpu_milli"])
+    await study.tell(two, 8)
+    assert [*held, (await study.standing())["usage"]["gpu_milli"]] == [250, 500, 2000, 0]
+    assert set((await study.standing())["speeds"]) == {"H200 /250", "H200 /500", "H200 x2"}
+
+
+async def test_a_trial_on_a_share_gets_its_whole_gpu_though_others_share_it(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 1)
+    study = await OneStudy(engine, "crowd").create(
+        resources={"gpu_milli": 250}, elastic={"grants": [{"from_step": 2, "slots": 1}]}, max_trials=4
+    )
+    leases = await study.kick()
+    assert [lease.milli for lease in leases] == [250] * 4
+    assert (await study.tell(leases[0], 2)).action == "PAUSE"
+    reserved = (await study.standing())["reserved"]
+    assert (reserved["number"], reserved["slots"], reserved["milli"]) == (0, [0], 1000)
+    async with transaction(engine) as conn:
+        row = await studies.get(conn, study.id)
+        assert row is not None
+        found = await conn.execute(select(tables.trial).where(tables.trial.c.number == 0))
+        told = await waits_for(conn, row, [rows.trial(one) for one in found])
+    assert told == {0: "1 GPU to be free (from step 2 on it takes so much)"}
+    for lease in leases[1:]:
+        assert (await study.tell(lease, 2)).action in ("PAUSE", "STOP")
+    whole = [lease for lease in study.leases.values() if lease.attempt == 2]
+    assert [(lease.number, lease.milli) for lease in whole] == [(0, 1000)]
+    assert await query(engine, "SELECT grant_id, shared_milli FROM slot") == [(whole[0].id, 0)]
+
+
+async def test_a_finalist_on_a_share_takes_spare_whole_gpus_or_what_its_table_says(
+    engine: AsyncEngine,
+) -> None:
+    await connect(engine, "w", 2)
+    elastic = {"grants": [{"from_step": 4, "slots": 1}], "spare": 2}
+    study = await OneStudy(engine, "spare").create(
+        resources={"gpu_milli": 250}, elastic=elastic, max_trials=1
+    )
+    (lease,) = await study.kick()
+    assert (await study.tell(lease, 2)).action == "CONTINUE"
+    assert "2 spare slots are free: it goes on with 2 to 8 steps" in (await study.tell(lease, 4)).reason
+    two = next(lease for lease in study.leases.values() if lease.attempt == 2)
+    assert (two.slots, two.milli) == ((0, 1), 1000)
+    assert (await study.tell(two, 8)).action == "STOP"
+    other = await OneStudy(engine, "other").create(max_trials=1)
+    await other.kick()  # one of the two GPUs is not free any more
+    again = await OneStudy(engine, "again").create(
+        resources={"gpu_milli": 250}, elastic=elastic, max_trials=1
+    )
+    (lease,) = await again.kick()
+    await again.tell(lease, 2)
+    assert (await again.tell(lease, 4)).action == "PAUSE"
+    one = next(lease for lease in again.leases.values() if lease.attempt == 2)
+    assert (one.slots, one.milli) == ((1,), 1000)
+
+
+async def test_spare_gpus_are_seen_behind_those_that_are_shared(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 3)
+    beside = await OneStudy(engine, "beside").create(resources={"gpu_milli": 250}, max_trials=1)
+    assert [lease.slots for lease in await beside.kick()] == [(0,)]
+    study = await OneStudy(engine, "finalist").create(
+        resources={"gpu_milli": 250}, elastic={"spare": 1}, max_trials=1
+    )
+    (lease,) = await study.kick()
+    assert (lease.slots, lease.milli) == ((0,), 250)
+    await study.tell(lease, 2)
+    assert "1 spare slot is free: it goes on with 1 to 8 steps" in (await study.tell(lease, 4)).reason
+    whole = next(lease for lease in study.leases.values() if lease.attempt == 2)
+    assert (whole.slots, whole.milli) == ((1,), 1000)
+
+
 async def test_an_elastic_gang_does_not_keep_small_trials_off_and_is_not_starved_by_them(
     engine: AsyncEngine,
 ) -> None:
@@ -350,6 +457,47 @@ async def test_speed_is_learnt_by_device_type_and_survives_in_the_rows(engine: A
     assert speeds == {"H200": [2.0, 1.0], "L4": [2.0, 8.0]}
     rows = await query(engine, "SELECT number, speeds FROM trial WHERE speeds <> '{}' ORDER BY number")
     assert [row[1] for row in rows] == [{"H200": [2.0, 1.0]}, {"L4": [2.0, 8.0]}]
+
+
+async def test_a_gang_takes_the_slots_that_are_joined_best_says_so_and_learns_what_that_is_worth(
+    engine: AsyncEngine,
+) -> None:
+    await connect(engine, "w", 4, island=2)
+
+    async def single(name: str) -> tuple[OneStudy, Lease]:
+        study = await OneStudy(engine, name).create(max_trials=1, policy={"kind": "run_all"})
+        (lease,) = await study.kick()
+        return study, lease
+
+    first, on_0 = await single("first")
+    gangs = await OneStudy(engine, "gangs").create(resources={"gpus": 2}, max_trials=3, max_parallel=1)
+    (joined,) = await gangs.kick()
+    assert (on_0.slots, joined.slots, joined.model) == ((0,), (2, 3), "H200 (NVLink)")
+    second, on_1 = await single("second")
+    assert on_1.slots == (1,)
+    await gangs.step(PauseStudy())
+    await gangs.tell(joined, 8, train_time_s=8.0)
+    _, on_2 = await single("third")
+    await first.tell(on_0, 8)
+    await gangs.step(ResumeStudy())
+    apart = next(lease for lease in gangs.leases.values() if lease.number == 1)
+    assert (on_2.slots, apart.slots, apart.model) == ((2,), (0, 3), "H200 (across NUMA nodes)")
+    await second.tell(on_1, 8)
+    await gangs.tell(apart, 8, train_time_s=16.0)
+    assert (await gangs.standing())["speeds"] == {
+        "H200 (NVLink) x2": [8.0, 8.0],
+        "H200 (across NUMA nodes) x2": [8.0, 16.0],
+    }
+    assert next(lease for lease in gangs.leases.values() if lease.number == 2).slots == (0, 1)
+    told = await query(engine, "SELECT message FROM event WHERE kind = 'trial_placed' ORDER BY cursor")
+    assert [message for (message,) in told] == [
+        "trial 0 placed (best_fit): slots 2, 3 are joined by NVLink",
+        "trial 1 placed (best_fit): slots 0, 3 are joined by the machine alone, across NUMA nodes",
+        (
+            "trial 2 placed (best_fit): slots 0, 1 are joined by NVLink (measured: 1 s a step with NVLink, "
+            "2 s a step with the machine alone, across NUMA nodes)"
+        ),
+    ]
 
 
 async def test_usage_adds_up_over_restarts(engine: AsyncEngine) -> None:

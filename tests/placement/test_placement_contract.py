@@ -45,6 +45,18 @@ def device(worker: int, index: int, *, kind: str = "GPU", model: str = "H200", *
     return replace(slot, **changes)  # type: ignore[arg-type]  # of the fields' own types
 
 
+def islands(count: int, *sizes: int) -> list[tuple[int, ...]]:
+    """Joints of a worker's slots: islands of each size, the best joined first; across them it is the machine."""
+
+    def link(one: int, other: int) -> int:
+        if one == other:
+            return 0
+        inside = (place for place, size in enumerate(sizes, 1) if one // size == other // size)
+        return next(inside, 4)
+
+    return [tuple(link(one, other) for other in range(count)) for one in range(count)]
+
+
 def job(number: int, slots: int = 1, milli: int = 1000, **changes: object) -> Waiting:
     """A waiting trial of study 1."""
     waiting = Waiting(key=(1, number), request=Request(slots=slots, milli=milli), group=1)
@@ -74,8 +86,13 @@ def clusters(draw: st.DrawFn) -> Cluster:
         model, memory = draw(st.sampled_from(MODELS)), draw(st.sampled_from([24, 80, 141])) * GIB
         labels = draw(st.sampled_from([{}, {"zone": "a"}]))
         kind = draw(st.sampled_from(["GPU", "GPU", "GPU", "CPU"]))
-        for index in range(draw(st.integers(1, 8))):
-            slot = device(worker, index, kind=kind, model=model, memory_bytes=memory, labels=labels)
+        size = draw(st.integers(1, 8))
+        island = draw(st.sampled_from([0, 0, 1, 2, 4]))
+        for index in range(size):
+            links = islands(size, island)[index] if island else ()
+            slot = device(
+                worker, index, kind=kind, model=model, memory_bytes=memory, labels=labels, links=links
+            )
             for milli in draw(st.sampled_from([(), (), (1000,), (500,), (250, 250), (333, 333, 333)])):
                 number = len(running)
                 running.append(
@@ -102,7 +119,9 @@ def waiting_lists(draw: st.DrawFn) -> list[Waiting]:
             key=(1, number),
             request=draw(requests),
             run_s={
-                model: draw(st.sampled_from([1.0, 20.0, 200.0])) for model in MODELS if draw(st.booleans())
+                kind: draw(st.sampled_from([1.0, 20.0, 200.0]))
+                for kind in (*MODELS, "H200 (NVLink)", "A100 (across NUMA nodes)")
+                if draw(st.booleans())
             },
             priority=draw(st.sampled_from([0, 0, 0, 1])),
             group=draw(st.integers(1, 3)),

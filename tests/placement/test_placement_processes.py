@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from placement_site import PROGRAMS, Site, lines, site, spec, until
@@ -31,20 +32,43 @@ STOPPING = {"kind": "asha", "variant": "stopping", "eta": 2, "rungs": [2, 4, 8]}
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A worker of two fake GPUs."""
-    with site(tmp_path_factory.mktemp("two"), w1=2) as here:
+    """A worker of two fake GPUs with NVLink between them."""
+    with site(tmp_path_factory.mktemp("two")) as here:
+        start_two(here)
         yield here
 
 
+def start_two(here: Site) -> None:
+    here.start_worker("w1", fake_gpus=2, fake_links="nvlink:2")
+
+
 def growing(journal: Path) -> StudySpec:
-    """A gang of one slot, and of two from step 2 on."""
+    """A gang on a quarter of a GPU, on a whole one from step 2 on, and on two from step 4 on."""
     return spec(
         "gang:train",
         env={"JOURNAL": str(journal)},
         policy=STOPPING,
-        resources={"gpus": 1, "processes": "per_slot"},
-        elastic={"grants": [{"from_step": 2, "slots": 2}]},
+        resources={"gpu_milli": 250, "processes": "per_slot"},
+        elastic={"grants": [{"from_step": 2, "slots": 1}, {"from_step": 4, "slots": 2}]},
     )
+
+
+GROWN = {step: (0.25, 1) if step <= 2 else (1, 1) if step <= 4 else (1, 2) for step in range(1, 9)}
+"""By step: the share of each GPU, and how many ranks."""
+
+
+def losses(noted: list[dict[str, Any]]) -> dict[tuple[int, int], set[float]]:
+    """By step and rank, all that were computed."""
+    found: dict[tuple[int, int], set[float]] = {}
+    for line in noted:
+        found.setdefault((line["step"], line["rank"]), set()).add(line["loss"])
+    return found
+
+
+def why(here: Site, study: str, trial: int) -> str:
+    """What `headrace why` prints."""
+    command = [sys.executable, "-m", "headrace.cli", "--address", here.address, "why", study, str(trial)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def of(name: str) -> str:
@@ -52,18 +76,26 @@ def of(name: str) -> str:
     return f"study_id = (SELECT id FROM study WHERE name = '{name}')"
 
 
-def test_a_gang_over_gloo_grows_from_one_slot_to_two_at_a_rung(two: Site) -> None:
+def test_a_gang_over_gloo_grows_at_rungs_from_a_share_of_a_gpu_to_two(two: Site) -> None:
     journal = two.journal("gang")
     two.create("gang", growing(journal))
     two.finished("gang")
     noted = lines(journal)
-    worlds = {line["step"]: line["world"] for line in noted}
-    assert worlds == {1: 1, 2: 1, 3: 2, 4: 2, 5: 2, 6: 2, 7: 2, 8: 2}
+    assert {line["step"]: (line["share"], line["world"]) for line in noted} == GROWN
+    cores = len(os.sched_getaffinity(0))  # of which each of the two GPUs brings half
+    cores_of_a_rank = {(0.25, max(1, cores // 8)), (1, max(1, cores // 2))}
+    assert {(line["share"], line["cpus"]) for line in noted} == cores_of_a_rank
     assert all(line["present"] == line["world"] for line in noted)
     assert sorted(line["rank"] for line in noted if line["step"] == 8) == [0, 1]
     assert two.rows(f"SELECT step, interruptions FROM trial WHERE {of('gang')}") == [(8, 0)]
-    held = f"SELECT slots FROM lease JOIN grant_part USING (grant_id) WHERE {of('gang')} ORDER BY attempt"
-    assert two.rows(held) == [([0],), ([0, 1],)]
+    held = (
+        "SELECT slots, milli FROM lease JOIN grant_part USING (grant_id) JOIN slot_grant g ON g.id = grant_id"
+        f" WHERE lease.{of('gang')} ORDER BY attempt"
+    )
+    assert two.rows(held) == [([0], 250), ([0], 1000), ([0, 1], 1000)]
+    ((speeds,),) = two.rows("SELECT standing -> 'speeds' FROM study WHERE name = 'gang'")
+    assert set(speeds) == {"fake GPU /250", "fake GPU", "fake GPU (NVLink) x2"}
+    assert "slots 0, 1 are joined by NVLink" in why(two, "gang", 0)
 
 
 def test_trials_take_as_much_as_their_configuration_says(two: Site) -> None:
@@ -83,24 +115,33 @@ def test_trials_take_as_much_as_their_configuration_says(two: Site) -> None:
     assert set(said) == {1, 2}
 
 
-def test_a_crash_in_the_middle_of_a_resize_loses_one_rung_at_most(two: Site) -> None:
+def test_kills_in_the_middle_of_the_growth_and_a_pause_lose_one_rung_at_most_and_change_no_bit(
+    two: Site,
+) -> None:
     journal = two.journal("torn")
     two.create("torn", growing(journal))
-    until(
-        lambda: two.rows(f"SELECT 1 FROM lease WHERE {of('torn')} AND attempt = 2 AND live"), "a larger grant"
-    )
+
+    def granted(attempt: str, size: int) -> Any:
+        held = f"SELECT attempt FROM lease l JOIN slot_grant g ON g.id = grant_id WHERE l.live AND l.{of('torn')}"
+        return two.rows(f"{held} AND slot_count * milli >= {size} AND attempt {attempt}")
+
+    until(lambda: granted("= 2", 1000), "a whole GPU")
     two.kill_worker("w1")
-    two.start_worker("w1", fake_gpus=2)
+    start_two(two)
+    until(lambda: granted("> 2", 2000), "two GPUs")
+    with Client(two.address) as client:
+        client.study("torn").pause()
+        two.kill_worker("w1")
+        start_two(two)
+        until(lambda: not granted("> 2", 0), "the end of the lease")
+        client.study("torn").resume()
     two.finished("torn")
-    ((step, spent, interruptions, failures),) = two.rows(
-        f"SELECT step, steps_spent, interruptions, failures FROM trial WHERE {of('torn')}"
-    )
+    ((step, spent, failures),) = two.rows(f"SELECT step, steps_spent, failures FROM trial WHERE {of('torn')}")
     assert (step, failures) == (8, 0)
-    assert interruptions >= 1
-    assert spent <= 8 + 2, "more than the rung that was under way was lost"
+    assert spent <= 8 + 2 + 4, "more than the two rungs that were under way was lost"
     noted = lines(journal)
-    assert {line["world"] for line in noted if line["step"] > 2} == {2}
-    assert {line["world"] for line in noted if line["step"] <= 2} == {1}
+    assert {line["step"]: (line["share"], line["world"]) for line in noted} == GROWN
+    assert losses(noted) == losses(lines(two.journal("gang"))), "not what the undisturbed gang computed"
 
 
 def test_a_higher_priority_preempts_by_checkpoint_and_the_curves_are_the_same_to_the_bit(

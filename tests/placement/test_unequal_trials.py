@@ -51,6 +51,38 @@ def test_a_table_of_progress_takes_nothing_from_a_large_trial() -> None:
     assert sizes == {64: 2, 256: 2, 1024: 4}
 
 
+def test_a_trial_grows_from_a_share_to_whole_gpus_and_its_cores_with_it() -> None:
+    grants = [{"from_step": 1, "slots": 0.5}, {"from_step": 3, "slots": 1}, {"from_step": 5, "slots": 2}]
+    spec = study(resources={"gpus": 0.25, "cpus": 1}, elastic={"grants": grants})
+    shapes = [request_at(spec, {}, step).shape for step in (0, 1, 3, 5)]
+    assert shapes == [(1, 250, 1), (1, 500, 2), (1, 1000, 4), (2, 1000, 8)]
+    assert [request.shape for request in requests_of(spec)] == shapes
+
+
+def test_a_table_of_progress_beside_sizes_by_configuration_takes_the_larger() -> None:
+    grants = [{"from_step": 3, "slots": 1}, {"from_step": 5, "slots": 2}]
+    spec = study(elastic={"grants": grants})  # batch sizes of 0.5, 2 and 4 GPUs with 2 cores
+    by_step = {step: request_at(spec, {"batch_size": 64}, step).shape for step in (0, 3, 5)}
+    assert by_step == {0: (1, 500, 2), 3: (1, 1000, 4), 5: (2, 1000, 8)}
+    assert request_at(spec, {"batch_size": 1024}, 5).shape == (4, 1000, 2)
+
+
+def test_a_preview_of_trials_that_grow_counts_slots() -> None:
+    """A step costs a quarter of a GPU's time, whatever grant it runs on, and no more than four GPUs are used."""
+    grants = [{"from_step": 3, "slots": 1}, {"from_step": 6, "slots": 2}]
+    spec = study(
+        resources={"gpus": 0.25},
+        elastic={"grants": grants},
+        trials=10,
+        policy={"kind": "asha", "variant": "stopping", "rungs": [3, 6, 9]},
+    )
+    found = preview(spec, 4, 1.0)
+    assert found.slot_time_s is not None
+    assert found.wall_time_s is not None
+    assert found.slot_time_s == pytest.approx(found.steps / 4, rel=0.05)
+    assert found.slot_time_s / 4 <= found.wall_time_s
+
+
 def test_thresholds_and_a_size_for_all_other_values() -> None:
     space = {"width": {"type": "int", "low": 1, "high": 100}}
     spec = study(space=space, resources={"cpus": {"by": "width", "from": {11: 2, 51: 4}, "else": 1}})

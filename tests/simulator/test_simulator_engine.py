@@ -70,6 +70,26 @@ def test_a_gang_holds_all_its_slots():
     assert summarise(simulation, study).slot_s == 3 * 2 * 90
 
 
+def test_gangs_train_slower_on_slots_that_are_not_joined_and_that_is_learnt():
+    """Three slots, two of them joined: the first gang gets those, and only it is there at a time."""
+    spec = make_spec(policy=RUN_ALL, max_trials=3, resources={"gpus": 2})
+    single = make_spec(policy=RUN_ALL, max_trials=1, resources={"gpus": 1}, priority=1)
+    studies = [
+        StudySimulation.of(single, flat([1]), name="single", number=1),
+        StudySimulation.of(spec, flat([3, 2, 1]), name="gangs", number=2, costs=Costs(apart=0.5)),
+    ]
+    Simulation(parse_types("h100:1x3~2"), studies).run()
+    alone, gangs = studies
+    assert [stay.slots for stay in alone.record.stays] == [(2,)], "it leaves the pair whole"
+    assert {stay.slots for stay in gangs.record.stays} == {(0, 1)}
+    Simulation(
+        parse_types("h100:1x2~1"),
+        [apart := StudySimulation.of(spec, flat([3, 2, 1]), costs=Costs(apart=0.5))],
+    ).run()
+    assert gangs.rows.study.standing.speeds == {"h100 (NVLink) x2": (27.0, 270.0)}
+    assert apart.rows.study.standing.speeds == {"h100 (across NUMA nodes) x2": (27.0, 540.0)}
+
+
 def test_shares_of_a_gpu_run_beside_each_other():
     spec = make_spec(policy=RUN_ALL, max_trials=4, resources={"gpu_milli": 250})
     simulation, study = simulate(spec, flat([4, 3, 2, 1]))
@@ -174,6 +194,34 @@ def test_a_grant_grows_at_a_rung_and_the_trial_trains_faster():
     assert [(stay.to_step, len(stay.slots)) for stay in study.record.stays] == [(3, 1), (9, 2)]
     assert simulation.now_s == 3 * 10.0 + 6 * 5.0
     assert study.rows.trials[0].reason is Reason.COMPLETED
+
+
+def test_a_trial_grows_from_a_quarter_of_a_gpu_to_two_gpus():
+    """One step on a quarter takes 10 s, on a whole one 2.5 s, on two of them 1.25 s."""
+    elastic = {"grants": [{"from_step": 1, "slots": 1}, {"from_step": 3, "slots": 2}]}
+    spec = make_spec(max_trials=1, elastic=elastic, resources={"gpu_milli": 250})
+    simulation, study = simulate(spec, flat([1.0]), machines=machines(1, slots=2))
+    held = [(stay.to_step, len(stay.slots), stay.milli) for stay in study.record.stays]
+    assert held == [(1, 1, 250), (3, 1, 1000), (9, 2, 1000)]
+    assert simulation.now_s == 10.0 + 2 * 2.5 + 6 * 1.25
+
+
+def test_trials_that_grow_from_shares_neither_starve_nor_overlap():
+    elastic = {"grants": [{"from_step": 1, "slots": 1}, {"from_step": 3, "slots": 2}]}
+    spec = make_spec(max_trials=18, elastic=elastic, resources={"gpu_milli": 250})
+    _, study = simulate(
+        spec,
+        flat([float(value) for value in range(18, 0, -1)]),
+        machines=machines(2, slots=2),
+        failures=Failures(mean_time_s=60.0, detect_s=5.0, repair_s=10.0),
+    )
+    assert study.rows.study.state is StudyState.COMPLETED
+    sizes = {(1, 250): (0, 1), (1, 1000): (1, 3), (2, 1000): (3, 9)}
+    for stay in study.record.stays:
+        low, high = sizes[len(stay.slots), stay.milli]
+        assert low <= stay.from_step < high
+        assert stay.to_step <= high
+    assert {(len(stay.slots), stay.milli) for stay in study.record.stays} == set(sizes)
 
 
 def test_a_study_of_higher_priority_gets_slots_by_checkpoint_and_nothing_is_lost():

@@ -26,6 +26,7 @@ LOST_GPU = 0xF
         "Unable to determine the device handle for GPU 0000:86:00.0: GPU is lost.  Reboot the system",
         "NVRM: GPU 0000:86:00.0: GPU has fallen off the bus.",
         "ncclUnhandledCudaError: Cuda failure 'uncorrectable ECC error encountered'",
+        "CUDA error: uncorrectable ECC error",
         "CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered",
         "NVRM: Xid (PCI:0000:86:00): 79, pid=1234, GPU has fallen off the bus.",
         "NVRM: Xid (PCI:0000:86:00): 48, DBE (double bit error) ECC Error",
@@ -46,6 +47,15 @@ def test_the_driver_s_words_for_a_failed_device(line: str) -> None:
         "DCGM: uncorrectable ECC errors: 0",
         "CUDA 13.0, uncorrectable ECC errors: 0",
         "| 0 GPU is lost: no |",
+        "CUDA device 0: uncorrectable ECC error count: 0",
+        "CUDA device 0: uncorrectable ECC error count: 3",
+        "NVML: uncorrectable ECC error(s): 0",
+        "NVML health: no uncorrectable ECC error detected",
+        "CUDA check: 0 uncorrectable ECC error encountered",
+        "CUDA check: uncorrectable ECC error encountered: 0",
+        "NVML | GPU is lost: no | temperature: 40",
+        "NVRM watch: has not fallen off the bus",
+        "CUDA 13.0, Xid errors seen so far: 48",
     ],
 )
 def test_what_the_program_did_itself(line: str) -> None:
@@ -87,6 +97,14 @@ class FakeNvml(SimpleNamespace):
         if handle in self.gone:
             raise self.NVMLError(LOST_GPU)
         return SimpleNamespace(total=1 << 30, used=0)
+
+    NVML_P2P_CAPS_INDEX_NVLINK = 2
+
+    def nvmlDeviceGetP2PStatus(self, *_: object) -> int:
+        raise self.NVMLError(3)
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, *_: object) -> int:
+        raise self.NVMLError(3)
 
     def nvmlDeviceGetTotalEccErrors(self, handle: str, *_: int) -> int:
         return int(self.errors[handle])

@@ -5,9 +5,10 @@ import signal
 import sqlite3
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,6 +72,20 @@ class FakeNvml(ModuleType):
             raise self.NVMLError("Not Supported")
         return SimpleNamespace(gpu=50)
 
+    NVML_P2P_CAPS_INDEX_NVLINK, NVML_P2P_STATUS_OK = 2, 0
+    NVML_TOPOLOGY_MULTIPLE, NVML_TOPOLOGY_NODE = 20, 40
+    nvlinks: frozenset[frozenset[int]] = frozenset()
+    ancestors: Mapping[frozenset[int], int] = MappingProxyType({})
+
+    def nvmlDeviceGetP2PStatus(self, one: int, other: int, index: int) -> int:
+        assert index == self.NVML_P2P_CAPS_INDEX_NVLINK
+        return 0 if frozenset((one, other)) in self.nvlinks else 3
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, one: int, other: int) -> int:
+        if frozenset((one, other)) not in self.ancestors:
+            raise self.NVMLError("Not Supported")
+        return self.ancestors[frozenset((one, other))]
+
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = NVML_VOLATILE_ECC = 0
 
     def nvmlDeviceGetTotalEccErrors(self, *_: int) -> int:
@@ -88,6 +103,54 @@ def test_gpus_are_found_with_their_telemetry(monkeypatch: pytest.MonkeyPatch) ->
         (0, 0.5, GIB),
         (1, 0.0, 2 * GIB),
     ]
+
+
+class JoinedNvml(FakeNvml):
+    """Six GPUs: two with NVLink, one at their switch, one at their CPU, one at another; the last is unknown."""
+
+    nvlinks = frozenset({frozenset((0, 1))})
+    ancestors = {  # noqa: RUF012  # never changed
+        frozenset((one, other)): level
+        for one, other, level in (
+            *((0, 1, 40), (0, 2, 20), (1, 2, 10), (0, 3, 30), (1, 3, 40), (2, 3, 40)),
+            *((0, 4, 50), (1, 4, 50), (2, 4, 50), (3, 4, 50)),
+        )
+    }
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 6
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+
+def test_the_driver_says_how_gpus_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", JoinedNvml())
+    unknown, nvlink, switch, node, machine = range(5)
+    links = [list(d.links) for d in discover(worker="w", environ={}).devices]
+    assert links[0] == [unknown, nvlink, switch, node, machine, unknown]
+    assert links[2] == [switch, switch, unknown, node, machine, unknown]
+    assert links[5] == [unknown] * 6
+    some = discover(worker="w", environ={"CUDA_VISIBLE_DEVICES": "4,1,0"}).devices
+    assert [list(d.links) for d in some] == [
+        [0, machine, machine],
+        [machine, 0, nvlink],
+        [machine, nvlink, 0],
+    ]
+
+
+def test_fake_gpus_may_be_joined() -> None:
+    found = discover(worker="w", fake_gpus=4, fake_links="nvlink:2,numa:3").devices
+    assert [list(d.links) for d in found] == [[0, 1, 3, 4], [1, 0, 3, 4], [3, 3, 0, 1], [4, 4, 1, 0]]
+    assert [list(d.links) for d in discover(worker="w", fake_gpus=2).devices] == [[], []]
+
+
+@pytest.mark.parametrize("text", ["nvlink", "nvlink:0", "ring:2", "nvlink:2,nvlink:4", "nvlink:2;numa:4"])
+def test_fake_joints_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"--fake-links .*give islands of GPUs such as nvlink:2,numa:4"):
+        discover(worker="w", fake_gpus=4, fake_links=text)
+    with pytest.raises(ValueError, match="there are no fake GPUs"):
+        discover(worker="w", fake_links="nvlink:2")
 
 
 @pytest.mark.parametrize(
@@ -231,6 +294,7 @@ def test_the_environment_isolates_the_trial() -> None:
         "HEADRACE_TRIAL": "studies/s/trials/4",
         "CUDA_VISIBLE_DEVICES": "GPU-fake-w-1",
         "HEADRACE_WORLD_SIZE": "1",
+        "HEADRACE_CPUS": "1",
     }
 
 

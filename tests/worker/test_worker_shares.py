@@ -68,6 +68,23 @@ def test_a_gang_is_started_by_its_leader_and_sees_all_devices() -> None:
     assert launch.env["CUDA_VISIBLE_DEVICES"] == "GPU-fake-w-0,GPU-fake-w-1"
 
 
+@pytest.mark.parametrize(
+    ("grant", "cores"),
+    [
+        ({"slots": [1], "milli": 250}, "2"),
+        ({"slots": [1]}, "8"),
+        ({"slots": [0, 1]}, "16"),
+        ({"slots": [0], "milli": 10}, "1"),
+    ],
+)
+def test_cores_grow_with_the_grant(grant: dict[str, object], cores: str) -> None:
+    devices = discover(worker="w", fake_gpus=2).devices
+    launch = launch_of(
+        _assign(**grant), devices=devices, runtime="", log_dir=Path("/l"), environ={}, cores=16
+    )
+    assert launch.env["HEADRACE_CPUS"] == cores
+
+
 def _gang(tmp_path: Path, body: str, world: int = 2) -> "subprocess.CompletedProcess[str]":
     program = tmp_path / "rank.py"
     program.write_text("import json, os, signal, sys, time\n" + textwrap.dedent(body))

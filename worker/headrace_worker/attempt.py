@@ -63,6 +63,8 @@ class Place:
     log_dir: Path
     scratch_dir: Path
     environ: Mapping[str, str]
+    # The machine's cores that trials may use.
+    cores: int
     pass_env: tuple[str, ...]
     trial_umask: int | None
     store: CheckpointStore
@@ -257,6 +259,7 @@ class Attempt:
                 runtime=self._place.runtime,
                 log_dir=self._place.log_dir,
                 environ=self._place.environ,
+                cores=self._place.cores,
                 pass_env=self._place.pass_env,
                 umask=self._place.trial_umask,
             )

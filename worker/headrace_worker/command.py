@@ -52,6 +52,15 @@ def worker(
     fake_gpus: Annotated[
         int, typer.Option(help="Offer GPUs that are not there, to try out placement on a laptop.")
     ] = 0,
+    fake_links: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND:SIZE,…",
+            help="How the fake GPUs are joined: nvlink:2,numa:4 joins each two by NVLink, and puts each four on one "
+            "NUMA node.",
+            show_default=False,
+        ),
+    ] = "",
     label: Annotated[
         list[str] | None,
         typer.Option(
@@ -128,6 +137,7 @@ def worker(
         store_url=store or (home_dir() / "store").as_uri(),
         cpu_slots=cpu_slots,
         fake_gpus=fake_gpus,
+        fake_links=fake_links,
         labels=labels,
         tls=target.tls,
         tls_ca=target.tls_ca,

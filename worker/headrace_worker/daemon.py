@@ -102,7 +102,12 @@ class Daemon:
         """Serves until `stop`. Raises `AlreadyRunningError`, or `ValueError` for a setting that makes no sense."""
         settings = self._settings
         store = store_from_url(settings.store_url)
-        devices = discover(worker=settings.name, cpu_slots=settings.cpu_slots, fake_gpus=settings.fake_gpus)
+        devices = discover(
+            worker=settings.name,
+            cpu_slots=settings.cpu_slots,
+            fake_gpus=settings.fake_gpus,
+            fake_links=settings.fake_links,
+        )
         settings.home.mkdir(parents=True, exist_ok=True)
         with _only_one(settings):
             outbox = Outbox(settings.outbox_path)
@@ -141,6 +146,7 @@ class Daemon:
                 log_dir=settings.log_dir.absolute(),
                 scratch_dir=settings.scratch_dir.absolute(),
                 environ=dict(os.environ),
+                cores=len(os.sched_getaffinity(0)),
                 pass_env=settings.pass_env,
                 trial_umask=settings.trial_umask,
                 store=store,

@@ -22,10 +22,13 @@ from headrace_worker.devices import Devices
 log = logging.getLogger(__name__)
 
 _OF_THE_DEVICE = re.compile(
-    # The driver or its library says so, not a status line of the program, such as "uncorrectable ECC errors: 0".
-    r"(CUDA|NVML|NVRM|Unable to determine).*(uncorrectable (ECC|NVLink) error\b|fallen off the bus|\bGPU is lost\b)"
+    # The driver or its library says so in its own words. A status line of the program counts errors, or denies them:
+    # "CUDA device 0, uncorrectable ECC error count: 0", "NVML: no uncorrectable ECC error detected", "GPU is lost: no".
+    r"(CUDA|NVML|NVRM|Unable to determine).*(?<!\bno )(?<!\bnot )(?<!\b0 )"
+    r"(uncorrectable (ECC|NVLink) error( encountered| detected|['\"]?$)|fallen off the bus|\bGPU is lost\b)"
+    r"(?!\s*[:=|?]\s*(no|none|never|false|ok|0)\b)"
     # Of the driver's numbered errors, those of the hardware: memory, bus, links and firmware.
-    r"|\bXid\b.{0,80}?: (48|62|64|74|79|94|95|119|120)\b",
+    r"|\bXid \([^)]{0,60}\): (48|62|64|74|79|94|95|119|120)\b",
     re.IGNORECASE,
 )
 _SEARCHED = 8192

@@ -13,6 +13,7 @@ from typing import Protocol
 import psutil
 
 from headrace.v1 import worker_pb2
+from headrace_worker import topology
 
 _FAKE_MEMORY_BYTES = 16 << 30
 
@@ -138,7 +139,12 @@ class Both:
 
 
 def discover(
-    *, worker: str, cpu_slots: int | None = None, fake_gpus: int = 0, environ: Mapping[str, str] = os.environ
+    *,
+    worker: str,
+    cpu_slots: int | None = None,
+    fake_gpus: int = 0,
+    fake_links: str = "",
+    environ: Mapping[str, str] = os.environ,
 ) -> Devices:
     """Finds the slots: fake GPUs if asked for, else real ones, else (or in addition, if asked for) CPU slots.
 
@@ -148,7 +154,10 @@ def discover(
         raise ValueError(f"--cpu-slots {cpu_slots}: give at least 1")
     if fake_gpus < 0:
         raise ValueError(f"--fake-gpus {fake_gpus}: give at least 0")
-    gpus: Devices = FakeGpus(_fake(worker, fake_gpus)) if fake_gpus else _nvidia(environ)
+    if fake_links and not fake_gpus:
+        raise ValueError("--fake-links: there are no fake GPUs; give --fake-gpus too")
+    links = topology.fake_links(fake_gpus, fake_links)
+    gpus: Devices = FakeGpus(_fake(worker, fake_gpus, links)) if fake_gpus else _nvidia(environ)
     if not gpus.devices:
         cores = len(os.sched_getaffinity(0))
         return CpuSlots(_cpu(0, cpu_slots if cpu_slots is not None else max(1, cores // 2)))
@@ -172,7 +181,7 @@ def _cpu(first: int, count: int) -> tuple[worker_pb2.Device, ...]:
     )
 
 
-def _fake(worker: str, count: int) -> tuple[worker_pb2.Device, ...]:
+def _fake(worker: str, count: int, links: topology.Links) -> tuple[worker_pb2.Device, ...]:
     return tuple(
         worker_pb2.Device(
             index=n,
@@ -180,6 +189,7 @@ def _fake(worker: str, count: int) -> tuple[worker_pb2.Device, ...]:
             model="fake GPU",
             memory_bytes=_FAKE_MEMORY_BYTES,
             uuid=f"GPU-fake-{worker}-{n}",
+            links=links[n] if links else (),
         )
         for n in range(count)
     )
@@ -236,9 +246,15 @@ def _nvml(environ: Mapping[str, str]) -> tuple[worker_pb2.Device, ...]:
             found.append(("", "", 0))
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     offered = [gpu for gpu in (found if visible is None else _visible(visible, found)) if gpu[0]]
+    links = topology.nvml_links([uuid for uuid, _, _ in offered]) if len(offered) > 1 else [[]]
     return tuple(
         worker_pb2.Device(
-            index=n, kind=worker_pb2.DEVICE_KIND_GPU, model=model, memory_bytes=memory, uuid=uuid
+            index=n,
+            kind=worker_pb2.DEVICE_KIND_GPU,
+            model=model,
+            memory_bytes=memory,
+            uuid=uuid,
+            links=links[n],
         )
         for n, (uuid, model, memory) in enumerate(offered)
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace.environment import select
 from headrace.folders import study_folder
-from headrace.grants import GPU_MEMORY_BYTES, GPU_SHARE, WORLD_SIZE
+from headrace.grants import CPUS, GPU_MEMORY_BYTES, GPU_SHARE, WORLD_SIZE
 from headrace.spec.convert import params_from_proto
 from headrace.spec.resources import WHOLE
 from headrace.spec.template import CommandLine
@@ -74,10 +74,12 @@ def launch_of(
     runtime: str,
     log_dir: Path,
     environ: Mapping[str, str],
+    cores: int = 1,
     pass_env: Sequence[str] = (),
     umask: int | None = None,
 ) -> Launch:
-    """Works out how to start an assigned trial. Of the daemon's `environ` it gets what `headrace.environment` says.
+    """Works out how to start an assigned trial. Of the daemon's `environ` it gets what `headrace.environment` says, and
+    of the machine's `cores` what its slots bring.
 
     Raises `ValueError`, in words for the user, where the template names no program.
     """
@@ -94,6 +96,7 @@ def launch_of(
         CUDA_VISIBLE_DEVICES=",".join(gpus),
         **{TRIAL_VARIABLE: assign.lease.trial},
         **_share(assign.grant),
+        **{CPUS: str(_cores(assign.grant, cores, len(devices)))},
     )
     return Launch(
         args=_args(assign),
@@ -122,6 +125,11 @@ def _share(grant: worker_pb2.Grant) -> dict[str, str]:
     if grant.memory_bytes:
         env[GPU_MEMORY_BYTES] = str(grant.memory_bytes)
     return env
+
+
+def _cores(grant: worker_pb2.Grant, cores: int, slots: int) -> int:
+    """Each slot brings an equal part of the machine's cores; a share of a slot brings that share."""
+    return max(1, cores * len(grant.slots) * (grant.milli or WHOLE) // (max(1, slots) * WHOLE))
 
 
 def _args(assign: worker_pb2.Assign) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ class WorkerSettings:
     store_url: str
     cpu_slots: int | None = None
     fake_gpus: int = 0
+    fake_links: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     tls: bool = False
     tls_ca: Path | None = None

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from headrace.spec import RandomSampler, Resources, StudySpec
 from headrace.spec.resources import WHOLE
 from headrace.spec.rungs import GeometricPolicy
+from headrace_services.scheduler.core.placement import sizes_differ
 from headrace_services.scheduler.core.policies import make_policy
 from headrace_services.scheduler.desk.figures import Preview, PreviewRung, PreviewSize
 from headrace_services.scheduler.samplers import Params, expected_trials, make_sampler
-from headrace_services.scheduler.simulator.cluster import machines_for
+from headrace_services.scheduler.simulator.cluster import machines_for, most_slots
 from headrace_services.scheduler.simulator.curves import SeedModel
 from headrace_services.scheduler.simulator.engine import Simulation
 from headrace_services.scheduler.simulator.study import StudySimulation
@@ -51,7 +52,7 @@ def preview(spec: StudySpec, slots: int, seconds_per_step: float | None = None) 
     baseline = spec.max_steps if spec.baseline is not None else 0
     steps = sum(rung.steps for rung in rungs) + baseline
     wall_steps = sum(run.end_s for run in runs) / len(runs) * max(scale, 1.0)
-    slot_steps = steps if spec.resources.by is None else scale * sum(run.slot_s for run in runs) / len(runs)
+    slot_steps = scale * sum(run.slot_s for run in runs) / len(runs) if sizes_differ(spec) else steps
     known = seconds_per_step is not None and seconds_per_step > 0
     return Preview(
         trials=trials,
@@ -84,7 +85,7 @@ def _simulate(spec: StudySpec, trials: int, slots: int, seed: int) -> _Run:
     curves = SeedModel.of(small, seed=seed, trials=at_once)
     study = StudySimulation.of(small, curves)
     if at_once:
-        most = at_once * spec.resources.slots if spec.resources.by else at_once  # more would stay idle
+        most = at_once * most_slots(spec) if sizes_differ(spec) else at_once  # more would stay idle
         Simulation(machines_for(small, min(slots, most)), [study]).run()
     recorded = Counter((bracket, rung) for _, bracket, rung, _ in study.record.occupancy)
     slot_s = sum((stay.end_s - stay.start_s) * len(stay.slots) * stay.milli for stay in study.record.stays)

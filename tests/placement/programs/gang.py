@@ -32,12 +32,14 @@ def train(t: trial.Trial) -> None:
         optimizer.step()
         present = torch.ones(1)
         dist.all_reduce(present)
-        _note(t, {"step": step, "rank": rank, "world": world, "present": int(present)})
+        share = float(os.environ.get("HEADRACE_GPU_SHARE", "1"))
+        part = {"world": world, "share": share, "cpus": t.cpus}
+        _note(t, {"step": step, "rank": rank, "present": int(present), "loss": loss.item(), **part})
         t.report(loss=loss)
     dist.destroy_process_group()
 
 
-def _note(t: trial.Trial, line: dict[str, int]) -> None:
+def _note(t: trial.Trial, line: dict[str, float]) -> None:
     folder = Path(os.environ["JOURNAL"])
     with (folder / f"{t.number}-{line['rank']}-{os.environ['HEADRACE_LEASE_ID']}.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")

@@ -35,6 +35,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "memory_bytes": BYTES,
         "uuid": NAME,
         "defect": TROUBLE,
+        "links": Items(n.DEVICES),
     },
     "Heartbeat": {
         "sequence": SEQUENCE,

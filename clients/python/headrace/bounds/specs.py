@@ -113,7 +113,7 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
     "SizeRow": {"gpus": GRANT, "gpu_milli": Whole(0, 999), "cpus": GRANT},
     "ParameterAssignment": {"values": Entries(n.PARAMETERS, NAME)},
     "Elastic": {"grants": Items(256), "spare": GRANT},
-    "ElasticGrant": {"from_step": STEPS, "slots": GRANT},
+    "ElasticGrant": {"from_step": STEPS, "slots": GRANT, "gpu_milli": Whole(0, 999)},
     "Constraint": {"metric": NAME, "at_most": FINITE, "at_least": FINITE},
     "WarmStart": {"study": NAME, "max_trials": Whole(0, n.WARM_TRIALS)},
 }

@@ -70,11 +70,16 @@ def _size_data(message: pb.SizeRow) -> dict[str, Any]:
 
 def elastic_to_proto(elastic: Elastic) -> pb.Elastic:
     """The table as a message."""
-    rows = [pb.ElasticGrant(from_step=row.from_step, slots=row.slots) for row in elastic.grants]
+    rows = [
+        pb.ElasticGrant(from_step=row.from_step, slots=row.slots, gpu_milli=row.gpu_milli)
+        for row in elastic.grants
+    ]
     return pb.Elastic(grants=rows, spare=elastic.spare)
 
 
 def elastic_data(message: pb.Elastic) -> dict[str, Any]:
     """The plain data of a message."""
-    rows = [{"from_step": row.from_step, "slots": row.slots} for row in message.grants]
+    rows = [
+        {"from_step": row.from_step, "slots": row.slots, "gpu_milli": row.gpu_milli} for row in message.grants
+    ]
     return {"grants": rows, "spare": message.spare}

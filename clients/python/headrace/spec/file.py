@@ -106,6 +106,7 @@ def _parsed(named: Mapping[str, Any], folder: Path, problems: list[Problem]) -> 
     _spell_out_trial(plain, folder, problems)
     _spell_out_space(plain, problems)
     paths = _spell_out_resources(plain, problems)
+    _spell_out_elastic(plain)
     _spell_out_kinds(plain)
     problems += (empty := _empty_rungs(plain))
     spec: StudySpec | None = None
@@ -189,12 +190,28 @@ def _spell_out_resources(plain: dict[str, Any], problems: list[Problem]) -> file
     resources = plain.get("resources")
     if not isinstance(resources, Mapping):
         return {}
-    gpus = resources.get("gpus")
-    if isinstance(gpus, float) and 0 < gpus < 1 and "gpu_milli" not in resources:
-        rest = {key: value for key, value in resources.items() if key != "gpus"}
-        resources = {**rest, "gpu_milli": round(gpus * WHOLE)}
-    plain["resources"], paths = file_sizes.spell_out(resources, plain.get("space"), problems)
+    plain["resources"], paths = file_sizes.spell_out(
+        _share_spelt_out(resources, "gpus"), plain.get("space"), problems
+    )
     return paths
+
+
+def _spell_out_elastic(plain: dict[str, Any]) -> None:
+    """Shares of a GPU in the table of grants: `slots: 0.5`."""
+    elastic = plain.get("elastic")
+    rows = elastic.get("grants") if isinstance(elastic, Mapping) else None
+    if isinstance(elastic, Mapping) and isinstance(rows, list | tuple):
+        spelt = [_share_spelt_out(row, "slots") if isinstance(row, Mapping) else row for row in rows]
+        plain["elastic"] = {**elastic, "grants": spelt}
+
+
+def _share_spelt_out(written: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A fraction below 1 as `gpu_milli`."""
+    share = written.get(key)
+    if not isinstance(share, float) or not 0 < share < 1 or "gpu_milli" in written:
+        return written
+    rest = {name: value for name, value in written.items() if name != key}
+    return {**rest, "gpu_milli": round(share * WHOLE)}
 
 
 def _spell_out_kinds(plain: dict[str, Any]) -> None:

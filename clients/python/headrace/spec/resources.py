@@ -13,7 +13,7 @@ from headrace.bounds import numbers
 from headrace.spec.domains import SpecModel
 from headrace.spec.names import LabelName
 from headrace.spec.problems import Problem, fault, reject
-from headrace.spec.scalars import Bytes, Milli, Slots, SlotsOrZero, Steps, Text, integer_within
+from headrace.spec.scalars import Bytes, Milli, SlotsOrZero, Steps, Text, integer_within
 from headrace.spec.sizes import SizeTable, TrialSize, row_problems
 
 WHOLE: Final = 1000
@@ -162,10 +162,27 @@ class Resources(SpecModel):
 
 
 class ElasticGrant(SpecModel):
-    """From a rung on, so many slots."""
+    """From a rung on, so many slots, or a share of a GPU."""
 
     from_step: Steps
-    slots: Slots
+    slots: SlotsOrZero = 0
+    gpu_milli: Milli = 0
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """How many slots, and thousandths of each."""
+        return (1, self.gpu_milli) if self.gpu_milli else (self.slots, WHOLE)
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        remedy = "Give whole slots with slots, or a share of a GPU with gpu_milli."
+        if self.slots and self.gpu_milli:
+            reject(
+                [Problem(loc=("gpu_milli",), value=self.gpu_milli, message="excludes slots", remedy=remedy)]
+            )
+        if not self.slots and not self.gpu_milli:
+            reject([Problem(loc=("slots",), message="is required, and at least 1", remedy=remedy)])
+        return self
 
 
 class Elastic(SpecModel):
@@ -190,24 +207,25 @@ class Elastic(SpecModel):
         reject(problems)
         return self
 
-    def slots_from(self, step: int) -> int | None:
-        """The slots that a trial with `step` steps done gets by the table; None before its first row."""
-        held = [row.slots for row in self.grants if row.from_step <= step]
+    def row_at(self, step: int) -> ElasticGrant | None:
+        """The row that holds for a trial with `step` steps done; None before the first one."""
+        held = [row for row in self.grants if row.from_step <= step]
         return held[-1] if held else None
 
 
 def elastic_problems(elastic: Elastic, resources: Resources, max_steps: int) -> list[Problem]:
     """What is wrong with a table for these resources and this budget."""
     found = []
-    if any(size.gpu_milli for size in resources.each):
-        found.append(
-            Problem(
-                loc=("elastic",),
-                message="cannot grow from a share of a GPU",
-                remedy="Ask for whole GPUs, or leave elastic out.",
-            )
-        )
     for index, row in enumerate(elastic.grants):
+        if row.gpu_milli and not resources.on_gpu:
+            found.append(
+                Problem(
+                    loc=("elastic", "grants", index, "gpu_milli"),
+                    value=row.gpu_milli,
+                    message="is a share of a GPU, and the study's resources ask for none",
+                    remedy="Ask for a GPU, or for a share of one, in resources; or give whole slots here.",
+                )
+            )
         if row.from_step >= max_steps:
             found.append(
                 Problem(

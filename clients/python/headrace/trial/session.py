@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from headrace.elsewhere import no_attribute
 from headrace.metrics import MetricError, to_floats
 from headrace.steps import TOGETHER, begun_anew, may_begin_anew, over, refusal, whole
-from headrace.trial import elsewhere, memory
+from headrace.trial import cores, elsewhere, memory
 from headrace.trial.codec import try_encode
 from headrace.trial.configuration import Params
 from headrace.trial.restore import Restore
@@ -128,6 +128,23 @@ class Trial:
     def world_size(self) -> int:
         """How many slots were granted."""
         return max(1, len(self.slots))
+
+    @property
+    def cpus(self) -> int:
+        """How many cores this process may use: its part of those that came with the grant, at least 1.
+
+        They grow with the grant. By hand it is the number of the machine's cores.
+        """
+        return cores.cpus()
+
+    @property
+    def loader_workers(self) -> int:
+        """How many workers a data loader of this process should have, such as `DataLoader(num_workers=…)`.
+
+        Beside a GPU all its cores but one, at most 16; on CPU slots a quarter of them, since the model needs the rest.
+        0 means that the process loads by itself.
+        """
+        return cores.loader_workers(self.cpus)
 
     @property
     def rank(self) -> int:

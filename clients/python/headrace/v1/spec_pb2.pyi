@@ -1339,24 +1339,31 @@ Global___Elastic: _TypeAlias = Elastic  # noqa: Y015
 
 @_typing.final
 class ElasticGrant(_message.Message):
-    """From a step on, so many slots: GPUs, or CPU slots where no GPU is asked for."""
+    """From a step on, so many slots: GPUs, or CPU slots where no GPU is asked for. Cores that must come with GPUs grow with
+    them.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     FROM_STEP_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
+    GPU_MILLI_FIELD_NUMBER: _builtins.int
     from_step: _builtins.int
     """The steps done when the row begins to hold: a rung's milestone."""
     slots: _builtins.int
+    """0 where it is a share of a GPU."""
+    gpu_milli: _builtins.int
+    """A share of one GPU, in thousandths; 0 for whole slots."""
     def __init__(
         self,
         *,
         from_step: _builtins.int = ...,
         slots: _builtins.int = ...,
+        gpu_milli: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_step", b"from_step", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_step", b"from_step", "gpu_milli", b"gpu_milli", "slots", b"slots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

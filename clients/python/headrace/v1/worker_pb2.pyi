@@ -23,6 +23,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _LinkKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LinkKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LinkKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LINK_KIND_UNSPECIFIED: _LinkKind.ValueType  # 0
+    """Unknown, or one and the same device."""
+    LINK_KIND_NVLINK: _LinkKind.ValueType  # 1
+    LINK_KIND_SWITCH: _LinkKind.ValueType  # 2
+    """Below one PCIe switch."""
+    LINK_KIND_NUMA_NODE: _LinkKind.ValueType  # 3
+    LINK_KIND_MACHINE: _LinkKind.ValueType  # 4
+    """Only across the machine: between NUMA nodes."""
+
+class LinkKind(_LinkKind, metaclass=_LinkKindEnumTypeWrapper):
+    """How two devices of a machine are joined."""
+
+LINK_KIND_UNSPECIFIED: LinkKind.ValueType  # 0
+"""Unknown, or one and the same device."""
+LINK_KIND_NVLINK: LinkKind.ValueType  # 1
+LINK_KIND_SWITCH: LinkKind.ValueType  # 2
+"""Below one PCIe switch."""
+LINK_KIND_NUMA_NODE: LinkKind.ValueType  # 3
+LINK_KIND_MACHINE: LinkKind.ValueType  # 4
+"""Only across the machine: between NUMA nodes."""
+Global___LinkKind: _TypeAlias = LinkKind  # noqa: Y015
+
 class _DeviceKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -270,6 +298,7 @@ class Device(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     UUID_FIELD_NUMBER: _builtins.int
     DEFECT_FIELD_NUMBER: _builtins.int
+    LINKS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     kind: Global___DeviceKind.ValueType
     model: _builtins.str
@@ -278,6 +307,10 @@ class Device(_message.Message):
     uuid: _builtins.str
     defect: _builtins.str
     """Why nothing may be placed on it: the device itself failed since the daemon's start. Empty while it is sound."""
+    @_builtins.property
+    def links(self) -> _containers.RepeatedScalarFieldContainer[Global___LinkKind.ValueType]:
+        """How it is joined to the worker's other devices: the n-th entry to the device of index n. Empty where that is unknown."""
+
     def __init__(
         self,
         *,
@@ -287,10 +320,11 @@ class Device(_message.Message):
         memory_bytes: _builtins.int = ...,
         uuid: _builtins.str = ...,
         defect: _builtins.str = ...,
+        links: _abc.Iterable[Global___LinkKind.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["defect", b"defect", "index", b"index", "kind", b"kind", "memory_bytes", b"memory_bytes", "model", b"model", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["defect", b"defect", "index", b"index", "kind", b"kind", "links", b"links", "memory_bytes", b"memory_bytes", "model", b"model", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -40,7 +40,7 @@ from headrace_services.scheduler.core.needs import (
     UserPausedCount,
     ask,
 )
-from headrace_services.scheduler.core.placement import Request
+from headrace_services.scheduler.core.placement import Request, sizes_differ
 from headrace_services.scheduler.core.plan import Effects, Plan
 from headrace_services.scheduler.core.records import Study
 from headrace_services.scheduler.core.standing import Standing
@@ -161,7 +161,10 @@ def _place(
         yield from surroundings.look_around(state, FREE_SLOTS_AT_ONCE)
         sharing.join(state)
     offered = len(state.free)
-    next_one = state.next_promotion()
+    next_one, reserved = state.next_promotion(), before.reserved
+    named = [next_one.trial] if next_one else []
+    if reserved is not None and sizes_differ(state.study.spec):  # its trial may not wait any more
+        named.append(reserved.number)
     waiting = yield from ask(
         Candidates(
             limit=offered
@@ -170,7 +173,7 @@ def _place(
             + inputs
             + 1
             + (placing.PASSED_OVER if state.study.spec.resources.by is not None else 0),
-            numbers=frozenset() if next_one is None else frozenset({next_one.trial}) - state.trials.keys(),
+            numbers=frozenset(named) - state.trials.keys(),
         )
     )
     state.live += waiting.live

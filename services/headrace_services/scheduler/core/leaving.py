@@ -4,11 +4,10 @@ A trial that was asked leaves at its next rung, or at its next report with a che
 checkpoint: others wait rather than work be lost.
 """
 
-from msgspec.structs import replace
-
+from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.core import events, sharing
 from headrace_services.scheduler.core.inputs import Preemption, ReportArrived
-from headrace_services.scheduler.core.placement import Waiting, fit, request_at, spare_slots
+from headrace_services.scheduler.core.placement import Waiting, fit, request_at, spare_slots, with_parts
 from headrace_services.scheduler.core.records import Lease, LeaseName, Trial
 from headrace_services.scheduler.core.state import CycleState
 
@@ -27,22 +26,36 @@ def at_rung(state: CycleState, lease: Lease, trial: Trial, target: int) -> str |
         return None
     if lease.id in state.study.leaving:
         return _preempted(state, lease)
-    wanted = request_at(state.study.spec, trial.params, trial.step).slots
+    wanted = request_at(state.study.spec, trial.params, trial.step)
     spare = spare_slots(state.study.spec, target)
-    if spare > max(wanted, len(lease.slots)) and state.room.nothing_waits:
-        own = state.slots[lease.id]
-        larger = replace(
-            sharing.waiting_for(state, trial, target).request,
-            slots=min(spare, len(lease.slots) + len(state.free)),
-        )
-        for slots in range(larger.slots, len(lease.slots), -1):
-            job = Waiting(key=(state.study.id, trial.number), request=replace(larger, slots=slots))
-            if fit([*state.free, *own], job, state.room.reservations(state.study.now_s)) is not None:
-                return f"{slots - len(lease.slots)} spare slots are free: it goes on with {slots} to {target} steps"
-        return None
-    if wanted != len(lease.slots) and spare < len(lease.slots):
-        return f"its grant changes from {len(lease.slots)} to {wanted} slots at step {trial.step}"
+    part = (len(lease.slots), lease.milli)
+    held = len(lease.slots) if lease.milli == WHOLE else 0
+    least = max(wanted.whole_slots, held)
+    if spare > least and state.room.nothing_waits:
+        slots = _with_spare(state, lease, trial, target, least)
+        if slots is not None:
+            more = slots - held
+            are = "slot is" if more == 1 else "slots are"
+            return f"{more} spare {are} free: it goes on with {slots} to {target} steps"
+    has_spare = wanted.whole_slots < held <= spare
+    if part != wanted.part and not has_spare:
+        return f"its grant changes from {_told(*part)} to {_told(*wanted.part)} slots at step {trial.step}"
     return None
+
+
+def _with_spare(state: CycleState, lease: Lease, trial: Trial, target: int, least: int) -> int | None:
+    """Return how many whole slots a trial can have with spare ones, more than `least`; None where there are none."""
+    request = sharing.waiting_for(state, trial, target).request
+    devices = with_parts(state.free, state.slots[lease.id])
+    for slots in range(min(spare_slots(state.study.spec, target), len(devices)), least, -1):
+        job = Waiting(key=(state.study.id, trial.number), request=request.grown(slots))
+        if fit(devices, job, state.room.reservations(state.study.now_s)) is not None:
+            return slots
+    return None
+
+
+def _told(slots: int, milli: int) -> str:
+    return f"{slots * milli / WHOLE:g}"
 
 
 def _preempted(state: CycleState, lease: Lease) -> str:

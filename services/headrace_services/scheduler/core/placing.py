@@ -8,7 +8,15 @@ from headrace_services.scheduler.core import events, sharing
 from headrace_services.scheduler.core.inputs import Assignment, ProposalComingError, Suggested
 from headrace_services.scheduler.core.lifecycle import Action, State, StudyState
 from headrace_services.scheduler.core.needs import Deciding, Named, ask
-from headrace_services.scheduler.core.placement import Placement, request_at, requests_of
+from headrace_services.scheduler.core.placement import (
+    Placement,
+    Request,
+    request_at,
+    requests_of,
+    sizes_differ,
+)
+from headrace_services.scheduler.core.placement.joints import WORDS, Link, joint, kind, kind_of
+from headrace_services.scheduler.core.placement.speeds import grant_kind, step_s
 from headrace_services.scheduler.core.policies import Action as Ruling
 from headrace_services.scheduler.core.policies import Promotion
 from headrace_services.scheduler.core.records import Grant, Lease, Params, Part, Proposal, Trial
@@ -46,11 +54,14 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
             shape = _shape(state, trial)
             if shape not in hopeless:
                 placement = yield from sharing.find(state, trial, milestone)
+            if placement is None and _let_go_of_stale(state, number):
+                placement = yield from sharing.find(state, trial, milestone)
             if placement is None:
                 hopeless |= {shape} if shape else set()
-                if not pass_over or not _may_pass_over(state, trial, hopeless):
-                    break
                 passed_over.add(number)
+                may_pass = _may_pass_over(state, trial, hopeless) or _kept_for(state, passed_over)
+                if not pass_over or not may_pass:
+                    break
                 continue
         if promotion is not None:
             _promote(state, promotion)
@@ -76,9 +87,9 @@ def _may_pass_over(state: CycleState, trial: Trial, hopeless: Set[tuple[int, int
         return False
     if spec.resources.by is not None:
         return not hopeless >= {request.shape for request in requests_of(spec)}
-    return (
-        spec.elastic is not None and request_at(spec, trial.params, trial.step).slots > spec.resources.slots
-    )
+    if spec.elastic is None:
+        return False
+    return request_at(spec, trial.params, trial.step).size > Request.of(spec.resources).size
 
 
 def settle(state: CycleState) -> None:
@@ -146,7 +157,10 @@ def create(
 
 
 def _next_job(state: CycleState, passed_over: Container[int] = ()) -> tuple[int, Promotion | None] | None:
-    """What to run next: what was interrupted, then promotions, then new configurations."""
+    """What to run next: what was interrupted, then promotions, then new configurations. Behind a trial that found no
+    slots first the one that has slots kept for it: they may be those that keep the first one off."""
+    if passed_over and (kept := _kept_for(state, passed_over)):
+        return kept
     first = _first_in_queue(state, passed_over)
     if first is not None and state.trials[first].attempt:
         return first, None
@@ -158,6 +172,45 @@ def _next_job(state: CycleState, passed_over: Container[int] = ()) -> tuple[int,
         return None
     first = _first_in_queue(state, passed_over)
     return None if first is None else (first, None)
+
+
+def _kept_for(state: CycleState, passed_over: Container[int]) -> tuple[int, Promotion | None] | None:
+    """The trial that the study has slots kept for, where trials grow on their way: the first one of that size."""
+    spec, reserved = state.study.spec, state.study.standing.reserved
+    if spec.elastic is None or reserved is None:
+        return None
+    found = _of_shape(state, reserved.shape, passed_over)
+    promotion = state.next_promotion()
+    return None if found is None else (found, promotion if promotion and promotion.trial == found else None)
+
+
+def _of_shape(
+    state: CycleState, shape: tuple[int, int | None, int | None], passed_over: Container[int] = ()
+) -> int | None:
+    """The first trial that waits for a grant of this shape."""
+    promotion = state.next_promotion()
+    for number in [*state.queue, *([promotion.trial] if promotion else [])]:
+        trial = state.trials.get(number)
+        if number in passed_over or trial is None:
+            continue
+        if request_at(state.study.spec, trial.params, trial.step).shape == shape:
+            return number
+    return None
+
+
+def _let_go_of_stale(state: CycleState, number: int) -> bool:
+    """Give up slots that are kept for a trial which does not wait any more, as another one was promoted in its place:
+    where trials differ in size they may be those that trial `number` needs. Returns whether there were any."""
+    reserved = state.study.standing.reserved
+    if reserved is None or not sizes_differ(state.study.spec):
+        return False
+    trial = state.trials.get(reserved.number)
+    if trial is None or trial.runnable or _of_shape(state, reserved.shape) is not None:
+        return False
+    state.give_up_reservation()
+    if state.room.blocked is not None and state.room.blocked.key[1] == number:
+        state.room.blocked = None  # it is looked at anew
+    return True
 
 
 def _first_in_queue(state: CycleState, passed_over: Container[int]) -> int | None:
@@ -193,10 +246,8 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None) -> Non
         step=resume.step if resume else 0,
         resume=resume,
     )
-    if placement is not None and placement.rule != "best_fit":
-        state.emit(
-            events.trial_placed(trial.number, slots, placement.milli, placement.rule, _told(placement))
-        )
+    if placement is not None and (said := _told(state, placement)):
+        state.emit(events.trial_placed(trial.number, slots, placement.milli, placement.rule, said))
         if placement.rule == "backfill":  # the slots are another's from its next rung on
             state.ask_to_leave(lease.id, at_report=False)
     state.give(lease, slots)
@@ -225,14 +276,35 @@ def _grant(lease_id: str, study_id: int, placement: Placement) -> Grant:
         ),
         milli=placement.milli,
         memory_bytes=placement.memory_bytes,
-        model=placement.slots[0].model,
+        model=kind_of(placement.slots),
     )
 
 
-def _told(placement: Placement) -> str:
+def _told(state: CycleState, placement: Placement) -> str:
+    """What is worth telling of a placement, in words; nothing where it is an ordinary one."""
+    told = []
     if placement.rule == "spare":
-        return f"on {len(placement.slots)} slots, as no other trial waits"
-    return "on slots that are kept for another trial: it ends before that one can start"
+        count = len(placement.slots)
+        told.append(f"on {count} slot{'s' * (count > 1)}, as no other trial waits")
+    elif placement.rule == "backfill":
+        told.append("on slots that are kept for another trial: it ends before that one can start")
+    if joint(placement.slots) is not Link.UNKNOWN:
+        told.append(_how_joined(state, placement))
+    return "; ".join(told)
+
+
+def _how_joined(state: CycleState, placement: Placement) -> str:
+    """How the slots of a gang are joined, with the speeds that were measured on others of the kind."""
+    slots = placement.slots
+    listed = ", ".join(str(slot.index) for slot in slots)
+    measured = []
+    for link, words in WORDS.items():
+        name = grant_kind(kind(slots[0].model, link), len(slots), placement.milli)
+        per_step = step_s(name, state.study.standing.speeds, {})
+        if per_step is not None:
+            measured.append(f"{per_step:.3g} s a step with {words}")
+    beside = f" (measured: {', '.join(measured)})" if len(measured) > 1 else ""
+    return f"slots {listed} are joined by {WORDS[joint(slots)]}{beside}"
 
 
 def is_complete(state: CycleState) -> bool:

@@ -163,7 +163,7 @@ class Grant(Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     """The memory budget on each slot; 0 for all of it."""
     model: str = ""
-    """The device model, by which speed is learnt."""
+    """The device model, and how a gang's slots are joined where that is known: by it speed is learnt."""
     leases: int = 1
     """How many live leases name it. It ends with the last of them."""
 
@@ -211,7 +211,7 @@ class Lease(Struct, frozen=True, kw_only=True):
 
     @property
     def model(self) -> str:
-        """The device model, by which speed is learnt."""
+        """What its speed is learnt by, beside its size."""
         return self.grant.model if self.grant else ""
 
 
@@ -242,6 +242,8 @@ class Slot(Struct, frozen=True, kw_only=True):
     """The slot's share of its machine's cores; 0 where unknown."""
     free_milli: int = 1000
     """Thousandths of it that nobody holds."""
+    links: tuple[int, ...] = ()
+    """How it is joined to the slot of each index (`placement.joints.Link`); empty where its worker does not know."""
     used_memory_bytes: int = 0
     """The sum of the budgets of those who share it."""
 

@@ -29,7 +29,15 @@ from headrace_services.scheduler.core.placement import (
     take,
 )
 from headrace_services.scheduler.core.placement.shares import Claim, Share, claim, joined
-from headrace_services.scheduler.core.placement.speeds import grant_kind, models_of, preference, run_s, step_s
+from headrace_services.scheduler.core.placement.speeds import (
+    all_kinds,
+    grant_kind,
+    guessed,
+    kinds_of,
+    preference,
+    run_s,
+    step_s,
+)
 from headrace_services.scheduler.core.records import Slot, Trial
 from headrace_services.scheduler.core.standing import Reserved, Standing
 from headrace_services.scheduler.core.state import CycleState
@@ -67,16 +75,18 @@ def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement 
 def waiting_for(state: CycleState, trial: Trial, milestone: int) -> Waiting:
     """Return a trial as the placer sees it: what it takes, and for how long by measured times."""
     request = request_at(state.study.spec, trial.params, trial.step, state.study.standing.avoided)
-    models = models_of(state.free)
+    kinds = kinds_of(state.free, request)
+    known = kinds if request.slots == 1 else kinds | all_kinds(state.free)
     study = state.study.standing.speeds
     steps = max(1, milestone - trial.step)
-    own = run_s(models, request, steps, study, trial.speeds)
-    others = run_s(models, request, steps, study, {}) if len(models) > 1 and len(state.queue) > 1 else {}
+    own = run_s(known, request, steps, study, trial.speeds)
+    others = run_s(known, request, steps, study, {}) if len(kinds) > 1 and len(state.queue) > 1 else {}
+    liked = preference(guessed(own, state.free), guessed(others, state.free), kinds)
     return Waiting(
         key=(state.study.id, trial.number),
         request=request,
         run_s=own,
-        preference=preference(own, others, models),
+        preference=liked,
         priority=state.study.spec.priority,
         group=state.study.id,
     )
@@ -335,10 +345,11 @@ def _spare(
 ) -> Placement | None:
     """Spare slots for a finalist, while nothing else waits for them."""
     most = spare_slots(state.study.spec, milestone)
-    if most <= waiting.request.slots or not _nothing_else_waits(state, trial):
+    own = waiting.request.whole_slots
+    if most <= own or not _nothing_else_waits(state, trial):
         return None
-    for slots in range(min(most, len(devices)), waiting.request.slots, -1):
-        larger = replace(waiting, request=replace(waiting.request, slots=slots))
+    for slots in range(min(most, len(devices)), own, -1):
+        larger = replace(waiting, request=waiting.request.grown(slots))
         placement = fit(devices, larger, kept)
         if placement is not None:
             return replace(placement, rule="spare")

@@ -76,7 +76,8 @@ class Standing(Struct, frozen=True, kw_only=True):
     looked_s: float = 0.0
     """When it last looked for slots for that trial, by the database's clock."""
     kept: tuple[int, float] = (0, 0.0)
-    """For a trial of how many slots it was last looked whether to keep slots for it, and when, by the same clock."""
+    """For a trial of what size, in thousandths of slots, it was last looked whether to keep slots for it, and when, by
+    the same clock."""
     left_to: Mapping[int, float] = field(default_factory=dict)
     """The studies that free slots were left to and that have not come for them, each with the time since then."""
     early: Mapping[str, int] = field(default_factory=dict)

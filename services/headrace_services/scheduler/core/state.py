@@ -23,6 +23,7 @@ from headrace_services.scheduler.core.inputs import (
 )
 from headrace_services.scheduler.core.lifecycle import Action, Reason, State, StudyState, next_state
 from headrace_services.scheduler.core.needs import Rows
+from headrace_services.scheduler.core.placement.fit import with_parts
 from headrace_services.scheduler.core.placement.speeds import grant_kind, learn
 from headrace_services.scheduler.core.policies import Action as Ruling
 from headrace_services.scheduler.core.policies import Explanation, Promotion
@@ -274,13 +275,7 @@ class CycleState:
 
     def offer(self, slots: Iterable[Slot]) -> None:
         """Add free slots; of a shared one that is there already, what is free of it grows."""
-        here = {(slot.worker_id, slot.index): place for place, slot in enumerate(self.free)}
-        for slot in slots:
-            place = here.get((slot.worker_id, slot.index))
-            if place is None:
-                self.free.append(slot)
-            else:
-                self.free[place] = self.free[place].less(-slot.free_milli, -slot.memory_left)
+        self.free = with_parts(self.free, slots)
 
     def offer_found(self, slots: Iterable[Slot]) -> None:
         """Add free slots of the rows, each once."""

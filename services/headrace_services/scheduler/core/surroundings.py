@@ -1,9 +1,11 @@
 """What a cycle learns of the cluster around its study, and what it leaves there."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.core import sharing
 from headrace_services.scheduler.core.needs import (
     AnyRunnable,
@@ -26,11 +28,13 @@ def look_around(state: CycleState, limit: int) -> Deciding[None]:
     """Offer the study free slots, and note how the other active studies on workers stand."""
     study, room = state.study, state.room
     spec, standing = study.spec, study.standing
-    smallest, *larger = requests_of(spec, standing.avoided)
+    smallest, *larger = requests = requests_of(spec, standing.avoided)
+    least = _least(smallest, larger)
+    wanted = _beside_freed(state, least)
     asked_by = {leaving.for_study_id for leaving in study.leaving.values()}
     found = yield from ask(
         Surroundings(
-            request=_least(smallest, larger),
+            request=wanted,
             limit=limit,
             now_s=study.now_s,
             waiting=FIRST_IN_LINE,
@@ -41,7 +45,7 @@ def look_around(state: CycleState, limit: int) -> Deciding[None]:
     state.offer_found(found.free)
     room.passed_over = found.passed_over
     if len(found.free) >= limit:  # a gang's slots may lie behind so many
-        for request in larger:
+        for request in larger if wanted is least else requests:
             state.offer_found((yield from ask(FreeSlots(request=request, limit=limit))))
     room.crowded, room.totals, room.least_s = found.crowded, found.totals, found.least_s
     room.extend(found.line)
@@ -60,12 +64,25 @@ def _least(smallest: Request, larger: Iterable[Request]) -> Request:
     return smallest
 
 
+def _beside_freed(state: CycleState, least: Request) -> Request:
+    """The same with as many slots fewer as this cycle freed on one worker, where joints are known: a gang may be joined
+    better with a slot that was free already than with all that were freed, so workers with few free ones count too."""
+    freed = Counter(slot.worker_id for slot in state.free if slot.links)
+    if least.slots == 1 or not freed:
+        return least
+    return replace(least, slots=max(1, least.slots - max(freed.values())))
+
+
 def look_for_spare(state: CycleState) -> Deciding[None]:
     """Where the spec lets finalists have spare slots: see, before reports are judged, whether there are any."""
     elastic = state.study.spec.elastic
     if elastic is None or not elastic.spare or not state.leases:
         return
     yield from look_around(state, elastic.spare)
+    own = requests_of(state.study.spec, state.study.standing.avoided)[0]
+    if own.milli < WHOLE:  # so many slots may all be shared
+        whole = FreeSlots(request=own.grown(1), limit=elastic.spare)
+        state.offer_found((yield from ask(whole)))
     state.room.nothing_waits = not state.room.others_wait and not (yield from ask(AnyRunnable()))
 
 
@@ -74,12 +91,12 @@ def keep_slots(state: CycleState, every_s: float) -> Deciding[None]:
     room, now_s = state.room, state.study.now_s
     if room.blocked is None or not sharing.may_need_keeping(state):
         return
-    slots = room.blocked.request.slots
+    size = room.blocked.request.size
     if every_s:
         kept = state.study.standing.kept
-        if kept[0] == slots and now_s - kept[1] < every_s:
+        if kept[0] == size and now_s - kept[1] < every_s:
             return
-        state.stand(kept=(slots, now_s))
+        state.stand(kept=(size, now_s))
     found = yield from ask(Devices(request=room.blocked.request))
     room.devices = tuple(_as_of_this_cycle(state, slot) for slot in found.devices)
     room.running = (*found.running, *sharing.just_granted(state))
@@ -95,7 +112,7 @@ def _as_of_this_cycle(state: CycleState, slot: Slot) -> Slot:
             return free
     if key in state.changes.occupied:
         return replace(slot, free_milli=0)
-    return slot
+    return slot.less(*state.changes.shared.get(key, (0, 0)))
 
 
 def left_over(state: CycleState, before: Standing, freed: list[Slot]) -> bool:

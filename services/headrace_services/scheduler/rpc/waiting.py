@@ -43,7 +43,10 @@ async def waits_for(conn: AsyncConnection, study: Study, trials: Iterable[Trial]
 
 def _because(study: Study, trial: Trial) -> str:
     """What decides how much the trial takes."""
-    table = study.spec.resources.by
+    table, elastic = study.spec.resources.by, study.spec.elastic
+    row = elastic.row_at(trial.step) if elastic else None
+    if row is not None and request_at(study.spec, trial.params, trial.step).part == row.part:
+        return f" (from step {row.from_step} on it takes so much)"
     if table is None:
         return ""
     if table.parameter not in trial.params:

@@ -15,10 +15,13 @@ from headrace.spec.convert_resources import resources_to_proto
 from headrace.spec.names import LABEL, STUDY, WORKER
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
 from headrace_services.scheduler.core.inputs import ExitedArrived, ReportArrived, RestoredArrived
+from headrace_services.scheduler.core.placement.joints import Link
 from headrace_services.scheduler.core.records import Checkpoint, Decision, Lease, LeaseName, Trial
 from headrace_services.scheduler.store.workers import Device, Greeting, StudyInfo
 
 _KINDS = {worker_pb2.DEVICE_KIND_CPU: "CPU", worker_pb2.DEVICE_KIND_GPU: "GPU"}
+_LINKS = frozenset(map(int, Link))
+"""Those of a later contract count as unknown."""
 _OUTCOMES = {
     worker_pb2.EXIT_OUTCOME_FINISHED: "FINISHED",
     worker_pb2.EXIT_OUTCOME_RELEASED: "RELEASED",
@@ -56,6 +59,7 @@ def greeting(hello: worker_pb2.Hello) -> Greeting:
                 memory_bytes=device.memory_bytes,
                 uuid=device.uuid,
                 defect=TROUBLE.kept(device.defect),
+                links=tuple(link if link in _LINKS else Link.UNKNOWN for link in device.links),
             )
             for device in hello.devices
         ),

@@ -89,7 +89,7 @@ def scenario(
     shuffled: bool,
     seconds_per_step: float | None,
     within: float,
-    costs: tuple[float, float, float],
+    costs: tuple[float, float, float, float],
     failures: tuple[float | None, float, float],
 ) -> Scenario:
     """Everything that the options say of cluster, curves, costs and failures."""
@@ -104,7 +104,7 @@ def scenario(
             remedy="Ask for fewer workers, or for trials with fewer slots.",
             code=USAGE,
         )
-    size, bandwidth, start_s = costs
+    size, bandwidth, start_s, apart = costs
     mttf, detect, repair = failures
     return Scenario(
         variants=policies,
@@ -113,7 +113,7 @@ def scenario(
         shuffled=shuffled,
         reports_at=reports_at,
         seconds_per_step=seconds_per_step or 1.0,
-        costs=Costs.of_size(size * 1e9, bandwidth * 1e9, start_s=start_s),
+        costs=Costs.of_size(size * 1e9, bandwidth * 1e9, start_s=start_s, apart=apart),
         failures=Failures(mean_time_s=mttf, detect_s=detect, repair_s=repair),
         within=within,
     )

@@ -1,7 +1,8 @@
 """The virtual machines: workers with slots, of device types that differ in speed.
 
-Written on the command line as `NAME:WORKERS[xSLOTS][@SPEED]`, several with commas between: `h100:2x8@2.5,a100:4x8` is
-two machines of eight H100, each 2.5 times as fast as the curves' own device, and four of eight A100.
+Written on the command line as `NAME:WORKERS[xSLOTS][~ISLAND][@SPEED]`, several with commas between:
+`h100:2x8@2.5,a100:4x8~4` is two machines of eight H100, each 2.5 times as fast as the curves' own device, and four of
+eight A100, of which each four are joined by NVLink and the others across NUMA nodes.
 """
 
 import re
@@ -9,13 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from headrace.spec import StudySpec
+from headrace_services.scheduler.core.placement import requests_of, sizes_differ
+from headrace_services.scheduler.core.placement.joints import Link
 from headrace_services.scheduler.core.records import Slot
 
 GIB = 1 << 30
 CORES = 64.0
 """Of a slot; what a simulated trial computes with is its GPU."""
 _TYPE = re.compile(
-    r"(?P<name>[A-Za-z][\w.-]*):(?P<workers>\d+)(x(?P<slots>\d+))?(@(?P<speed>\d+(\.\d*)?|\.\d+))?", re.ASCII
+    r"(?P<name>[A-Za-z][\w.-]*):(?P<workers>\d+)(x(?P<slots>\d+))?(~(?P<island>\d+))?"
+    r"(@(?P<speed>\d+(\.\d*)?|\.\d+))?",
+    re.ASCII,
 )
 MAX_SLOTS = 100_000
 
@@ -29,6 +34,8 @@ class Machine:
     model: str
     slots: int
     speed: float = 1.0
+    island: int = 0
+    """So many slots each are joined by NVLink; 0 where joints are not known."""
     memory_bytes: int = 80 * GIB
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -47,9 +54,19 @@ class Machine:
                 incarnation=str(incarnation),
                 log_dir="",
                 placeable=placeable,
+                links=self._links(index),
             )
             for index in range(self.slots)
         )
+
+    def _links(self, index: int) -> tuple[int, ...]:
+        if not self.island:
+            return ()
+        joined = (
+            Link.NVLINK if index // self.island == other // self.island else Link.MACHINE
+            for other in range(self.slots)
+        )
+        return tuple(int(Link.UNKNOWN if other == index else link) for other, link in enumerate(joined))
 
 
 def machines(workers: int, *, slots: int = 1, speed: float = 1.0, model: str = "") -> tuple[Machine, ...]:
@@ -60,15 +77,19 @@ def machines(workers: int, *, slots: int = 1, speed: float = 1.0, model: str = "
     )
 
 
+def most_slots(spec: StudySpec) -> int:
+    """How many slots a trial takes at most."""
+    return max(request.slots for request in requests_of(spec))
+
+
 def machines_for(spec: StudySpec, trials: int) -> tuple[Machine, ...]:
     """Machines on which so many trials of a study run at once, whatever it asks for: a machine a trial.
 
-    Where trials differ in size `trials` counts slots: machines that hold the largest trial, with about so many in all.
+    Where trials differ in size, by their configurations or on their way, `trials` counts slots: machines that hold the
+    largest trial, with about so many in all.
     """
-    asked = spec.resources
-    grants = [row.slots for row in spec.elastic.grants] if spec.elastic else []
-    most = max([asked.slots, *grants])
-    if asked.by is not None:
+    asked, most = spec.resources, most_slots(spec)
+    if sizes_differ(spec):
         trials = max(1, trials // most)
     found = machines(trials, slots=most, model=asked.gpu_types[0] if asked.gpu_types else "")
     memory = max(80 * GIB, asked.gpu_memory_bytes)
@@ -82,12 +103,12 @@ def parse_types(text: str) -> tuple[Machine, ...]:
         match = _TYPE.fullmatch(part.strip())
         if match is None:
             raise ValueError(
-                f"'{part.strip()}' is not of the form NAME:WORKERS[xSLOTS][@SPEED], as in a100:4x8@1.5"
+                f"'{part.strip()}' is not of the form NAME:WORKERS[xSLOTS][~ISLAND][@SPEED], as in a100:4x8~4@1.5"
             )
         speed = float(match["speed"] or 1.0)
         workers, slots = int(match["workers"]), int(match["slots"] or 1)
-        if not speed or not workers or not slots:
-            raise ValueError(f"'{part.strip()}' has a zero; workers, slots and speed are above 0")
+        if not speed or not workers or not slots or match["island"] == "0":
+            raise ValueError(f"'{part.strip()}' has a zero; workers, slots, island and speed are above 0")
         if workers * slots > MAX_SLOTS:
             raise ValueError(f"'{part.strip()}' has more than {MAX_SLOTS} slots")
         found += [
@@ -97,6 +118,7 @@ def parse_types(text: str) -> tuple[Machine, ...]:
                 model=match["name"],
                 slots=slots,
                 speed=speed,
+                island=int(match["island"] or 0),
             )
             for place in range(workers)
         ]

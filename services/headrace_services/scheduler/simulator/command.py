@@ -28,8 +28,9 @@ def simulate(
     types: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME:WORKERS[xSLOTS][@SPEED],…",
-            help="Machines of several types, as in h100:2x8@2.5,a100:4x8. Speed 1 is that of the curves.",
+            metavar="NAME:WORKERS[xSLOTS][~ISLAND][@SPEED],…",
+            help="Machines of several types, as in h100:2x8@2.5,a100:4x8~4. Speed 1 is that of the curves. ~4: NVLink "
+            "joins each four slots.",
             rich_help_panel=CLUSTER,
             show_default=False,
         ),
@@ -124,6 +125,15 @@ def simulate(
             min=0.0, help="Seconds from an assignment to the first step of training.", rich_help_panel=COSTS
         ),
     ] = 0.0,
+    apart: Annotated[
+        float,
+        typer.Option(
+            min=1e-3,
+            max=1.0,
+            help="How fast a gang trains that is not joined by NVLink, compared with one that is.",
+            rich_help_panel=COSTS,
+        ),
+    ] = 1.0,
     mttf: Annotated[
         float | None,
         typer.Option(
@@ -186,7 +196,7 @@ def simulate(
         shuffled=not in_order,
         seconds_per_step=seconds_per_step,
         within=within,
-        costs=(checkpoint_gb, bandwidth, start_s),
+        costs=(checkpoint_gb, bandwidth, start_s, apart),
         failures=(mttf, detect, repair),
     )
     asking.check_size(scenario)

@@ -18,16 +18,25 @@ class Costs:
     """From the assignment of a trial to its first step of training, as for imports and data."""
     size_bytes: int = 0
     scaling: float = 1.0
-    """A trial on n times the slots that its study asks for trains n^scaling times as fast."""
+    """A trial on n times the slots that its study asks for, or n times the share, trains n^scaling times as fast."""
+    apart: float = 1.0
+    """A gang that is known to be joined by less than NVLink trains so many times as fast."""
 
     @classmethod
     def of_size(
-        cls, checkpoint_bytes: float, bytes_per_s: float, *, start_s: float = 0.0, scaling: float = 1.0
+        cls,
+        checkpoint_bytes: float,
+        bytes_per_s: float,
+        *,
+        start_s: float = 0.0,
+        scaling: float = 1.0,
+        apart: float = 1.0,
     ) -> "Costs":
         """The costs of checkpoints of C bytes at B bytes per second in both directions."""
         each = checkpoint_bytes / bytes_per_s
         size = int(checkpoint_bytes)
-        return cls(write_s=each, read_s=each, start_s=start_s, size_bytes=size, scaling=scaling)
+        times = {"write_s": each, "read_s": each, "start_s": start_s}
+        return cls(**times, size_bytes=size, scaling=scaling, apart=apart)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ from headrace_services.scheduler.core.inputs import (
     RestoredArrived,
 )
 from headrace_services.scheduler.core.lifecycle import Reason, State
+from headrace_services.scheduler.core.placement.joints import Link, joint
 from headrace_services.scheduler.core.plan import Plan
 from headrace_services.scheduler.core.records import Checkpoint, Lease, Trial
 from headrace_services.scheduler.simulator.cluster import Machine
@@ -168,12 +169,14 @@ class Simulation:
     def _start(self, study: StudySimulation, trial: Trial, lease: Lease) -> None:
         assert lease.worker_id is not None
         machine = self.cluster.machines[lease.worker_id]
-        wider = len(lease.slots) / study.spec.resources.of(trial.params).slots
+        own = study.spec.resources.of(trial.params)
+        wider = len(lease.slots) * lease.milli / (own.slots * own.milli)
+        apart = joint(self.cluster.held(lease)) not in (Link.UNKNOWN, Link.NVLINK)
         run = Run(
             study=study,
             lease=lease,
             curve=study.curve(trial.number),
-            speed=machine.speed * wider**study.costs.scaling,
+            speed=machine.speed * wider**study.costs.scaling * (study.costs.apart if apart else 1.0),
             start_s=self.now_s,
             from_step=lease.step,
             step=lease.step,

@@ -69,6 +69,7 @@ def slots_query(*, held: bool = False) -> Select[tuple[object, ...]]:
         s.c.memory_bytes,
         s.c.model,
         s.c.cores,
+        s.c.links,
         used.label("used_memory_bytes"),
         free.label("free_milli"),
         w.c.labels,

@@ -193,6 +193,8 @@ slot = Table(
     Column("shared_memory_bytes", BigInteger, nullable=False, server_default="0"),
     # The device's share of its machine's cores.
     Column("cores", Float, nullable=False, server_default="0"),
+    # How it is joined to the worker's device of each index (the contract's LinkKind); empty where that is unknown.
+    Column("links", ARRAY(Integer), nullable=False, server_default="{}"),
     # Withdrawn devices stay until their grant ends.
     Column("present", Boolean, nullable=False, server_default="true"),
     # Why the device failed, in its worker's words. Until the worker starts again it is not present.

@@ -52,6 +52,8 @@ class Device:
     uuid: str
     defect: str = ""
     """Why nothing may be placed on it; empty while it is sound."""
+    links: tuple[int, ...] = ()
+    """How it is joined to the device of each index; empty where the worker does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,13 @@ the contract is `tests/placement/test_placement_contract.py`.
 from collections.abc import Iterable
 
 from headrace.spec import Resources
-from headrace_services.scheduler.core.placement.elastic import request_at, requests_of, spare_slots
-from headrace_services.scheduler.core.placement.fit import can_ever_serve, fit, suits, take
+from headrace_services.scheduler.core.placement.elastic import (
+    request_at,
+    requests_of,
+    sizes_differ,
+    spare_slots,
+)
+from headrace_services.scheduler.core.placement.fit import can_ever_serve, fit, suits, take, with_parts
 from headrace_services.scheduler.core.placement.planner import BestFit, Placer
 from headrace_services.scheduler.core.placement.reserving import reserve
 from headrace_services.scheduler.core.placement.values import (
@@ -53,7 +58,9 @@ __all__ = [
     "request_at",
     "requests_of",
     "reserve",
+    "sizes_differ",
     "spare_slots",
     "suits",
     "take",
+    "with_parts",
 ]

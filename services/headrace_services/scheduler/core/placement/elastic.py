@@ -7,6 +7,7 @@
 from collections.abc import Iterable, Mapping
 
 from headrace.spec import StudySpec
+from headrace.spec.resources import ElasticGrant
 from headrace_services.scheduler.core.placement.values import Request
 
 
@@ -15,17 +16,22 @@ def request_at(
 ) -> Request:
     """Return what a trial with this configuration and `step` steps done takes."""
     own = Request.of(spec.resources.of(params), avoided)
-    slots = spec.elastic.slots_from(step) if spec.elastic else None
-    return own if slots is None else _grown(spec, own, slots)
+    row = spec.elastic.row_at(step) if spec.elastic else None
+    return own if row is None else _grown(spec, own, row)
 
 
 def requests_of(spec: StudySpec, avoided: Iterable[str] = ()) -> tuple[Request, ...]:
     """Return all that trials of a study may take at any time, each once, the smallest first."""
     own = [Request.of(each, avoided) for each in spec.resources.each]
     rows = spec.elastic.grants if spec.elastic else ()
-    grown = [_grown(spec, one, row.slots) for one in own for row in rows]
+    grown = [_grown(spec, one, row) for one in own for row in rows]
     found = {request.shape: request for request in (*own, *grown)}
     return tuple(sorted(found.values(), key=lambda request: (request.size, request.shape)))
+
+
+def sizes_differ(spec: StudySpec) -> bool:
+    """Whether trials of a study differ in size, by their configurations or on their way."""
+    return spec.resources.by is not None or bool(spec.elastic and spec.elastic.grants)
 
 
 def spare_slots(spec: StudySpec, milestone: int | None) -> int:
@@ -35,6 +41,7 @@ def spare_slots(spec: StudySpec, milestone: int | None) -> int:
     return spec.elastic.spare
 
 
-def _grown(spec: StudySpec, own: Request, slots: int) -> Request:
+def _grown(spec: StudySpec, own: Request, row: ElasticGrant) -> Request:
     """By the table. Where trials differ in size, none gets less than its own."""
-    return own.grown(slots if spec.resources.by is None else max(slots, own.slots))
+    grown = own.grown(*row.part)
+    return own if spec.resources.by is not None and grown.size < own.size else grown

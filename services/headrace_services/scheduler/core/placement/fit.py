@@ -1,16 +1,17 @@
 """Best fit: which slots a request gets, from what is left of each device.
 
 A request takes its slots from one worker, all or none. Among the workers that can serve it the choice is, in this
-order: slots that are kept for nobody; a CPU slot rather than a GPU where no GPU is asked for; the device type that
-the trial prefers (`speeds`); the tightest fit, so that what stays free stays in one piece; then the name, so that
-equal inputs give equal placements. A share of a GPU goes to the GPU with the least left that still suffices; whole
-slots are taken from the worker with the fewest free ones.
+order: slots that are kept for nobody; a CPU slot rather than a GPU where no GPU is asked for; what the trial runs
+fastest on (`speeds`); for a gang, slots that are joined well (`joints`); the tightest fit, so that what stays free
+stays in one piece; then the name, so that equal inputs give equal placements. A share of a GPU goes to the GPU with
+the least left that still suffices; whole slots are taken from the worker with the fewest free ones.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from headrace.spec.resources import WHOLE
+from headrace_services.scheduler.core.placement.joints import Link, choose, cost, joint, kind_of, kinds
 from headrace_services.scheduler.core.placement.values import Placement, Request, Reservation, Waiting
 from headrace_services.scheduler.core.records import Slot
 
@@ -67,14 +68,17 @@ def fit(
         if not any(reservation.covers(slot) for reservation in others):
             open_slots[slot.worker_id].append(slot)
         keepers = [reservation for reservation in foreign if reservation.covers(slot)]
-        if all(_ends_before(waiting, slot.model, reservation) for reservation in keepers):
+        if all(_may_end_before(waiting, slot, reservation) for reservation in keepers):
             kept_slots[slot.worker_id].append(slot)
     for rule, by_worker in (("best_fit", open_slots), ("backfill", kept_slots)):
-        fitting = [slots for slots in by_worker.values() if len(slots) >= request.slots]
-        if fitting:
-            best = min(fitting, key=lambda slots: _rank(slots, waiting))
-            chosen = sorted(best, key=lambda slot: _slot_rank(slot, waiting))[: request.slots]
-            chosen.sort(key=lambda slot: slot.index)
+        options = [
+            (_best(slots, waiting), len(slots)) for slots in by_worker.values() if len(slots) >= request.slots
+        ]
+        if rule == "backfill":
+            options = [option for option in options if _leaves_in_time(waiting, option[0], foreign)]
+        if options:
+            best, _ = min(options, key=lambda option: _rank(option[0], option[1], waiting))
+            chosen = sorted(best, key=lambda slot: slot.index)
             return Placement(
                 key=waiting.key,
                 slots=tuple(chosen),
@@ -83,6 +87,16 @@ def fit(
                 rule=rule,
             )
     return None
+
+
+def _best(slots: list[Slot], waiting: Waiting) -> list[Slot]:
+    """A worker's slots for a request: a gang gets those that are joined best, a single trial the least that suffices,
+    apart from others."""
+    ordered = sorted(slots, key=lambda slot: _slot_rank(slot, waiting))
+    if waiting.request.slots == 1 and ordered[0].links:
+        first = _slot_rank(ordered[0], waiting)[:3]
+        ordered = [slot for slot in ordered if _slot_rank(slot, waiting)[:3] == first]
+    return choose(ordered, waiting.request.slots)
 
 
 def binds(reservation: Reservation, waiting: Waiting, reservations: Sequence[Reservation]) -> bool:
@@ -110,16 +124,51 @@ def take(devices: Iterable[Slot], placement: Placement) -> tuple[Slot, ...]:
     )
 
 
-def _ends_before(waiting: Waiting, model: str, reservation: Reservation) -> bool:
-    run_s = waiting.run_s.get(model)
+def with_parts(devices: Iterable[Slot], parts: Iterable[Slot]) -> list[Slot]:
+    """Return the devices together with parts of devices that become free; of a shared one what is free grows."""
+    found = list(devices)
+    here = {(slot.worker_id, slot.index): place for place, slot in enumerate(found)}
+    for slot in parts:
+        place = here.get((slot.worker_id, slot.index))
+        if place is None:
+            found.append(slot)
+        else:
+            found[place] = found[place].less(-slot.free_milli, -slot.memory_left)
+    return found
+
+
+def _leaves_in_time(waiting: Waiting, slots: list[Slot], foreign: Sequence[Reservation]) -> bool:
+    """Whether a trial on these slots ends before those that are kept for others are needed."""
+    took = kind_of(slots)
+    keepers = (reservation for reservation in foreign if any(map(reservation.covers, slots)))
+    return all(_ends_before(waiting, took, reservation) for reservation in keepers)
+
+
+def _may_end_before(waiting: Waiting, slot: Slot, reservation: Reservation) -> bool:
+    """The same of a single slot, however a gang on it will be joined."""
+    joined = kinds(slot.model) if waiting.request.slots > 1 and slot.links else (slot.model,)
+    return any(_ends_before(waiting, one, reservation) for one in joined)
+
+
+def _ends_before(waiting: Waiting, kind: str, reservation: Reservation) -> bool:
+    run_s = waiting.run_s.get(kind)
     if run_s is None or reservation.ready_in_s is None:
         return False
     return run_s * BACKFILL_MARGIN <= reservation.ready_in_s
 
 
-def _rank(slots: list[Slot], waiting: Waiting) -> tuple[object, ...]:
-    best = min(_slot_rank(slot, waiting) for slot in slots)
-    return (*best[:3], len(slots), slots[0].worker_name)
+def preference_of(slots: Sequence[Slot], waiting: Waiting) -> float:
+    """How much a trial likes a set of slots, by measured times: the least is the best."""
+    if joint(slots) is Link.UNKNOWN:
+        return min(waiting.preference.get(slot.model, _UNMEASURED) for slot in slots)
+    return waiting.preference.get(kind_of(slots), _UNMEASURED)
+
+
+def _rank(chosen: list[Slot], free: int, waiting: Waiting) -> tuple[object, ...]:
+    kind, liked, left, _ = min(_slot_rank(slot, waiting) for slot in chosen)
+    if joint(chosen) is not Link.UNKNOWN:
+        liked = preference_of(chosen, waiting)
+    return (kind, liked, cost(chosen), left, free, chosen[0].worker_name)
 
 
 def _slot_rank(slot: Slot, waiting: Waiting) -> tuple[str, float, int, int]:

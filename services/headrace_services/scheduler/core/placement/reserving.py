@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from headrace_services.scheduler.core.placement.fit import binds, has_room, memory_of, suits
+from headrace_services.scheduler.core.placement.fit import binds, has_room, memory_of, preference_of, suits
+from headrace_services.scheduler.core.placement.joints import choose, cost
 from headrace_services.scheduler.core.placement.values import (
     Ask,
     Cluster,
@@ -149,14 +150,19 @@ def _leaving_rank(run: Running) -> tuple[object, ...]:
 
 
 def _soonest(openings: list[_Opening], waiting: Waiting) -> list[_Opening]:
-    """Where those of least priority are in the way, which leave at their next report; then what is free soonest."""
+    """Where those of least priority are in the way, which leave at their next report; then what is free soonest; of
+    what is free as soon, the slots that are joined best."""
 
-    def rank(opening: _Opening) -> tuple[object, ...]:
+    def rank(opening: _Opening) -> tuple[int, float, int]:
         in_the_way = max((run.priority for run in opening.leaving), default=-(1 << 30))
         sooner = in_the_way if in_the_way < waiting.priority else waiting.priority
         return (sooner, opening.ready_in_s, opening.slot.index)
 
-    return sorted(openings, key=rank)[: waiting.request.slots]
+    ordered = sorted(openings, key=rank)
+    last = rank(ordered[waiting.request.slots - 1])[:2]
+    in_time = {opening.slot.index: opening for opening in ordered if rank(opening)[:2] <= last}
+    chosen = choose([opening.slot for opening in in_time.values()], waiting.request.slots)
+    return [in_time[slot.index] for slot in chosen]
 
 
 def _only_waits_its_turn(cluster: Cluster, waiting: Waiting, occupants: Occupants) -> bool:
@@ -192,7 +198,8 @@ def _rank(openings: list[_Opening], waiting: Waiting) -> tuple[object, ...]:
         max(opening.ready_in_s for opening in openings),
         -sum(run.over_share for run in leaving.values()),
         len(leaving),
-        min(waiting.preference.get(opening.slot.model, 1.0) for opening in openings),
+        preference_of([opening.slot for opening in openings], waiting),
+        cost([opening.slot for opening in openings]),
         openings[0].slot.worker_name,
     )
 

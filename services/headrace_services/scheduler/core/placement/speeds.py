@@ -1,6 +1,7 @@
 """Speed by device type, learnt from what trials report: seconds of training per step.
 
-A study sums steps and seconds for each kind of grant (device model, number of slots, share of each). A trial
+A study sums steps and seconds for each kind of grant (device model, how a gang's slots are joined, number of slots,
+share of each). A trial
 keeps its own sums too, since configurations differ in what a faster device is worth to them. Predictions go from the
 trial's own measurement, over its measurement elsewhere scaled by the study's ratio, to the study's mean.
 
@@ -8,9 +9,11 @@ Who gets the fast device: comparative advantage. Where others wait too, a trial 
 best relative to them, so the fast devices go to the trials that gain from them; alone, it prefers the fastest.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from math import log
 
+from headrace_services.scheduler.core.placement.joints import choose, kind_of, kinds
 from headrace_services.scheduler.core.placement.values import Request
 from headrace_services.scheduler.core.records import Slot
 
@@ -21,7 +24,7 @@ _ALIKE = 0.05
 
 
 def grant_kind(model: str, slots: int, milli: int) -> str:
-    """Name a kind of grant, such as `H200`, `H200 x4` or `H200 /250`."""
+    """Name a kind of grant, such as `H200`, `H200 (NVLink) x4` or `H200 /250`."""
     whole = f"{model} x{slots}" if slots > 1 else model
     return whole if milli == 1000 else f"{whole} /{milli}"
 
@@ -58,6 +61,17 @@ def run_s(models: Iterable[str], request: Request, steps: int, study: Sums, tria
     return found
 
 
+def guessed(times: Mapping[str, float], free: Iterable[Slot]) -> dict[str, float]:
+    """Add a guess for joints of a model that were not measured: the slowest of those that were. So a gang's preference
+    among device types does not wait until each has been tried with each joint."""
+    found = dict(times)
+    for model in {slot.model for slot in free if slot.links}:
+        known = [times[each] for each in kinds(model) if each in times]
+        if known:
+            found |= {each: max(known) for each in kinds(model) if each not in times}
+    return found
+
+
 def preference(own: Mapping[str, float], others: Mapping[str, float], models: set[str]) -> dict[str, float]:
     """Rank device models for a trial: the least is the best. Empty where a model was not measured yet.
 
@@ -75,9 +89,26 @@ def preference(own: Mapping[str, float], others: Mapping[str, float], models: se
     return {model: float(place) for place, model in enumerate(ranked)}
 
 
-def models_of(slots: Iterable[Slot]) -> set[str]:
-    """The device models among slots."""
-    return {slot.model for slot in slots}
+def kinds_of(slots: Iterable[Slot], request: Request) -> set[str]:
+    """What a trial could run on among free slots: device models, and for a gang how the best ones are joined."""
+    if request.slots == 1:
+        return {slot.model for slot in slots}
+    found, joined = set[str](), defaultdict[int, list[Slot]](list)
+    for slot in slots:
+        if not slot.links:
+            found.add(slot.model)
+        elif slot.free_milli >= request.milli:
+            joined[slot.worker_id].append(slot)
+    fitting = (here for here in joined.values() if len(here) >= request.slots)
+    return found | {kind_of(choose(here, request.slots)) for here in fitting}
+
+
+def all_kinds(found: Iterable[Slot]) -> set[str]:
+    """The device models among slots, and every way in which gangs on them may be joined where that is known."""
+    slots = list(found)
+    return {slot.model for slot in slots} | {
+        each for model in {slot.model for slot in slots if slot.links} for each in kinds(model)
+    }
 
 
 def _mean(sums: tuple[float, float]) -> float:

@@ -69,13 +69,24 @@ class Request(Struct, frozen=True, kw_only=True):
         return self.slots * self.milli
 
     @property
+    def part(self) -> tuple[int, int]:
+        """How many slots, and thousandths of each."""
+        return (self.slots, self.milli)
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """What differs between the requests of one study: slots, thousandths of each, cores."""
         return (self.slots, self.milli, self.cores)
 
-    def grown(self, slots: int) -> "Request":
-        """The same with so many slots."""
-        return replace(self, slots=slots)
+    @property
+    def whole_slots(self) -> int:
+        """How many slots it has to itself; 0 for a share of one."""
+        return self.slots if self.milli == WHOLE else 0
+
+    def grown(self, slots: int, milli: int = WHOLE) -> "Request":
+        """The same with so many slots, and so much of each. The cores that come with GPUs grow with them."""
+        cores = -(-self.cores * slots * milli // self.size)
+        return replace(self, slots=slots, milli=milli, cores=cores)
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
@@ -84,9 +95,10 @@ class Waiting(Struct, frozen=True, kw_only=True):
     key: Key
     request: Request
     run_s: Mapping[str, float] = field(default_factory=dict)
-    """Until it leaves its slots again (its next rung), by device model, where that was measured."""
+    """Until it leaves its slots again (its next rung), where that was measured: by device model, for a gang also by how
+    its slots are joined (`joints.kind_of`)."""
     preference: Mapping[str, float] = field(default_factory=dict)
-    """By device model: the least is the best. A model that is missing was not measured."""
+    """By the same: the least is the best. One that is missing was not measured."""
     priority: int = 0
     group: Key | int = 0
     """Whoever may hold one reservation at a time: its study."""
