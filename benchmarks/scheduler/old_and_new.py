@@ -1,0 +1,85 @@
+"""Reports a second and the delay of a lone report, today's scheduler beside an older commit's, in alternating turns.
+
+Each turn runs `bench_load.py` of one checkout, with that checkout's packages. The order changes from pair to pair (old,
+new, new, old, …), since a machine's speed drifts. For each figure: the median of the ratios new to old over the pairs,
+with a 90 % bootstrap interval.
+
+    git worktree add ../old b0a4824
+    python benchmarks/scheduler/old_and_new.py ../old --pairs 6
+
+Both checkouts use the environment that runs this. Writes `old_and_new.json` into `--out`.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median, quantiles
+
+from benchmark_site import write_record
+
+HERE = Path(__file__).resolve().parents[2]
+FIGURES = ("reports_per_s", "p99_alone_ms", "p50_alone_ms", "scheduler_us", "postgres_us")
+
+
+def turn(checkout: Path, trials: int) -> dict[str, float]:
+    """Run the load of one checkout. Returns its figures."""
+    packages = [checkout / "clients" / "python", checkout / "services", checkout / "worker"]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, packages))}
+    with tempfile.TemporaryDirectory() as out:
+        command = [sys.executable, str(checkout / "benchmarks/scheduler/bench_load.py")]
+        command += ["--trials", str(trials), "--out", out]
+        subprocess.run(command, env=environ, cwd=checkout, check=True, stdout=subprocess.DEVNULL)
+        record = json.loads((Path(out) / "load.json").read_text())
+    summary, last = record["summary"], record["alone"][-1]
+    return {
+        "reports_per_s": summary["reports_per_s"],
+        "p99_alone_ms": summary["p99_alone_ms"],
+        "p50_alone_ms": last["p50_ms"],
+        "scheduler_us": summary["cost_of_a_report"]["scheduler_us"],
+        "postgres_us": summary["cost_of_a_report"]["postgres_us"],
+    }
+
+
+def interval(ratios: list[float]) -> tuple[float, float]:
+    """A 90 % bootstrap interval of the median."""
+    chance = random.Random(1)
+    medians = [median(chance.choices(ratios, k=len(ratios))) for _ in range(2000)]
+    cuts = quantiles(medians, n=20)
+    return round(cuts[0], 3), round(cuts[-1], 3)
+
+
+def main() -> None:
+    """Measure, print, and keep the record."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("old", type=Path, help="a checkout of the older commit")
+    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--trials", type=int, default=2000)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    arguments = parser.parse_args()
+    old = arguments.old.resolve()
+    commit = subprocess.run(
+        ["git", "-C", str(old), "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    pairs = []
+    for number in range(arguments.pairs):
+        order = ("old", "new") if number % 2 == 0 else ("new", "old")
+        pair = {name: turn(old if name == "old" else HERE, arguments.trials) for name in order}
+        pairs.append(pair)
+        print(json.dumps({"pair": number + 1, **pair}), flush=True)
+    ratios = {}
+    for figure in FIGURES:
+        found = [pair["new"][figure] / pair["old"][figure] for pair in pairs]
+        ratios[figure] = {"median": round(median(found), 3), "interval_90": interval(found)}
+    print(json.dumps(ratios, indent=1))
+    write_record(arguments.out / "old_and_new.json", old=commit, ratios=ratios, pairs=pairs)
+
+
+if __name__ == "__main__":
+    main()
