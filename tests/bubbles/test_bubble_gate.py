@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from headrace_torch import hydro
-from headrace_torch.bubble_words import AT, Alarm, StageFile, StageHeader, started_ticks
+from headrace_torch.bubble_words import AT, Alarm, StageFile, StageHeader, StepKind, started_ticks
 from headrace_torch.bubble_words.layout import TABLE
 from headrace_torch.bubbles import Gate, GateError, watch
 from headrace_torch.bubbles.hook import Hook
@@ -301,7 +301,7 @@ def test_a_control_step_and_an_alarm_open_nothing(stage: Stage) -> None:
     assert stage.says("alarm") == Alarm.MEMORY
     stage.close()
     records = stage.file.records(1, AT["steps"], 0)
-    assert [(one[0], one[3]) for one in records] == [(1, 1), (2, 1)]
+    assert [(one[0], one[3]) for one in records] == [(1, StepKind.CONTROL), (2, StepKind.UNUSED)]
 
 
 def test_another_shape_closes_until_it_is_learnt(stage: Stage) -> None:

@@ -55,12 +55,54 @@ class WindowSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSeen:
-    """A step that has ended. Times in nanoseconds; `control` if no gate was opened in it."""
+    """A step that has ended. Times in nanoseconds.
+
+    Attributes:
+        step: the engine's global step.
+        began, ended: its times.
+        control: whether no gate was opened in it.
+        counts: whether it says something of trials: one runs, and the step was filled or left free by the draw.
+    """
 
     step: int
     began: int
     ended: int
     control: bool
+    counts: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StretchSeen:
+    """Quanta of a trial in a row. Times in nanoseconds; `late` by how much the last one ended after its window."""
+
+    began: int
+    ended: int
+    quanta: int
+    late: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSeen:
+    """What a trial says of itself. Times in nanoseconds.
+
+    Attributes:
+        pid, started: its process.
+        since: when it took the gate.
+        harvested: work done in windows.
+        quanta, overruns: done, and ended too late.
+        overrun_longest: by how much the worst was late.
+        quantum, usual: the longest way between two points, and the usual one; 0 before the first window.
+    """
+
+    pid: int
+    started: int
+    since: int
+    harvested: int
+    quanta: int
+    overruns: int
+    overrun_longest: int
+    quantum: int
+    usual: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +121,14 @@ class Orders:
     Attributes:
         generation: which the table belongs to; the rank ignores another one's.
         table: length of each slot's window, in nanoseconds; slots that are missing are skipped.
+        slots: how many slots the stage's step has.
+        permitted: whether gates may open.
     """
 
     generation: int
     table: dict[int, int] = field(default_factory=dict)
+    slots: int = 0
+    permitted: bool = True
 
 
 class Stage:
@@ -93,16 +139,20 @@ class Stage:
         self.registration = registration
         self.predictor = Predictor()
         self.memory = MemorySeen(free=0, reserved=0, peak=0)
-        self._hints: dict[int, int] = {}
+        self._hints: dict[tuple[int, int], int] = {}
         self._waited: dict[int, int] = {}
         self._steps: deque[StepSeen] = deque(maxlen=STEPS_KEPT)
         self._waits: deque[int] = deque(maxlen=STEPS_KEPT)
-        self.steps = 0
+        self.steps = self.slots = 0
+        self.waited = 0
+        """Nanoseconds, since the stage is known."""
 
     def observe(self, windows: Sequence[WindowSeen], steps: Sequence[StepSeen]) -> None:
         """Takes what ended since the last call."""
         for one in windows:
-            hinted = self._hints.pop(one.slot, None)
+            hinted = self._hints.pop((one.step, one.slot), None)
+            self.slots = max(self.slots, one.slot + 1)
+            self.waited += one.ended - one.began
             lag = one.ended - hinted if hinted is not None and one.began <= hinted <= one.ended else None
             self.predictor.observe(
                 slot=one.slot, length=one.ended - one.began, generation=one.generation, lag=lag
@@ -115,11 +165,12 @@ class Stage:
             self._waits.append(waited)
             self.predictor.observe_computing(max(0, step.ended - step.began - waited))
         if steps:
+            self._hints = {at: one for at, one in self._hints.items() if at[0] > steps[-1].step}
             self._waited = {number: one for number, one in self._waited.items() if number > steps[-1].step}
 
-    def hint(self, slot: int, arrived: int) -> int | None:
+    def hint(self, step: int, slot: int, arrived: int) -> int | None:
         """Takes a hint that a slot's awaited pass has begun; returns when the window will end, if that is known."""
-        self._hints[slot] = arrived
+        self._hints[step, slot] = arrived
         return self.predictor.end_after_hint(slot, arrived)
 
     def orders(self, level: Level, *, quantum: int) -> Orders:
@@ -127,7 +178,7 @@ class Stage:
 
         Args:
             level: what trials get.
-            quantum: of the stage's trial, in nanoseconds; 0 where it has none yet.
+            quantum: the usual one of the stage's trial, in nanoseconds; 0 where it has none yet.
         """
         shortest = QUANTA * (quantum or DEFAULT_QUANTUM_NS)
         known = self.predictor.table(shortest=shortest)
@@ -135,6 +186,7 @@ class Stage:
         return Orders(
             generation=self.predictor.generation,
             table={slot: length for slot, length in table.items() if length >= shortest},
+            slots=self.slots,
         )
 
     def duty(self, orders: Orders) -> float:
@@ -143,6 +195,10 @@ class Stage:
             return 0.0
         length = fmean(step.ended - step.began for step in self._steps)
         return min(1.0, sum(orders.table.values()) / length) if length else 0.0
+
+    def step_ns(self) -> float:
+        """Returns the mean length of the kept steps; 0 while there is none."""
+        return fmean(step.ended - step.began for step in self._steps) if self._steps else 0.0
 
     def waiting_share(self) -> float:
         """Returns the share of the kept steps that the stage waited, between 0 and 1."""
