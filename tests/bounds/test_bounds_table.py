@@ -49,9 +49,14 @@ def test_every_field_that_is_received_has_a_bound_of_its_kind(field: FieldDescri
 
 def test_the_walk_sees_the_contract() -> None:
     assert len(REQUESTS) == 33
-    assert {"CreateStudyRequest", "StudySpec", "Report", "PlanQuestion", "FinishRequest", "ShareProgressRequest"} <= {
-        message.name for message in RECEIVED.values()
-    }
+    assert {
+        "CreateStudyRequest",
+        "StudySpec",
+        "Report",
+        "PlanQuestion",
+        "FinishRequest",
+        "ShareProgressRequest",
+    } <= {message.name for message in RECEIVED.values()}
 
 
 def test_a_field_without_a_bound_is_an_error() -> None:

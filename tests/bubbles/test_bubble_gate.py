@@ -8,68 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from stage_site import MS, Stage, until
 from torch import nn
 
 from headrace_torch import hydro
-from headrace_torch.bubble_words import AT, Alarm, StageFile, StageHeader, StepKind, started_ticks
-from headrace_torch.bubble_words.layout import TABLE
+from headrace_torch.bubble_words import AT, Alarm, StepKind, started_ticks
 from headrace_torch.bubbles import Gate, GateError, watch
-from headrace_torch.bubbles.hook import Hook
-
-MS = 1_000_000
-FAR = 2**62
-
-
-class Stage:
-    """A rank of a primary that waits when the test says so."""
-
-    def __init__(self, folder: Path) -> None:
-        pid = os.getpid()
-        header = StageHeader(
-            job="gpt",
-            replica=0,
-            stage=0,
-            stages=2,
-            rank=0,
-            device="cpu",
-            pid=pid,
-            started=started_ticks(pid) or 0,
-        )
-        self.file = StageFile.create(folder, header)
-        self.words = self.file.words
-        self.hook = Hook(self.file, lambda: None)
-        self.permit()
-
-    def permit(self, length: int = FAR) -> None:
-        for slot in range(4):
-            self.words[TABLE + slot] = length
-        self.words[AT["permitted"]], self.words[AT["lease"]] = 1, FAR
-        self.hook.begin_step(0, 4)
-        self.words[AT["table_generation"]] = self.words[AT["generation"]]
-
-    def open(self, length: int = FAR) -> None:
-        self.permit(length)
-        self.hook.begin_step(1, 4)
-        self.hook.begin_wait()
-
-    def close(self) -> None:
-        self.hook.end_wait()
-        self.hook.end_step()
-
-    def says(self, name: str) -> int:
-        return int(self.words[AT[name]])
 
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path / "place")
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def net() -> nn.Module:

@@ -19,7 +19,7 @@ from headrace_services.bubble_agent.job import Job, Key, PeerSaid, problem
 from headrace_services.bubble_agent.link import Link
 from headrace_services.bubble_agent.stage import Orders, Stage, TrialSeen
 from headrace_services.bubble_agent.watchman import Watchman
-from headrace_torch.bubble_words import Alarm, StageFile, StageFileError
+from headrace_torch.bubble_words import AT, Alarm, StageFile, StageFileError
 from headrace_torch.bubble_words.stage_file import SUFFIX
 
 log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class Agent:
                 self._told[path] = str(error)
                 log.warning("%s", error)
             return
-        if not file.alive():
+        if not file.alive() or file.words[AT["detached"]]:
             file.close()
             return
         link = Link(file)

@@ -1,7 +1,9 @@
 """How long a slot's window will be: a low quantile of what it was, so that few windows end before they should.
 
 A prediction that is too short wastes idle time. One that is too long lets a trial begin a quantum that the stage then
-waits for. So the predictor leans to short ones, and forgets everything where the job may have changed.
+waits for. So the predictor leans to short ones. Where the job says that it has changed, it forgets everything. Where
+its windows or its computing only look different, it goes by the latest ones: a busy machine looks so all the time, and
+a predictor that forgot then would never predict anything.
 """
 
 from collections import deque
@@ -16,9 +18,9 @@ QUANTILE: Final = 0.05
 LATEST: Final = 3
 """No prediction exceeds the shortest of so many latest windows: a job that gets faster is followed at once."""
 SHORT: Final = 0.75
-"""A window shorter than this share of its prediction contradicts it; two in a row make the stage learn anew."""
+"""A window shorter than this share of its prediction contradicts it; two in a row make the slot learn anew."""
 CHANGED: Final = 0.25
-"""A change of the stage's computing time by this share makes it learn anew."""
+"""A change of the stage's computing time by this share makes it go by its latest windows."""
 
 
 def low_quantile(values: "deque[int]") -> int:
@@ -39,7 +41,7 @@ class Predictor:
         self._computing: deque[int] = deque(maxlen=HISTORY)
         self._generation = -1
         self.relearnt = 0
-        """How often everything was forgotten."""
+        """How often everything was forgotten, or all but the latest windows."""
 
     def observe(self, *, slot: int, length: int, generation: int, lag: int | None = None) -> None:
         """Takes the length of a window that ended.
@@ -61,7 +63,9 @@ class Predictor:
             short = length < SHORT * predicted
             self._contradicted[slot] = self._contradicted.get(slot, 0) + 1 if short else 0
             if self._contradicted[slot] >= 2:
-                self.forget()
+                self._contradicted[slot] = 0
+                self._lengths[slot].clear()
+                self._lags.pop(slot, None)
         self._lengths.setdefault(slot, deque(maxlen=HISTORY)).append(length)
         if lag is not None:
             self._lags.setdefault(slot, deque(maxlen=HISTORY)).append(lag)
@@ -70,10 +74,17 @@ class Predictor:
         """Takes the time that a step of the stage computed, without its windows."""
         if len(self._computing) >= LEAST:
             usual = sorted(self._computing)[len(self._computing) // 2]
-            latest = sorted([*list(self._computing)[-2:], length])[1]
+            latest = sorted([*list(self._computing)[1 - LEAST :], length])[LEAST // 2]
             if abs(latest - usual) > CHANGED * usual:
-                self.forget()
+                self._go_by_the_latest()
         self._computing.append(length)
+
+    def _go_by_the_latest(self) -> None:
+        self.relearnt += 1
+        self._computing.clear()
+        for kept in (*self._lengths.values(), *self._lags.values()):
+            while len(kept) > LEAST:
+                kept.popleft()
 
     def forget(self) -> None:
         """Forgets every window: the job has changed."""

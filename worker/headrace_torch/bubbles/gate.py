@@ -89,6 +89,7 @@ class Gate:
         self._wall_began = self._cpu_began = 0
         self._quanta = self._harvested = self._overruns = self._worst = self._stretches = 0
         self._patience: dict[int, int] = {}
+        self._leaving = False
         self._skipped = self._starved = self._quanta_began = 0
         self.synchronize: Callable[[], None] | None = None
         """Waits for the device's work, where the trial runs on one."""
@@ -193,6 +194,12 @@ class Gate:
         """Quanta that ended inside their window."""
         return self._quanta
 
+    def leave(self) -> None:
+        """Told to end: where the primary has gone, points wait no longer. While it lives, work stays in its windows.
+
+        A handler of SIGTERM may call it: a trial that waits for a primary that never comes back would never end."""
+        self._leaving = True
+
     def close(self) -> None:
         """Gives the gate up. From here on every point goes on."""
         if self._file is not None:
@@ -288,6 +295,9 @@ class Gate:
                     break
                 self._skip(key, epoch, until)
             self._futex.wait(epoch, NAP_S)
+            if self._leaving and not self._file.alive():
+                self.close()
+                return
             if words[EPOCH] == epoch and self._file.replaced():
                 words = self._follow()
         words[WAITING] = 0
