@@ -84,7 +84,13 @@ def test_a_stage_is_ordered_what_it_has_shown() -> None:
     assert stage.duty(orders) == 0.2
     assert stage.waiting_share() == 0.2
     assert stage.orders(LEVELS[1], quantum=MS).table == {2: 10 * MS}
-    assert stage.orders(LEVELS[0], quantum=7 * MS).table == {}, "fewer than three quanta"
+    job.observe(
+        (0, 0), [WindowSeen(step=n, slot=4, began=0, ended=30 * MS, generation=0) for n in range(9)], []
+    )
+    assert stage.orders(LEVELS[0], quantum=7 * MS).table == {4: 30 * MS}, (
+        "the other has fewer than three quanta"
+    )
+    assert stage.orders(LEVELS[0], quantum=70 * MS).table == {4: 30 * MS}, "the longest one is always tried"
     assert stage.orders(LEVELS[DISABLED], quantum=MS).table == {}
 
 

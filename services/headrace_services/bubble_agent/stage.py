@@ -181,11 +181,16 @@ class Stage:
             quantum: the usual one of the stage's trial, in nanoseconds; 0 where it has none yet.
         """
         shortest = QUANTA * (quantum or DEFAULT_QUANTUM_NS)
-        known = self.predictor.table(shortest=shortest)
-        table = {slot: int(length * level.windows) for slot, length in known.items()}
+        known = self.predictor.table(shortest=QUANTA * DEFAULT_QUANTUM_NS)
+        shares = {slot: int(length * level.windows) for slot, length in known.items()}
+        table = {slot: length for slot, length in shares.items() if length >= shortest}
+        if not table and shares:
+            # A quantum may have been long only once. The gate tries again, seldom, where a window opens.
+            longest = max(shares, key=lambda slot: shares[slot])
+            table = {longest: shares[longest]} if shares[longest] >= QUANTA * DEFAULT_QUANTUM_NS else {}
         return Orders(
             generation=self.predictor.generation,
-            table={slot: length for slot, length in table.items() if length >= shortest},
+            table=table,
             slots=self.slots,
         )
 

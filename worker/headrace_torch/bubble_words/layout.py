@@ -63,7 +63,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "trial_waiting": "1 while it waits at the gate",
         "trial_collective": "1 inside a collective",
         "trial_quantum": "the longest way to the next point, nanoseconds of work",
-        "trial_usual": "the usual way to the next point: the median over the points",
+        "trial_usual": "the mean way to the next point",
         "trial_harvested": "work done inside windows, nanoseconds",
         "trial_quanta": "quanta done",
         "trial_overruns": "quanta that ended after their window",

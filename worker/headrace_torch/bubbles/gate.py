@@ -26,7 +26,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from statistics import median_low
 from types import TracebackType
 from typing import Final, Self
 
@@ -269,7 +268,8 @@ class Gate:
             words[OVERRUNS], words[OVERRUN_LONGEST] = self._overruns, self._worst
         self._harvested += spent
         words[HARVESTED], words[QUANTA] = self._harvested, self._quanta
-        words[QUANTUM], words[USUAL] = max(self._needs), median_low(self._needs)
+        words[QUANTUM] = max(self._needs)
+        words[USUAL] = self._harvested // max(1, self._quanta + self._overruns)
         record = RINGS[2] + self._stretches % STRETCH_RING * RECORD
         words[record], words[record + 1] = self._wall_began, here
         words[record + 2], words[record + 3] = self._quanta - self._quanta_began, late
