@@ -46,6 +46,7 @@ class Beside:
     trial: TrialSeen | None = None
     harvested: int = 0
     problem: str = ""
+    told: set[str] = field(default_factory=set)
     alarm: int = 0
 
 
@@ -204,7 +205,9 @@ class Agent:
         )
         beside.orders = orders
         said = problem(stage, trial, orders)
-        if said and said != beside.problem and stage.steps and trial is not None:
+        kind = said.partition(":")[0]
+        if trial is not None and kind and kind not in beside.told:
+            beside.told.add(kind)
             log.info("job %s, stage %d: %s", job.name, stage.registration.stage, said)
         beside.problem = said
 

@@ -7,12 +7,17 @@ from statistics import fmean
 from typing import Final
 
 from headrace_services.bubble_agent.budget import Level, free_memory_bytes
-from headrace_services.bubble_agent.predictor import Predictor
+from headrace_services.bubble_agent.predictor import QUANTILE, Predictor
 
 QUANTA: Final = 3
 """Windows of fewer quanta are skipped."""
 DEFAULT_QUANTUM_NS: Final = 1_000_000
+SHORTEST_QUANTUM_NS: Final = 200_000
+"""Opening a gate is not worth less."""
 STEPS_KEPT: Final = 200
+RISKED: Final = 0.001
+"""The share of a step that quanta which end after their window may cost. An overrun costs half a quantum on average."""
+BOLDEST: Final = 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +149,7 @@ class Stage:
         self._steps: deque[StepSeen] = deque(maxlen=STEPS_KEPT)
         self._waits: deque[int] = deque(maxlen=STEPS_KEPT)
         self.steps = self.slots = 0
+        self._quantile = QUANTILE
         self.waited = 0
         """Nanoseconds, since the stage is known."""
 
@@ -171,7 +177,7 @@ class Stage:
     def hint(self, step: int, slot: int, arrived: int) -> int | None:
         """Takes a hint that a slot's awaited pass has begun; returns when the window will end, if that is known."""
         self._hints[step, slot] = arrived
-        return self.predictor.end_after_hint(slot, arrived)
+        return self.predictor.end_after_hint(slot, arrived, self._quantile)
 
     def orders(self, level: Level, *, quantum: int) -> Orders:
         """Returns the table for the rank.
@@ -180,19 +186,26 @@ class Stage:
             level: what trials get.
             quantum: the usual one of the stage's trial, in nanoseconds; 0 where it has none yet.
         """
-        shortest = QUANTA * (quantum or DEFAULT_QUANTUM_NS)
-        known = self.predictor.table(shortest=QUANTA * DEFAULT_QUANTUM_NS)
+        quantum = max(SHORTEST_QUANTUM_NS, quantum or DEFAULT_QUANTUM_NS)
+        shortest, least = QUANTA * quantum, QUANTA * min(quantum, DEFAULT_QUANTUM_NS)
+        self._quantile = self._bold(quantum)
+        known = self.predictor.table(shortest=least, quantile=self._quantile)
         shares = {slot: int(length * level.windows) for slot, length in known.items()}
         table = {slot: length for slot, length in shares.items() if length >= shortest}
         if not table and shares:
             # A quantum may have been long only once. The gate tries again, seldom, where a window opens.
             longest = max(shares, key=lambda slot: shares[slot])
-            table = {longest: shares[longest]} if shares[longest] >= QUANTA * DEFAULT_QUANTUM_NS else {}
+            table = {longest: shares[longest]} if shares[longest] >= least else {}
         return Orders(
             generation=self.predictor.generation,
             table=table,
             slots=self.slots,
         )
+
+    def _bold(self, quantum: int) -> float:
+        """Returns which quantile of the windows is predicted: short quanta may begin later."""
+        overruns = RISKED * self.step_ns() / (quantum / 2)
+        return min(BOLDEST, max(QUANTILE, overruns / max(1, self.slots)))
 
     def duty(self, orders: Orders) -> float:
         """Returns the share of a step that trials may use, between 0 and 1."""
