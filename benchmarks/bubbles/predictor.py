@@ -5,10 +5,12 @@ Run it:  python benchmarks/bubbles/predictor.py             (two minutes)
 
 It writes predictor.json beside itself. The simulated clock runs s = 2 to 8 stages with m = s to 4s micro-batches, a
 forward pass of 10 ms and a backward pass of 20 ms, each drawn anew from a lognormal distribution; the slowest passes
-take five times as long. The real run is the GPT of examples/bubbles without trials.
+take five times as long. The real run is the GPT of examples/bubbles without trials, by the history
+alone.
 
 For each quantile that the agent may ask for, of all windows of at least 3 ms that were predicted: the share that ended
-before their prediction (overruns), and the time that the predictions covered as a share of the windows' time.
+before their prediction (overruns), and the time that the predictions covered as a share of the windows' time; by the
+history alone, and with neighbours' hints, which arrive at once.
 """
 
 import argparse
@@ -44,27 +46,36 @@ class Score:
 
     def __init__(self) -> None:
         self.windows = self.waited = 0
-        self.overruns: Counter[float] = Counter()
-        self.covered: Counter[float] = Counter()
+        self.overruns: Counter[str] = Counter()
+        self.covered: Counter[str] = Counter()
 
-    def take(self, predictor: Predictor, slot: int, length: int) -> None:
-        """One window, before the predictor has seen it."""
+    def take(self, predictor: Predictor, slot: int, length: int, hint: int | None = None) -> None:
+        """One window, before the predictor has seen it; `hint` counts from its beginning."""
         if length < SHORTEST_NS or predictor.length(slot) is None:
             return
         self.windows += 1
         self.waited += length
         for quantile in QUANTILES:
             predicted = predictor.length(slot, quantile) or 0
-            self.overruns[quantile] += predicted > length
-            self.covered[quantile] += min(predicted, length)
+            self._count(f"{quantile}", length, predicted)
+            end = None if hint is None else predictor.end_after_hint(slot, max(0, hint), quantile)
+            if hint is None or end is None:
+                self._count(f"{quantile}, hints", length, predicted)
+            else:  # the history holds until the hint comes; if it has ended before, the trial rests meanwhile
+                hint = max(0, hint)
+                self._count(f"{quantile}, hints", length, max(end, hint), rest=max(0, hint - predicted))
+
+    def _count(self, kind: str, length: int, end: int, rest: int = 0) -> None:
+        self.overruns[kind] += end > length
+        self.covered[kind] += max(0, min(end, length) - rest)
 
     def row(self) -> dict[str, Any]:
         by_quantile = {
-            str(quantile): {
-                "overruns": round(self.overruns[quantile] / max(1, self.windows), 4),
-                "covered": round(self.covered[quantile] / max(1, self.waited), 4),
+            kind: {
+                "overruns": round(self.overruns[kind] / max(1, self.windows), 4),
+                "covered": round(self.covered[kind] / max(1, self.waited), 4),
             }
-            for quantile in QUANTILES
+            for kind in sorted(self.covered)
         }
         return {"windows": self.windows, **by_quantile}
 
@@ -84,8 +95,15 @@ def simulated(stages: int, micro_batches: int, jitter: float, steps: int) -> Sco
             stages=stages, micro_batches=micro_batches, time=length, begin=[max(free)] * stages
         )
         for wait in waits:
-            score.take(predictors[wait.stage], wait.slot, int(wait.length))
-            predictors[wait.stage].observe(slot=wait.slot, length=int(wait.length), generation=0)
+            hint = None if wait.hinted is None else int(wait.hinted - wait.began)
+            score.take(predictors[wait.stage], wait.slot, int(wait.length), hint)
+            within = hint is not None and 0 <= hint <= wait.length
+            predictors[wait.stage].observe(
+                slot=wait.slot,
+                length=int(wait.length),
+                generation=0,
+                lag=int(wait.length) - hint if hint is not None and within else None,
+            )
     return score
 
 
@@ -131,10 +149,10 @@ def main() -> None:
                 row = simulated(stages, times * stages, jitter, options.steps).row()
                 rows.append({"jitter": jitter, "stages": stages, "micro_batches": times * stages, **row})
         mine = [row for row in rows if row["jitter"] == jitter]
-        for quantile in map(str, QUANTILES):
-            overruns = sum(row[quantile]["overruns"] for row in mine) / len(mine)
-            covered = sum(row[quantile]["covered"] for row in mine) / len(mine)
-            print(f"jitter {jitter:.0%}, quantile {quantile}: overrun {overruns:.1%}, covered {covered:.1%}")
+        for kind in (f"{quantile}{how}" for quantile in QUANTILES for how in ("", ", hints")):
+            overruns = sum(row[kind]["overruns"] for row in mine) / len(mine)
+            covered = sum(row[kind]["covered"] for row in mine) / len(mine)
+            print(f"jitter {jitter:.0%}, quantile {kind}: overrun {overruns:.1%}, covered {covered:.1%}")
     before = os.getloadavg()[0]
     measured = real(options.real)
     for stage, row in measured.items():

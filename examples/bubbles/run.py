@@ -86,7 +86,7 @@ def wait_for(path: Path, process: "subprocess.Popen[bytes]") -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--steps", type=int, default=300, help="of the GPT")
+    parser.add_argument("--steps", type=int, default=600, help="of the GPT")
     parser.add_argument("--out", type=Path, default=Path(), help="where bubbles.svg and bubbles.json go")
     options = parser.parse_args()
     ran, trials = [], []

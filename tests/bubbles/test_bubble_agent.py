@@ -331,6 +331,19 @@ def test_another_process_of_the_same_number_is_never_signalled(
     assert agent.stages[PLACE].trial is None
 
 
+def test_work_of_trials_one_after_the_other_adds_up(agent: Agent, stage: Stage, sleeper: Trial) -> None:
+    agent.look()
+    for harvested in (3, 5):
+        sleeper.take(stage)
+        stage.words[AT["trial_harvested"]] = harvested
+        agent.look()
+        stage.words[AT["trial_harvested"]] += 10  # after the last look
+        stage.words[AT["trial_pid"]] = 0
+        agent.look()
+    agent.look()
+    assert agent.stages[PLACE].harvested == 3 + 10 + 5 + 10
+
+
 def test_a_trial_that_dies_leaves_nothing_behind(agent: Agent, stage: Stage, runner: Trial) -> None:
     runner.take(stage, waiting=False)
     agent.look()

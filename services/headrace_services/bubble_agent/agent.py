@@ -80,9 +80,8 @@ class Agent:
         for job in self.jobs.values():
             job.expire(now - PEER_NS)
         for beside in self.stages.values():
-            trial = beside.watchman.trial()
-            beside.harvested += _harvested(beside.trial, trial)
-            beside.trial = trial
+            before, beside.trial = beside.trial, beside.watchman.trial()
+            beside.harvested += _harvested(before, beside.trial, beside.link.says("trial_harvested"))
         for (name, *key), beside in self.stages.items():
             self._fold(self.jobs[name], (key[0], key[1]), beside)
         for (name, *_), beside in self.stages.items():
@@ -231,9 +230,10 @@ class Agent:
             beside.link.hint(waiting.epoch, end)
 
 
-def _harvested(before: TrialSeen | None, now: TrialSeen | None) -> int:
-    """Work done between two looks at a stage, in nanoseconds."""
+def _harvested(before: TrialSeen | None, now: TrialSeen | None, word: int) -> int:
+    """Work done between two looks at a stage, in nanoseconds; `word` is there when the trial has gone, too."""
     if now is None:
-        return 0
-    same = before is not None and (before.pid, before.started) == (now.pid, now.started)
-    return max(0, now.harvested - (before.harvested if same and before is not None else 0))
+        return 0 if before is None else max(0, word - before.harvested)
+    if before is None or (before.pid, before.started) != (now.pid, now.started):
+        return now.harvested
+    return max(0, now.harvested - before.harvested)
