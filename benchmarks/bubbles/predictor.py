@@ -69,13 +69,14 @@ class Score:
         self.overruns[kind] += end > length
         self.covered[kind] += max(0, min(end, length) - rest)
 
-    def row(self) -> dict[str, Any]:
+    def row(self, *, hints: bool = True) -> dict[str, Any]:
         by_quantile = {
             kind: {
                 "overruns": round(self.overruns[kind] / max(1, self.windows), 4),
                 "covered": round(self.covered[kind] / max(1, self.waited), 4),
             }
             for kind in sorted(self.covered)
+            if hints or "hints" not in kind
         }
         return {"windows": self.windows, **by_quantile}
 
@@ -128,7 +129,7 @@ def real(steps: int) -> dict[str, Any]:
                 for at, began, ended, generation in records[stage]:
                     score.take(predictor, at & 0xFFFF, ended - began)
                     predictor.observe(slot=at & 0xFFFF, length=ended - began, generation=generation)
-                told[f"stage {stage}"] = score.row()
+                told[f"stage {stage}"] = score.row(hints=False)
         finally:
             for rank in ranks:
                 rank.kill()
