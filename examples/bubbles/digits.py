@@ -58,7 +58,9 @@ def main() -> None:
                 losses = 0.98 * losses + 0.02 * group.step(batch(), criterion)
                 if options.count and time.monotonic() - told > 0.1:
                     told = time.monotonic()
-                    options.count.write_text(f"{step} {told}")
+                    new = options.count.with_suffix(".new")
+                    new.write_text(f"{step} {told}")
+                    new.replace(options.count)
                 if leaving or gate.must_leave or step >= options.steps:
                     break
         best = int(losses.argmin())

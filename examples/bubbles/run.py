@@ -84,6 +84,20 @@ def wait_for(path: Path, process: "subprocess.Popen[bytes]") -> None:
         time.sleep(0.1)
 
 
+def ask(folder: Path, *options: str) -> str:
+    """What `headrace bubbles` prints."""
+    command = [*HEADRACE, "bubbles", "--folder", str(folder), *options]
+    return subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def draw(folder: Path, out: Path) -> None:
+    """The last second, unless nothing happened in it."""
+    for name, option in (("bubbles.svg", "--svg"), ("bubbles.json", "--trace")):
+        told = ask(folder, "--seconds=1", option, "-")
+        if "quanta" in told:
+            (out / name).write_text(told)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--steps", type=int, default=600, help="of the GPT")
@@ -104,14 +118,12 @@ def main() -> None:
                 wait_for(gate, ranks[stage])
                 trials.append(start_trial(gate, places[stage]))
             ran += trials
-            ending = ["--folder", str(folder)]
             report = ""
             while ranks[0].poll() is None:
                 time.sleep(0.5)
-                told = subprocess.run([*HEADRACE, "bubbles", *ending], capture_output=True, text=True)
-                report = told.stdout if "stage" in told.stdout else report
-                files = [f"--svg={options.out / 'bubbles.svg'}", f"--trace={options.out / 'bubbles.json'}"]
-                subprocess.run([*HEADRACE, "bubbles", *ending, "--seconds=1", *files], capture_output=True)
+                told = ask(folder)
+                report = told if "stage" in told else report
+                draw(folder, options.out)
             for trial in trials:
                 trial.send_signal(signal.SIGTERM)
             time.sleep(1)

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 from stage_site import MS, Stage, until
 
-from headrace_services.bubble_agent import backstop
+from headrace_services.bubble_agent import backstop, drawing
 from headrace_services.bubble_agent.agent import LEASE_NS, Agent
 from headrace_services.bubble_agent.budget import DISABLED
+from headrace_services.bubble_agent.convert import timeline_message
 from headrace_services.bubble_agent.hints import Progress, Waiting, advanced, hinted
 from headrace_services.bubble_agent.job import PeerSaid
+from headrace_services.bubble_agent.stage import StretchSeen
 from headrace_torch.bubble_words import AT, Alarm, Awaits, StageFile, started_ticks
 from headrace_torch.bubble_words.layout import TABLE
 
@@ -380,3 +382,25 @@ def test_memory_that_trials_may_use_is_told_after_five_steps(agent: Agent, stage
     agent.look()
     agent.look()
     assert stage.says("memory") > 2**20
+
+
+def test_a_late_quantum_is_drawn_apart_from_the_work_before(agent: Agent, stage: Stage) -> None:
+    stage.play(6)
+    agent.look()
+    now = time.monotonic_ns()
+    link = agent.stages[PLACE].link
+    link.stretches.append(StretchSeen(began=now - 50 * MS, ended=now - 10 * MS, quanta=9, late=30 * MS))
+    told = timeline_message(agent, agent.jobs["gpt"], now=now, seconds=0.1)
+    spans = {
+        drawing._name(span): (round(span.began, 3), round(span.ended, 3)) for span in told.tracks[0].spans
+    }
+    assert spans["9 quanta"] == (0.05, 0.06)
+    assert spans["late"] == (0.06, 0.09)
+    assert {"control step 5", "waits (slot 0)"} <= set(spans)
+    events = {event["name"]: event for event in drawing.chrome_trace(told)["traceEvents"]}
+    assert (events["9 quanta"]["tid"], events["9 quanta"]["dur"], events["late"]["dur"]) == (
+        2,
+        10_000,
+        30_000,
+    )
+    assert drawing.svg(told).count("<rect") > 10

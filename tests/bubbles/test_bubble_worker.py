@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -51,6 +52,21 @@ async def test_a_daemon_keeps_an_agent_and_takes_it_along(
     daemon.stop()
     await running
     assert started_ticks(second) is None
+
+
+async def test_an_agent_ends_with_a_daemon_that_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import asyncio; from headrace_worker.bubble_agent import keep_bubble_agent as k; asyncio.run(k())"
+    )
+    env = {**os.environ, "HEADRACE_BUBBLES": str(tmp_path / "b")}
+    daemon = await asyncio.create_subprocess_exec(sys.executable, "-c", program, env=env)
+    agent = await lock_of(tmp_path / "b")
+    daemon.kill()
+    await daemon.wait()
+    end = time.monotonic() + 30
+    while started_ticks(agent) is not None and time.monotonic() < end:
+        await asyncio.sleep(0.02)
+    assert started_ticks(agent) is None
 
 
 def test_trials_of_a_worker_with_a_gate_get_it_and_no_others_do() -> None:

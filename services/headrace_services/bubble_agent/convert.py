@@ -102,5 +102,13 @@ def _spans(link: Link, origin: int) -> list[pb.BubbleSpan]:
     kinds = (pb.BUBBLE_SPAN_KIND_STEP, pb.BUBBLE_SPAN_KIND_CONTROL_STEP)
     found = [span(kinds[one.control], one.began, one.ended, one.step) for one in link.steps]
     found += [span(pb.BUBBLE_SPAN_KIND_WINDOW, one.began, one.ended, one.slot) for one in link.windows]
-    found += [span(pb.BUBBLE_SPAN_KIND_QUANTA, one.began, one.ended, one.quanta) for one in link.stretches]
+    found += [
+        span(pb.BUBBLE_SPAN_KIND_QUANTA, one.began, one.ended - one.late, one.quanta)
+        for one in link.stretches
+    ]
+    found += [
+        span(pb.BUBBLE_SPAN_KIND_LATE, one.ended - one.late, one.ended, 0)
+        for one in link.stretches
+        if one.late
+    ]
     return sorted((one for one in found if one.ended >= 0), key=lambda one: (one.ended, one.kind))

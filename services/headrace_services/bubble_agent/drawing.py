@@ -8,19 +8,21 @@ from xml.sax.saxutils import escape
 
 from headrace.v1 import bubble_pb2 as pb
 
-STEPS: Final = (pb.BUBBLE_SPAN_KIND_STEP, pb.BUBBLE_SPAN_KIND_CONTROL_STEP)
+TRIAL: Final = (pb.BUBBLE_SPAN_KIND_QUANTA, pb.BUBBLE_SPAN_KIND_LATE)
 WIDTH, LEFT, ROW, GAP, TOP = 1200, 90, 26, 12, 46
 FILL: Final = {
     pb.BUBBLE_SPAN_KIND_STEP: "#4c6a92",
     pb.BUBBLE_SPAN_KIND_CONTROL_STEP: "#8fa3bf",
     pb.BUBBLE_SPAN_KIND_WINDOW: "#f2efe6",
     pb.BUBBLE_SPAN_KIND_QUANTA: "#d9822b",
+    pb.BUBBLE_SPAN_KIND_LATE: "#f3d3b3",
 }
 LEGEND: Final = (
     (pb.BUBBLE_SPAN_KIND_STEP, "the stage computes"),
     (pb.BUBBLE_SPAN_KIND_CONTROL_STEP, "in a control step, without trials"),
     (pb.BUBBLE_SPAN_KIND_WINDOW, "it waits"),
     (pb.BUBBLE_SPAN_KIND_QUANTA, "the trial works"),
+    (pb.BUBBLE_SPAN_KIND_LATE, "its last quantum is late"),
 )
 
 
@@ -37,7 +39,7 @@ def chrome_trace(timeline: pb.GetBubbleTimelineResponse) -> dict[str, Any]:
             _named("thread_name", name, process, thread) for thread, name in ((1, "rank"), (2, "trial"))
         ]
         for span in track.spans:
-            thread = 2 if span.kind == pb.BUBBLE_SPAN_KIND_QUANTA else 1
+            thread = 2 if span.kind in TRIAL else 1
             began, ended = round(span.began * 1e6), round(span.ended * 1e6)
             events.append(
                 {
@@ -80,7 +82,7 @@ def svg(timeline: pb.GetBubbleTimelineResponse) -> str:
 def _boxes(spans: Iterable[pb.BubbleSpan], top: int, scale: float) -> Iterator[str]:
     for span in spans:
         began, ended = max(0.0, span.began), max(0.0, span.ended)
-        y = top + (ROW if span.kind == pb.BUBBLE_SPAN_KIND_QUANTA else 0)
+        y = top + (ROW if span.kind in TRIAL else 0)
         yield (
             f'<rect x="{LEFT + began * scale:.2f}" y="{y}" width="{(ended - began) * scale:.2f}" '
             f'height="{ROW - 4}" fill="{FILL[span.kind]}"><title>{_name(span)}: '
@@ -90,7 +92,7 @@ def _boxes(spans: Iterable[pb.BubbleSpan], top: int, scale: float) -> Iterator[s
 
 def _legend() -> Iterator[str]:
     for number, (kind, text) in enumerate(LEGEND):
-        x = LEFT + number * 240
+        x = LEFT + number * 215
         yield f'<rect x="{x}" y="12" width="14" height="14" fill="{FILL[kind]}" stroke="#999"/>'
         yield f'<text x="{x + 20}" y="24">{text}</text>'
 
@@ -103,6 +105,8 @@ def _name(span: pb.BubbleSpan) -> str:
             return f"control step {span.number}"
         case pb.BUBBLE_SPAN_KIND_WINDOW:
             return f"waits (slot {span.number})"
+        case pb.BUBBLE_SPAN_KIND_LATE:
+            return "late"
         case _:
             return f"{span.number} quanta"
 

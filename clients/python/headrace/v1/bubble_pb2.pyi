@@ -35,6 +35,8 @@ class _BubbleSpanKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Bubble
     """A wait of the stage."""
     BUBBLE_SPAN_KIND_QUANTA: _BubbleSpanKind.ValueType  # 4
     """Quanta of the trial, in a row."""
+    BUBBLE_SPAN_KIND_LATE: _BubbleSpanKind.ValueType  # 5
+    """From a window's end to the end of the quantum that was under way then. On a CPU the trial mostly has no core."""
 
 class BubbleSpanKind(_BubbleSpanKind, metaclass=_BubbleSpanKindEnumTypeWrapper):
     """What a span shows."""
@@ -49,6 +51,8 @@ BUBBLE_SPAN_KIND_WINDOW: BubbleSpanKind.ValueType  # 3
 """A wait of the stage."""
 BUBBLE_SPAN_KIND_QUANTA: BubbleSpanKind.ValueType  # 4
 """Quanta of the trial, in a row."""
+BUBBLE_SPAN_KIND_LATE: BubbleSpanKind.ValueType  # 5
+"""From a window's end to the end of the quantum that was under way then. On a CPU the trial mostly has no core."""
 Global___BubbleSpanKind: _TypeAlias = BubbleSpanKind  # noqa: Y015
 
 @_typing.final
