@@ -412,3 +412,19 @@ def test_a_trial_that_is_told_to_leave_does_not_wait_for_a_primary_that_is_gone(
     worker.ending = True
     worker.join(30)
     assert gate.harvested_s >= 0
+
+
+def test_time_off_the_core_is_no_part_of_a_quantum(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace_torch.bubbles.gate._only_when_idle", lambda: None)
+    stage.open()
+    with Gate(stage.file.path) as gate:
+        key = gate.new_point()
+        gate.point(key)
+        time.sleep(0.05)  # as if another process had the core
+        gate.point(key)
+        assert gate._needs[key] < 20 * MS
+        end = time.thread_time() + 0.03
+        while time.thread_time() < end:
+            pass
+        gate.point(key)
+        assert 20 * MS < gate._needs[key]

@@ -85,7 +85,9 @@ class Gate:
         self._key = 0
         self._epoch = _OUTSIDE
         self._until = self._last = 0
-        self._wall_began = self._cpu_began = 0
+        self._wall_began = self._cpu_began = self._lost = 0
+        self._lends = False
+        """Whether the trial has the core only while nobody else wants it."""
         self._quanta = self._harvested = self._overruns = self._worst = self._stretches = 0
         self._patience: dict[int, int] = {}
         self._leaving = False
@@ -125,6 +127,8 @@ class Gate:
         here, needs, words = now(), self._needs, self._file.words
         if words[EPOCH] == self._epoch:
             took, need = here - self._last, needs[self._key]
+            if took > need and self._lends:
+                took -= self._off_the_core(here)
             needs[self._key] = took if took > need else need - (need - took >> DECAY)
             self._quanta += 1
             if words[HINT_EPOCH] == self._epoch:
@@ -220,7 +224,8 @@ class Gate:
                 )
             self._introduce(file)
         self._file, self._futex = file, Futex(file.map, EPOCH)
-        if self._idle and file.header.device == "cpu":
+        self._lends = self._idle and file.header.device == "cpu"
+        if self._lends:
             _on_the_cores_of(file.header.pid)
             _only_when_idle()
 
@@ -259,7 +264,7 @@ class Gate:
         if words[EPOCH] != self._epoch:
             # The rank closed the gate in the midst of a quantum. What the quantum took is its own work, without the
             # time in which the rank had the core.
-            took = max(0, spent - (self._last - self._wall_began))
+            took = max(0, spent - (self._last - self._wall_began - self._lost))
             self._needs[self._key] = max(took, self._needs[self._key])
             self._patience[self._key] = min(MOST_PATIENCE, 2 * self._patience.get(self._key, PATIENCE))
             late = max(0, here - words[CLOSED])
@@ -305,7 +310,14 @@ class Gate:
         self._quanta_began = self._quanta
         self._epoch, self._until = epoch, until
         self._key, self._last, self._wall_began = key, here, here
-        self._cpu_began = time.thread_time_ns()
+        self._cpu_began, self._lost = time.thread_time_ns(), 0
+
+    def _off_the_core(self, here: int) -> int:
+        """Returns how long others had the core since it was asked last: that is no part of a quantum."""
+        computed = time.thread_time_ns() - self._cpu_began
+        lost = max(0, here - self._wall_began - computed - self._lost)
+        self._lost += lost
+        return lost
 
     def _skip(self, key: int, epoch: int, until: int) -> None:
         """A window has no room for the quantum at `key`. Each window counts once."""
