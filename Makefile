@@ -18,7 +18,7 @@ STUDY ?= examples/digits/study.yaml
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram policies yardstick guard fuzz long hdet-trials bench chaos gangs clean
+.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials bench chaos gangs clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -99,6 +99,12 @@ fuzz: setup ## Send 20,000 calls drawn from the contract at real servers, four s
 long: setup ## Train HDET's recovery with 20 seeds, and let 500 random histories of the scheduler's step keep its promises; plans on 200,000 trials (half an hour)
 	@HEADRACE_SEEDS=20 HEADRACE_STEP_HISTORIES=500 pytest -n 2 tests/hdet/test_hdet_recovery.py tests/scheduler/test_step_machine.py --durations=0
 	@HEADRACE_PLANNED_TRIALS=200000 pytest -n 1 tests/scheduler/test_plans.py
+
+bubbles: setup ## Kill and stop what runs beside a pipeline, 20 times, and print the primary's step and the time until the gate is closed (ten minutes)
+	@python tests/bubbles/kills.py --times 20 $(ARGS)
+
+bubbles-demo: setup ## Train a small GPT as a pipeline and tune digits while its stages wait (a minute of two cores)
+	@python examples/bubbles/run.py $(ARGS)
 
 hdet-trials: setup ## Pause and kill gangs that train with HDET, and compare every step with an undisturbed run (ten minutes)
 	@python tests/hdet/killed_ranks.py $(ARGS)

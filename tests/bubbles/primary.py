@@ -68,10 +68,15 @@ def train(run: dict[str, object]) -> dict[str, object]:
     losses, seconds = [], []
     told, until = Path(str(run["folder"])) / f"rank{os.environ['RANK']}.steps", int(run["steps"])
     for step in range(until):
+        if Path(str(run["folder"]), "enough").exists() and not step % 10:
+            break
         if step == run.get("change_at"):
             made.set_train_batch_size(4 * int(run["change_to"]))
         if step == run.get("break_at"):
             attached.hook.words.release()  # what nobody foresaw
+        if step == run.get("reshape_at"):  # as with another sequence length
+            batches = [(torch.cat([x, x]), torch.cat([y, y])) for x, y in batches]
+            made.reset_activation_shape()
         data = iter([batches[(step + k) % 3] for k in range(made.micro_batches)])
         began = time.monotonic()
         losses.append(float(made.train_batch(data_iter=data)).hex())

@@ -5,18 +5,18 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_services.bubble_agent.backstop import Action, GateSeen, Record, judge
+from headrace_services.bubble_agent.backstop import LAST, Action, GateSeen, Record, judge
 from headrace_services.bubble_agent.budget import DISABLED, LEVELS
-from headrace_services.bubble_agent.job import Job
+from headrace_services.bubble_agent.job import Job, PeerSaid
 from headrace_services.bubble_agent.stage import MemorySeen, Registration, StepSeen, WindowSeen
 
 MS = 1_000_000
-CLOSED = GateSeen(now=100 * MS, open=False, closed_at=90 * MS, waiting=False, collective=False, quantum=MS)
+CLOSED = GateSeen(open=False, ran=10 * MS, waiting=False, collective=False, quantum=MS)
 
 
 def test_a_trial_that_runs_two_quanta_after_its_gate_is_stopped_and_goes_on_with_the_next_window() -> None:
-    assert judge(Record(), replace(CLOSED, closed_at=98 * MS)) == (Record(), [])
-    record, actions = judge(Record(), replace(CLOSED, closed_at=98 * MS - 1))
+    assert judge(Record(), replace(CLOSED, ran=2 * MS)) == (Record(), [])
+    record, actions = judge(Record(), replace(CLOSED, ran=2 * MS + 1))
     assert actions == [Action.STOP]
     assert judge(record, CLOSED) == (record, [])
     record, actions = judge(record, replace(CLOSED, open=True))
@@ -30,18 +30,20 @@ def test_a_trial_is_not_stopped_while_it_waits_or_is_inside_a_collective() -> No
 
 def test_three_offences_evict_once() -> None:
     record, told = Record(), []
-    for _ in range(5):
+    for _ in range(LAST - 1):
         record, actions = judge(record, CLOSED)
         told += actions
         record, _ = judge(record, replace(CLOSED, open=True))
     assert told.count(Action.STOP) == 5
     assert told.count(Action.EVICT) == 1
     assert told.index(Action.EVICT) == 2
+    record, _ = judge(record, CLOSED)
+    assert judge(record, replace(CLOSED, open=True)) == (record, []), "the sixth stop is the last"
 
 
 @given(st.integers(0, 10**12))
 def test_a_trial_cannot_claim_patience(quantum: int) -> None:
-    late = replace(CLOSED, now=CLOSED.closed_at + 101 * MS, quantum=quantum)
+    late = replace(CLOSED, ran=101 * MS, quantum=quantum)
     assert judge(Record(), late)[1] == [Action.STOP]
 
 
@@ -49,9 +51,7 @@ def test_a_trial_cannot_claim_patience(quantum: int) -> None:
 def test_stops_and_continues_take_turns(history: list[tuple[bool, bool, bool, int]]) -> None:
     record, signals = Record(), []
     for is_open, waiting, collective, age in history:
-        seen = replace(
-            CLOSED, open=is_open, waiting=waiting, collective=collective, closed_at=CLOSED.now - age
-        )
+        seen = replace(CLOSED, open=is_open, waiting=waiting, collective=collective, ran=age)
         record, actions = judge(record, seen)
         signals += [one for one in actions if one is not Action.EVICT]
     assert signals == [Action.STOP, Action.CONTINUE] * (len(signals) // 2) + [Action.STOP] * (
@@ -84,7 +84,13 @@ def test_a_stage_is_ordered_what_it_has_shown() -> None:
     assert stage.duty(orders) == 0.2
     assert stage.waiting_share() == 0.2
     assert stage.orders(LEVELS[1], quantum=MS).table == {2: 10 * MS}
-    assert stage.orders(LEVELS[0], quantum=7 * MS).table == {}, "fewer than three quanta"
+    job.observe(
+        (0, 0), [WindowSeen(step=n, slot=4, began=0, ended=30 * MS, generation=0) for n in range(9)], []
+    )
+    assert stage.orders(LEVELS[0], quantum=7 * MS).table == {4: 30 * MS}, (
+        "the other has fewer than three quanta"
+    )
+    assert stage.orders(LEVELS[0], quantum=70 * MS).table == {4: 30 * MS}, "the longest one is always tried"
     assert stage.orders(LEVELS[DISABLED], quantum=MS).table == {}
 
 
@@ -93,10 +99,10 @@ def test_hints_learn_their_lag() -> None:
     stage = job.register(registration())
     for number in range(6):
         began = number * 100 * MS
-        stage.hint(2, began + 15 * MS)
+        stage.hint(number, 2, began + 15 * MS)
         windows = [WindowSeen(step=number, slot=2, began=began, ended=began + 20 * MS, generation=0)]
         job.observe((0, 0), windows, [])
-    assert stage.hint(2, 700 * MS) == 705 * MS
+    assert stage.hint(7, 2, 700 * MS) == 705 * MS
 
 
 def test_free_memory_needs_five_steps() -> None:
@@ -117,7 +123,7 @@ def test_ranks_that_disagree_are_named_wherever_they_are() -> None:
     job.register(registration(1, micro_batches=8))
     assert "stage 1 of replica 0 says 2 stages and 8 micro-batches" in job.disagreement()
     job.register(registration(1))
-    job.peer("10.0.0.2:7442", stages=4, micro_batches=4)
+    job.peer("10.0.0.2:7442", PeerSaid(stages=4, micro_batches=4))
     assert "agent 10.0.0.2:7442 says 4 stages" in job.disagreement()
 
 

@@ -1,75 +1,28 @@
 """The gate: points in a trial's step change no bit, and work is done in windows only."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from stage_site import FAR, MS, Stage, until
 from torch import nn
 
 from headrace_torch import hydro
-from headrace_torch.bubble_words import AT, Alarm, StageFile, StageHeader, started_ticks
-from headrace_torch.bubble_words.layout import TABLE
-from headrace_torch.bubbles import Gate, GateError, watch
-from headrace_torch.bubbles.hook import Hook
-
-MS = 1_000_000
-FAR = 2**62
-
-
-class Stage:
-    """A rank of a primary that waits when the test says so."""
-
-    def __init__(self, folder: Path) -> None:
-        pid = os.getpid()
-        header = StageHeader(
-            job="gpt",
-            replica=0,
-            stage=0,
-            stages=2,
-            rank=0,
-            device="cpu",
-            pid=pid,
-            started=started_ticks(pid) or 0,
-        )
-        self.file = StageFile.create(folder, header)
-        self.words = self.file.words
-        self.hook = Hook(self.file, lambda: None)
-        self.permit()
-
-    def permit(self, length: int = FAR) -> None:
-        for slot in range(4):
-            self.words[TABLE + slot] = length
-        self.words[AT["permitted"]], self.words[AT["lease"]] = 1, FAR
-        self.hook.begin_step(0, 4)
-        self.words[AT["table_generation"]] = self.words[AT["generation"]]
-
-    def open(self, length: int = FAR) -> None:
-        self.permit(length)
-        self.hook.begin_step(1, 4)
-        self.hook.begin_wait()
-
-    def close(self) -> None:
-        self.hook.end_wait()
-        self.hook.end_step()
-
-    def says(self, name: str) -> int:
-        return int(self.words[AT[name]])
+from headrace_torch.bubble_words import AT, Alarm, StepKind, started_ticks
+from headrace_torch.bubbles import Gate, GateError, join, watch
+from headrace_torch.bubbles.gate import PATIENCE
 
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path / "place")
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def net() -> nn.Module:
@@ -301,7 +254,7 @@ def test_a_control_step_and_an_alarm_open_nothing(stage: Stage) -> None:
     assert stage.says("alarm") == Alarm.MEMORY
     stage.close()
     records = stage.file.records(1, AT["steps"], 0)
-    assert [(one[0], one[3]) for one in records] == [(1, 1), (2, 1)]
+    assert [(one[0], one[3]) for one in records] == [(1, StepKind.CONTROL), (2, StepKind.UNUSED)]
 
 
 def test_another_shape_closes_until_it_is_learnt(stage: Stage) -> None:
@@ -344,3 +297,134 @@ def test_a_trial_follows_a_primary_that_starts_again(tmp_path: Path, stage: Stag
     again.open()
     worker.join(30)
     assert not worker.is_alive()
+
+
+# What a trial is told of its stage.
+
+
+def test_join_takes_the_gate_that_the_environment_names(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_BUBBLE_GATE", str(stage.file.path))
+    monkeypatch.setattr("headrace_torch.bubbles.gate._only_when_idle", lambda: None)
+    model = net()
+    with join(model, torch.optim.SGD(model.parameters(), lr=0.1)):
+        assert stage.says("trial_pid") == os.getpid()
+    stage.words[AT["memory"]] = 100 * 2**20
+    with pytest.raises(GateError, match="one member needs 200 MiB and the stage has 100 MiB to spare"):
+        join(model, member_bytes=200 * 2**20)
+    assert stage.says("trial_pid") == 0
+    with join(model, member_bytes=50 * 2**20) as gate:
+        assert gate.memory_bytes == 100 * 2**20
+
+
+def test_members_follow_the_budget(stage: Stage) -> None:
+    with Gate(stage.file.path, idle_priority=False) as gate:
+        assert gate.members(16) == 16, "there is no agent"
+        stage.words[AT["members_share"]] = 1 << 14
+        assert [gate.members(n) for n in (16, 5, 1)] == [4, 1, 1]
+    assert Gate(None).members(3) == 3
+    assert Gate(None).memory_bytes is None
+
+
+def test_a_trial_on_a_cpu_stage_runs_where_its_rank_does_and_only_when_that_is_idle(stage: Stage) -> None:
+    program = (
+        "import os, sys; from pathlib import Path; from headrace_torch.bubbles.gate import Gate\n"
+        "Gate(Path(sys.argv[1])); print(os.sched_getaffinity(0), os.sched_getscheduler(0) == os.SCHED_IDLE)"
+    )
+    mine = os.sched_getaffinity(0)
+    one = {min(mine)}
+    try:
+        os.sched_setaffinity(0, one)
+        command = [sys.executable, "-c", program, str(stage.file.path)]
+        others = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: os.sched_setaffinity(0, mine)
+        )
+        told, _ = others.communicate(timeout=60)
+    finally:
+        os.sched_setaffinity(0, mine)
+    assert told.split() == [*str(one).split(), "True"]
+
+
+def test_a_hint_within_a_window_moves_its_end(stage: Stage) -> None:
+    stage.open(length=30 * MS)
+    with Gate(stage.file.path, idle_priority=False) as gate:
+        key = gate.new_point()
+        gate.point(key)
+        stage.words[AT["hint_deadline"]] = FAR
+        stage.words[AT["hint_epoch"]] = stage.says("gate_epoch")
+        end = time.monotonic() + 0.05
+        while time.monotonic() < end:
+            gate.point(key)
+        assert stage.says("trial_stretches") == 0, "it has not paused"
+        assert stage.says("gate_deadline") < time.monotonic_ns()
+    assert stage.says("trial_stretches") == 1
+
+
+def test_a_quantum_that_was_long_once_is_tried_again(stage: Stage) -> None:
+    gate = Gate(stage.file.path, idle_priority=False)
+    worker = Worker(gate)
+    until(lambda: stage.says("trial_waiting"))
+    gate._needs[0] = 10_000 * MS  # its first run, perhaps
+    windows = 0
+    while not worker.count:
+        stage.open(length=20 * MS)
+        until(lambda: time.monotonic_ns() > stage.says("gate_deadline"))
+        stage.close()
+        until(lambda: stage.says("trial_waiting"))
+        windows += 1
+        assert windows < 60
+    assert windows >= PATIENCE
+    worker.ending = True
+    stage.open()
+    worker.join(30)
+    gate.close()
+
+
+def test_a_trial_without_quanta_is_told(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate(stage.file.path, idle_priority=False)
+    worker = Worker(gate)
+    until(lambda: stage.says("trial_waiting"))
+    gate._needs[0], gate._patience[0] = 10_000 * MS, 1 << 14
+    for _ in range(600):
+        stage.open(length=MS)
+        time.sleep(0.001)
+        stage.close()
+        if caplog.records:
+            break
+    assert "no window has had room for the work that begins here, of 10000.0 ms" in caplog.text
+    gate._needs[0] = 1
+    worker.ending = True
+    stage.open()
+    worker.join(30)
+    gate.close()
+
+
+def test_a_trial_that_is_told_to_leave_does_not_wait_for_a_primary_that_is_gone(stage: Stage) -> None:
+    gate = Gate(stage.file.path, idle_priority=False)
+    worker = Worker(gate)
+    until(lambda: stage.says("trial_waiting"))
+    gate.leave()
+    time.sleep(0.3)
+    assert worker.count == 0, "the primary lives"
+    gate._file.header = replace(gate._file.header, started=1)  # another process has its number now
+    until(lambda: worker.count > 10)
+    worker.ending = True
+    worker.join(30)
+    assert gate.harvested_s >= 0
+
+
+def test_time_off_the_core_is_no_part_of_a_quantum(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace_torch.bubbles.gate._only_when_idle", lambda: None)
+    stage.open()
+    with Gate(stage.file.path) as gate:
+        key = gate.new_point()
+        gate.point(key)
+        time.sleep(0.05)  # as if another process had the core
+        gate.point(key)
+        assert gate._needs[key] < 20 * MS
+        end = time.thread_time() + 0.03
+        while time.thread_time() < end:
+            pass
+        gate.point(key)
+        assert 20 * MS < gate._needs[key]

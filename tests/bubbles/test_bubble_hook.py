@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from primary_site import Primary
 
-from headrace_torch.bubble_words import AT, StageFile, StageFileError, StageHeader, started_ticks
+from headrace_torch.bubble_words import AT, StageFile, StageFileError, StageHeader, StepKind, started_ticks
 from headrace_torch.bubble_words.layout import is_control
 from headrace_torch.bubbles.attach import attach
 
@@ -40,7 +40,7 @@ def test_losses_are_bit_for_bit_those_without_the_hook(
     for stage in range(2):
         windows, steps = records(running.file(stage))
         assert [step[0] for step in steps] == [0, 1, 2, 3, 4]
-        assert all(step[3] == 1 for step in steps), "without an agent each step is a control step"
+        assert all(step[3] == StepKind.UNUSED for step in steps), "without an agent no step says anything"
         slots = {window[0] & 0xFFFF for window in windows}
         # Four micro-batches: a receive and a send for each in both directions, and the loss. None for the evaluation.
         assert slots == set(range(9))

@@ -32,6 +32,27 @@ def test_a_plan_as_text_and_as_json() -> None:
     assert run(*SMALL, "--json") == run("make", *SMALL, "--json"), "`make` is what the bare words mean"
 
 
+def test_the_windows_of_a_plan_are_its_iteration_without_its_work() -> None:
+    words = ["gpt3-175b", "a100-64", "--batch", "64", "--bubbles"]
+    record = json.loads(run(*words, "--json"))
+    stages = record["bubbles"]
+    assert len(stages) == record["degrees"]["s"] > 1
+    iteration, micro_batches = record["iteration_s"], record["degrees"]["mu"]
+    rests = []
+    for stage, planned in zip(stages, record["stages"], strict=True):
+        work = micro_batches * (planned["forward_s"] + planned["backward_s"]) + planned["tail_s"]
+        rests.append(iteration - stage["idle_s"] - work)
+        assert 0 <= stage["usable_s"] <= stage["idle_s"]
+        assert stage["longest_s"] <= stage["idle_s"]
+    # What all stages do together, such as a step of the optimizer.
+    assert rests == pytest.approx([rests[0]] * len(rests), abs=1e-6 * iteration)
+    assert 0 <= rests[0] < 0.01 * iteration
+    text = run(*words)
+    assert "bubbles of stage" in text
+    with pytest.raises(CommandError, match="--bubbles"):
+        run(*SMALL, "--compare", "--bubbles")
+
+
 def test_all_modes_side_by_side() -> None:
     assert run("compare", *SMALL) == run(*SMALL, "--compare")
     records = json.loads(run("compare", *SMALL, "--json"))

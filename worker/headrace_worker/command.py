@@ -94,6 +94,14 @@ def worker(
             "trial, which then starts at once."
         ),
     ] = True,
+    bubbles: Annotated[
+        bool,
+        typer.Option(
+            "--bubbles",
+            help="Run a bubble agent too: it lets trials work while a pipeline-parallel job on this machine waits. "
+            "With HEADRACE_BUBBLE_GATE set, this worker's trials work in that stage's windows.",
+        ),
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:
     """Run trials on this machine: one slot per GPU, or CPU slots where there is none.
@@ -145,6 +153,7 @@ def worker(
         pass_env=pass_names,
         trial_umask=users_umask,
         prestart=prestart,
+        bubbles=bubbles,
     )
 
     async def serve() -> None:

@@ -33,6 +33,7 @@ from headrace.spec.resources import WHOLE
 from headrace.target import Target
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
 from headrace_worker.attempt import Attempt, Place
+from headrace_worker.bubble_agent import keep_bubble_agent
 from headrace_worker.checkpoints import CheckpointError, CheckpointStore, store_from_url
 from headrace_worker.checkpoints.retention import PruneOrder, Retention, superseded
 from headrace_worker.courier import Courier
@@ -162,11 +163,14 @@ class Daemon:
                 cutter = tasks.create_task(self._cut_logs(), name="cut logs")
                 cleaner = tasks.create_task(courier.clean(), name="delete acknowledged messages")
                 serving = tasks.create_task(session.run(), name="session")
+                lasting = [serving, sweeper, cutter, cleaner]
+                if settings.bubbles:
+                    lasting.append(tasks.create_task(keep_bubble_agent(), name="bubble agent"))
                 count = len(devices.devices)
                 print(f"headrace worker: {settings.name} offers {count} slot{'s' * (count != 1)}", flush=True)
                 await self._stopping.wait()
                 await self._wind_down(session)
-                for task in (serving, sweeper, cutter, cleaner):
+                for task in lasting:
                     task.cancel()
         for number in _STOP_SIGNALS:
             loop.remove_signal_handler(number)

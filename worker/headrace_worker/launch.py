@@ -17,6 +17,8 @@ from headrace.v1 import spec_pb2, worker_pb2
 # Marks every process of a trial, its children's children too.
 LEASE_VARIABLE = "HEADRACE_LEASE_ID"
 TRIAL_VARIABLE = "HEADRACE_TRIAL"
+# The stage whose idle windows all trials of this worker work in; set by whoever starts the worker.
+GATE_VARIABLE = "HEADRACE_BUBBLE_GATE"
 _TRIAL = re.compile(r"studies/([^/]+)/trials/(\d+)")
 _UID = re.compile(r"[0-9A-Za-z]*")
 
@@ -89,6 +91,8 @@ def launch_of(
     selection = select(environ, pass_env)
     env = dict(selection.passed)
     env.setdefault("PYTHONUNBUFFERED", "1")  # a log that is followed must not lag
+    if gate := environ.get(GATE_VARIABLE):
+        env[GATE_VARIABLE] = gate
     env.update(template.env)
     env[LEASE_VARIABLE] = assign.lease.lease_id
     env.update(

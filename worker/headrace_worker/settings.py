@@ -27,6 +27,8 @@ class WorkerSettings:
     trial_umask: int | None = None
     # Whether a process stands by for the next trial of each busy slot.
     prestart: bool = True
+    # Whether a bubble agent runs beside the daemon.
+    bubbles: bool = False
 
     @property
     def outbox_path(self) -> Path:

@@ -1,9 +1,12 @@
 """The backstop: signals for a trial that does not close its gate. The gate itself needs none.
 
-A trial is running unless it says that it waits. One that still runs two quanta after its gate closed has offended: it
+A trial is running unless it says that it waits. One that has run for two quanta since its gate closed has offended: it
 is stopped (SIGSTOP), and continued when the next window opens. After three offences it is told to leave at its next
-checkpoint; the worker's daemon, which started it, is who ends it. A trial is not stopped inside a collective, where its
-peers would wait for it.
+checkpoint, and after six it stays stopped; the worker's daemon, which started it, is who ends it. A trial is not
+stopped inside a collective, where its peers would wait for it.
+
+What counts as running depends on the device. On a GPU it is time. On a CPU it is the trial's own computing: one that
+the kernel keeps off the core, since the rank wants it, is late and does no harm.
 """
 
 from dataclasses import dataclass
@@ -14,6 +17,8 @@ QUANTA: Final = 2
 """How many quanta after its gate has closed a trial may still run."""
 OFFENCES: Final = 3
 """After so many a trial leaves."""
+LAST: Final = 6
+"""After so many it is not continued any more."""
 SHORTEST_QUANTUM_NS: Final = 1_000_000
 LONGEST_QUANTUM_NS: Final = 50_000_000
 """Bounds of the quantum that a trial may claim: the patience of the backstop depends on it."""
@@ -29,20 +34,18 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateSeen:
-    """A gate and its trial at one instant. Times in nanoseconds of CLOCK_MONOTONIC.
+    """A gate and its trial at one instant.
 
     Attributes:
-        now: when it was seen.
         open: whether work may run.
-        closed_at: since when it may not; meaningless while open.
+        ran: how long the trial has run since the gate closed, in nanoseconds; meaningless while open.
         waiting: whether the trial says that it waits.
         collective: whether the trial is inside a collective.
-        quantum: what the trial needs to come to its next point.
+        quantum: what the trial needs to come to its next point, in nanoseconds.
     """
 
-    now: int
     open: bool
-    closed_at: int
+    ran: int
     waiting: bool
     collective: bool
     quantum: int
@@ -60,11 +63,11 @@ class Record:
 def judge(record: Record, seen: GateSeen) -> tuple[Record, list[Action]]:
     """Returns the record from now on, and what to do."""
     if record.stopped:
-        if seen.open:
+        if seen.open and record.offences < LAST:
             return _with(record, stopped=False), [Action.CONTINUE]
         return record, []
     patience = QUANTA * min(max(seen.quantum, SHORTEST_QUANTUM_NS), LONGEST_QUANTUM_NS)
-    late = not seen.open and not seen.waiting and seen.now - seen.closed_at > patience
+    late = not seen.open and not seen.waiting and seen.ran > patience
     if not late or seen.collective:
         return record, []
     offences = record.offences + 1

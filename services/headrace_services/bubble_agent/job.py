@@ -5,14 +5,45 @@ draw the same control steps, from the step's number.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from headrace_services.bubble_agent.budget import DISABLED, LEVELS, Level
 from headrace_services.bubble_agent.controller import Controller, Verdict
-from headrace_services.bubble_agent.stage import Registration, Stage, StepSeen, WindowSeen
+from headrace_services.bubble_agent.stage import (
+    Orders,
+    Registration,
+    Stage,
+    StepSeen,
+    TrialSeen,
+    WindowSeen,
+)
 
 Key = tuple[int, int]
 """Replica and stage."""
 NANO: Final = 1e-9
+MILLI: Final = 1e-6
+LITTLE: Final = 0.05
+"""A stage that waits for a smaller share of its steps has little to give."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerSaid:
+    """What another machine's agent says of the same job.
+
+    Attributes:
+        stages, micro_batches: of the job.
+        level, control_share: of its controller.
+        busy: whether a trial runs beside one of its stages.
+        at: when it said so.
+    """
+
+    stages: int
+    micro_batches: int
+    level: int = 0
+    control_share: float = 0.0
+    busy: bool = False
+    at: int = 0
 
 
 class Job:
@@ -23,13 +54,14 @@ class Job:
         self.name = name
         self.controller = Controller()
         self.stages: dict[Key, Stage] = {}
-        self._elsewhere: dict[str, tuple[int, int]] = {}
+        self.peers: dict[str, PeerSaid] = {}
+        self._pids: dict[Key, int] = {}
 
     def register(self, registration: Registration) -> Stage:
         """Takes a stage, or its successor after a restart of the primary: that one is learnt anew."""
-        known = self.stages.get(registration.key)
-        if known is not None and known.registration.pid != registration.pid:
+        if self._pids.get(registration.key, registration.pid) != registration.pid:
             self.controller = Controller()
+        self._pids[registration.key] = registration.pid
         stage = Stage(registration)
         self.stages[registration.key] = stage
         return stage
@@ -38,15 +70,39 @@ class Job:
         """Forgets a stage whose rank has gone."""
         self.stages.pop(key, None)
 
-    def peer(self, agent: str, *, stages: int, micro_batches: int) -> None:
+    def peer(self, agent: str, said: PeerSaid) -> None:
         """Takes what another machine's agent says of the same job."""
-        self._elsewhere[agent] = (stages, micro_batches)
+        self.peers[agent] = said
+
+    def expire(self, before: int) -> None:
+        """Forgets agents that have said nothing since."""
+        self.peers = {agent: said for agent, said in self.peers.items() if said.at >= before}
+
+    @property
+    def level_index(self) -> int:
+        """The lowest level of all agents of this job: the primary is one."""
+        return max([self.controller.index, *(min(said.level, DISABLED) for said in self.peers.values())])
+
+    @property
+    def level(self) -> Level:
+        """What trials get now."""
+        return LEVELS[self.level_index]
+
+    @property
+    def control_share(self) -> float:
+        """The largest share of all agents: its control steps contain those of a smaller one."""
+        return max([self.controller.control_share, *(said.control_share for said in self.peers.values())])
+
+    @property
+    def busy_elsewhere(self) -> bool:
+        """Whether a trial runs beside a stage on another machine."""
+        return any(said.busy for said in self.peers.values())
 
     def disagreement(self) -> str:
         """Returns in what the ranks disagree; empty where they agree."""
         said = {one.key: (one.stages, one.micro_batches) for one in self._registrations()}
         told = {f"stage {stage} of replica {replica}": v for (replica, stage), v in said.items()}
-        told |= {f"agent {name}": value for name, value in self._elsewhere.items()}
+        told |= {f"agent {name}": (one.stages, one.micro_batches) for name, one in self.peers.items()}
         if len(set(told.values())) < 2:
             return ""
         parts = [f"{who} says {s} stages and {m} micro-batches" for who, (s, m) in sorted(told.items())]
@@ -60,9 +116,29 @@ class Job:
         told = [
             self.controller.observe(seconds=(step.ended - step.began) * NANO, control=step.control)
             for step in steps
-            if step.ended > step.began
+            if step.counts and step.ended > step.began
         ]
         return [verdict for verdict in told if verdict is not None]
 
     def _registrations(self) -> list[Registration]:
         return [stage.registration for stage in self.stages.values()]
+
+
+def problem(stage: Stage, trial: TrialSeen | None, orders: Orders) -> str:
+    """Returns what keeps trials from working beside a stage, in words for people; empty where nothing does."""
+    share, predictor = stage.waiting_share(), stage.predictor
+    known = [length for slot in range(stage.slots) if (length := predictor.length(slot)) is not None]
+    if not known:
+        return "its windows are being learnt"
+    if share < LITTLE:
+        return f"it waits for {share:.1%} of its steps, which is little: fewer micro-batches or more stages give more"
+    if not orders.permitted:
+        return ""
+    if trial is not None and trial.usual > max(known):
+        return (
+            f"the trial needs {trial.usual * MILLI:.1f} ms from one point to the next, and the longest window has "
+            f"{max(known) * MILLI:.1f} ms: put more points into its step"
+        )
+    if not orders.table:
+        return f"no window is long enough: the longest has {max(known) * MILLI:.2f} ms"
+    return ""

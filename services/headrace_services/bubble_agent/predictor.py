@@ -1,7 +1,10 @@
 """How long a slot's window will be: a low quantile of what it was, so that few windows end before they should.
 
 A prediction that is too short wastes idle time. One that is too long lets a trial begin a quantum that the stage then
-waits for. So the predictor leans to short ones, and forgets everything where the job may have changed.
+waits for: the rest of one quantum, as the gate closes at the next point. So the predictor leans to short ones, as far
+as its caller asks (`quantile`). Where the job says that it has changed, it forgets everything. Where
+its windows or its computing only look different, it goes by the latest ones: a busy machine looks so all the time, and
+a predictor that forgot then would never predict anything.
 """
 
 from collections import deque
@@ -12,20 +15,19 @@ HISTORY: Final = 50
 LEAST: Final = 5
 """Windows of a slot before anything is predicted."""
 QUANTILE: Final = 0.05
-"""Which quantile of the history is predicted."""
+"""Which quantile of the history is predicted, where nobody asks for another."""
 LATEST: Final = 3
-"""No prediction exceeds the shortest of so many latest windows: a job that gets faster is followed at once."""
+"""No prediction exceeds the same quantile of so many latest windows: a job that gets faster is followed at once."""
 SHORT: Final = 0.75
-"""A window shorter than this share of its prediction contradicts it; two in a row make the stage learn anew."""
+"""A window shorter than this share of its prediction contradicts it; two in a row make the slot learn anew."""
 CHANGED: Final = 0.25
-"""A change of the stage's computing time by this share makes it learn anew."""
+"""A change of the stage's computing time by this share makes it go by its latest windows."""
 
 
-def low_quantile(values: "deque[int]") -> int:
-    """Returns the quantile `QUANTILE` by the lower order statistic, and no more than the latest values."""
-    ordered = sorted(values)
-    latest = list(values)[-LATEST:]
-    return min(ordered[int(QUANTILE * (len(ordered) - 1))], *latest)
+def low_quantile(values: "deque[int]", quantile: float) -> int:
+    """Returns a quantile by the lower order statistic, and no more than that of the latest values; below one half."""
+    ordered, latest = sorted(values), sorted(list(values)[-LATEST:])
+    return min(ordered[int(quantile * (len(ordered) - 1))], latest[int(quantile * len(latest))])
 
 
 class Predictor:
@@ -39,7 +41,7 @@ class Predictor:
         self._computing: deque[int] = deque(maxlen=HISTORY)
         self._generation = -1
         self.relearnt = 0
-        """How often everything was forgotten."""
+        """How often everything was forgotten, or all but the latest windows."""
 
     def observe(self, *, slot: int, length: int, generation: int, lag: int | None = None) -> None:
         """Takes the length of a window that ended.
@@ -61,7 +63,9 @@ class Predictor:
             short = length < SHORT * predicted
             self._contradicted[slot] = self._contradicted.get(slot, 0) + 1 if short else 0
             if self._contradicted[slot] >= 2:
-                self.forget()
+                self._contradicted[slot] = 0
+                self._lengths[slot].clear()
+                self._lags.pop(slot, None)
         self._lengths.setdefault(slot, deque(maxlen=HISTORY)).append(length)
         if lag is not None:
             self._lags.setdefault(slot, deque(maxlen=HISTORY)).append(lag)
@@ -70,10 +74,17 @@ class Predictor:
         """Takes the time that a step of the stage computed, without its windows."""
         if len(self._computing) >= LEAST:
             usual = sorted(self._computing)[len(self._computing) // 2]
-            latest = sorted([*list(self._computing)[-2:], length])[1]
+            latest = sorted([*list(self._computing)[1 - LEAST :], length])[LEAST // 2]
             if abs(latest - usual) > CHANGED * usual:
-                self.forget()
+                self._go_by_the_latest()
         self._computing.append(length)
+
+    def _go_by_the_latest(self) -> None:
+        self.relearnt += 1
+        self._computing.clear()
+        for kept in (*self._lengths.values(), *self._lags.values()):
+            while len(kept) > LEAST:
+                kept.popleft()
 
     def forget(self) -> None:
         """Forgets every window: the job has changed."""
@@ -82,19 +93,19 @@ class Predictor:
         for kept in (self._lengths, self._lags, self._contradicted, self._computing):
             kept.clear()
 
-    def length(self, slot: int) -> int | None:
+    def length(self, slot: int, quantile: float = QUANTILE) -> int | None:
         """Returns how long a slot's window will last at least, or None while it is not known."""
         seen = self._lengths.get(slot)
-        return None if seen is None or len(seen) < LEAST else low_quantile(seen)
+        return None if seen is None or len(seen) < LEAST else low_quantile(seen, quantile)
 
-    def end_after_hint(self, slot: int, hinted: int) -> int | None:
+    def end_after_hint(self, slot: int, hinted: int, quantile: float = QUANTILE) -> int | None:
         """Returns when a window will end whose neighbour began the awaited pass at `hinted`; None while not known."""
         seen = self._lags.get(slot)
-        return None if seen is None or len(seen) < LEAST else hinted + low_quantile(seen)
+        return None if seen is None or len(seen) < LEAST else hinted + low_quantile(seen, quantile)
 
-    def table(self, *, shortest: int) -> dict[int, int]:
+    def table(self, *, shortest: int, quantile: float = QUANTILE) -> dict[int, int]:
         """Returns the length of each slot that is known and at least `shortest`: shorter windows are skipped."""
-        known = {slot: self.length(slot) for slot in self._lengths}
+        known = {slot: self.length(slot, quantile) for slot in self._lengths}
         return {slot: length for slot, length in known.items() if length is not None and length >= shortest}
 
     @property

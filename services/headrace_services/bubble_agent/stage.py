@@ -7,12 +7,17 @@ from statistics import fmean
 from typing import Final
 
 from headrace_services.bubble_agent.budget import Level, free_memory_bytes
-from headrace_services.bubble_agent.predictor import Predictor
+from headrace_services.bubble_agent.predictor import QUANTILE, Predictor
 
 QUANTA: Final = 3
 """Windows of fewer quanta are skipped."""
 DEFAULT_QUANTUM_NS: Final = 1_000_000
+SHORTEST_QUANTUM_NS: Final = 200_000
+"""Opening a gate is not worth less."""
 STEPS_KEPT: Final = 200
+RISKED: Final = 0.001
+"""The share of a step that quanta which end after their window may cost. An overrun costs half a quantum on average."""
+BOLDEST: Final = 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +60,54 @@ class WindowSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSeen:
-    """A step that has ended. Times in nanoseconds; `control` if no gate was opened in it."""
+    """A step that has ended. Times in nanoseconds.
+
+    Attributes:
+        step: the engine's global step.
+        began, ended: its times.
+        control: whether no gate was opened in it.
+        counts: whether it says something of trials: one runs, and the step was filled or left free by the draw.
+    """
 
     step: int
     began: int
     ended: int
     control: bool
+    counts: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StretchSeen:
+    """Quanta of a trial in a row. Times in nanoseconds; `late` by how much the last one ended after its window."""
+
+    began: int
+    ended: int
+    quanta: int
+    late: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSeen:
+    """What a trial says of itself. Times in nanoseconds.
+
+    Attributes:
+        pid, started: its process.
+        since: when it took the gate.
+        harvested: work done in windows.
+        quanta, overruns: done, and ended too late.
+        overrun_longest: by how much the worst was late.
+        quantum, usual: the longest way between two points, and the usual one; 0 before the first window.
+    """
+
+    pid: int
+    started: int
+    since: int
+    harvested: int
+    quanta: int
+    overruns: int
+    overrun_longest: int
+    quantum: int
+    usual: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +126,14 @@ class Orders:
     Attributes:
         generation: which the table belongs to; the rank ignores another one's.
         table: length of each slot's window, in nanoseconds; slots that are missing are skipped.
+        slots: how many slots the stage's step has.
+        permitted: whether gates may open.
     """
 
     generation: int
     table: dict[int, int] = field(default_factory=dict)
+    slots: int = 0
+    permitted: bool = True
 
 
 class Stage:
@@ -93,16 +144,21 @@ class Stage:
         self.registration = registration
         self.predictor = Predictor()
         self.memory = MemorySeen(free=0, reserved=0, peak=0)
-        self._hints: dict[int, int] = {}
+        self._hints: dict[tuple[int, int], int] = {}
         self._waited: dict[int, int] = {}
         self._steps: deque[StepSeen] = deque(maxlen=STEPS_KEPT)
         self._waits: deque[int] = deque(maxlen=STEPS_KEPT)
-        self.steps = 0
+        self.steps = self.slots = 0
+        self._quantile = QUANTILE
+        self.waited = 0
+        """Nanoseconds, since the stage is known."""
 
     def observe(self, windows: Sequence[WindowSeen], steps: Sequence[StepSeen]) -> None:
         """Takes what ended since the last call."""
         for one in windows:
-            hinted = self._hints.pop(one.slot, None)
+            hinted = self._hints.pop((one.step, one.slot), None)
+            self.slots = max(self.slots, one.slot + 1)
+            self.waited += one.ended - one.began
             lag = one.ended - hinted if hinted is not None and one.began <= hinted <= one.ended else None
             self.predictor.observe(
                 slot=one.slot, length=one.ended - one.began, generation=one.generation, lag=lag
@@ -115,27 +171,41 @@ class Stage:
             self._waits.append(waited)
             self.predictor.observe_computing(max(0, step.ended - step.began - waited))
         if steps:
+            self._hints = {at: one for at, one in self._hints.items() if at[0] > steps[-1].step}
             self._waited = {number: one for number, one in self._waited.items() if number > steps[-1].step}
 
-    def hint(self, slot: int, arrived: int) -> int | None:
+    def hint(self, step: int, slot: int, arrived: int) -> int | None:
         """Takes a hint that a slot's awaited pass has begun; returns when the window will end, if that is known."""
-        self._hints[slot] = arrived
-        return self.predictor.end_after_hint(slot, arrived)
+        self._hints[step, slot] = arrived
+        return self.predictor.end_after_hint(slot, arrived, self._quantile)
 
     def orders(self, level: Level, *, quantum: int) -> Orders:
         """Returns the table for the rank.
 
         Args:
             level: what trials get.
-            quantum: of the stage's trial, in nanoseconds; 0 where it has none yet.
+            quantum: the usual one of the stage's trial, in nanoseconds; 0 where it has none yet.
         """
-        shortest = QUANTA * (quantum or DEFAULT_QUANTUM_NS)
-        known = self.predictor.table(shortest=shortest)
-        table = {slot: int(length * level.windows) for slot, length in known.items()}
+        quantum = max(SHORTEST_QUANTUM_NS, quantum or DEFAULT_QUANTUM_NS)
+        shortest, least = QUANTA * quantum, QUANTA * min(quantum, DEFAULT_QUANTUM_NS)
+        self._quantile = self._bold(quantum)
+        known = self.predictor.table(shortest=least, quantile=self._quantile)
+        shares = {slot: int(length * level.windows) for slot, length in known.items()}
+        table = {slot: length for slot, length in shares.items() if length >= shortest}
+        if not table and shares:
+            # A quantum may have been long only once. The gate tries again, seldom, where a window opens.
+            longest = max(shares, key=lambda slot: shares[slot])
+            table = {longest: shares[longest]} if shares[longest] >= least else {}
         return Orders(
             generation=self.predictor.generation,
-            table={slot: length for slot, length in table.items() if length >= shortest},
+            table=table,
+            slots=self.slots,
         )
+
+    def _bold(self, quantum: int) -> float:
+        """Returns which quantile of the windows is predicted: short quanta may begin later."""
+        overruns = RISKED * self.step_ns() / (quantum / 2)
+        return min(BOLDEST, max(QUANTILE, overruns / max(1, self.slots)))
 
     def duty(self, orders: Orders) -> float:
         """Returns the share of a step that trials may use, between 0 and 1."""
@@ -143,6 +213,10 @@ class Stage:
             return 0.0
         length = fmean(step.ended - step.began for step in self._steps)
         return min(1.0, sum(orders.table.values()) / length) if length else 0.0
+
+    def step_ns(self) -> float:
+        """Returns the mean length of the kept steps; 0 while there is none."""
+        return fmean(step.ended - step.began for step in self._steps) if self._steps else 0.0
 
     def waiting_share(self) -> float:
         """Returns the share of the kept steps that the stage waited, between 0 and 1."""

@@ -79,6 +79,10 @@ def make(
     with_front: Annotated[
         bool, typer.Option("--front", help="Show what less memory costs in time, too.")
     ] = False,
+    with_bubbles: Annotated[
+        bool,
+        typer.Option("--bubbles", help="Show the stages' idle windows: how much tuning they would carry."),
+    ] = False,
     address: Annotated[
         str | None,
         typer.Option(
@@ -114,12 +118,12 @@ def make(
 
     headrace plan gpt3-175b a100-64 --batch 64 --target megatron --out plan
     """
-    from headrace_services.planner import asking, picture, reporting
+    from headrace_services.planner import asking, bubbles, picture, reporting
     from headrace_services.planner.explain import nothing_fits
     from headrace_services.planner.record import brief_record, plan_record, shortlist_record
     from headrace_services.planner.tradeoff import front
 
-    given: dict[str, object] = {"--front": with_front, "--plot": plot}
+    given: dict[str, object] = {"--front": with_front, "--plot": plot, "--bubbles": with_bubbles}
     if comparing:
         given |= {"--mode": mode != "h2o", "--target": target, "--out": out, "--measure": measure}
         given |= {"--seconds": seconds is not None, "--budget": budget is not None}
@@ -180,11 +184,15 @@ def make(
             "shortlist": shortlist_record(near),
             "front": [brief_record(one) for one in points],
         }
+        if with_bubbles:
+            told["bubbles"] = bubbles.records(found)
         if measured is not None:
             told["measured"] = measuring.record(measured)
         output.json(plan_record(found) | told)
     else:
         reporting.show_plan(output, found)
+        if with_bubbles:
+            reporting.show_windows(output, bubbles.windows(found))
         if measured is None:
             reporting.show_shortlist(output, near)
         else:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.output import Output
 from headrace.errors import InvalidFieldError, Violation
+from headrace_services.planner.bubbles import SHORTEST_S, StageWindows
 from headrace_services.planner.explain import GIB, PARTS, Explanation, nothing_fits
 from headrace_services.planner.modes import MODES
 from headrace_services.planner.plan import Plan, spans
@@ -93,6 +94,27 @@ def show_plan(output: Output, plan: Plan) -> None:
     ]
     columns = ["stage", "layers", "recomputed", "ms", "static GiB", "activations GiB", "of memory"]
     output.table(columns, stages, right=set(columns) - {"layers"})
+
+
+def show_windows(output: Output, windows: Sequence[StageWindows]) -> None:
+    """The stages' idle windows."""
+    output.line()
+    rows = [
+        (
+            str(one.stage),
+            f"{one.usable} of {one.windows}",
+            f"{one.longest_s * 1e3:.1f}",
+            f"{one.usable_s * 1e3:.1f}",
+            f"{one.share:.1%}",
+            f"{one.free_bytes / GIB:.1f}",
+        )
+        for one in windows
+    ]
+    columns = ["bubbles of stage", "windows", "longest ms", "usable ms", "of iteration", "free GiB"]
+    output.table(columns, rows, right=columns[1:])
+    output.note(
+        f"A window is usable from {SHORTEST_S * 1e3:g} ms on; predictions on a real job cover a part of it."
+    )
 
 
 def show_shortlist(output: Output, plans: Sequence[Plan]) -> None:

@@ -12,12 +12,11 @@ from headrace_torch.bubble_words.layout import (
     AT,
     RINGS,
     SLOTS,
-    STEP_RING,
     TABLE,
     VERSION,
-    WINDOW_RING,
     Alarm,
     Awaits,
+    StepKind,
     is_control,
 )
 from headrace_torch.bubble_words.stage_file import (
@@ -28,6 +27,7 @@ from headrace_torch.bubble_words.stage_file import (
     file_name,
     folder,
     is_alive,
+    make_folder,
     started_ticks,
 )
 
@@ -36,18 +36,18 @@ __all__ = [
     "FOLDER_VARIABLE",
     "RINGS",
     "SLOTS",
-    "STEP_RING",
     "TABLE",
     "VERSION",
-    "WINDOW_RING",
     "Alarm",
     "Awaits",
     "StageFile",
     "StageFileError",
     "StageHeader",
+    "StepKind",
     "file_name",
     "folder",
     "is_alive",
     "is_control",
+    "make_folder",
     "started_ticks",
 ]

@@ -9,7 +9,7 @@ from enum import IntEnum, IntFlag
 from typing import Final
 
 MAGIC: Final = int.from_bytes(b"hrbubble", "little")
-VERSION: Final = 1
+VERSION: Final = 2
 HEADER_WORDS: Final = 64
 """Magic, version and size, then the header as JSON."""
 
@@ -51,6 +51,10 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "guard": "how long before the end a quantum must be done",
         "evict": "1 where the trial must leave at its next checkpoint",
         "stopped": "1 while the trial is stopped by a signal",
+        "offences": "how often it had to be; all four are kept for an agent that starts again",
+        "judged": "the process that these are about",
+        "members_share": "share of a fused trial's members that may run, of 65536",
+        "memory": "what trials may allocate on the stage's device, bytes; 0 while that is not known",
     },
     "trial": {
         "trial_pid": "process",
@@ -59,11 +63,13 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "trial_waiting": "1 while it waits at the gate",
         "trial_collective": "1 inside a collective",
         "trial_quantum": "the longest way to the next point, nanoseconds of work",
+        "trial_usual": "the mean way to the next point",
         "trial_harvested": "work done inside windows, nanoseconds",
         "trial_quanta": "quanta done",
         "trial_overruns": "quanta that ended after their window",
         "trial_overrun_longest": "by how much the worst of them did",
         "trial_acknowledged": "the epoch whose end it has seen",
+        "trial_stretches": "records written to the ring of stretches",
     },
 }
 
@@ -71,8 +77,10 @@ SLOTS: Final = 4096
 """Communication instructions in a step that the table has room for."""
 WINDOW_RING: Final = 2048
 STEP_RING: Final = 256
+STRETCH_RING: Final = 1024
 RECORD: Final = 4
-"""Words of a record. Window: step, slot, began, ended | generation apart. Step: step, began, ended, control."""
+"""Words of a record. Window: step and slot, began, ended, generation. Step: step, began, ended, a `StepKind`.
+Stretch, which is quanta in a row within one window: began, ended, how many quanta, by how much the last was late."""
 
 
 class Awaits(IntEnum):
@@ -83,6 +91,17 @@ class Awaits(IntEnum):
     """the previous stage's forward pass"""
     BACKWARD = 2
     """the next stage's backward pass"""
+
+
+class StepKind(IntEnum):
+    """Whether gates were opened in a step."""
+
+    FILLED = 0
+    """where a window had room"""
+    CONTROL = 1
+    """left free, by the draw"""
+    UNUSED = 2
+    """nothing was permitted, or not yet learnt: such a step says nothing of trials"""
 
 
 class Alarm(IntFlag):
@@ -108,9 +127,14 @@ def _places() -> tuple[dict[str, int], int]:
 
 AT, TABLE = _places()
 """Index of each word, and of the table of lengths."""
-RINGS: Final = (TABLE + SLOTS, TABLE + SLOTS + WINDOW_RING * RECORD)
-"""Index of the ring of windows and of the ring of steps."""
-SIZE_BYTES: Final = 8 * (RINGS[1] + STEP_RING * RECORD)
+RING_SIZES: Final = (WINDOW_RING, STEP_RING, STRETCH_RING)
+RINGS: Final = (
+    TABLE + SLOTS,
+    TABLE + SLOTS + WINDOW_RING * RECORD,
+    TABLE + SLOTS + (WINDOW_RING + STEP_RING) * RECORD,
+)
+"""Index of the rings of windows, of steps and of stretches."""
+SIZE_BYTES: Final = 8 * (RINGS[2] + STRETCH_RING * RECORD)
 
 _MASK: Final = (1 << 64) - 1
 

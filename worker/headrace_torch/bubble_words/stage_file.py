@@ -14,16 +14,16 @@ from headrace_torch.bubble_words.layout import (
     HEADER_WORDS,
     MAGIC,
     RECORD,
+    RING_SIZES,
     RINGS,
     SIZE_BYTES,
-    STEP_RING,
     VERSION,
-    WINDOW_RING,
 )
 
 FOLDER_VARIABLE: Final = "HEADRACE_BUBBLES"
 """Names the folder; ranks, trials and the agent need the same one."""
 SUFFIX: Final = ".bubble"
+LONGEST_JOB: Final = 200
 _HEADER_BYTES: Final = 8 * (HEADER_WORDS - 3)
 
 
@@ -58,6 +58,24 @@ def folder() -> Path:
     """Returns the folder of stage files: HEADRACE_BUBBLES, else a folder of this user's in /dev/shm."""
     named = os.environ.get(FOLDER_VARIABLE)
     return Path(named) if named else Path(f"/dev/shm/headrace-bubbles-{os.getuid()}")  # noqa: S108  it is memory
+
+
+def make_folder(place: Path) -> None:
+    """Makes the folder of stage files, for this user alone, where it is missing.
+
+    Raises:
+        StageFileError: it cannot be made, or others may write in it.
+    """
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        told = place.stat()
+    except OSError as error:
+        raise StageFileError(_unusable(place, error)) from None
+    if told.st_uid != os.getuid() or stat.S_IMODE(told.st_mode) & 0o022:
+        raise StageFileError(
+            f"{place} belongs to another user, or others may write in it: "
+            f"set {FOLDER_VARIABLE} to a folder of mode 700"
+        )
 
 
 def file_name(job: str, replica: int, stage: int) -> str:
@@ -102,11 +120,11 @@ class StageFile:
             place / file_name(header.job, header.replica, header.stage),
             json.dumps(asdict(header)).encode(),
         )
-        if len(told) > _HEADER_BYTES:
+        if len(header.job) > LONGEST_JOB or len(told) > _HEADER_BYTES:
             raise StageFileError(f"the job's name {header.job[:40]!r}… is too long: give a shorter one")
         try:
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            problem = _others(place) or _taken(path, header)
+            make_folder(place)
+            problem = _taken(path, header)
             hidden = place / f".{path.name}.{secrets.token_hex(4)}"
             if not problem:
                 with hidden.open("xb+") as file:
@@ -117,10 +135,10 @@ class StageFile:
                 made = cls(path, mapped, inode, header)
                 made.words[0], made.words[1], made.words[2] = MAGIC, VERSION, len(told)
                 hidden.replace(path)
+        except StageFileError:
+            raise
         except OSError as error:
-            problem = (
-                f"{place} cannot hold the stage's file: {error}; set {FOLDER_VARIABLE} to a folder in memory"
-            )
+            problem = _unusable(place, error)
         if problem:
             raise StageFileError(problem)
         return made
@@ -170,11 +188,11 @@ class StageFile:
         """Returns the records of a ring that were written after `since`, oldest first; those overwritten are missing.
 
         Args:
-            ring: 0 for windows, 1 for steps.
+            ring: 0 for windows, 1 for steps, 2 for stretches.
             count: index of the ring's count in `words`.
             since: the count at the last call.
         """
-        size, start = (WINDOW_RING, STEP_RING)[ring], RINGS[ring]
+        size, start = RING_SIZES[ring], RINGS[ring]
         written = self.words[count]
         first = max(since, written - size + 1)
         found = []
@@ -190,12 +208,8 @@ class StageFile:
         self.map.close()
 
 
-def _others(place: Path) -> str:
-    """Why a folder is not safe; empty if it is."""
-    told = place.stat()
-    if told.st_uid == os.getuid() and not stat.S_IMODE(told.st_mode) & 0o022:
-        return ""
-    return f"{place} belongs to another user, or others may write in it: set {FOLDER_VARIABLE} to a folder of mode 700"
+def _unusable(place: Path, error: OSError) -> str:
+    return f"{place} cannot hold the stages' files: {error}; set {FOLDER_VARIABLE} to a folder in memory"
 
 
 def _taken(path: Path, header: StageHeader) -> str:

@@ -182,6 +182,8 @@ def _wiring(engine: Any, hook: Hook) -> dict[str, Any]:
         return made
 
     def aggregate_total_loss() -> Any:
+        if not hook.stepping:
+            return loss()
         hook.begin_wait()
         try:
             return loss()

@@ -8,6 +8,8 @@ on if the gate is open and
 
 and sleeps until the next window otherwise. So it closes by itself at the deadline: nobody has to tell it. What a
 quantum takes is learnt for each point: a maximum that decays by 1/64 with each shorter one, about its 99th percentile.
+A quantum that was once too long for every window, perhaps because it was the first, is tried again after 16 windows,
+then after 32, and so on.
 
 The states of a trial: *going*, in a window; *waiting*, asleep on the gate's word. It says which in shared memory. A
 trial that still goes when its gate has been closed for two quanta is stopped by the agent with a signal.
@@ -16,6 +18,8 @@ On a GPU each point waits for the kernels before it, so that a quantum's work is
 that has been run on a GPU yet.
 """
 
+import fcntl
+import logging
 import os
 import threading
 import time
@@ -27,6 +31,9 @@ from typing import Final, Self
 
 from headrace_torch.bubble_words import AT, StageFile, StageFileError, is_alive, started_ticks
 from headrace_torch.bubble_words.futex import Futex
+from headrace_torch.bubble_words.layout import RECORD, RINGS, STRETCH_RING
+
+log = logging.getLogger("headrace.bubbles")
 
 VARIABLE: Final = "HEADRACE_BUBBLE_GATE"
 """Names the stage's file for a trial in a bubble."""
@@ -36,13 +43,20 @@ DECAY: Final = 6
 """A shorter quantum takes 2⁻⁶ of the difference off."""
 _OUTSIDE: Final = -1
 """The epoch while in no window; a word is never negative."""
+PATIENCE: Final = 16
+"""Windows that pass before a quantum that fitted none is tried again; twice as many after each failure."""
+MOST_PATIENCE: Final = 1 << 14
+STARVED: Final = 64
+"""Windows in a row without room for one quantum, before the gate says so."""
+WHOLE: Final = 1 << 16
 NAP_S: Final = 0.25
 """The longest sleep at the gate: a wake that is lost, and a primary that has started again, are noticed then."""
 
 now: Final = time.monotonic_ns
 EPOCH, DEADLINE, CLOSED, LEASE = AT["gate_epoch"], AT["gate_deadline"], AT["gate_closed"], AT["lease"]
 HINT_EPOCH, HINT_DEADLINE, GUARD = AT["hint_epoch"], AT["hint_deadline"], AT["guard"]
-WAITING, ACKNOWLEDGED, QUANTUM = AT["trial_waiting"], AT["trial_acknowledged"], AT["trial_quantum"]
+WAITING, ACKNOWLEDGED = AT["trial_waiting"], AT["trial_acknowledged"]
+QUANTUM, USUAL, STRETCHES = AT["trial_quantum"], AT["trial_usual"], AT["trial_stretches"]
 HARVESTED, QUANTA = AT["trial_harvested"], AT["trial_quanta"]
 OVERRUNS, OVERRUN_LONGEST = AT["trial_overruns"], AT["trial_overrun_longest"]
 
@@ -56,7 +70,8 @@ class Gate:
 
     Args:
         path: the stage's file. Without one the gate is always open, so the same script runs anywhere.
-        idle_priority: on a CPU stage, let the kernel run the trial only while nobody else wants the core.
+        idle_priority: on a CPU stage, let the kernel run the trial only while nobody else wants the core. The trial
+            also moves to the rank's cores: others belong to other stages.
 
     Raises:
         GateError: there is no such file, or another living process has this gate.
@@ -70,8 +85,13 @@ class Gate:
         self._key = 0
         self._epoch = _OUTSIDE
         self._until = self._last = 0
-        self._wall_began = self._cpu_began = 0
-        self._quanta = self._harvested = self._overruns = self._worst = 0
+        self._wall_began = self._cpu_began = self._lost = 0
+        self._lends = False
+        """Whether the trial has the core only while nobody else wants it."""
+        self._quanta = self._harvested = self._overruns = self._worst = self._stretches = 0
+        self._patience: dict[int, int] = {}
+        self._leaving = False
+        self._skipped = self._starved = self._quanta_began = 0
         self.synchronize: Callable[[], None] | None = None
         """Waits for the device's work, where the trial runs on one."""
         if path is not None:
@@ -104,11 +124,15 @@ class Gate:
             return
         if self.synchronize is not None:
             self.synchronize()
-        here, needs = now(), self._needs
-        if self._file.words[EPOCH] == self._epoch:
+        here, needs, words = now(), self._needs, self._file.words
+        if words[EPOCH] == self._epoch:
             took, need = here - self._last, needs[self._key]
+            if took > need and self._lends:
+                took -= self._off_the_core(here)
             needs[self._key] = took if took > need else need - (need - took >> DECAY)
             self._quanta += 1
+            if words[HINT_EPOCH] == self._epoch:
+                self._until = words[HINT_DEADLINE] - words[GUARD]
             if here + needs[key] < self._until:
                 self._key, self._last = key, here
                 return
@@ -132,6 +156,32 @@ class Gate:
         """Whether the trial shall save a checkpoint and end: it was stopped three times."""
         return self._file is not None and bool(self._file.words[AT["evict"]])
 
+    def members(self, fitting: int) -> int:
+        """Returns how many members of a fused trial may run, of those that fit: at least one.
+
+        The agent lowers the share where the primary is slowed; a trial drops members at a rung or a checkpoint.
+        """
+        share = WHOLE if self._file is None else self._file.words[AT["members_share"]] or WHOLE
+        return max(1, fitting * share // WHOLE)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What this trial may allocate on the stage's device; None while that is not known."""
+        return None if self._file is None else self._file.words[AT["memory"]] or None
+
+    def require(self, memory_bytes: int) -> None:
+        """Refuses a stage with too little memory for one member.
+
+        Raises:
+            GateError: it is known that less is free.
+        """
+        free = self.memory_bytes
+        if free is not None and free < memory_bytes:
+            raise GateError(
+                f"one member needs {memory_bytes / 2**20:.0f} MiB and the stage has {free / 2**20:.0f} MiB to spare: "
+                "choose a later stage, which holds fewer activations, or a smaller model"
+            )
+
     @property
     def harvested_s(self) -> float:
         """Seconds of work done inside windows."""
@@ -147,6 +197,12 @@ class Gate:
         """Quanta that ended inside their window."""
         return self._quanta
 
+    def leave(self) -> None:
+        """Told to end: where the primary has gone, points wait no longer. While it lives, work stays in its windows.
+
+        A handler of SIGTERM may call it: a trial that waits for a primary that never comes back would never end."""
+        self._leaving = True
+
     def close(self) -> None:
         """Gives the gate up. From here on every point goes on."""
         if self._file is not None:
@@ -158,17 +214,30 @@ class Gate:
     def _take(self, path: Path) -> None:
         file = StageFile.open(path)
         words = file.words
-        other, since = words[AT["trial_pid"]], words[AT["trial_started"]]
-        if other and other != os.getpid() and is_alive(other, since):
-            file.close()
-            raise GateError(
-                f"process {other} goes through {path.name} already: a stage has room for one trial"
-            )
+        with path.open("rb") as locked:
+            fcntl.flock(locked, fcntl.LOCK_EX)  # two trials that come at once
+            other, since = words[AT["trial_pid"]], words[AT["trial_started"]]
+            if other and other != os.getpid() and is_alive(other, since):
+                file.close()
+                raise GateError(
+                    f"process {other} goes through {path.name} already: a stage has room for one trial"
+                )
+            self._introduce(file)
         self._file, self._futex = file, Futex(file.map, EPOCH)
+        self._lends = self._idle and file.header.device == "cpu"
+        if self._lends:
+            _on_the_cores_of(file.header.pid)
+            _only_when_idle()
+
+    def _introduce(self, file: StageFile) -> None:
+        words = file.words
+        words[AT["trial_pid"]] = 0  # until all others are written
         words[AT["trial_started"]] = started_ticks(os.getpid()) or 0
         words[AT["trial_since"]] = now()
         for name in (
             "trial_quantum",
+            "trial_usual",
+            "trial_collective",
             "trial_harvested",
             "trial_quanta",
             "trial_overruns",
@@ -177,8 +246,7 @@ class Gate:
             words[AT[name]] = 0
         words[WAITING] = 1  # until the first point: what a trial does before is not held against it
         words[AT["trial_pid"]] = os.getpid()
-        if self._idle and file.header.device == "cpu":
-            _only_when_idle()
+        self._stretches = words[STRETCHES]  # of another trial before
 
     def _drop(self) -> None:
         assert self._file is not None
@@ -191,13 +259,14 @@ class Gate:
         assert self._file is not None
         if self._epoch == _OUTSIDE:
             return
-        words = self._file.words
+        words, late = self._file.words, 0
         spent = time.thread_time_ns() - self._cpu_began
         if words[EPOCH] != self._epoch:
             # The rank closed the gate in the midst of a quantum. What the quantum took is its own work, without the
             # time in which the rank had the core.
-            took = max(0, spent - (self._last - self._wall_began))
+            took = max(0, spent - (self._last - self._wall_began - self._lost))
             self._needs[self._key] = max(took, self._needs[self._key])
+            self._patience[self._key] = min(MOST_PATIENCE, 2 * self._patience.get(self._key, PATIENCE))
             late = max(0, here - words[CLOSED])
             self._overruns += 1
             self._worst = max(self._worst, late)
@@ -205,6 +274,12 @@ class Gate:
         self._harvested += spent
         words[HARVESTED], words[QUANTA] = self._harvested, self._quanta
         words[QUANTUM] = max(self._needs)
+        words[USUAL] = self._harvested // max(1, self._quanta + self._overruns)
+        record = RINGS[2] + self._stretches % STRETCH_RING * RECORD
+        words[record], words[record + 1] = self._wall_began, here
+        words[record + 2], words[record + 3] = self._quanta - self._quanta_began, late
+        self._stretches += 1
+        words[STRETCHES] = self._stretches
         words[ACKNOWLEDGED] = self._epoch
         self._epoch = _OUTSIDE
 
@@ -223,13 +298,43 @@ class Gate:
                 until = deadline - words[GUARD]
                 if here + self._needs[key] < until and words[EPOCH] == epoch:
                     break
+                self._skip(key, epoch, until)
             self._futex.wait(epoch, NAP_S)
+            if self._leaving and not self._file.alive():
+                self.close()
+                return
             if words[EPOCH] == epoch and self._file.replaced():
                 words = self._follow()
         words[WAITING] = 0
+        self._skipped, self._starved = epoch, 0
+        self._quanta_began = self._quanta
         self._epoch, self._until = epoch, until
         self._key, self._last, self._wall_began = key, here, here
-        self._cpu_began = time.thread_time_ns()
+        self._cpu_began, self._lost = time.thread_time_ns(), 0
+
+    def _off_the_core(self, here: int) -> int:
+        """Returns how long others had the core since it was asked last: that is no part of a quantum."""
+        computed = time.thread_time_ns() - self._cpu_began
+        lost = max(0, here - self._wall_began - computed - self._lost)
+        self._lost += lost
+        return lost
+
+    def _skip(self, key: int, epoch: int, until: int) -> None:
+        """A window has no room for the quantum at `key`. Each window counts once."""
+        if epoch == self._skipped:
+            return
+        self._skipped = epoch
+        self._starved += 1
+        need = self._needs[key]
+        if self._starved == STARVED:
+            log.warning(
+                "headrace bubbles: no window has had room for the work that begins here, of %.1f ms (the last one left "
+                "%.1f ms): put more points into the step, with `watch` or `Gate.point`",
+                need / 1e6,
+                max(0, until - now()) / 1e6,
+            )
+        if self._starved % self._patience.get(key, PATIENCE) == 0:
+            self._needs[key] = min(need, FIRST_NS)
 
     def _follow(self) -> memoryview:
         """The primary has started again, and made a new file; until it has, the old one stays, and never opens."""
@@ -243,10 +348,23 @@ class Gate:
         return self._file.words
 
 
+def _on_the_cores_of(rank: int) -> None:
+    """Every thread of this process runs where the rank does."""
+    with suppress(OSError):
+        cores = os.sched_getaffinity(rank)
+        for task in _threads():
+            with suppress(OSError):
+                os.sched_setaffinity(task, cores)
+
+
 def _only_when_idle() -> None:
     """The kernel's idle class, for every thread of this process: whoever wants the core has it at once."""
     if not hasattr(os, "SCHED_IDLE"):
         return
-    for task in {threading.get_native_id(), *(int(path.name) for path in Path("/proc/self/task").iterdir())}:
+    for task in _threads():
         with suppress(OSError):
             os.sched_setscheduler(task, os.SCHED_IDLE, os.sched_param(0))
+
+
+def _threads() -> set[int]:
+    return {threading.get_native_id(), *(int(path.name) for path in Path("/proc/self/task").iterdir())}

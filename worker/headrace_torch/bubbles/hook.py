@@ -5,7 +5,7 @@ after it. At its begin the rank looks the slot's length up in the agent's table.
 lease is good, the gate opens until that deadline; at the wait's end the rank closes it.
 
 On a CPU the rank's thread really sleeps inside the instruction, so the host's clock is the truth. On a GPU the host
-runs ahead of its stream, and a gate opened here would be wrong: see `stream`.
+runs ahead of its stream, and a gate opened here would be wrong: `attach` refuses it.
 
 Nothing here waits, takes a lock, allocates on the device or touches a file. Everything of ours is guarded: an exception
 takes the hook off, once and for all, and the primary goes on.
@@ -20,15 +20,14 @@ from headrace_torch.bubble_words import (
     AT,
     RINGS,
     SLOTS,
-    STEP_RING,
     TABLE,
-    WINDOW_RING,
     Alarm,
     Awaits,
     StageFile,
+    StepKind,
 )
 from headrace_torch.bubble_words.futex import Futex
-from headrace_torch.bubble_words.layout import RECORD, is_control
+from headrace_torch.bubble_words.layout import RECORD, STEP_RING, WINDOW_RING, is_control
 
 log = logging.getLogger("headrace.bubbles")
 now: Final = time.monotonic_ns
@@ -42,7 +41,7 @@ GENERATION, MICRO_BATCHES, ALARM = AT["generation"], AT["micro_batches"], AT["al
 WINDOWS, STEPS = AT["windows"], AT["steps"]
 LEASE, PERMITTED, TABLE_GENERATION = AT["lease"], AT["permitted"], AT["table_generation"]
 CONTROL_SHARE, TRIAL_WAITING = AT["control_share"], AT["trial_waiting"]
-WINDOW_START, STEP_START = RINGS
+WINDOW_START, STEP_START, _ = RINGS
 
 
 class Hook:
@@ -54,6 +53,7 @@ class Hook:
         self.words = file.words
         self._futex = Futex(file.map, EPOCH)
         self.stepping = self._filled = False
+        self._kind = StepKind.UNUSED
         self.slot = -1
         self._generation = self._micro_batches = self._shape = 0
         self._epoch = self._step = self._step_began = self._wait_began = 0
@@ -74,7 +74,13 @@ class Hook:
             words[FORWARDS] = words[BACKWARDS] = 0
             began = self._step_began = now()
             good = words[PERMITTED] and words[LEASE] > began and words[TABLE_GENERATION] == self._generation
-            self._filled = bool(good) and not is_control(step, words[CONTROL_SHARE])
+            if not good:
+                self._kind = StepKind.UNUSED
+            elif is_control(step, words[CONTROL_SHARE]):
+                self._kind = StepKind.CONTROL
+            else:
+                self._kind = StepKind.FILLED
+            self._filled = self._kind is StepKind.FILLED
             words[FILLED] = self._filled
             words[STEPPING] = 1
             self.stepping = True
@@ -91,7 +97,7 @@ class Hook:
             words[here] = self._step
             words[here + 1] = self._step_began
             words[here + 2] = now()
-            words[here + 3] = not self._filled
+            words[here + 3] = self._kind
             self._steps += 1
             words[STEPS] = self._steps
         except Exception as error:  # noqa: BLE001
@@ -161,15 +167,20 @@ class Hook:
 
     def changed(self) -> None:
         """What was learnt no longer holds: no gate opens until the agent has learnt anew."""
-        self._generation += 1
-        self._filled = False
-        self.words[GENERATION] = self._generation
+        try:
+            self._generation += 1
+            self._filled = False
+            self._kind = StepKind.UNUSED
+            self.words[GENERATION] = self._generation
+        except Exception as error:  # noqa: BLE001
+            self.fail(error)
 
     def alarm(self, what: Alarm) -> None:
         """Tells the agent that something went wrong in the primary; it disables at once."""
         try:
             self.words[ALARM] |= what
             self._filled = False
+            self._kind = StepKind.UNUSED
         except Exception as error:  # noqa: BLE001
             self.fail(error)
 

@@ -74,6 +74,31 @@ def _watched(gate: Gate, model: nn.Module, optimizer: torch.optim.Optimizer | No
     return leave
 
 
+def join(
+    model: "nn.Module | Parted", optimizer: torch.optim.Optimizer | None = None, *, member_bytes: int = 0
+) -> Gate:
+    """Takes the gate that HEADRACE_BUBBLE_GATE names, and puts its points into a model: one line of a trial's script.
+
+    Without the variable the gate is always open, so the same script runs anywhere.
+
+    Args:
+        model, optimizer: as for `watch`.
+        member_bytes: memory that one member needs, where the script knows it.
+
+    Raises:
+        GateError: the gate cannot be taken, or the stage has less memory to spare.
+    """
+    gate = Gate.from_environment()
+    try:
+        if member_bytes:
+            gate.require(member_bytes)
+        watch(gate, model, optimizer)
+    except BaseException:
+        gate.close()
+        raise
+    return gate
+
+
 class _Numbered(dict[int, int]):
     """Points by their number in a step; made when they are first reached."""
 

@@ -8,6 +8,7 @@ field has no bound. `SIZES` bounds messages as a whole, encoded; gRPC refuses wh
 from typing import Final
 
 from headrace.bounds import numbers as n
+from headrace.bounds.bubbles import BUBBLES
 from headrace.bounds.calls import CALLS
 from headrace.bounds.kinds import Bound
 from headrace.bounds.planning import PLANNING
@@ -19,10 +20,11 @@ LIMITS: Final[dict[str, dict[str, dict[str, Bound]]]] = {
     "Calls": CALLS,
     "Workers and trials": SESSIONS,
     "Planner": PLANNING,
+    "Bubble agents": BUBBLES,
 }
 """The table by who sends the messages, as the reference page shows it."""
 
-TABLE: Final[dict[str, dict[str, Bound]]] = {**SPECS, **CALLS, **SESSIONS, **PLANNING}
+TABLE: Final[dict[str, dict[str, Bound]]] = {**SPECS, **CALLS, **SESSIONS, **PLANNING, **BUBBLES}
 
 SIZES: Final[dict[str, int]] = {
     "StudySpec": 1024 * n.KIB,

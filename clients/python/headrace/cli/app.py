@@ -32,6 +32,8 @@ SERVICES = {
     "worker": ("worker", "Run trials on this machine's GPUs or CPU slots for a scheduler."),
     "planner": ("services", "Serve training plans over gRPC."),
     "plan": ("services", "Plan how to split a training job over a cluster."),
+    "bubble-agent": ("services", "Let trials run in the idle windows of this machine's pipelines."),
+    "bubbles": ("services", "Show the pipelines of a machine, their windows, and what trials did in them."),
     "simulate": ("services", "Run a study on a virtual cluster: what each policy would cost and find."),
     "replay": ("services", "Compare every decision of a study with a replay of its event log."),
 }

@@ -1,0 +1,206 @@
+"""The agent's process: lock the folder, serve, and look at the stages until it is told to stop.
+
+One event loop does everything. A glance costs some microseconds for each stage; it comes every `CLOSE_S` while a trial
+runs, and every `FAR_S` otherwise.
+
+One agent a folder: it holds a lock on a file there, which the kernel lets go when it dies. At a clean stop every gate
+closes. At any other end the lease on the gates runs out.
+"""
+
+import asyncio
+import fcntl
+import ipaddress
+import json
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from headrace.bounds.edge import BoundsInterceptor
+from headrace.errors import HeadraceError, InvalidFieldError, Violation
+from headrace.v1 import bubble_pb2_grpc
+from headrace_services.bubble_agent.agent import Agent
+from headrace_services.bubble_agent.neighbours import Neighbours
+from headrace_services.bubble_agent.servicer import BubbleServicer
+from headrace_torch.bubble_words import StageFileError, make_folder
+
+log = logging.getLogger(__name__)
+
+CLOSE_S: Final = 0.002
+FAR_S: Final = 0.02
+LOOK_S: Final = 0.1
+SCAN_S: Final = 0.5
+LOCK: Final = "agent.lock"
+SOCKET: Final = "agent.sock"
+LONGEST_SOCKET: Final = 107
+"""Bytes of a Unix socket's path."""
+MOST_CALLS: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How to run an agent.
+
+    Attributes:
+        folder: of the stages' files.
+        name: what other agents call it.
+        listen: HOST:PORT for other agents; empty for the Unix socket alone.
+        peers: HOST:PORT of other machines' agents.
+        insecure: whether `listen` may be an address that other machines reach.
+        as_json: whether the line that says that it serves is JSON.
+    """
+
+    folder: Path
+    name: str
+    listen: str = ""
+    peers: tuple[str, ...] = ()
+    insecure: bool = False
+    as_json: bool = False
+
+
+def socket_of(folder: Path) -> Path:
+    """Returns the socket of the agent of a folder."""
+    return folder / SOCKET
+
+
+def check(settings: Settings) -> None:
+    """Refuses settings that cannot work or are not safe. Raises InvalidFieldError."""
+    for field, value in (("--listen", settings.listen), *(("--peer", peer) for peer in settings.peers)):
+        host, _, port = value.rpartition(":")
+        if value and (not host or not port.isdecimal() or not int(port) <= 65535):
+            raise _fault(field, value, "is not HOST:PORT", "Write, for example, 127.0.0.1:7442.")
+    host = settings.listen.rpartition(":")[0]
+    if settings.listen and not settings.insecure and not _is_loopback(host):
+        remedy = "Say --insecure if the network is trusted: who reaches it can make trials wait, and read job names."
+        raise _fault("--listen", settings.listen, "would serve other machines without TLS", remedy)
+    path = str(socket_of(settings.folder))
+    if len(os.fsencode(path)) > LONGEST_SOCKET:
+        raise _fault(
+            "--folder",
+            str(settings.folder),
+            "is too long for a Unix socket",
+            "Give a shorter folder in memory.",
+        )
+
+
+async def serve(settings: Settings) -> None:
+    """Runs until SIGTERM or SIGINT. Raises HeadraceError where it cannot start."""
+    check(settings)
+    try:
+        make_folder(settings.folder)
+    except StageFileError as error:
+        raise HeadraceError(f"the bubble agent cannot start: {error}.") from None
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    with _only_one(settings.folder):
+        agent = Agent(settings.folder)
+        server = _server(agent)
+        port = _bind(server, settings)
+        await server.start()
+        try:
+            await _until(stop, agent, settings, port)
+        finally:
+            agent.close()
+            await server.stop(grace=0)
+            socket_of(settings.folder).unlink(missing_ok=True)
+
+
+async def _until(stop: asyncio.Event, agent: Agent, settings: Settings, port: int) -> None:
+    _say(settings, port)
+    neighbours = Neighbours(agent, settings.name, settings.peers)
+    telling = asyncio.create_task(neighbours.run())
+    try:
+        await _watch(stop, agent, neighbours)
+    finally:
+        telling.cancel()
+        with suppress(asyncio.CancelledError):
+            await telling
+
+
+async def _watch(stop: asyncio.Event, agent: Agent, neighbours: Neighbours) -> None:
+    clock = asyncio.get_running_loop().time
+    scan_at = look_at = clock()
+    while not stop.is_set():
+        now = clock()
+        if now >= scan_at:
+            agent.scan()
+            scan_at = now + SCAN_S
+        if now >= look_at:
+            agent.look()
+            look_at = now + LOOK_S
+        close = agent.glance()
+        neighbours.share()
+        await asyncio.sleep(CLOSE_S if close else FAR_S)
+
+
+def _server(agent: Agent) -> grpc.aio.Server:
+    server = grpc.aio.server(
+        interceptors=(BoundsInterceptor(),),
+        maximum_concurrent_rpcs=MOST_CALLS,
+        options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 64 * 1024)],
+    )
+    bubble_pb2_grpc.add_BubbleServiceServicer_to_server(BubbleServicer(agent, os.getpid()), server)
+    return server
+
+
+def _bind(server: grpc.aio.Server, settings: Settings) -> int:
+    path = socket_of(settings.folder)
+    path.unlink(missing_ok=True)  # of an agent that was killed: the lock says that none lives
+    try:
+        server.add_insecure_port(f"unix:{path}")
+        return server.add_insecure_port(settings.listen) if settings.listen else 0
+    except (OSError, RuntimeError) as error:
+        raise HeadraceError(
+            f"the bubble agent cannot listen on {settings.listen or path}: {error}",
+            remedy="Choose another --listen or --folder.",
+        ) from None
+
+
+def _say(settings: Settings, port: int) -> None:
+    """One line, which starters wait for."""
+    listen = f"{settings.listen.rpartition(':')[0]}:{port}" if settings.listen else ""
+    if settings.as_json:
+        told = {"pid": os.getpid(), "folder": str(settings.folder), "listen": listen}
+        print(json.dumps(told), flush=True)
+    else:
+        also = f", other agents on {listen}" if listen else ""
+        print(f"headrace bubble-agent: watching {settings.folder}{also}", flush=True)
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Holds the folder's lock. Raises HeadraceError where another agent does."""
+    with (folder / LOCK).open("a+", encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            other = lock.read(20).strip() or "another process"
+            raise HeadraceError(
+                f"process {other} is the bubble agent of {folder} already: a machine has one.",
+                remedy="Use that one (`headrace bubbles` asks it), or stop it first.",
+            ) from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _fault(field: str, value: str, message: str, remedy: str) -> InvalidFieldError:
+    return InvalidFieldError([Violation(field=field, value=value, message=message, remedy=remedy)])

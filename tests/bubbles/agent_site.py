@@ -1,0 +1,52 @@
+"""Agents as processes, and the command that asks them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HEADRACE = [sys.executable, "-m", "headrace.cli"]
+
+
+class AgentProcess:
+    """`headrace bubble-agent` on a folder; made when it serves."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [*HEADRACE, "bubble-agent", "--json", "--folder", str(folder), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "COLUMNS": "200"},
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        self.told: dict[str, Any] = json.loads(line) if line else {}
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def stop(self) -> tuple[int, str]:
+        """Ends it cleanly; its status and what it logged."""
+        self.process.send_signal(signal.SIGTERM)
+        _, log = self.process.communicate(timeout=30)
+        return self.process.returncode, log
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """What `headrace bubbles --json` says."""
+        code, out, err = bubbles(self.folder, "--json")
+        assert code == 0, err
+        return json.loads(out)["jobs"]
+
+
+def bubbles(folder: Path, *options: str) -> tuple[int, str, str]:
+    """Runs `headrace bubbles` in this process' place of a shell."""
+    ran = subprocess.run(
+        [*HEADRACE, "bubbles", "--folder", str(folder), *options], capture_output=True, text=True, timeout=60
+    )
+    return ran.returncode, ran.stdout, ran.stderr

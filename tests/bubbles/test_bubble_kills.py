@@ -1,0 +1,41 @@
+"""A primary beside an agent and trials that are killed, stopped and misbehave: it goes on, with the same losses."""
+
+from pathlib import Path
+
+import pytest
+from kills import Scene, play, unlearnt
+from primary_site import Primary
+
+from headrace_services.bubble_agent.predictor import LEAST
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("k")
+    made.chmod(0o700)
+    return made
+
+
+def test_a_primary_goes_on_whatever_dies_beside_it(primary: Primary, folder: Path) -> None:
+    scene = Scene(primary, folder, steps=5000)
+    try:
+        play(scene)
+        (folder / "enough").touch()
+        told = scene.running.results()
+    finally:
+        scene.close()
+    assert all(one["active"] for one in told)
+    plain = primary.start(folder.parent / "plain", hook=False, steps=len(told[0]["losses"])).results()
+    assert [one["losses"] for one in told] == [one["losses"] for one in plain]
+
+
+def test_after_a_change_no_window_is_used_before_it_is_learnt(primary: Primary, folder: Path) -> None:
+    changes = {"change_at": 30, "change_to": 6, "reshape_at": 60}
+    scene = Scene(primary, folder, steps=90, **changes)
+    try:
+        scene.running.results()
+        assert scene.says("generation") >= 3
+        assert scene.says("trial_stretches") > 10
+        assert unlearnt(scene.file, LEAST) == []
+    finally:
+        scene.close()
