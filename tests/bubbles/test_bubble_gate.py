@@ -427,4 +427,4 @@ def test_time_off_the_core_is_no_part_of_a_quantum(stage: Stage, monkeypatch: py
         while time.thread_time() < end:
             pass
         gate.point(key)
-        assert 20 * MS < gate._needs[key]
+        assert gate._needs[key] > 20 * MS
