@@ -328,3 +328,15 @@ async def test_a_warning_of_a_report_becomes_an_event_once(engine: AsyncEngine) 
     await site.step(report)
     said = [event.message for event in await site.events() if event.kind == "trial_warned"]
     assert said == ["trial 0 warns: its loop begins anew"]
+
+
+async def test_a_trial_ends_once_whatever_changes_in_it_afterwards(engine: AsyncEngine) -> None:
+    """Other replicas find what ended since they looked by `end_cursor`."""
+    site = await StudySite(engine, make_spec(max_trials=2)).create()
+    await site.connect(slots=1)
+    (lease,) = await site.kick()
+    await site.tell(lease, 9, 0.5)
+    ended = (await site.trial(0)).end_cursor
+    assert ended is not None
+    await site.step(gone(lease, "FAILED", error="RuntimeError: saving failed"))
+    assert (await site.trial(0)).end_cursor == ended

@@ -7,7 +7,7 @@ Keys are only ever added. A value that does not exist is null; a number that JSO
 `"Infinity"` or `"-Infinity"`; a time is ISO 8601 in UTC. Names are bare: `"digits"`, trial `3`, worker `"node-1"`.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from headrace.client import events as ev
@@ -78,41 +78,22 @@ def trial(info: TrialInfo) -> Json:
     `params` are those of the best step, beside `best_value`; `last_params` are what a member of a population trains
     with since it copied, and the same in every other study.
     """
-    return {
-        "study": info.study,
-        "trial": info.number,
+    return {_TRIAL_KEYS.get(name, name): getattr(info, name) for name in _TRIAL_FIELDS} | {
         "state": info.state.value,
         "reason": info.reason.value if info.reason else None,
-        "detail": info.detail,
-        "baseline": info.baseline,
-        "params": info.params,
         "last_params": info.last_params,
-        "bracket": info.bracket,
-        "step": info.step,
-        "value": info.value,
-        "best_value": info.best_value,
-        "best_step": info.best_step,
-        "metrics": info.metrics,
-        "objectives": info.objective_values,
-        "feasible": info.feasible,
-        "generation": info.generation,
         "rungs": [rung_result(r) for r in info.rungs],
         "lineage": [exploit(copied) for copied in info.lineage],
-        "steps_spent": info.steps_spent,
-        "failures": info.failures,
-        "interruptions": info.interruptions,
-        "worker": info.worker,
-        "last_worker": info.last_worker,
-        "slots": info.slots,
-        "slot_milli": info.slot_milli,
-        "waits_for": info.waits_for,
         "checkpoint": info.checkpoint.uri if info.checkpoint else None,
-        "log_path": info.log_path,
-        "created": info.created,
-        "started": info.started,
-        "ended": info.ended,
-        "unshown": info.unshown,
     }
+
+
+_TRIAL_FIELDS = [
+    part.name for part in fields(TrialInfo) if part.name not in ("attempt", "milestone", "log_tail")
+]
+"""What `--json` shows of a trial: all but these."""
+_TRIAL_KEYS = {"number": "trial", "objective_values": "objectives"}
+"""Keys that differ from the SDK's names."""
 
 
 def rung_result(result: RungResult) -> Json:

@@ -8,6 +8,7 @@ None here, once.
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -16,6 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from headrace.client import model
 from headrace.client.names import study_id, trial_name, trial_ref, worker_id
 from headrace.errors import StudyDefectError
+from headrace.plain import plain
 from headrace.spec import StudySpec, Value, from_proto
 from headrace.spec.convert import params_from_proto
 from headrace.v1 import event_pb2, spec_pb2, study_pb2, trial_pb2
@@ -61,29 +63,10 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
         spec=spec,
         state=STUDY_STATES.get(proto.state, model.StudyState.UNKNOWN),
         detail=proto.detail,
-        counts=model.TrialCounts(
-            pending=status.pending,
-            running=status.running,
-            paused=status.paused,
-            resumed=status.resumed,
-            terminated=status.terminated,
-            completed=status.completed,
-            stopped_early=status.stopped_early,
-            failed=status.failed,
-            cancelled=status.cancelled,
-        ),
+        counts=model.TrialCounts(**plain(status, model.TrialCounts)),
         leader=trial(status.best, order=spec.space) if status.HasField("best") else None,
         baseline=trial(status.baseline, order=spec.space) if status.HasField("baseline") else None,
-        rungs=tuple(
-            model.RungStatus(
-                rung=r.rung,
-                milestone=r.milestone,
-                recorded=r.recorded,
-                promoted=r.promoted,
-                running=r.running,
-            )
-            for r in status.rungs
-        ),
+        rungs=tuple(model.RungStatus(**plain(r, model.RungStatus)) for r in status.rungs),
         steps_spent=status.steps_spent,
         steps_run_all=status.steps_run_all,
         cursor=status.cursor,
@@ -121,43 +104,23 @@ def trial(proto: trial_pb2.Trial, *, order: Iterable[str] = ()) -> model.TrialIn
     lineage = tuple(exploit(e, order=order) for e in proto.lineage)
     copied_after = (e for e in lineage if has_best and proto.best_step <= e.step)
     copied = next(copied_after, None)
-    return model.TrialInfo(
-        study=owner.study if owner else "",
-        number=proto.number,
-        state=TRIAL_STATES.get(proto.state, model.TrialState.UNKNOWN),
-        params=copied.previous_params if copied else params(proto.parameters, order=order),
-        baseline=proto.baseline,
-        bracket=proto.bracket,
-        attempt=proto.attempt,
-        step=proto.step,
-        milestone=proto.milestone if proto.HasField("milestone") else None,
-        value=proto.value if proto.HasField("value") else None,
-        best_value=proto.best_value if has_best else None,
-        best_step=proto.best_step if has_best else None,
-        rungs=tuple(rung_result(r) for r in proto.rung_results),
-        reason=REASONS.get(proto.termination_reason),
-        detail=proto.detail,
-        checkpoint=checkpoint(proto.checkpoint) if proto.HasField("checkpoint") else None,
-        worker=worker_id(proto.worker) or None,
-        slots=tuple(proto.slots),
-        failures=proto.failures,
-        interruptions=proto.interruptions,
-        steps_spent=proto.steps_spent,
-        created=time_of(proto, "create_time", proto.create_time),
-        started=time_of(proto, "start_time", proto.start_time),
-        ended=time_of(proto, "end_time", proto.end_time),
-        metrics=dict(sorted(proto.metrics.items())),
-        log_path=proto.log_path or None,
-        log_tail=proto.log_tail,
-        lineage=lineage,
-        objective_values=dict(proto.objective_values),
-        feasible=proto.feasible if proto.HasField("feasible") else None,
-        generation=proto.generation if proto.HasField("generation") else None,
-        slot_milli=proto.slot_milli,
-        waits_for=proto.waits_for,
-        last_worker=worker_id(proto.last_worker) or None,
-        unshown=proto.unshown,
-    )
+    converted: dict[str, Any] = {
+        "study": owner.study if owner else "",
+        "state": TRIAL_STATES.get(proto.state, model.TrialState.UNKNOWN),
+        "params": copied.previous_params if copied else params(proto.parameters, order=order),
+        "best_step": proto.best_step if has_best else None,
+        "rungs": tuple(rung_result(r) for r in proto.rung_results),
+        "reason": REASONS.get(proto.termination_reason),
+        "checkpoint": checkpoint(proto.checkpoint) if proto.HasField("checkpoint") else None,
+        "worker": worker_id(proto.worker) or None,
+        "last_worker": worker_id(proto.last_worker) or None,
+        "created": time_of(proto, "create_time", proto.create_time),
+        "started": time_of(proto, "start_time", proto.start_time),
+        "ended": time_of(proto, "end_time", proto.end_time),
+        "log_path": proto.log_path or None,
+        "lineage": lineage,
+    }
+    return model.TrialInfo(**plain(proto, model.TrialInfo) | converted)
 
 
 def exploit(proto: trial_pb2.Exploit, *, order: Iterable[str] = ()) -> model.Exploit:
@@ -183,33 +146,16 @@ def params(proto: spec_pb2.ParameterAssignment, *, order: Iterable[str] = ()) ->
 def rung_result(proto: trial_pb2.RungResult) -> model.RungResult:
     """An entry at a rung."""
     return model.RungResult(
-        rung=proto.rung,
-        milestone=proto.milestone,
-        step=proto.step,
-        value=proto.value if proto.HasField("value") else None,
-        arrival=proto.arrival,
-        promoted=proto.promoted,
+        **plain(proto, model.RungResult),
         time=time_of(proto, "time", proto.time),
-        cost=_cost(proto.cost) if proto.HasField("cost") else None,
-    )
-
-
-def _cost(proto: trial_pb2.RungCost) -> model.RungCost:
-    return model.RungCost(
-        step_s=proto.step_s if proto.HasField("step_s") else None,
-        checkpoint_bytes=proto.checkpoint_bytes if proto.HasField("checkpoint_bytes") else None,
-        write_s=proto.write_s if proto.HasField("write_s") else None,
-        read_s=proto.read_s if proto.HasField("read_s") else None,
+        cost=model.RungCost(**plain(proto.cost, model.RungCost)) if proto.HasField("cost") else None,
     )
 
 
 def checkpoint(proto: trial_pb2.CheckpointRef) -> model.Checkpoint:
     """A reference to a durable checkpoint."""
     return model.Checkpoint(
-        uri=proto.uri,
-        step=proto.step,
-        size_bytes=proto.size_bytes,
-        manifest_sha256=proto.manifest_sha256,
+        **plain(proto, model.Checkpoint),
         write_time_s=_seconds(proto, "write_time", proto.write_time),
     )
 
@@ -217,11 +163,8 @@ def checkpoint(proto: trial_pb2.CheckpointRef) -> model.Checkpoint:
 def report(proto: study_pb2.TrialReport) -> model.Report:
     """A stored report."""
     return model.Report(
+        **plain(proto, model.Report),
         trial=proto.trial_number,
-        attempt=proto.attempt,
-        sequence=proto.sequence,
-        step=proto.step,
-        metrics=dict(sorted(proto.metrics.items())),
         time=time_of(proto, "time", proto.time),
     )
 
@@ -231,22 +174,14 @@ def preview(proto: study_pb2.PreviewStudyResponse, *, order: Iterable[str] = ())
     names = tuple(order)
     return model.Preview(
         trials=proto.trials,
-        rungs=tuple(
-            model.PreviewRung(
-                bracket=r.bracket, rung=r.rung, milestone=r.milestone, trials=r.trials, steps=r.steps
-            )
-            for r in proto.rungs
-        ),
+        rungs=tuple(model.PreviewRung(**plain(r, model.PreviewRung)) for r in proto.rungs),
         steps=proto.steps,
         steps_run_all=proto.steps_run_all,
         slots=proto.slots,
         wall_time_s=_seconds(proto, "wall_time", proto.wall_time),
         slot_time_s=_seconds(proto, "slot_time", proto.slot_time),
         samples=tuple(params(sample, order=names) for sample in proto.samples),
-        sizes=tuple(
-            model.PreviewSize(gpus=s.gpus, gpu_milli=s.gpu_milli, cpus=s.cpus, trials=s.trials)
-            for s in proto.sizes
-        ),
+        sizes=tuple(model.PreviewSize(**plain(s, model.PreviewSize)) for s in proto.sizes),
     )
 
 

@@ -6,6 +6,7 @@ from headrace.client import events as ev
 from headrace.client.convert import REASONS, TRIAL_STATES, checkpoint, exploit, params, rung_result, time_of
 from headrace.client.model import TrialState
 from headrace.client.names import trial_ref, worker_id
+from headrace.plain import plain
 from headrace.v1 import event_pb2
 
 ACTIONS = {
@@ -26,36 +27,13 @@ def decision(proto: event_pb2.Decision) -> ev.Decision:
 
 def explanation(proto: event_pb2.Explanation) -> ev.Explanation:
     """Why a decision was taken."""
+    price = ev.PausePrice(**plain(proto.pause_price, ev.PausePrice))
     return ev.Explanation(
-        rule=proto.rule,
-        bracket=proto.bracket,
-        rung=proto.rung,
-        milestone=proto.milestone,
-        value=proto.value if proto.HasField("value") else None,
-        rank=proto.rank,
-        results=proto.results,
-        kept=proto.kept,
-        cutoff_value=proto.cutoff_value if proto.HasField("cutoff_value") else None,
-        sentence=proto.sentence,
-        slot_goes_to=trial_ref(proto.slot_goes_to),
-        pause_price=_pause_price(proto.pause_price) if proto.HasField("pause_price") else None,
-        expected_value=proto.expected_value if proto.HasField("expected_value") else None,
-        expected_spread=proto.expected_spread if proto.HasField("expected_spread") else None,
-        probability=proto.probability if proto.HasField("probability") else None,
-    )
-
-
-def _pause_price(proto: event_pb2.PausePrice) -> ev.PausePrice:
-    return ev.PausePrice(
-        checkpoint_bytes=proto.checkpoint_bytes,
-        write_s=proto.write_s,
-        read_s=proto.read_s,
-        price_s=proto.price_s,
-        rung_s=proto.rung_s,
-        rest_s=proto.rest_s,
-        promotion_probability=proto.promotion_probability,
-        worth_s=proto.worth_s,
-        pays=proto.pays,
+        **plain(proto, ev.Explanation)
+        | {
+            "slot_goes_to": trial_ref(proto.slot_goes_to),
+            "pause_price": price if proto.HasField("pause_price") else None,
+        }
     )
 
 
@@ -68,6 +46,16 @@ def event(proto: event_pb2.Event, *, order: Iterable[str] = ()) -> ev.Event:
         message=proto.message,
         detail=_detail(proto, order),
     )
+
+
+_PLAIN: dict[str, type[ev.EventDetail]] = {
+    "trial_warned": ev.TrialWarned,
+    "metrics_missing": ev.MetricsMissing,
+    "proposals_ended": ev.ProposalsEnded,
+    "proposal_failed": ev.ProposalFailed,
+    "study_moved": ev.StudyMoved,
+}
+"""Events whose fields are plain, under the same names as in the message."""
 
 
 def _detail(proto: event_pb2.Event, order: Iterable[str]) -> ev.EventDetail | None:
@@ -85,17 +73,9 @@ def _detail(proto: event_pb2.Event, order: Iterable[str]) -> ev.EventDetail | No
         case "report_recorded":
             stored = proto.report_recorded
             return ev.ReportRecorded(
-                attempt=stored.attempt,
-                sequence=stored.sequence,
-                step=stored.step,
-                metrics=dict(sorted(stored.metrics.items())),
+                **plain(stored, ev.ReportRecorded),
                 checkpoint=checkpoint(stored.checkpoint) if stored.HasField("checkpoint") else None,
             )
-        case "trial_warned":
-            return ev.TrialWarned(warning=proto.trial_warned.warning)
-        case "metrics_missing":
-            lacks = proto.metrics_missing
-            return ev.MetricsMissing(missing=tuple(lacks.missing), reported=tuple(lacks.reported))
         case "rung_recorded":
             rung = proto.rung_recorded
             return ev.RungRecorded(bracket=rung.bracket, result=rung_result(rung.result))
@@ -106,14 +86,8 @@ def _detail(proto: event_pb2.Event, order: Iterable[str]) -> ev.EventDetail | No
             )
         case "trial_exploited":
             return ev.TrialExploited(exploit=exploit(proto.trial_exploited.exploit, order=order))
-        case "proposals_ended":
-            return ev.ProposalsEnded(proposals=proto.proposals_ended.proposals)
-        case "proposal_failed":
-            failed = proto.proposal_failed
-            return ev.ProposalFailed(proposal=failed.proposal, attempts=failed.attempts, error=failed.error)
-        case "study_moved":
-            moved = proto.study_moved
-            return ev.StudyMoved(from_state=moved.from_state, to_state=moved.to_state, detail=moved.detail)
+        case str(kind) if kind in _PLAIN:
+            return _PLAIN[kind](**plain(getattr(proto, kind), _PLAIN[kind]))
         case _:
             return None
 

@@ -20,11 +20,9 @@ from headrace_services.scheduler.core.inputs import (
     Input,
     Leased,
     LeaseExpired,
+    OnTrial,
     Outcome,
-    PauseTrial,
     ReportArrived,
-    ResumeTrial,
-    StopTrial,
 )
 from headrace_services.scheduler.core.needs import (
     AbleWorkers,
@@ -66,7 +64,7 @@ def named(inputs: Iterable[Input]) -> Named:
                 numbers.add(one.number)
                 if isinstance(one, ExitedArrived) and one.sequence is None:
                     shown.add(one.number)
-            case PauseTrial() | ResumeTrial() | StopTrial():
+            case OnTrial():
                 numbers.add(one.number)
                 shown.add(one.number)
             case _:

@@ -106,22 +106,23 @@ class AddTrials(Struct, frozen=True, kw_only=True):
     params: tuple[Params, ...]
 
 
-class PauseTrial(Struct, frozen=True, kw_only=True):
+class OnTrial(Struct, frozen=True, kw_only=True):
+    """A user asks something of one trial. A cycle reads that trial, and the answer shows it."""
+
+    number: int
+
+
+class PauseTrial(OnTrial, frozen=True, kw_only=True):
     """A user pauses a trial."""
 
-    number: int
 
-
-class ResumeTrial(Struct, frozen=True, kw_only=True):
+class ResumeTrial(OnTrial, frozen=True, kw_only=True):
     """A user resumes a trial."""
 
-    number: int
 
-
-class StopTrial(Struct, frozen=True, kw_only=True):
+class StopTrial(OnTrial, frozen=True, kw_only=True):
     """A user stops a trial."""
 
-    number: int
     reason: str
 
 

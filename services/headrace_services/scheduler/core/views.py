@@ -9,10 +9,8 @@ from headrace_services.scheduler.core.inputs import (
     Added,
     ExitedArrived,
     Input,
+    OnTrial,
     Outcome,
-    PauseTrial,
-    ResumeTrial,
-    StopTrial,
     Suggested,
 )
 from headrace_services.scheduler.core.needs import Deciding, Named, ask
@@ -48,7 +46,7 @@ def _shown(one: Input, outcome: Outcome | HeadraceError) -> Iterable[int]:
         case _:
             pass
     match one:
-        case PauseTrial() | ResumeTrial() | StopTrial():
+        case OnTrial():
             return (one.number,)
         case ExitedArrived(sequence=None):
             return (one.number,)

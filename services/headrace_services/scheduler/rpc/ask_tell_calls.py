@@ -27,7 +27,7 @@ from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.records import Checkpoint, Study
 from headrace_services.scheduler.engine.submissions import Shown
 from headrace_services.scheduler.rpc import convert, names
-from headrace_services.scheduler.rpc.calls import Calls, Context, identify, shown_trial
+from headrace_services.scheduler.rpc.calls import Calls, Context, identity_of, shown_trial
 from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.store import studies
 from headrace_services.scheduler.store.database import transaction
@@ -53,7 +53,7 @@ class AskTellCalls(Calls):
         asking = _valid_asking(checks, request)
         checks.done()
         assert asking is not None
-        request_identity = identify(request, request.request_id)
+        request_identity = identity_of(request, request.request_id)
         study_id = asking.study
         study = self.known(study_id)
         if study is None:
@@ -102,7 +102,7 @@ class AskTellCalls(Calls):
                 checkpoint=Checkpoint(uri=uri, step=request.step) if uri else None,
             )
 
-        request_identity = identify(request, request.request_id)
+        request_identity = identity_of(request, request.request_id)
         response = await self.change(request_identity, name.study, command, _decision)
         return pb.ReportTrialResponse.FromString(await self._fresh(response, request.lease, name))
 
@@ -116,7 +116,7 @@ class AskTellCalls(Calls):
         assert name is not None
         outcome = "FAILED" if request.error else "FINISHED"
         ending = _exit(request.lease, name, outcome, ERROR.kept(request.error))
-        identity = identify(request, request.request_id)
+        identity = identity_of(request, request.request_id)
         return await self._end(identity, request.lease, name, ending)
 
     async def ReleaseTrial(
@@ -128,7 +128,7 @@ class AskTellCalls(Calls):
         checks.done()
         assert name is not None
         ending = _exit(request.lease, name, "RELEASED", "given back by its client")
-        identity = identify(request, request.request_id)
+        identity = identity_of(request, request.request_id)
         response = await self._end(identity, request.lease, name, ending)
         return pb.ReleaseTrialResponse(trial=response.trial)
 

@@ -123,7 +123,7 @@ def _request_of_this_call() -> Request:
     return Request(id=f"call-{secrets.token_hex(16)}", method="", digest=b"")
 
 
-def identify(message: Message, request_id: str) -> Request | None:
+def identity_of(message: Message, request_id: str) -> Request | None:
     """The identity of a mutating request: its id, and all of it but its id."""
     content = type(message)()
     content.CopyFrom(message)

@@ -7,8 +7,12 @@ from typing import Any, Literal
 
 from google.protobuf import json_format
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
+from msgspec import Struct
+from msgspec.structs import fields
 
+from headrace.plain import plain_fields
 from headrace.spec import StudySpec, params_to_proto, to_proto
 from headrace.spec.objective import is_feasible
 from headrace.spec.scalars import INT64_MAX
@@ -21,6 +25,7 @@ from headrace_services.scheduler.core.records import (
     Lease,
     RungView,
     Study,
+    Trial,
     TrialView,
 )
 from headrace_services.scheduler.desk.figures import Preview
@@ -136,35 +141,19 @@ def trial(
     record = view.trial
     message = trial_pb2.Trial(
         name=names.trial_name(study_id, record.number),
-        number=record.number,
+        **{part: getattr(record, part) for part in _TRIAL_PARTS},
         state=trial_pb2.TrialState.Value(f"TRIAL_STATE_{record.state}"),
         parameters=params_to_proto(record.params),
-        baseline=record.baseline,
-        bracket=record.bracket,
-        generation=record.generation,
-        attempt=record.attempt,
-        step=record.step,
-        milestone=record.milestone,
-        value=record.value,
-        best_value=record.best_value,
-        best_step=record.best_step,
         rung_results=[_rung_result(rung) for rung in view.rungs],
-        detail=record.detail,
         checkpoint=checkpoint(record.checkpoint) if record.checkpoint else None,
         worker=names.worker_name(view.worker) if view.worker else "",
         last_worker=names.worker_name(view.last_worker) if view.last_worker else "",
         slots=view.slots,
         slot_milli=view.milli,
         waits_for=waits_for,
-        failures=record.failures,
-        interruptions=record.interruptions,
-        steps_spent=record.steps_spent,
         create_time=_time(record.create_time),
         start_time=_time(record.start_time),
         end_time=_time(record.end_time),
-        metrics=record.metrics,
-        log_path=record.log_path,
-        log_tail=record.log_tail,
         lineage=[_exploit(study_id, exploit) for exploit in view.lineage],
     )
     if spec.further_objectives:
@@ -177,6 +166,15 @@ def trial(
     if message.ByteSize() > most_bytes:
         _abridge(message, spec, most_bytes)
     return message
+
+
+def _plain_parts(record: type[Struct], message: type[Message]) -> tuple[str, ...]:
+    """The fields that a record and a message share by name, and that need no conversion: numbers, texts, metrics."""
+    of_record = {part.name for part in fields(record)}
+    return tuple(part.name for part in plain_fields(message) if part.name in of_record)
+
+
+_TRIAL_PARTS = _plain_parts(Trial, trial_pb2.Trial)
 
 
 def _abridge(message: trial_pb2.Trial, spec: StudySpec, most_bytes: int) -> None:

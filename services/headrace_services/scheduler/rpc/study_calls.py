@@ -29,7 +29,7 @@ from headrace_services.scheduler.rpc.calls import (
     Context,
     find_brief,
     find_study,
-    identify,
+    identity_of,
     new_study,
     once,
     whole_study,
@@ -70,7 +70,7 @@ class StudyCalls(Calls):
             created.append(study)
             return pb.CreateStudyResponse(study=await new_study(conn, study.id))
 
-        response = await once(self.hub.engine, identify(request, request.request_id), create)
+        response = await once(self.hub.engine, identity_of(request, request.request_id), create)
         if created:
             self.hub.kick(created[-1].id)
         return pb.CreateStudyResponse.FromString(response)
@@ -103,17 +103,17 @@ class StudyCalls(Calls):
 
     async def PauseStudy(self, request: pb.PauseStudyRequest, context: Context) -> pb.PauseStudyResponse:
         """Let running trials go on to their next rung, where they pause; start none."""
-        change = identify(request, request.request_id)
+        change = identity_of(request, request.request_id)
         return pb.PauseStudyResponse(study=await self._move_study(change, request.name, PauseStudy()))
 
     async def ResumeStudy(self, request: pb.ResumeStudyRequest, context: Context) -> pb.ResumeStudyResponse:
         """Undo PauseStudy."""
-        change = identify(request, request.request_id)
+        change = identity_of(request, request.request_id)
         return pb.ResumeStudyResponse(study=await self._move_study(change, request.name, ResumeStudy()))
 
     async def StopStudy(self, request: pb.StopStudyRequest, context: Context) -> pb.StopStudyResponse:
         """Cancel every live trial and end the study. One that has ended already stays as it is."""
-        change = identify(request, request.request_id)
+        change = identity_of(request, request.request_id)
         command = StopStudy(reason=request.reason)
         return pb.StopStudyResponse(study=await self._move_study(change, request.name, command))
 
@@ -149,7 +149,7 @@ class StudyCalls(Calls):
             await studies.remove(conn, study.id)
             return pb.DeleteStudyResponse()
 
-        response = await once(self.hub.engine, identify(request, request.request_id), delete)
+        response = await once(self.hub.engine, identity_of(request, request.request_id), delete)
         return pb.DeleteStudyResponse.FromString(response)
 
     async def WatchStudy(

@@ -4,6 +4,8 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from google.protobuf.message import Message
+
 from headrace.bounds import numbers
 from headrace.spec import StudySpec, check_assignments, params_from_proto
 from headrace.spec.space import breadth
@@ -26,7 +28,7 @@ from headrace_services.scheduler.rpc.calls import (
     Calls,
     Context,
     find_study,
-    identify,
+    identity_of,
     require_trial,
     shown_trial,
     trial_message,
@@ -40,8 +42,6 @@ from headrace_services.scheduler.store.requests import Request
 
 MOST_EXPLAINED_BYTES = 1024 * 1024
 _LEFT_OUT = "older entries are left out here: the list of reports has every report"
-
-TrialResponse = pb.PauseTrialResponse | pb.ResumeTrialResponse | pb.StopTrialResponse
 
 
 class TrialCalls(Calls):
@@ -60,7 +60,7 @@ class TrialCalls(Calls):
             return pb.AddTrialsResponse(trials=added)
 
         response = await self.change(
-            identify(request, request.request_id),
+            identity_of(request, request.request_id),
             study_id,
             lambda study: AddTrials(params=_valid_params(study.spec, request.parameters)),
             answer,
@@ -101,8 +101,8 @@ class TrialCalls(Calls):
     async def PauseTrial(self, request: pb.PauseTrialRequest, context: Context) -> pb.PauseTrialResponse:
         """Pause one trial at its next rung; it stays paused until it is resumed."""
         name = names.parse_trial(request.name)
-        response = await self._move_trial(
-            identify(request, request.request_id),
+        response = await self._change_trial(
+            identity_of(request, request.request_id),
             name,
             PauseTrial(number=name.number),
             lambda trial: pb.PauseTrialResponse(trial=trial),
@@ -112,8 +112,8 @@ class TrialCalls(Calls):
     async def ResumeTrial(self, request: pb.ResumeTrialRequest, context: Context) -> pb.ResumeTrialResponse:
         """Undo PauseTrial."""
         name = names.parse_trial(request.name)
-        response = await self._move_trial(
-            identify(request, request.request_id),
+        response = await self._change_trial(
+            identity_of(request, request.request_id),
             name,
             ResumeTrial(number=name.number),
             lambda trial: pb.ResumeTrialResponse(trial=trial),
@@ -123,22 +123,22 @@ class TrialCalls(Calls):
     async def StopTrial(self, request: pb.StopTrialRequest, context: Context) -> pb.StopTrialResponse:
         """Cancel one trial."""
         name = names.parse_trial(request.name)
-        response = await self._move_trial(
-            identify(request, request.request_id),
+        response = await self._change_trial(
+            identity_of(request, request.request_id),
             name,
             StopTrial(number=name.number, reason=request.reason),
             lambda trial: pb.StopTrialResponse(trial=trial),
         )
         return pb.StopTrialResponse.FromString(response)
 
-    async def _move_trial(
+    async def _change_trial(
         self,
         request: Request | None,
         name: names.TrialName,
         command: Command,
-        response: Callable[[trial_pb2.Trial], TrialResponse],
+        response: Callable[[trial_pb2.Trial], Message],
     ) -> bytes:
-        def answer(outcome: Outcome, shown: Shown) -> TrialResponse:  # noqa: ARG001  # called with both, as every Answer is
+        def answer(outcome: Outcome, shown: Shown) -> Message:  # noqa: ARG001  # called with both, as every Answer is
             return response(shown_trial(shown, name.number))
 
         return await self.change(request, name.study, lambda _: command, answer)

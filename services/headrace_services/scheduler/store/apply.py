@@ -330,7 +330,10 @@ def _updating_trials(*names: str) -> Statement:
     guards = {"g_study": t.c.study_id, "g_number": t.c.number, "g_attempt": t.c.attempt, "g_state": t.c.state}
     new = given(guards | {name: t.c[name] for name in names})
     query = update(t).where(*(of == new.c[name] for name, of in guards.items()))
-    return _guarding(query.values({name: new.c[name] for name in names}))
+    values: dict[str, ColumnElement[Any]] = {name: new.c[name] for name in names}
+    if "end_cursor" in values:  # set once: what changes in a trial that is over does not end it again
+        values["end_cursor"] = func.coalesce(t.c.end_cursor, new.c.end_cursor)
+    return _guarding(query.values(values))
 
 
 _PROGRESS_TRIALS = _updating_trials(*rows.PROGRESS_COLUMNS)

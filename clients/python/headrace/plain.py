@@ -1,0 +1,45 @@
+"""Plain fields of a message, read by their names: numbers, texts, truth values, lists of these, and metrics.
+
+A value of the SDK and a record of the scheduler have the fields of a message under the same names. So a new plain field
+needs no line in a conversion. Other messages, enums and resource names are converted by hand.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any
+
+from google.protobuf.message import Message
+
+
+def plain_fields(message: type[Message] | Message) -> tuple[Any, ...]:
+    """The fields that hold neither another message nor an enum. A map counts by what it maps to."""
+    return tuple(field for field in message.DESCRIPTOR.fields if _is_plain(field))
+
+
+def plain(proto: Message, kind: type) -> dict[str, Any]:
+    """The plain fields that a message and the dataclass `kind` share. An optional one that is not set is None."""
+    message: Any = type(proto)
+    return {part.name: _value(proto, part) for part in _shared(message, kind)}
+
+
+@lru_cache
+def _shared(message: Any, kind: Any) -> tuple[Any, ...]:
+    names = {part.name for part in fields(kind)}
+    return tuple(part for part in plain_fields(message) if part.name in names)
+
+
+def _is_plain(field: Any) -> bool:
+    held = field.message_type
+    if held is not None and held.GetOptions().map_entry:
+        return _is_plain(held.fields_by_name["value"])
+    return held is None and field.enum_type is None
+
+
+def _value(proto: Message, field: Any) -> Any:
+    value = getattr(proto, field.name)
+    if isinstance(value, Mapping):
+        return dict(sorted(value.items()))
+    if field.is_repeated:
+        return tuple(value)
+    return value if not field.has_presence or proto.HasField(field.name) else None
