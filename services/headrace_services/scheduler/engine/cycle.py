@@ -1,8 +1,8 @@
 """One scheduling cycle as one transaction: load, decide, apply.
 
 The runner calls `run_cycle`, one at a time for a study on a replica; the lock on the study's row orders it with the
-cycles of other replicas. A cycle of reports makes two round trips to Postgres, one that places at most four
-where no other study waits.
+cycles of other replicas. A cycle of reports makes two round trips to Postgres, and one more for each question of
+`decide`. A cycle that places makes four, and more where other studies wait.
 """
 
 import asyncio
