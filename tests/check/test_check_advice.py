@@ -284,3 +284,17 @@ def test_of_a_study_file_another_function_can_be_named(tmp_path: Path) -> None:
     done = checked(tmp_path, "study.yaml", "--callable", "more", "--json")
     assert '"other"' in done.stdout, done.stderr
     assert '"total"' not in done.stdout
+
+
+def test_a_checkpoint_of_the_scripts_own_in_its_folder_is_named_where_two_runs_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "own.py"
+    before = "if os.path.exists('own.pt'): model.load_state_dict(torch.load('own.pt'))"
+    source = TRAIN.replace("BEFORE", before).replace("AFTER", "torch.save(model.state_dict(), 'own.pt')")
+    script.write_text("import os\n" + source.replace("VALUE", "loss.item()"))
+    said = render(run_check(script, steps=2, launch=launch_segment))
+    assert "not deterministic by itself" in said
+    assert "the runs wrote own.pt into the working folder" in said
+    assert "put t.number into its name" in said

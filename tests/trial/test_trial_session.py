@@ -1,7 +1,9 @@
 """`Trial` in one process, over a runtime in memory: what it saves, when, and what it refuses."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,3 +144,19 @@ def test_the_trial_api_is_an_attribute_of_the_library() -> None:
     code = "import headrace; print(headrace.trial.main.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "main\n"
+
+
+def test_a_checkpoint_in_the_folder_that_all_trials_share_is_warned_of(
+    recording: RecordingRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "before.pt").touch()
+    os.utime(tmp_path / "before.pt", (0, 0))
+    t = recording.trial()
+    for name in ("own.pt", "trial-3.pt", "notes.txt"):
+        (tmp_path / name).touch()
+    t.report(loss=1.0)
+    t.report(loss=0.5)
+    (told,) = (warning for report in recording.reports for warning in report.warnings)
+    assert told.startswith("own.pt was written in the folder that all trials share")
+    assert "t.number" in told

@@ -16,6 +16,7 @@ MODULE: Final = {
     "samplers": "use the study's `sampler`, as in `sampler: tpe`",
     "pruners": "use the study's `policy`, as in `policy: asha`",
     "distributions": "use the study's `space`",
+    "Tuner": _NEW,
     "tune": "use `from headrace import trial` in a training script, and a study file for the rest: "
     "docs/how-to/coming-from-ray-tune.md",
 }
@@ -29,6 +30,8 @@ STUDY: Final = {
     "get_trials": "use trials()",
     "trials_dataframe": "use dataframe()",
     "enqueue_trial": "use add_trials([{...}])",
+    "get_best_result": "use best()",
+    "get_dataframe": "use dataframe()",
     "optimize": "use a loop over ask_all(), or a worker for a study with a `trial`",
     "tell": "use report(step, NAME=value) of the trial that ask() returns",
     "direction": "use status().spec.objective",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.check.snapshot import Kind
+from headrace.trial.shared_files import told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,8 @@ class CheckReport:
     # Where two straight runs part: then a difference says nothing about checkpoints.
     nondeterminism: Difference | None = None
     metrics: tuple[str, ...] = ()
+    # Checkpoints that the runs wrote into the folder that all trials share.
+    shared_files: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -66,7 +69,12 @@ class CheckReport:
 
 def render(report: CheckReport) -> str:
     """The report as plain text, the verdict first."""
-    return "\n".join(_lines(report))
+    return "\n".join([*_lines(report), *_shared(report)])
+
+
+def _shared(report: CheckReport) -> Iterator[str]:
+    if report.shared_files and report.nondeterminism is None:
+        yield f"  warning: {told(report.shared_files)}"
 
 
 def _lines(report: CheckReport) -> Iterator[str]:
@@ -92,7 +100,11 @@ def _lines(report: CheckReport) -> Iterator[str]:
             yield f"     - {line}"
     if report.nondeterminism is not None:
         yield ""
-        yield f"  two straight runs, no checkpoint involved: {_parting(report.nondeterminism, 'second run')}"
+        yield f"  two straight runs, no pause involved: {_parting(report.nondeterminism, 'second run')}"
+        if report.shared_files:
+            files = " and ".join(report.shared_files)
+            yield f"  the runs wrote {files} into the working folder: one that loads it goes on from the one before"
+            yield "  remedy: put t.number into its name, or t.track(...) what it holds; delete it before the next check"
     if report.trajectory is not None and report.nondeterminism is None:
         yield ""
         yield f"  {'what follows' if report.missing else 'but'}: {_parting(report.trajectory, 'resumed')}"

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from headrace.check.source import parameters_read, training_function
 from headrace.grants import WORLD_SIZE
 from headrace.trial.configuration import NO_PARAMETER
 from headrace.trial.runtime import Value
+from headrace.trial.shared_files import shared_checkpoints
 
 STEPS = 3
 
@@ -94,7 +96,10 @@ def run_check(
             ranks=ranks,
         )
         check = _Check(control, mutations or {}, Path(folder), progress or _silent, launch or _launch)
-        return check.run()
+        began = time.time()
+        report = check.run()
+    files = {name for place in (Path.cwd(), script.parent) for name in shared_checkpoints(place, began)}
+    return replace(report, shared_files=tuple(sorted(files)))
 
 
 class _Check:

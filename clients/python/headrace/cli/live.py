@@ -40,7 +40,8 @@ FRONT_ROWS = 5
 DETACHES = "Ctrl-C detaches; the study goes on."
 LOSES_STEPS = (
     "Warning: trials save no checkpoint, so a paused one begins again from step 0 when it goes on. "
-    "Keep its state in the trial: t.track(model, optimizer), or t.state for plain values and bytes."
+    "Keep its state in the trial: t.track(model, optimizer), or t.state for plain values and bytes. "
+    "A script that goes on from a checkpoint of its own says its steps: t.report(step=...)."
 )
 
 

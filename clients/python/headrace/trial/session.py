@@ -21,10 +21,13 @@ from headrace.trial.configuration import Params
 from headrace.trial.restore import Restore
 from headrace.trial.runtime import Action, Assignment, Ended, Report, Runtime
 from headrace.trial.saving import Content, Saver
+from headrace.trial.shared_files import shared_checkpoints, told
 from headrace.trial.tracking import Tracked, TrackedFiles, named_by_type, tracked
 from headrace.trial.turn import Turn
 
 logger = logging.getLogger("headrace.trial")
+LOOKS = 3
+"""At so many reports of a process its folder is looked at for checkpoints of the script's own."""
 
 
 class Observer(Protocol):
@@ -77,6 +80,7 @@ class Trial:
         self._warned: set[str] = set()
         self._to_tell: list[str] = []  # warnings that go with the next report
         self._train_started = time.monotonic()
+        self._made = time.time()
 
     if not TYPE_CHECKING:  # a type checker is to find the name that is not there
 
@@ -264,6 +268,7 @@ class Trial:
         if not self._looping:
             self._step = step
         self._warn_about(step, values)
+        self._warn_of_shared_files()
         started = time.monotonic()
         self._longest_s = max(self._longest_s, train_time_s)
         folder = self._save(step) if self._due(step, asked=save) else None
@@ -363,7 +368,8 @@ class Trial:
         self._warn_once(
             "untracked",
             "nothing is tracked, so after a pause this trial starts again from the beginning; "
-            "call t.track(model=..., optimizer=...), or keep what has no state_dict() in t.state",
+            "call t.track(model=..., optimizer=...), or keep what has no state_dict() in t.state. A script that goes "
+            "on from a checkpoint of its own must say its steps, t.report(step=...), or they are counted anew from 1",
         )
         return None
 
@@ -398,6 +404,13 @@ class Trial:
                 step,
                 self._reported_step,
             )
+
+    def _warn_of_shared_files(self) -> None:
+        if self._sequence >= LOOKS or not self._assignment.rungs or self.rank or self._observer is not None:
+            return
+        files = shared_checkpoints(Path.cwd(), self._made)
+        if files:
+            self._warn_once("shared file", told(files), tell=True)
 
     def _warn_of_what_was_brought_back(self, restore: Restore) -> None:
         for name, old in restore.overriding(self.params, self._tracked):
