@@ -311,7 +311,7 @@ class TrialMoved(_message.Message):
     from_state: _trial_pb2.TrialState.ValueType
     to_state: _trial_pb2.TrialState.ValueType
     action: _builtins.str
-    """The action of the transition table: launch, pause, interrupt, resume, restored, terminate."""
+    """The action of the transition table, such as launch, pause or interrupt."""
     attempt: _builtins.int
     worker: _builtins.str
     termination_reason: _trial_pb2.TerminationReason.ValueType

@@ -41,7 +41,7 @@ class _TrialStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TrialState
     """Over."""
 
 class TrialState(_TrialState, metaclass=_TrialStateEnumTypeWrapper):
-    """The five states. `TRANSITIONS` in headrace_services.scheduler.lifecycle says what leads where."""
+    """The five states. `TRANSITIONS` in headrace_services.scheduler.core.lifecycle says what leads where."""
 
 TRIAL_STATE_UNSPECIFIED: TrialState.ValueType  # 0
 TRIAL_STATE_PENDING: TrialState.ValueType  # 1
