@@ -32,6 +32,7 @@ import run as example  # noqa: E402
 
 from headrace_services.bubble_agent import pipeline  # noqa: E402
 from headrace_services.bubble_agent.predictor import Predictor  # noqa: E402
+from headrace_services.bubble_agent.stage import REAL_WAIT_NS  # noqa: E402
 from headrace_torch.bubble_words import AT, StageFile  # noqa: E402
 
 QUANTILES = (0.05, 0.2, 0.4)
@@ -58,12 +59,12 @@ class Score:
         for quantile in QUANTILES:
             predicted = predictor.length(slot, quantile) or 0
             self._count(f"{quantile}", length, predicted)
-            end = None if hint is None else predictor.end_after_hint(slot, max(0, hint), quantile)
+            end = None if hint is None else predictor.end_after_hint(slot, hint, quantile)
             if hint is None or end is None:
                 self._count(f"{quantile}, hints", length, predicted)
             else:  # the history holds until the hint comes; if it has ended before, the trial rests meanwhile
-                hint = max(0, hint)
-                self._count(f"{quantile}, hints", length, max(end, hint), rest=max(0, hint - predicted))
+                known = max(0, hint)
+                self._count(f"{quantile}, hints", length, max(end, known), rest=max(0, known - predicted))
 
     def _count(self, kind: str, length: int, end: int, rest: int = 0) -> None:
         self.overruns[kind] += end > length
@@ -98,12 +99,12 @@ def simulated(stages: int, micro_batches: int, jitter: float, steps: int) -> Sco
         for wait in waits:
             hint = None if wait.hinted is None else int(wait.hinted - wait.began)
             score.take(predictors[wait.stage], wait.slot, int(wait.length), hint)
-            within = hint is not None and 0 <= hint <= wait.length
+            led = hint is not None and hint <= wait.length and wait.length >= REAL_WAIT_NS
             predictors[wait.stage].observe(
                 slot=wait.slot,
                 length=int(wait.length),
                 generation=0,
-                lag=int(wait.length) - hint if hint is not None and within else None,
+                lag=int(wait.length) - hint if hint is not None and led else None,
             )
     return score
 

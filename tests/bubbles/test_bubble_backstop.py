@@ -103,6 +103,14 @@ def test_hints_learn_their_lag() -> None:
         windows = [WindowSeen(step=number, slot=2, began=began, ended=began + 20 * MS, generation=0)]
         job.observe((0, 0), windows, [])
     assert stage.hint(7, 2, 700 * MS) == 705 * MS
+    # A pass that begins before the wait leads its end all the same; one that had ended before says nothing.
+    for number in range(8, 130):
+        began = number * 100 * MS
+        stage.hint(number, 2, began - 10 * MS)
+        length = 0 if number % 2 else 20 * MS
+        windows = [WindowSeen(step=number, slot=2, began=began, ended=began + length, generation=0)]
+        job.observe((0, 0), windows, [])
+    assert stage.hint(200, 2, 20_000 * MS) == 20_030 * MS
 
 
 def test_free_memory_needs_five_steps() -> None:

@@ -15,6 +15,8 @@ DEFAULT_QUANTUM_NS: Final = 1_000_000
 SHORTEST_QUANTUM_NS: Final = 200_000
 """Opening a gate is not worth less."""
 STEPS_KEPT: Final = 200
+REAL_WAIT_NS: Final = 200_000
+"""A shorter one may be the work of the instruction itself."""
 RISKED: Final = 0.001
 """The share of a step that quanta which end after their window may cost. An overrun costs half a quantum on average."""
 BOLDEST: Final = 0.4
@@ -159,7 +161,9 @@ class Stage:
             hinted = self._hints.pop((one.step, one.slot), None)
             self.slots = max(self.slots, one.slot + 1)
             self.waited += one.ended - one.began
-            lag = one.ended - hinted if hinted is not None and one.began <= hinted <= one.ended else None
+            # The pass may have begun before the wait; where it had ended too, there was hardly a wait.
+            led = hinted is not None and hinted <= one.ended and one.ended - one.began >= REAL_WAIT_NS
+            lag = one.ended - hinted if hinted is not None and led else None
             self.predictor.observe(
                 slot=one.slot, length=one.ended - one.began, generation=one.generation, lag=lag
             )
