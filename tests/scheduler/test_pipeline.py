@@ -18,6 +18,7 @@ from sqlalchemy import (
     insert,
     literal,
     select,
+    text,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -228,3 +229,18 @@ async def test_a_cancelled_wait_leaves_a_usable_pool(engine: AsyncEngine) -> Non
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert await stored(engine) == []
+
+
+@pytest.mark.parametrize("commits", [False, True])
+async def test_a_large_value_arrives_whole_however_slowly_the_server_reads(
+    engine: AsyncEngine, commits: bool
+) -> None:
+    """Psycopg stops sending at a full socket, and would wait for the answer to what it still holds."""
+    length = Statement(text=b"SELECT length($1::text) AS length", names=("text",), constants={})
+    async with asyncio.timeout(20), engine.connect() as conn:
+        await conn.execute(text("SELECT 1"))
+        async with pipeline(conn) as sent:
+            replies = [sent.run(length, text="x" * 20_000_000) for _ in range(2)]
+            if commits:
+                sent.commit()
+    assert [reply.row.length for reply in replies] == [20_000_000] * 2

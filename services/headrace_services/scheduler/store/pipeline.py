@@ -7,14 +7,16 @@ A statement over many rows takes them as one JSON array of objects (the paramete
 the types of the table's columns. So the number of statements does not grow with the number of rows.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from psycopg import AsyncConnection, AsyncRawCursor
+from psycopg.pq.abc import PGconn
 from psycopg.rows import namedtuple_row
+from psycopg.waiting import Ready, Wait
 from sqlalchemy import Column, TableValuedAlias, bindparam, column, func
 from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
@@ -131,9 +133,21 @@ async def send(driver: AsyncConnection[Any], asked: Pipeline) -> None:
             cursor = AsyncRawCursor(driver, row_factory=namedtuple_row)
             await cursor.execute(reply.statement.text, reply.values, prepare=True)
             cursors.append(cursor)
+        await driver.wait(_flush(driver.pgconn))
         if asked.commits:
             await driver.commit()
     for reply, cursor in zip(asked.replies, cursors, strict=True):
         reply.count = cursor.rowcount
         if cursor.pgresult is not None and cursor.pgresult.ntuples:
             reply.rows = await cursor.fetchall()
+
+
+def _flush(pgconn: PGconn) -> Generator[Wait, Ready | int, None]:
+    """Send what libpq still holds, and take in replies meanwhile.
+
+    Psycopg's pipeline tries once to send a large value. Where the socket is full, it would wait without end for the
+    reply to what it has not sent.
+    """
+    while pgconn.flush():
+        if (yield Wait.RW) & Ready.R:
+            pgconn.consume_input()
