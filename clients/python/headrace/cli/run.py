@@ -230,7 +230,7 @@ def _create(
             raise StudyExistsError(
                 error.message,
                 remedy=f"`headrace run --suffix` creates {_suffixed(study_id, 2)}, `--replace` deletes the ended one "
-                f"first, `headrace attach {study_id}` shows it.",
+                f"first (as `headrace delete` does), `headrace attach {study_id}` shows it.",
             ) from None
     else:
         raise CommandError(

@@ -44,7 +44,7 @@ from headrace_services.scheduler.simulator.record import Segment, Stay
 from headrace_services.scheduler.simulator.study import Run, StudySimulation
 
 MOST_TURNS = 16
-"""How often a study is asked again at one moment while others leave slots to it."""
+"""How often a study is asked at one moment, while others leave slots to it."""
 
 
 class SimulationError(HeadraceError):
@@ -105,17 +105,19 @@ class Simulation:
 
     def _wake_waiting(self, study: StudySimulation, plan: Plan) -> None:
         todo = deque(self._woken(study, plan))
-        turns = MOST_TURNS * len(self.studies)
-        while todo:
-            if not turns:
-                raise SimulationError(
-                    f"studies wake each other without end at {self.now_s:g} s: a defect of the scheduler"
-                )
-            turns -= 1
+        in_vain, most = 0, MOST_TURNS * len(self.studies)
+        for _ in range(most):  # of a thousand free slots and more, the rest is looked at with the next event
+            if not todo:
+                return
             other = todo.popleft()
             if not other.over and self.cluster.anything_free:
-                following = self._woken(other, self._step_alone(other, PlaceNow()))
-                todo.extend(one for one in following if one not in todo)
+                following = self._step_alone(other, PlaceNow())
+                in_vain += not following.changes.granted
+                todo.extend(one for one in self._woken(other, following) if one not in todo)
+        if todo and in_vain == most:
+            raise SimulationError(
+                f"studies wake each other without end at {self.now_s:g} s: a defect of the scheduler"
+            )
 
     def _woken(self, study: StudySimulation, plan: Plan) -> list[StudySimulation]:
         """Who is to look for slots after a cycle of a study."""
