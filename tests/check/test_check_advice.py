@@ -297,4 +297,4 @@ def test_a_checkpoint_of_the_scripts_own_in_its_folder_is_named_where_two_runs_p
     said = render(run_check(script, steps=2, launch=launch_segment))
     assert "not deterministic by itself" in said
     assert "the runs wrote own.pt into the working folder" in said
-    assert "put t.number into its name" in said
+    assert "put t.number into its name; delete it before the next run" in said

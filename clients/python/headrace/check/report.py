@@ -74,7 +74,10 @@ def render(report: CheckReport) -> str:
 
 def _shared(report: CheckReport) -> Iterator[str]:
     if report.shared_files and report.nondeterminism is None:
-        yield f"  warning: {told(report.shared_files)}"
+        unnumbered = tuple(name for name in report.shared_files if not any(map(str.isdigit, name)))
+        if unnumbered:
+            yield f"  warning: {told(unnumbered)}"
+        yield f"  the runs wrote {' and '.join(report.shared_files)} here: delete it, or the next run may go on from it"
 
 
 def _lines(report: CheckReport) -> Iterator[str]:
@@ -104,7 +107,7 @@ def _lines(report: CheckReport) -> Iterator[str]:
         if report.shared_files:
             files = " and ".join(report.shared_files)
             yield f"  the runs wrote {files} into the working folder: one that loads it goes on from the one before"
-            yield "  remedy: put t.number into its name, or t.track(...) what it holds; delete it before the next check"
+            yield "  remedy: t.track(...) what it holds, or put t.number into its name; delete it before the next run"
     if report.trajectory is not None and report.nondeterminism is None:
         yield ""
         yield f"  {'what follows' if report.missing else 'but'}: {_parting(report.trajectory, 'resumed')}"

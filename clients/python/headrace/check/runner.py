@@ -98,7 +98,11 @@ def run_check(
         check = _Check(control, mutations or {}, Path(folder), progress or _silent, launch or _launch)
         began = time.time()
         report = check.run()
-    files = {name for place in (Path.cwd(), script.parent) for name in shared_checkpoints(place, began)}
+    files = {
+        name
+        for place in (Path.cwd(), script.parent)
+        for name in shared_checkpoints(place, began, numbered=True)
+    }
     return replace(report, shared_files=tuple(sorted(files)))
 
 

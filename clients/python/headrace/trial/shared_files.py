@@ -31,15 +31,15 @@ TICK_S: Final = 0.05
 """A file's time may lie so far behind the clock."""
 
 
-def shared_checkpoints(folder: Path, since: float) -> tuple[str, ...]:
-    """The names of checkpoints in a folder that were written since a time, and that no number tells apart."""
+def shared_checkpoints(folder: Path, since: float, *, numbered: bool = False) -> tuple[str, ...]:
+    """The names of checkpoints in a folder that were written since a time; those with a number in them if asked for."""
     found = []
     try:
         with os.scandir(folder) as entries:
             for _, entry in zip(range(MOST), entries, strict=False):
                 name = Path(entry.name)
-                nameless = name.suffix.lower() in SUFFIXES and not any(map(str.isdigit, name.stem))
-                if nameless and entry.is_file() and entry.stat().st_mtime > since - TICK_S:
+                meant = name.suffix.lower() in SUFFIXES and (numbered or not any(map(str.isdigit, name.stem)))
+                if meant and entry.is_file() and entry.stat().st_mtime > since - TICK_S:
                     found.append(entry.name)
     except OSError:
         return ()  # the folder is the script's affair
