@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import grpc
 import pytest
@@ -24,6 +24,7 @@ from headrace.client import (
     TrialState,
     flows,
 )
+from headrace.client.events import EventDetail
 from headrace.client.flows import PAGE_SIZE
 from headrace.elsewhere import ASKED, MODULE, STUDY
 from headrace.errors import (
@@ -42,6 +43,11 @@ from headrace.target import Target
 from headrace.v1 import study_pb2
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+def test_every_kind_of_event_can_be_imported_from_the_client() -> None:
+    kinds = {kind.__name__ for kind in get_args(EventDetail)}
+    assert kinds - set(headrace.client.__all__) == set()
 
 
 def test_a_study_is_created_from_a_spec_and_read_back(client: Client, fake: FakeStudyService) -> None:

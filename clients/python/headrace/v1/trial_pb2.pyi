@@ -88,7 +88,7 @@ Global___TerminationReason: _TypeAlias = TerminationReason  # noqa: Y015
 
 @_typing.final
 class Trial(_message.Message):
-    """One configuration and all that is known of it."""
+    """One configuration and all that is known of it. The next field gets number 41."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

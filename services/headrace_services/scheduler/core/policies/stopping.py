@@ -74,9 +74,9 @@ class StoppingRule(Policy):
     def _fold(self, result: RungResult) -> None:
         """Note what the rule itself needs of a result; the ranking at its rung has it already."""
 
-    @abstractmethod
-    def _lack(self, result: RungResult) -> str | None:
+    def _lack(self, result: RungResult) -> str | None:  # noqa: ARG002  # most rules look at the result
         """What there is too little of to judge a trial, as a clause; None where the rule is in force."""
+        return None
 
     @abstractmethod
     def _judge(self, result: RungResult) -> Verdict:
