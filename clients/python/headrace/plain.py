@@ -4,12 +4,14 @@ A value of the SDK and a record of the scheduler have the fields of a message un
 needs no line in a conversion. Other messages, enums and resource names are converted by hand.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any
 
 from google.protobuf.message import Message
+
+_Reader = Callable[[Message, str], Any]
 
 
 def plain_fields(message: type[Message] | Message) -> tuple[Any, ...]:
@@ -20,13 +22,23 @@ def plain_fields(message: type[Message] | Message) -> tuple[Any, ...]:
 def plain(proto: Message, kind: type) -> dict[str, Any]:
     """The plain fields that a message and the dataclass `kind` share. An optional one that is not set is None."""
     message: Any = type(proto)
-    return {part.name: _value(proto, part) for part in _shared(message, kind)}
+    return {name: read(proto, name) for name, read in _readers(message, kind)}
 
 
 @lru_cache
-def _shared(message: Any, kind: Any) -> tuple[Any, ...]:
-    names = {part.name for part in fields(kind)}
-    return tuple(part for part in plain_fields(message) if part.name in names)
+def _readers(message: Any, kind: Any) -> tuple[tuple[str, _Reader], ...]:
+    held = {part.name for part in fields(kind)}
+    return tuple((part.name, _reader(part)) for part in plain_fields(message) if part.name in held)
+
+
+def _reader(field: Any) -> _Reader:
+    if field.message_type is not None:
+        return lambda proto, name: dict(sorted(getattr(proto, name).items()))
+    if field.is_repeated:
+        return lambda proto, name: tuple(getattr(proto, name))
+    if field.has_presence:
+        return lambda proto, name: getattr(proto, name) if proto.HasField(name) else None
+    return getattr
 
 
 def _is_plain(field: Any) -> bool:
@@ -34,12 +46,3 @@ def _is_plain(field: Any) -> bool:
     if held is not None and held.GetOptions().map_entry:
         return _is_plain(held.fields_by_name["value"])
     return held is None and field.enum_type is None
-
-
-def _value(proto: Message, field: Any) -> Any:
-    value = getattr(proto, field.name)
-    if isinstance(value, Mapping):
-        return dict(sorted(value.items()))
-    if field.is_repeated:
-        return tuple(value)
-    return value if not field.has_presence or proto.HasField(field.name) else None
