@@ -33,9 +33,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "examples" / "bubbles"))
 
-import run as example  # noqa: E402
+import run as example  # noqa: E402  the example beside it, found by the line above
 
-from headrace_torch.bubble_words import AT, StageFile  # noqa: E402
+from headrace_torch.bubble_words import AT, StageFile  # noqa: E402  behind it, in order
 
 KINDS = ("gated", "direct", "nothing")
 TURNS = (False, True, True, False)
