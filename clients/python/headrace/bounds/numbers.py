@@ -55,6 +55,8 @@ SECONDS: Final = 10**9
 """A duration: 31 years."""
 DEVICES: Final = 1024
 """Slots of one worker, and so of one trial."""
+SEATS: Final = 1024
+"""Trials that train in one process."""
 HELD: Final = 4096
 """Leases of one worker."""
 METRICS: Final = 1000

@@ -13,6 +13,7 @@ TROUBLE: Final = Told(500)
 WARNING: Final = Told(2000)
 WARNINGS: Final = Items(16, WARNING)
 LOG_TAIL: Final = Told(n.LOG_TAIL, end=True)
+MEMBERS: Final = Items(n.SEATS)
 RANK: Final = Whole(0, n.SLOTS)
 
 SESSIONS: Final[dict[str, dict[str, Bound]]] = {
@@ -93,4 +94,13 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "rank": RANK,
         "exit_code": Unbounded("whatever the system says"),
     },
+    "AttachBundleRequest": {"grant_id": NAME},
+    "TurnRequest": {
+        "grant_id": NAME,
+        "sequence": SEQUENCE,
+        "restored": MEMBERS,
+        "reports": MEMBERS,
+        "finished": MEMBERS,
+    },
+    "FinishBundleRequest": {"grant_id": NAME, "error": ERROR, "traceback": LOG_TAIL},
 }

@@ -114,6 +114,7 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
     "ParameterAssignment": {"values": Entries(n.PARAMETERS, NAME)},
     "Elastic": {"grants": Items(256), "spare": GRANT},
     "ElasticGrant": {"from_step": STEPS, "slots": GRANT, "gpu_milli": Whole(0, 999)},
+    "Fuse": {"most": Whole(0, n.SEATS), "apart": Items(n.PARAMETERS, NAME)},
     "Constraint": {"metric": NAME, "at_most": FINITE, "at_least": FINITE},
     "WarmStart": {"study": NAME, "max_trials": Whole(0, n.WARM_TRIALS)},
 }

@@ -95,6 +95,8 @@ def to_proto(spec: StudySpec) -> pb.StudySpec:
         message.baseline.CopyFrom(params_to_proto(spec.baseline))
     if spec.elastic is not None:
         message.elastic.CopyFrom(elastic_to_proto(spec.elastic))
+    if spec.fuse is not None:
+        message.fuse.CopyFrom(pb.Fuse(most=spec.fuse.most, apart=spec.fuse.apart))
     if spec.warm_start is not None:
         message.warm_start.CopyFrom(warm_start_to_proto(spec.warm_start))
     return message
@@ -133,6 +135,8 @@ def from_proto(message: pb.StudySpec) -> StudySpec:
         data["baseline"] = _values(message.baseline)
     if message.HasField("elastic"):
         data["elastic"] = elastic_data(message.elastic)
+    if message.HasField("fuse"):
+        data["fuse"] = {"most": message.fuse.most, "apart": list(message.fuse.apart)}
     if message.HasField("warm_start"):
         data["warm_start"] = warm_start_data(message.warm_start)
     return spec_of(data)

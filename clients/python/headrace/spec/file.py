@@ -34,7 +34,7 @@ _TOP: Final = {
 }
 _TRIAL: Final = {"grace_s": "grace", "report_timeout_s": "report_timeout"}
 _DOMAIN: Final = {"when": "conditions"}
-_PLACES: Final = ("template", "policy", "resources", "objective", "sampler", "elastic", "warm_start")
+_PLACES: Final = ("template", "policy", "resources", "objective", "sampler", "elastic", "fuse", "warm_start")
 """The mappings that a key may belong under."""
 
 

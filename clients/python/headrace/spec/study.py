@@ -30,6 +30,7 @@ from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import names
 from headrace.spec import space as spaces
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain, SpecModel
+from headrace.spec.fuse import Fuse, fuse_problems
 from headrace.spec.halving import AshaPolicy
 from headrace.spec.objective import (
     Constraint,
@@ -90,6 +91,7 @@ class StudySpec(SpecModel):
     weight: Weight = 1.0
     priority: Priority = 0
     elastic: Elastic | None = None
+    fuse: Fuse | None = None
     further_objectives: tuple[Objective, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     warm_start: WarmStart | None = None
@@ -207,6 +209,8 @@ class _Parts:
             yield from self._of_space()
         if known.get("elastic") is not None and "resources" in known and "max_steps" in known:
             yield from elastic_problems(known["elastic"], known["resources"], known["max_steps"])
+        if known.get("fuse") is not None:
+            yield from fuse_problems(known["fuse"], known, self.declared)
         if known.get("resources") is not None and known["resources"].by is not None and "space" in known:
             table = known["resources"].by
             for problem in size_problems(table, self.declared, self.space, known.get("policy")):
@@ -284,6 +288,7 @@ _MODELS: Final[dict[Loc, type[SpecModel]]] = {
     ("resources", "by"): SizeTable,
     ("resources", "by", "otherwise"): TrialSize,
     ("elastic",): Elastic,
+    ("fuse",): Fuse,
     ("template",): TrialTemplate,
     ("template", "command"): CommandLine,
 }

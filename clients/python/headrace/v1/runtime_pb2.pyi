@@ -64,6 +64,7 @@ class AttachResponse(_message.Message):
     RUNGS_FIELD_NUMBER: _builtins.int
     FURTHER_METRICS_FIELD_NUMBER: _builtins.int
     CONSTRAINT_METRICS_FIELD_NUMBER: _builtins.int
+    LEASE_ID_FIELD_NUMBER: _builtins.int
     trial: _builtins.str
     """`studies/{study}/trials/{number}`."""
     restore_dir: _builtins.str
@@ -80,6 +81,7 @@ class AttachResponse(_message.Message):
     """Thousandths of each slot; 0 means 1000."""
     gpu_memory_bytes: _builtins.int
     """The memory budget on each slot; 0 means all of it."""
+    lease_id: _builtins.str
     @_builtins.property
     def parameters(self) -> _spec_pb2.ParameterAssignment: ...
     @_builtins.property
@@ -115,10 +117,11 @@ class AttachResponse(_message.Message):
         rungs: _abc.Iterable[_builtins.int] | None = ...,
         further_metrics: _abc.Iterable[_builtins.str] | None = ...,
         constraint_metrics: _abc.Iterable[_builtins.str] | None = ...,
+        lease_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "gpu_memory_bytes", b"gpu_memory_bytes", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "restore_dir", b"restore_dir", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "slot_milli", b"slot_milli", "slots", b"slots", "template", b"template", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "gpu_memory_bytes", b"gpu_memory_bytes", "lease_id", b"lease_id", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "restore_dir", b"restore_dir", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "slot_milli", b"slot_milli", "slots", b"slots", "template", b"template", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -306,3 +309,203 @@ class FinishResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FinishResponse: _TypeAlias = FinishResponse  # noqa: Y015
+
+@_typing.final
+class AttachBundleRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRANT_ID_FIELD_NUMBER: _builtins.int
+    grant_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        grant_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grant_id", b"grant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttachBundleRequest: _TypeAlias = AttachBundleRequest  # noqa: Y015
+
+@_typing.final
+class AttachBundleResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    SEATS_FIELD_NUMBER: _builtins.int
+    seats: _builtins.int
+    """How many members the process may hold."""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttachResponse]: ...
+    def __init__(
+        self,
+        *,
+        members: _abc.Iterable[Global___AttachResponse] | None = ...,
+        seats: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["members", b"members", "seats", b"seats"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttachBundleResponse: _TypeAlias = AttachBundleResponse  # noqa: Y015
+
+@_typing.final
+class TurnRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRANT_ID_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    RESTORED_FIELD_NUMBER: _builtins.int
+    REPORTS_FIELD_NUMBER: _builtins.int
+    FINISHED_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
+    grant_id: _builtins.str
+    sequence: _builtins.int
+    """Counts this process's turns from 1; a repeat has the same sequence, and is answered the same."""
+    waits: _builtins.bool
+    """No member can train: the call returns when there is something to say."""
+    @_builtins.property
+    def restored(self) -> _containers.RepeatedCompositeFieldContainer[Global___RestoredRequest]:
+        """Members that were taken in since the last turn, from a checkpoint."""
+
+    @_builtins.property
+    def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReportRequest]:
+        """One of each member that trained in this turn."""
+
+    @_builtins.property
+    def finished(self) -> _containers.RepeatedCompositeFieldContainer[Global___FinishRequest]:
+        """Members that ended by themselves, with success or with an error of their own."""
+
+    def __init__(
+        self,
+        *,
+        grant_id: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        restored: _abc.Iterable[Global___RestoredRequest] | None = ...,
+        reports: _abc.Iterable[Global___ReportRequest] | None = ...,
+        finished: _abc.Iterable[Global___FinishRequest] | None = ...,
+        waits: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "grant_id", b"grant_id", "reports", b"reports", "restored", b"restored", "sequence", b"sequence", "waits", b"waits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TurnRequest: _TypeAlias = TurnRequest  # noqa: Y015
+
+@_typing.final
+class TurnResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    JOINED_FIELD_NUMBER: _builtins.int
+    GONE_FIELD_NUMBER: _builtins.int
+    OVER_FIELD_NUMBER: _builtins.int
+    over: _builtins.bool
+    """No member is left: the program is to end."""
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberDecision]:
+        """On reports of this turn or of earlier ones."""
+
+    @_builtins.property
+    def joined(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttachResponse]:
+        """Members that join."""
+
+    @_builtins.property
+    def gone(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Leases that are over: these members leave at once, and nothing that they still do counts."""
+
+    def __init__(
+        self,
+        *,
+        decisions: _abc.Iterable[Global___MemberDecision] | None = ...,
+        joined: _abc.Iterable[Global___AttachResponse] | None = ...,
+        gone: _abc.Iterable[_builtins.str] | None = ...,
+        over: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "gone", b"gone", "joined", b"joined", "over", b"over"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TurnResponse: _TypeAlias = TurnResponse  # noqa: Y015
+
+@_typing.final
+class MemberDecision(_message.Message):
+    """The answer to a member's report."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.str
+    refused: _builtins.str
+    """Why the report cannot be taken, for people; then there is no decision, and the member fails."""
+    @_builtins.property
+    def decision(self) -> _event_pb2.Decision: ...
+    def __init__(
+        self,
+        *,
+        lease_id: _builtins.str = ...,
+        decision: _event_pb2.Decision | None = ...,
+        refused: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "lease_id", b"lease_id", "refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemberDecision: _TypeAlias = MemberDecision  # noqa: Y015
+
+@_typing.final
+class FinishBundleRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRANT_ID_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    TRACEBACK_FIELD_NUMBER: _builtins.int
+    OUT_OF_MEMORY_FIELD_NUMBER: _builtins.int
+    grant_id: _builtins.str
+    error: _builtins.str
+    """Empty for success; else the exception's last line, and its traceback."""
+    traceback: _builtins.str
+    out_of_memory: _builtins.bool
+    """A device had too little memory for so many members."""
+    def __init__(
+        self,
+        *,
+        grant_id: _builtins.str = ...,
+        error: _builtins.str = ...,
+        traceback: _builtins.str = ...,
+        out_of_memory: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "grant_id", b"grant_id", "out_of_memory", b"out_of_memory", "traceback", b"traceback"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinishBundleRequest: _TypeAlias = FinishBundleRequest  # noqa: Y015
+
+@_typing.final
+class FinishBundleResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinishBundleResponse: _TypeAlias = FinishBundleResponse  # noqa: Y015

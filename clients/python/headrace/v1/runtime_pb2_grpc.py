@@ -27,7 +27,8 @@ if _version_not_supported:
 
 class TrialRuntimeServiceStub(object):
     """The trial's side of its worker daemon. The daemon passes `HEADRACE_RUNTIME` (the socket) and
-    `HEADRACE_LEASE_ID` in the environment. Every call is safe to repeat.
+    `HEADRACE_LEASE_ID` in the environment, and to a bundle's process `HEADRACE_BUNDLE` (the grant's id). Every call is
+    safe to repeat.
     """
 
     def __init__(self, channel):
@@ -56,11 +57,27 @@ class TrialRuntimeServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_runtime__pb2.FinishRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_runtime__pb2.FinishResponse.FromString,
                 _registered_method=True)
+        self.AttachBundle = channel.unary_unary(
+                '/headrace.v1.TrialRuntimeService/AttachBundle',
+                request_serializer=headrace_dot_v1_dot_runtime__pb2.AttachBundleRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_runtime__pb2.AttachBundleResponse.FromString,
+                _registered_method=True)
+        self.Turn = channel.unary_unary(
+                '/headrace.v1.TrialRuntimeService/Turn',
+                request_serializer=headrace_dot_v1_dot_runtime__pb2.TurnRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_runtime__pb2.TurnResponse.FromString,
+                _registered_method=True)
+        self.FinishBundle = channel.unary_unary(
+                '/headrace.v1.TrialRuntimeService/FinishBundle',
+                request_serializer=headrace_dot_v1_dot_runtime__pb2.FinishBundleRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_runtime__pb2.FinishBundleResponse.FromString,
+                _registered_method=True)
 
 
 class TrialRuntimeServiceServicer(object):
     """The trial's side of its worker daemon. The daemon passes `HEADRACE_RUNTIME` (the socket) and
-    `HEADRACE_LEASE_ID` in the environment. Every call is safe to repeat.
+    `HEADRACE_LEASE_ID` in the environment, and to a bundle's process `HEADRACE_BUNDLE` (the grant's id). Every call is
+    safe to repeat.
     """
 
     def Attach(self, request, context):
@@ -92,6 +109,30 @@ class TrialRuntimeServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AttachBundle(self, request, context):
+        """A bundle: one process that holds several leases of one grant, its members.
+
+        The members that are there now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Turn(self, request, context):
+        """One call a turn: what all members have to say, and what is said to them. A member before its milestone is told
+        CONTINUE at once. The decision on one at its milestone may come with a later turn; until then it does not train.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FinishBundle(self, request, context):
+        """The program of the bundle ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TrialRuntimeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -115,6 +156,21 @@ def add_TrialRuntimeServiceServicer_to_server(servicer, server):
                     request_deserializer=headrace_dot_v1_dot_runtime__pb2.FinishRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_runtime__pb2.FinishResponse.SerializeToString,
             ),
+            'AttachBundle': grpc.unary_unary_rpc_method_handler(
+                    servicer.AttachBundle,
+                    request_deserializer=headrace_dot_v1_dot_runtime__pb2.AttachBundleRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_runtime__pb2.AttachBundleResponse.SerializeToString,
+            ),
+            'Turn': grpc.unary_unary_rpc_method_handler(
+                    servicer.Turn,
+                    request_deserializer=headrace_dot_v1_dot_runtime__pb2.TurnRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_runtime__pb2.TurnResponse.SerializeToString,
+            ),
+            'FinishBundle': grpc.unary_unary_rpc_method_handler(
+                    servicer.FinishBundle,
+                    request_deserializer=headrace_dot_v1_dot_runtime__pb2.FinishBundleRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_runtime__pb2.FinishBundleResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'headrace.v1.TrialRuntimeService', rpc_method_handlers)
@@ -125,7 +181,8 @@ def add_TrialRuntimeServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class TrialRuntimeService(object):
     """The trial's side of its worker daemon. The daemon passes `HEADRACE_RUNTIME` (the socket) and
-    `HEADRACE_LEASE_ID` in the environment. Every call is safe to repeat.
+    `HEADRACE_LEASE_ID` in the environment, and to a bundle's process `HEADRACE_BUNDLE` (the grant's id). Every call is
+    safe to repeat.
     """
 
     @staticmethod
@@ -226,6 +283,87 @@ class TrialRuntimeService(object):
             '/headrace.v1.TrialRuntimeService/Finish',
             headrace_dot_v1_dot_runtime__pb2.FinishRequest.SerializeToString,
             headrace_dot_v1_dot_runtime__pb2.FinishResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AttachBundle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.TrialRuntimeService/AttachBundle',
+            headrace_dot_v1_dot_runtime__pb2.AttachBundleRequest.SerializeToString,
+            headrace_dot_v1_dot_runtime__pb2.AttachBundleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Turn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.TrialRuntimeService/Turn',
+            headrace_dot_v1_dot_runtime__pb2.TurnRequest.SerializeToString,
+            headrace_dot_v1_dot_runtime__pb2.TurnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FinishBundle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.TrialRuntimeService/FinishBundle',
+            headrace_dot_v1_dot_runtime__pb2.FinishBundleRequest.SerializeToString,
+            headrace_dot_v1_dot_runtime__pb2.FinishBundleResponse.FromString,
             options,
             channel_credentials,
             insecure,

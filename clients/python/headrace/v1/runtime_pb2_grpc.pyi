@@ -28,7 +28,8 @@ GRPC_VERSION: str
 
 class TrialRuntimeServiceStub:
     """The trial's side of its worker daemon. The daemon passes `HEADRACE_RUNTIME` (the socket) and
-    `HEADRACE_LEASE_ID` in the environment. Every call is safe to repeat.
+    `HEADRACE_LEASE_ID` in the environment, and to a bundle's process `HEADRACE_BUNDLE` (the grant's id). Every call is
+    safe to repeat.
     """
 
     @_typing.overload
@@ -45,11 +46,23 @@ class TrialRuntimeServiceStub:
     """
     Finish: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.FinishRequest, _runtime_pb2.FinishResponse]
     """The program ended: with success, or with an error that is charged to the configuration."""
+    AttachBundle: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.AttachBundleRequest, _runtime_pb2.AttachBundleResponse]
+    """A bundle: one process that holds several leases of one grant, its members.
+
+    The members that are there now.
+    """
+    Turn: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.TurnRequest, _runtime_pb2.TurnResponse]
+    """One call a turn: what all members have to say, and what is said to them. A member before its milestone is told
+    CONTINUE at once. The decision on one at its milestone may come with a later turn; until then it does not train.
+    """
+    FinishBundle: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.FinishBundleRequest, _runtime_pb2.FinishBundleResponse]
+    """The program of the bundle ended."""
 
 @_typing.type_check_only
 class TrialRuntimeServiceAsyncStub(TrialRuntimeServiceStub):
     """The trial's side of its worker daemon. The daemon passes `HEADRACE_RUNTIME` (the socket) and
-    `HEADRACE_LEASE_ID` in the environment. Every call is safe to repeat.
+    `HEADRACE_LEASE_ID` in the environment, and to a bundle's process `HEADRACE_BUNDLE` (the grant's id). Every call is
+    safe to repeat.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -63,10 +76,22 @@ class TrialRuntimeServiceAsyncStub(TrialRuntimeServiceStub):
     """
     Finish: _aio.UnaryUnaryMultiCallable[_runtime_pb2.FinishRequest, _runtime_pb2.FinishResponse]  # type: ignore[assignment]
     """The program ended: with success, or with an error that is charged to the configuration."""
+    AttachBundle: _aio.UnaryUnaryMultiCallable[_runtime_pb2.AttachBundleRequest, _runtime_pb2.AttachBundleResponse]  # type: ignore[assignment]
+    """A bundle: one process that holds several leases of one grant, its members.
+
+    The members that are there now.
+    """
+    Turn: _aio.UnaryUnaryMultiCallable[_runtime_pb2.TurnRequest, _runtime_pb2.TurnResponse]  # type: ignore[assignment]
+    """One call a turn: what all members have to say, and what is said to them. A member before its milestone is told
+    CONTINUE at once. The decision on one at its milestone may come with a later turn; until then it does not train.
+    """
+    FinishBundle: _aio.UnaryUnaryMultiCallable[_runtime_pb2.FinishBundleRequest, _runtime_pb2.FinishBundleResponse]  # type: ignore[assignment]
+    """The program of the bundle ended."""
 
 class TrialRuntimeServiceServicer(metaclass=_abc_1.ABCMeta):
     """The trial's side of its worker daemon. The daemon passes `HEADRACE_RUNTIME` (the socket) and
-    `HEADRACE_LEASE_ID` in the environment. Every call is safe to repeat.
+    `HEADRACE_LEASE_ID` in the environment, and to a bundle's process `HEADRACE_BUNDLE` (the grant's id). Every call is
+    safe to repeat.
     """
 
     @_abc_1.abstractmethod
@@ -102,5 +127,34 @@ class TrialRuntimeServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_runtime_pb2.FinishResponse, _abc.Awaitable[_runtime_pb2.FinishResponse]]:
         """The program ended: with success, or with an error that is charged to the configuration."""
+
+    @_abc_1.abstractmethod
+    def AttachBundle(
+        self,
+        request: _runtime_pb2.AttachBundleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runtime_pb2.AttachBundleResponse, _abc.Awaitable[_runtime_pb2.AttachBundleResponse]]:
+        """A bundle: one process that holds several leases of one grant, its members.
+
+        The members that are there now.
+        """
+
+    @_abc_1.abstractmethod
+    def Turn(
+        self,
+        request: _runtime_pb2.TurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runtime_pb2.TurnResponse, _abc.Awaitable[_runtime_pb2.TurnResponse]]:
+        """One call a turn: what all members have to say, and what is said to them. A member before its milestone is told
+        CONTINUE at once. The decision on one at its milestone may come with a later turn; until then it does not train.
+        """
+
+    @_abc_1.abstractmethod
+    def FinishBundle(
+        self,
+        request: _runtime_pb2.FinishBundleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runtime_pb2.FinishBundleResponse, _abc.Awaitable[_runtime_pb2.FinishBundleResponse]]:
+        """The program of the bundle ended."""
 
 def add_TrialRuntimeServiceServicer_to_server(servicer: TrialRuntimeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

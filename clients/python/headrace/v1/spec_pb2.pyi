@@ -109,6 +109,7 @@ class StudySpec(_message.Message):
     WEIGHT_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     ELASTIC_FIELD_NUMBER: _builtins.int
+    FUSE_FIELD_NUMBER: _builtins.int
     FURTHER_OBJECTIVES_FIELD_NUMBER: _builtins.int
     CONSTRAINTS_FIELD_NUMBER: _builtins.int
     WARM_START_FIELD_NUMBER: _builtins.int
@@ -168,6 +169,10 @@ class StudySpec(_message.Message):
         """How a trial's grant grows on its way; absent: it never changes."""
 
     @_builtins.property
+    def fuse(self) -> Global___Fuse:
+        """Trains several trials in one process; absent: each trial has a process of its own."""
+
+    @_builtins.property
     def further_objectives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Objective]:
         """Objectives beside the first one. With any, the result is the Pareto front, and the policy must be `run_all`."""
 
@@ -199,14 +204,15 @@ class StudySpec(_message.Message):
         weight: _builtins.float = ...,
         priority: _builtins.int = ...,
         elastic: Global___Elastic | None = ...,
+        fuse: Global___Fuse | None = ...,
         further_objectives: _abc.Iterable[Global___Objective] | None = ...,
         constraints: _abc.Iterable[Global___Constraint] | None = ...,
         warm_start: Global___WarmStart | None = ...,
         max_early_failures: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "elastic", b"elastic", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "template", b"template", "warm_start", b"warm_start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "elastic", b"elastic", "fuse", b"fuse", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "template", b"template", "warm_start", b"warm_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "elastic", b"elastic", "enqueued", b"enqueued", "further_objectives", b"further_objectives", "max_early_failures", b"max_early_failures", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "priority", b"priority", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "template", b"template", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "elastic", b"elastic", "enqueued", b"enqueued", "further_objectives", b"further_objectives", "fuse", b"fuse", "max_early_failures", b"max_early_failures", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "priority", b"priority", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "template", b"template", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1368,6 +1374,36 @@ class ElasticGrant(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ElasticGrant: _TypeAlias = ElasticGrant  # noqa: Y015
+
+@_typing.final
+class Fuse(_message.Message):
+    """Several trials of one model train in one process, a bundle, on one grant. The program is a callable that takes a bundle."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOST_FIELD_NUMBER: _builtins.int
+    APART_FIELD_NUMBER: _builtins.int
+    most: _builtins.int
+    """How many trials a bundle holds at most."""
+    @_builtins.property
+    def apart(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Parameters that fix shapes, or that members of a bundle cannot differ in for another reason: the trials of a bundle
+        have equal values of them.
+        """
+
+    def __init__(
+        self,
+        *,
+        most: _builtins.int = ...,
+        apart: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "most", b"most"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Fuse: _TypeAlias = Fuse  # noqa: Y015
 
 @_typing.final
 class TrialTemplate(_message.Message):

@@ -711,11 +711,17 @@ class Grant(_message.Message):
     MILLI_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     PROCESSES_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    SEATS_FIELD_NUMBER: _builtins.int
     milli: _builtins.int
     """Thousandths of each slot; 0 means 1000."""
     memory_bytes: _builtins.int
     """The memory budget on each slot; 0 means all of it."""
     processes: _spec_pb2.Processes.ValueType
+    id: _builtins.str
+    """Names the grant. Leases of one grant run in one process."""
+    seats: _builtins.int
+    """How many trials the process may hold: above 1 it is a bundle, and further leases may name the same grant; 0 means 1."""
     @_builtins.property
     def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Indices into the worker's devices."""
@@ -727,10 +733,12 @@ class Grant(_message.Message):
         milli: _builtins.int = ...,
         memory_bytes: _builtins.int = ...,
         processes: _spec_pb2.Processes.ValueType = ...,
+        id: _builtins.str = ...,
+        seats: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_bytes", b"memory_bytes", "milli", b"milli", "processes", b"processes", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "memory_bytes", b"memory_bytes", "milli", b"milli", "processes", b"processes", "seats", b"seats", "slots", b"slots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,82 @@
+"""Bundles: several trials of one model that train in one process, on one grant of slots.
+
+Trials differ in settings that a fused group can hold apart (learning rates, weight decay, seeds). What fixes shapes is
+listed in `apart`: a bundle's trials have equal values of it. Without `fuse` each trial has a process of its own.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import PlainValidator, model_validator
+
+from headrace.bounds import numbers
+from headrace.spec.domains import SpecModel
+from headrace.spec.problems import Problem, Unknown, reject
+from headrace.spec.resources import Elastic, Resources
+from headrace.spec.scalars import Text, Value, integer_within, value_to_json
+from headrace.spec.template import TrialTemplate
+
+
+class Fuse(SpecModel):
+    """How trials share a process."""
+
+    most: Annotated[int, PlainValidator(integer_within(2, numbers.SEATS))]
+    apart: tuple[Text, ...] = ()
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        twice = [place for place, name in enumerate(self.apart) if name in self.apart[:place]]
+        reject(
+            [
+                Problem(
+                    loc=("apart", place),
+                    value=self.apart[place],
+                    message="stands twice",
+                    remedy="Name it once.",
+                )
+                for place in twice
+            ]
+        )
+        return self
+
+    def key(self, params: Mapping[str, Value]) -> str:
+        """What the trials of one bundle have in common: the values of `apart`; equal text for equal values."""
+        return json.dumps([value_to_json(params[name]) if name in params else None for name in self.apart])
+
+
+def fuse_problems(fuse: Fuse, known: Mapping[str, Any], declared: Collection[str]) -> Iterator[Problem]:
+    """What is wrong between `fuse` and the study's other fields, as far as those are sound."""
+    for place, name in enumerate(fuse.apart):
+        if name not in declared:
+            unknown = Unknown(word=name, known=declared, noun="parameter")
+            yield Problem(
+                loc=("fuse", "apart", place), value=name, message="is not a parameter", unknown=unknown
+            )
+    template: TrialTemplate | None = known.get("template")
+    if "template" in known and (template is None or template.callable is None):
+        yield Problem(
+            loc=("fuse",),
+            message="needs a trial that is a callable, which takes a bundle",
+            remedy="Name a function: trial: {callable: train:train}.",
+        )
+    resources: Resources | None = known.get("resources")
+    if resources is not None and resources.slots > 1:
+        yield Problem(
+            loc=("fuse",),
+            message=f"trains on one slot, and the study's resources ask for {resources.slots}",
+            remedy="Ask for one GPU, a share of one, or one CPU slot.",
+        )
+    if resources is not None and resources.by is not None:
+        yield Problem(
+            loc=("resources", "by"),
+            message="gives trials sizes of their own, and those of a bundle share one grant",
+            remedy="Leave out resources.by, or fuse.",
+        )
+    elastic: Elastic | None = known.get("elastic")
+    if elastic is not None:
+        yield Problem(
+            loc=("elastic",),
+            message="changes the grant of each trial, and those of a bundle share one",
+            remedy="Leave out elastic, or fuse.",
+        )
