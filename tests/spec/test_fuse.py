@@ -47,7 +47,7 @@ def test_trials_of_one_bundle_have_one_key() -> None:
         ({"elastic": {"spare": 4}}, "elastic", "share one"),
         (
             {"resources": {"gpus": {"by": "width", 8: 1, 16: 1, 32: 1}}},
-            "resources.by",
+            "resources.gpus",
             "sizes of their own",
         ),
     ],

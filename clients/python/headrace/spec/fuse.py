@@ -71,7 +71,7 @@ def fuse_problems(fuse: Fuse, known: Mapping[str, Any], declared: Collection[str
         yield Problem(
             loc=("resources", "by"),
             message="gives trials sizes of their own, and those of a bundle share one grant",
-            remedy="Leave out resources.by, or fuse.",
+            remedy="Give all trials one size, or leave out fuse.",
         )
     elastic: Elastic | None = known.get("elastic")
     if elastic is not None:
