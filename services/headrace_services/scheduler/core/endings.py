@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from headrace.last_words import printed_last
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import events
+from headrace_services.scheduler.core import events, seats
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     ExitedArrived,
@@ -84,10 +84,12 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
                 state, state.trials[number], lease, error, certain=_is_certain(state, message, error, before)
             )
         case "RELEASED":  # let go of by its holder: nothing points to its program
+            state.close(lease)
             _interrupt(state, state.trials[number], message.error or "its client or worker gave it back")
         case "DEFECT":
             _lost(state, state.trials[number], message.error, defect=True)
         case _:
+            state.close(lease)
             _lost(state, state.trials[number], message.error or "its process was lost")
     return Accepted()
 
@@ -100,6 +102,7 @@ def expired(state: CycleState, message: LeaseExpired) -> Outcome:
     lease = state.lease(message)
     if lease is None or not lease.live or lease.id not in state.silent or lease.id in state.changes.updated:
         return Stale()
+    state.close(lease)
     state.cancel(state.trials[lease.number], message.why)
     _lost(state, state.trials[lease.number], message.why)
     return Accepted()
@@ -224,7 +227,8 @@ def _lost(state: CycleState, trial: Trial, why: str, *, defect: bool = False) ->
     Then it counts as failed, unless what ended it was a defect of the scheduler.
     """
     losses = trial.losses_in_row + 1
-    if losses >= (MAX_KILLS_IN_ROW if _KILLED in why else MAX_LOSSES_IN_ROW):
+    alone = seats.losses_alone(state.study.spec, losses)
+    if alone >= (MAX_KILLS_IN_ROW if _KILLED in why else MAX_LOSSES_IN_ROW):
         detail = f"{why}, {losses} times in a row without a new checkpoint or a rung between"
         detail += ": is it out of memory?" if _KILLED in why else ""
         reason = Reason.CANCELLED if defect else Reason.FAILED
