@@ -71,6 +71,8 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
                 hopeless |= {shape} if shape else set()
                 bundle = open_seats.of(trial, _params_after(trial, promotion))
             if placement is None and bundle is None:
+                if state.room.blocked is None and not _is_full(state):
+                    state.room.blocked = sharing.waiting_for(state, trial, milestone)
                 passed_over.add(number)
                 may_pass = (
                     _may_pass_over(state, trial, hopeless) or _kept_for(state, passed_over) or open_seats.any

@@ -134,7 +134,7 @@ def _left_to_others(state: CycleState) -> frozenset[str]:
     for grant in sorted(_live(state), key=_fewest_first):
         slots = state.bundles[grant.id]
         gpu = slots[0].kind == "GPU"
-        poorer = replace(own, usage=own.usage.hold(gpu, -grant.size))
+        poorer = replace(own, usage=own.usage.settled(now_s).hold(gpu, -grant.size))
         ours = claim(poorer, room.totals, now_s)
         for other in others.values():
             before = other.wanted > 0 and claim(other, room.totals, now_s) < ours

@@ -95,6 +95,11 @@ class StudyRows:
         grant = self._grants.get(grant_id)
         return grant.leases if grant else 0
 
+    @property
+    def has_open_seats(self) -> bool:
+        """Whether a bundle could take a trial in."""
+        return any(grant.leases < grant.seats and not grant.closed for grant in self._grants.values())
+
     def open_bundles(self, cluster: ClusterRows, most: int) -> list[Bundle]:
         """Bundles with open seats, those with the fewest members first."""
         if not most:
