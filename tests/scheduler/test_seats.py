@@ -153,6 +153,9 @@ async def test_progress_forgets_the_losses_and_a_suspect_joins_only_few(engine: 
     assert (lost.id, lost.closed) == (leases[0].id, True)
     now = await live(site)
     assert members(now) == [4, 2], "two of the lost ones wait: the full bundle takes none"
+    other = next(lease for lease in now if lease.attempt == 1)
+    await site.step(StopTrial(number=other.number, reason="r"))
+    assert members(await live(site)) == [3, 2], "they may share a process with one other trial only"
     suspect = next(lease for lease in now if lease.attempt == 2)
     await site.tell(suspect, 1, 0.5)
     assert (await site.trial(suspect.number)).losses_in_row == 0
