@@ -16,6 +16,9 @@ from headrace.client import Client
 from headrace.v1 import spec_pb2, study_pb2
 
 TRIAL_KEYS = {
+    "bundle",
+    "bundle_members",
+    "bundle_seats",
     "study",
     "trial",
     "state",
