@@ -312,6 +312,20 @@ def test_what_gets_no_trials_is_named(fake: FakeStudyService, invoke: Invoke) ->
     assert "slot 3 (NVIDIA H200) gets no trials, its device failed" in invoke("doctor").out
 
 
+def test_a_bundle_is_one_line_with_its_seats(fake: FakeStudyService, invoke: Invoke) -> None:
+    worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True)
+    slot = worker.slots.add(index=3, device="NVIDIA H200")
+    for number in (12, 3, 7):
+        slot.holders.add(
+            trial=f"studies/digits/trials/{number}", milli=1000, bundle="d1.3.1", bundle_seats=32
+        )
+    fake.workers.append(worker)
+    (line,) = [line for line in invoke("cluster").out.splitlines() if "H200" in line]
+    assert "digits/3 7 12 (3 of 32 seats)" in line
+    shown = json.loads(invoke("cluster", "--json").out)["workers"][-1]["slots"][0]["holders"]
+    assert [holder["bundle"] for holder in shown] == ["d1.3.1"] * 3
+
+
 def test_export_as_csv_and_json(fake: FakeStudyService, invoke: Invoke, script: Script, tmp_path) -> None:  # type: ignore[no-untyped-def]
     rows = list(csv.DictReader(io.StringIO(invoke("export", "digits").out)))
     assert len(rows) == 28

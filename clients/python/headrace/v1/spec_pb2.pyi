@@ -117,7 +117,7 @@ class StudySpec(_message.Message):
     max_trials: _builtins.int
     """How many configurations to try, the baseline not counted. A grid may yield fewer."""
     max_parallel: _builtins.int
-    """How many trials may run at once; 0 means as many as there are free slots."""
+    """How many trials may run at once, a bundle counting as one; 0 means as many as there are free slots."""
     max_steps: _builtins.int
     """The full budget of one trial, in steps. A step is whatever the trial counts (epochs, usually)."""
     max_retries: _builtins.int
