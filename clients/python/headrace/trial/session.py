@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from headrace.elsewhere import no_attribute
+from headrace.elsewhere import TRIAL, no_attribute
 from headrace.metrics import MetricError, to_floats
 from headrace.steps import TOGETHER, begun_anew, counted_anew, may_begin_anew, over, refusal, whole
 from headrace.trial import cores, elsewhere, memory
@@ -85,7 +85,7 @@ class Trial:
     if not TYPE_CHECKING:  # a type checker is to find the name that is not there
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise AttributeError(no_attribute("Trial", name, elsewhere.TRIAL), name=name, obj=self)
+            raise AttributeError(no_attribute("Trial", name, TRIAL), name=name, obj=self)
 
         def __getitem__(self, name: object) -> NoReturn:
             raise TypeError(elsewhere.no_item(name))
