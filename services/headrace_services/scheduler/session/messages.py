@@ -160,6 +160,7 @@ def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
         grant=worker_pb2.Grant(slots=lease.slots, milli=lease.milli, memory_bytes=lease.memory_bytes),
         seed=trial_seed(study.spec.seed, trial.number),
         resume_step=lease.resume.step if lease.resume else 0,
+        last_step=trial.step,
         rungs=trial.rungs_ahead(study.spec),
     )
     message.MergeFrom(_same_for_all(study))
