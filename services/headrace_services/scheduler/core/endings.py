@@ -31,7 +31,8 @@ MAX_LOSSES_IN_ROW = 10
 cause: out of memory, or it hangs its machine. Reports alone are no progress: it makes them again each time."""
 
 MAX_KILLS_IN_ROW = 4
-"""The same for a trial whose own process the system kills, as it does for want of memory: that is seldom chance."""
+"""The same for a trial whose own process the system kills, as it does for want of memory: that is seldom chance. Losses
+for other reasons between do not count."""
 
 _OF_THE_PROGRAM = re.compile(
     r"(ModuleNotFound|Import|Syntax|Indentation|Tab|Name|UnboundLocal|Attribute|Type)Error\b"
@@ -223,14 +224,17 @@ def _lost(state: CycleState, trial: Trial, why: str, *, defect: bool = False) ->
 
     Then it counts as failed, unless what ended it was a defect of the scheduler.
     """
-    losses = trial.losses_in_row + 1
-    if losses >= (MAX_KILLS_IN_ROW if _KILLED in why else MAX_LOSSES_IN_ROW):
-        detail = f"{why}, {losses} times in a row without a new checkpoint or a rung between"
-        detail += ": is it out of memory?" if _KILLED in why else ""
+    killed = _KILLED in why
+    losses, kills = trial.losses_in_row + 1, trial.kills_in_row + killed
+    trial = state.update(trial.number, losses_in_row=losses, kills_in_row=kills)
+    if losses >= MAX_LOSSES_IN_ROW or kills >= MAX_KILLS_IN_ROW:
+        detail = (
+            f"{why}, {kills if killed else losses} times in a row without a new checkpoint or a rung between"
+        )
+        detail += ": is it out of memory?" if killed else ""
         reason = Reason.CANCELLED if defect else Reason.FAILED
-        state.terminate(trial.number, reason, detail, losses_in_row=losses)
+        state.terminate(trial.number, reason, detail)
     else:
-        state.update(trial.number, losses_in_row=losses)
         _interrupt(state, state.trials[trial.number], why)
 
 
