@@ -23,7 +23,12 @@ def simulate(
     file: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The study file.", show_default=False)],
     workers: Annotated[
         int,
-        typer.Option(min=1, max=100_000, help="Virtual workers with one slot each.", rich_help_panel=CLUSTER),
+        typer.Option(
+            min=1,
+            max=100_000,
+            help="Virtual workers, each with the slots of one trial. Where trials differ in size: slots in all.",
+            rich_help_panel=CLUSTER,
+        ),
     ] = 4,
     types: Annotated[
         str | None,
@@ -109,7 +114,7 @@ def simulate(
         float,
         typer.Option(
             min=0.0,
-            help="The target: this share of the best value at the full budget.",
+            help="How near a report must be to the best value at the full budget, as a share of it, to be on target.",
             rich_help_panel=SEVERAL,
         ),
     ] = 0.01,
