@@ -143,11 +143,10 @@ def status(study: StudyHandle) -> Flow[StudyInfo]:
 
 def best(study: StudyHandle) -> Flow[TrialInfo | None]:
     """The best feasible trial so far, the baseline not counted; None before the first finite value. A trial that failed
-    (its `failed` is true) is the best only while no other trial has a value.
-
-    Trials are compared by their best value over all steps. Of equal ones, a trial that completed comes first, then the
-    one that trained further. `checkpoint` is the trial's last one. `params` are those of its best step; a member of a
-    population may have other ones since (`last_params`).
+    (its `failed` is true) is the best only while no other trial has a value. Trials are compared by their best
+    value over all steps. Of equal ones, a trial that completed comes first, then the one that trained further.
+    `checkpoint` is the trial's last one. `params` are those of its best step; a member of a population may have other
+    ones since (`last_params`).
 
     Raises SeveralObjectivesError for a study with several objectives: see `front`.
     """
