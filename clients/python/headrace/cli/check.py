@@ -57,7 +57,7 @@ def check(
         int | None,
         typer.Option(
             min=1,
-            help="How many processes train together, as with `processes: per_slot`. Of a study file: its slots.",
+            help="How many processes train together, as with `processes: per_slot`. A study file gives its slots.",
             show_default="1",
         ),
     ] = None,

@@ -34,7 +34,9 @@ def export(
     study: StudyArgument,
     form: Annotated[
         Format | None,
-        typer.Option("--format", help="What to write. Default: as FILE ends, else csv.", show_default=False),
+        typer.Option(
+            "--format", help="What to write. Default: by FILE's ending, else csv.", show_default=False
+        ),
     ] = None,
     out: Annotated[
         Path | None,

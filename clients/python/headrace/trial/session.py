@@ -114,7 +114,7 @@ class Trial:
 
     @property
     def max_steps(self) -> int:
-        """The full budget: the length of a learning-rate schedule, whatever becomes of this trial."""
+        """The full budget in steps: what a learning-rate schedule should span, even if this trial is stopped early."""
         return self._assignment.max_steps
 
     @property
@@ -152,7 +152,7 @@ class Trial:
 
     @property
     def rank(self) -> int:
-        """The number of this process in a gang of one process a slot (`processes: per_slot`); 0 in all others.
+        """This process's number in a gang with one process for each slot (`processes: per_slot`); 0 otherwise.
 
         Every rank calls `track` and, at the same steps, `report`. Each saves its own state; what rank 0 reports counts,
         and all are told the same decision.
@@ -161,8 +161,8 @@ class Trial:
 
     @property
     def ended(self) -> bool:
-        """Whether the trial was told to leave before its full budget; what follows the loop can be kept for the trials
-        that were not."""
+        """Whether the trial was told to leave before its full budget. Code after the loop can ask this, and so run only
+        where the trial reached its budget."""
         return self._end is not None and self._reported_step < self.max_steps
 
     def track(self, *objects: Any, **named: Any) -> None:

@@ -26,7 +26,8 @@ def simulate(
         typer.Option(
             min=1,
             max=100_000,
-            help="Virtual workers with one slot each; without it and --types the output says that it assumes 4.",
+            help="Virtual workers, each with the slots of one trial. Where trials differ in size: slots in all. "
+            "Without it and --types the output says that it assumes 4.",
             rich_help_panel=CLUSTER,
         ),
     ] = 4,
@@ -114,7 +115,7 @@ def simulate(
         float,
         typer.Option(
             min=0.0,
-            help="The target: this share of the best value at the full budget.",
+            help="How near a report must be to the best value at the full budget, as a share of it, to be on target.",
             rich_help_panel=SEVERAL,
         ),
     ] = 0.01,
