@@ -131,7 +131,8 @@ class Turns:
                 self._phase, self._away = "running", None
             return
         saved = {trial.number: trial.step for trial in trials}
-        if sum(self.killer.count.values()) < self._times and self.killer.strike(saved):
+        leave_alone = self._phase == "pausing" and self.count % 2 == 0  # so that some leave at their rung
+        if not leave_alone and sum(self.killer.count.values()) < self._times and self.killer.strike(saved):
             self._say(f"{sum(self.killer.count.values())}/{self._times} kills: {dict(self.killer.count)}")
         steps = self.killer.lines_by_trial()
         if (

@@ -1,7 +1,7 @@
 """The JSON that commands print with `--json`: stable keys, documented here, one function an object.
 
-Of a rung, `milestone` is the step that it is at, as in the tables for people; `rung` is its place among the study's
-rungs, counted from 0. An `attempt` is one placement of a trial, counted from 1.
+`milestone` is the step of a rung, as in the tables for people. `rung` is its place among the study's rungs, counted
+from 0. An `attempt` is one placement of a trial, counted from 1.
 
 Keys are only ever added. A value that does not exist is null; a number that JSON lacks is the string `"NaN"`,
 `"Infinity"` or `"-Infinity"`; a time is ISO 8601 in UTC. Names are bare: `"digits"`, trial `3`, worker `"node-1"`.

@@ -113,9 +113,12 @@ def _finished(state: CycleState, trial: Trial, lease: Lease) -> None:
     if spec.objective.metric in trial.metrics:
         own = "" if spec.template is None else " by itself"
         why = f"{ended}{own} at step {trial.step} of {spec.max_steps}"
+        if spec.template is not None and lease.step == _begun_at(lease):
+            why = f"{why}; {_silent(lease)}"
+            state.emit(events.trial_warned(trial.number, why))
         state.terminate(trial.number, Reason.COMPLETED, why)
     else:
-        why = f"{ended} without reporting '{spec.objective.metric}'; {_unreported(spec, trial)}"
+        why = f"{ended} without reporting '{spec.objective.metric}'; {_unreported(spec, trial, lease)}"
         if _is_the_workers(state, trial, lease, why):
             return
         state.terminate(trial.number, Reason.FAILED, why)
@@ -132,12 +135,25 @@ def _failed_afterwards(state: CycleState, trial: Trial, message: ExitedArrived) 
     state.emit(events.trial_warned(trial.number, f"its program failed after its last report: {error}"))
 
 
-def _unreported(spec: StudySpec, trial: Trial) -> str:
+def _unreported(spec: StudySpec, trial: Trial, lease: Lease) -> str:
     if trial.metrics:
         return f"it reported {', '.join(sorted(trial.metrics))}"
     if spec.template is None:
         return "report before you complete"
-    return "it returned or exited with 0; what a function returns does not count: call t.report(...)"
+    return _silent(lease)
+
+
+def _silent(lease: Lease) -> str:
+    """What to say of an attempt whose program ended with success, and reported nothing."""
+    return (
+        f"this attempt began at step {_begun_at(lease)}, reported nothing and exited with 0. Did its loop have no "
+        "turns, as one over a range of its own that goes on from a file? Loop over t.steps(), and call t.report(...) "
+        "in it; what a function returns does not count"
+    )
+
+
+def _begun_at(lease: Lease) -> int:
+    return lease.resume.step if lease.resume else 0
 
 
 def _is_certain(state: CycleState, message: ExitedArrived, error: str, before: str) -> bool:
