@@ -160,7 +160,8 @@ def run(
             target = loaded.spec.transfer.study_name(study)
             if mode is not Mode.JSON:
                 session.output.line(f"\nStudy {target} trains the best configurations of {study}.")
-            _to_the_end(client, target, session.output, mode, report=None, after=0, revive=hint)
+            beside = None if report is None else report.with_stem(f"{report.stem}-target")
+            _to_the_end(client, target, session.output, mode, report=beside, after=0, revive=hint)
 
 
 def attach(
