@@ -16,6 +16,7 @@ from headrace.client import Client
 from headrace.v1 import spec_pb2, study_pb2, trial_pb2
 
 TRIAL_KEYS = {
+    "source",
     "study",
     "trial",
     "state",

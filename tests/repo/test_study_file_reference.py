@@ -13,6 +13,7 @@ from headrace.spec.sampler import SAMPLERS
 from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, RungMedianPolicy
 from headrace.spec.study import Resources, StudySpec
 from headrace.spec.template import TrialTemplate
+from headrace.spec.transfer import Transfer
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/reference/study-file.md").read_text(encoding="utf-8")
@@ -36,6 +37,7 @@ MODELS = {
     "sampler": tuple(SAMPLERS.values()),
     "constraints": (Constraint,),
     "warm_start": (WarmStart,),
+    "transfer": (Transfer,),
     "policy": tuple(POLICIES.values()),
     "resources": (Resources,),
     "elastic": (Elastic, ElasticGrant),

@@ -34,7 +34,16 @@ _TOP: Final = {
 }
 _TRIAL: Final = {"grace_s": "grace", "report_timeout_s": "report_timeout"}
 _DOMAIN: Final = {"when": "conditions"}
-_PLACES: Final = ("template", "policy", "resources", "objective", "sampler", "elastic", "warm_start")
+_PLACES: Final = (
+    "template",
+    "policy",
+    "resources",
+    "objective",
+    "sampler",
+    "elastic",
+    "transfer",
+    "warm_start",
+)
 """The mappings that a key may belong under."""
 
 
@@ -107,6 +116,7 @@ def _parsed(named: Mapping[str, Any], folder: Path, problems: list[Problem]) -> 
     _spell_out_space(plain, problems)
     paths = _spell_out_resources(plain, problems)
     _spell_out_elastic(plain)
+    _spell_out_transfer(plain)
     file_kinds.spell_out(plain, problems)
     problems += (empty := _empty_rungs(plain))
     spec: StudySpec | None = None
@@ -203,6 +213,14 @@ def _spell_out_elastic(plain: dict[str, Any]) -> None:
     if isinstance(elastic, Mapping) and isinstance(rows, list | tuple):
         spelt = [_share_spelt_out(row, "slots") if isinstance(row, Mapping) else row for row in rows]
         plain["elastic"] = {**elastic, "grants": spelt}
+
+
+def _spell_out_transfer(plain: dict[str, Any]) -> None:
+    """A share of a GPU in what the trials of a transfer take."""
+    transfer = plain.get("transfer")
+    resources = transfer.get("resources") if isinstance(transfer, Mapping) else None
+    if isinstance(transfer, Mapping) and isinstance(resources, Mapping):
+        plain["transfer"] = {**transfer, "resources": _share_spelt_out(resources, "gpus")}
 
 
 def _share_spelt_out(written: Mapping[str, Any], key: str) -> Mapping[str, Any]:

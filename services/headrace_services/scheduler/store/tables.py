@@ -234,6 +234,8 @@ trial = Table(
     Column("bracket", Integer, nullable=False, server_default="0"),
     # Of the trials that an evolutionary sampler proposed.
     Column("generation", Integer),
+    # The trial of another study whose configuration it has.
+    Column("source", BigInteger),
     Column("attempt", BigInteger, nullable=False, server_default="0"),
     Column("step", BigInteger, nullable=False, server_default="0"),
     Column("milestone", BigInteger),
