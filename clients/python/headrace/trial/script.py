@@ -58,7 +58,7 @@ def main(
     seed: int = 0,
     argv: Sequence[str] | None = None,
 ) -> None:
-    """Calls `function` with the trial of this process; by hand, with `defaults` as changed on the command line.
+    """Calls `function` with the trial of this process. In a run by hand, the command line changes `defaults`.
 
     By hand: `--lr 0.1` for each default, `--steps`, `--seed`, and `--checkpoints DIR` to save at each
     report and to continue.

@@ -186,7 +186,7 @@ def settle_standing(state: CycleState) -> None:
     count = 0
     if blocked is not None:
         spec = state.study.spec
-        count = len(state.queue) + max(0, state.fold.sampled_limit - state.study.sampled)
+        count = len(state.queue) + max(0, state.sampled_limit - state.study.sampled)
         if spec.max_parallel:
             count = min(count, spec.max_parallel - state.live)
         count = max(1, count)

@@ -130,7 +130,16 @@ def speeds(columns: Columns) -> Speeds:
     return {kind: (steps, seconds) for kind, (steps, seconds) in columns.items()}
 
 
-TRIAL_IDENTITY = ("study_id", "number", "params", "baseline", "bracket", "generation", "create_time")
+TRIAL_IDENTITY = (
+    "study_id",
+    "number",
+    "params",
+    "baseline",
+    "bracket",
+    "generation",
+    "source",
+    "create_time",
+)
 """The columns of a trial that its creation sets for good; an exploit alone gives it other parameters."""
 TRIAL_COLUMNS = tuple(part.name for part in fields(Trial) if part.name not in TRIAL_IDENTITY)
 """Those that change over its life: every further field of the record is a column of the same name."""
@@ -144,6 +153,7 @@ PROGRESS_COLUMNS = (
     "metrics",
     "checkpoint",
     "losses_in_row",
+    "kills_in_row",
     "steps_spent",
     "speeds",
 )
@@ -188,6 +198,7 @@ STUDY_COLUMNS = (
     "cursor",
     "next_number",
     "sampled",
+    "planned",
     "reports",
     "metric_seen",
     "early_failures",
