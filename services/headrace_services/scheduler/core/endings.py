@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from headrace.last_words import printed_last
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import events
+from headrace_services.scheduler.core import events, seats
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     ExitedArrived,
@@ -85,10 +85,12 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
                 state, state.trials[number], lease, error, certain=_is_certain(state, message, error, before)
             )
         case "RELEASED":  # let go of by its holder: nothing points to its program
+            state.close(lease)
             _interrupt(state, state.trials[number], message.error or "its client or worker gave it back")
         case "DEFECT":
             _lost(state, state.trials[number], message.error, defect=True)
         case _:
+            state.close(lease)
             _lost(state, state.trials[number], message.error or "its process was lost")
     return Accepted()
 
@@ -101,6 +103,7 @@ def expired(state: CycleState, message: LeaseExpired) -> Outcome:
     lease = state.lease(message)
     if lease is None or not lease.live or lease.id not in state.silent or lease.id in state.changes.updated:
         return Stale()
+    state.close(lease)
     state.cancel(state.trials[lease.number], message.why)
     _lost(state, state.trials[lease.number], message.why)
     return Accepted()
@@ -240,14 +243,15 @@ def _lost(state: CycleState, trial: Trial, why: str, *, defect: bool = False) ->
 
     Then it counts as failed, unless what ended it was a defect of the scheduler.
     """
-    killed = _KILLED in why
-    losses, kills = trial.losses_in_row + 1, trial.kills_in_row + killed
+    spec = state.study.spec
+    by_itself = _KILLED in why and seats.allowance(spec, trial) == 1
+    losses, kills = trial.losses_in_row + 1, trial.kills_in_row + by_itself
     trial = state.update(trial.number, losses_in_row=losses, kills_in_row=kills)
-    if losses >= MAX_LOSSES_IN_ROW or kills >= MAX_KILLS_IN_ROW:
-        detail = (
-            f"{why}, {kills if killed else losses} times in a row without a new checkpoint or a rung between"
-        )
-        detail += ": is it out of memory?" if killed else ""
+    too_many_kills = kills >= MAX_KILLS_IN_ROW
+    if too_many_kills or seats.losses_alone(spec, losses) >= MAX_LOSSES_IN_ROW:
+        count = kills if too_many_kills else losses
+        detail = f"{why}, {count} times in a row without a new checkpoint or a rung between"
+        detail += ": is it out of memory?" if too_many_kills else ""
         reason = Reason.CANCELLED if defect else Reason.FAILED
         state.terminate(trial.number, reason, detail)
     else:

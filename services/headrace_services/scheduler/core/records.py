@@ -45,7 +45,7 @@ class Study(Struct, frozen=True, kw_only=True):
     now_s: float = 0.0
     """The same in seconds; only differences mean something."""
     leaving: Mapping[str, Leaving] = field(default_factory=dict)
-    """Its leases that are to end for other studies, by lease."""
+    """Its grants that are to end for other studies, by grant."""
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
@@ -170,6 +170,12 @@ class Grant(Struct, frozen=True, kw_only=True):
     """The memory budget on each slot; 0 for all of it."""
     model: str = ""
     """The device model, and how a gang's slots are joined where that is known: by it speed is learnt."""
+    seats: int = 1
+    """How many live leases it may have. With more than one seat its leases run in one process, a bundle."""
+    key: str = ""
+    """What the trials of a bundle have in common (`Fuse.key`)."""
+    closed: bool = False
+    """Whether a bundle takes no further trial, because its process was lost."""
     leases: int = 1
     """How many live leases name it. It ends with the last of them."""
 
@@ -177,57 +183,6 @@ class Grant(Struct, frozen=True, kw_only=True):
     def size(self) -> int:
         """Thousandths of slots, over all slots."""
         return self.milli * sum(len(part.slots) for part in self.parts)
-
-
-class Lease(Struct, frozen=True, kw_only=True):
-    """The right of one worker, or of one ask/tell client, to speak for one trial in one attempt."""
-
-    id: str
-    study_id: int
-    number: int
-    attempt: int
-    worker_id: int | None
-    incarnation: str
-    client_id: str
-    ttl_s: float | None
-    """For a client's lease: how long it lasts without a report. A worker's lasts as long as the worker."""
-    grant: Grant | None
-    """What the trial runs on; None for a client's lease."""
-    live: bool = True
-    last_sequence: int = 0
-    step: int = 0
-    """The step that this attempt has reached: the resumed one at first."""
-    resume: Checkpoint | None = None
-
-    @property
-    def slots(self) -> tuple[int, ...]:
-        """The slots of its grant on the worker that speaks for it."""
-        parts = self.grant.parts if self.grant else ()
-        return next((part.slots for part in parts if part.worker_id == self.worker_id), ())
-
-    @property
-    def milli(self) -> int:
-        """Thousandths of each slot."""
-        return self.grant.milli if self.grant else 1000
-
-    @property
-    def memory_bytes(self) -> int:
-        """The memory budget on each slot; 0 for all of it."""
-        return self.grant.memory_bytes if self.grant else 0
-
-    @property
-    def model(self) -> str:
-        """What its speed is learnt by, beside its size."""
-        return self.grant.model if self.grant else ""
-
-
-class LeaseName(Struct, frozen=True, kw_only=True):
-    """What names a lease, of any study, to its worker."""
-
-    id: str
-    study_id: int
-    number: int
-    attempt: int
 
 
 class Slot(Struct, frozen=True, kw_only=True):
@@ -270,6 +225,69 @@ class Slot(Struct, frozen=True, kw_only=True):
             free_milli=self.free_milli - milli,
             used_memory_bytes=self.used_memory_bytes + memory_bytes,
         )
+
+
+class Bundle(Struct, frozen=True, kw_only=True):
+    """A live grant of several seats with its slots, of each what the grant has of it."""
+
+    grant: Grant
+    slots: tuple[Slot, ...]
+
+
+class Lease(Struct, frozen=True, kw_only=True):
+    """The right of one worker, or of one ask/tell client, to speak for one trial in one attempt."""
+
+    id: str
+    study_id: int
+    number: int
+    attempt: int
+    worker_id: int | None
+    incarnation: str
+    client_id: str
+    ttl_s: float | None
+    """For a client's lease: how long it lasts without a report. A worker's lasts as long as the worker."""
+    grant: Grant | None
+    """What the trial runs on; None for a client's lease."""
+    live: bool = True
+    last_sequence: int = 0
+    step: int = 0
+    """The step that this attempt has reached: the resumed one at first."""
+    resume: Checkpoint | None = None
+
+    @property
+    def name(self) -> "LeaseName":
+        """What names it to its worker."""
+        return LeaseName(id=self.id, study_id=self.study_id, number=self.number, attempt=self.attempt)
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slots of its grant on the worker that speaks for it."""
+        parts = self.grant.parts if self.grant else ()
+        return next((part.slots for part in parts if part.worker_id == self.worker_id), ())
+
+    @property
+    def milli(self) -> int:
+        """Thousandths of each slot."""
+        return self.grant.milli if self.grant else 1000
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory budget on each slot; 0 for all of it."""
+        return self.grant.memory_bytes if self.grant else 0
+
+    @property
+    def model(self) -> str:
+        """What its speed is learnt by, beside its size."""
+        return self.grant.model if self.grant else ""
+
+
+class LeaseName(Struct, frozen=True, kw_only=True):
+    """What names a lease, of any study, to its worker."""
+
+    id: str
+    study_id: int
+    number: int
+    attempt: int
 
 
 class RungCost(Struct, frozen=True, kw_only=True):

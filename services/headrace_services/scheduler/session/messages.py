@@ -171,7 +171,7 @@ def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
         parameters=params_to_proto(trial.params),
         checkpoint=checkpoint_ref(lease.resume) if lease.resume else None,
         next_milestone=trial.milestone or study.spec.max_steps,
-        grant=worker_pb2.Grant(slots=lease.slots, milli=lease.milli, memory_bytes=lease.memory_bytes),
+        grant=_grant(lease),
         seed=trial_seed(study.spec.seed, trial.number),
         resume_step=lease.resume.step if lease.resume else 0,
         last_step=trial.step,
@@ -179,6 +179,13 @@ def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
     )
     message.MergeFrom(_same_for_all(study))
     return message
+
+
+def _grant(lease: Lease) -> worker_pb2.Grant:
+    found = worker_pb2.Grant(slots=lease.slots, milli=lease.milli, memory_bytes=lease.memory_bytes)
+    if lease.grant is not None:
+        found.id, found.seats = lease.grant.id, lease.grant.seats
+    return found
 
 
 @lru_cache(maxsize=256)

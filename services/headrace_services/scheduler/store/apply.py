@@ -79,6 +79,7 @@ class Writes:
         self._insert(_BEGIN_GRANTS, map(_grant, changes.grants.values()))
         self._insert(_ADD_PARTS, (part for grant in changes.grants.values() for part in _grant_parts(grant)))
         self._insert(_GRANT_LEASES, map(_granted, changes.granted.values()))
+        self._guarded(_CLOSE_GRANTS, ({"g_grant": grant_id} for grant_id in changes.closed_grants))
         self._guarded(_END_GRANTS, ({"g_grant": grant_id} for grant_id in changes.ended_grants))
         async for trials in _by_turns(moved):
             self._move_trials(trials)
@@ -170,6 +171,8 @@ def _grant(grant: Grant) -> Columns:
         "milli": grant.milli,
         "memory_bytes": grant.memory_bytes,
         "model": grant.model,
+        "seats": grant.seats,
+        "key": grant.key,
     }
 
 
@@ -292,7 +295,7 @@ _LEASE_COLUMNS = (
 _CREATE_TRIALS = _inserting(tables.trial, *rows.TRIAL_IDENTITY, *rows.TRIAL_COLUMNS)
 _GRANT_LEASES = _inserting(tables.lease, *_LEASE_COLUMNS, expires_at=lambda new: now + _seconds(new.ttl_s))
 _BEGIN_GRANTS = _inserting(
-    tables.slot_grant, "id", "study_id", "slot_count", "milli", "memory_bytes", "model"
+    tables.slot_grant, "id", "study_id", "slot_count", "milli", "memory_bytes", "model", "seats", "key"
 )
 _ADD_PARTS = _inserting(tables.grant_part, "grant_id", "worker_id", "incarnation", "slots")
 _REPORTS = _inserting(tables.report, *rows.REPORT_COLUMNS)
@@ -323,6 +326,15 @@ def _ending_grants() -> Statement:
 
 
 _END_GRANTS = _ending_grants()
+
+
+def _closing_grants() -> Statement:
+    g = tables.slot_grant
+    lost = given({"g_grant": g.c.id})
+    return _guarding(update(g).where(g.c.id == lost.c.g_grant, g.c.live, ~g.c.closed).values(closed=True))
+
+
+_CLOSE_GRANTS = _closing_grants()
 
 
 def _updating_trials(*names: str) -> Statement:

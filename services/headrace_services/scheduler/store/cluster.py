@@ -122,7 +122,9 @@ async def workers(conn: AsyncConnection, keys: Sequence[Key]) -> list[WorkerView
     }
     lv, g, p = tables.leave, tables.slot_grant, tables.grant_part
     held = (
-        select(le.c.id, le.c.study_id, le.c.number, le.c.grant_time, g.c.milli, g.c.memory_bytes)
+        select(
+            le.c.id, le.c.grant_id, le.c.study_id, le.c.number, le.c.grant_time, g.c.milli, g.c.memory_bytes
+        )
         .add_columns(p.c.worker_id, p.c.slots)
         .join_from(p, g, g.c.id == p.c.grant_id)
         .join(le, and_(le.c.grant_id == g.c.id, le.c.live))
@@ -139,7 +141,7 @@ async def workers(conn: AsyncConnection, keys: Sequence[Key]) -> list[WorkerView
             isouter=True,
         )
         .join(st, held.c.study_id == st.c.id, isouter=True)
-        .join(lv, lv.c.lease_id == held.c.id, isouter=True)
+        .join(lv, lv.c.grant_id == held.c.grant_id, isouter=True)
         .where(s.c.worker_id.in_(found), or_(s.c.present, s.c.defect != "", held.c.id.is_not(None)))
         .order_by(s.c.worker_id, s.c.index, held.c.grant_time, held.c.id)
     )

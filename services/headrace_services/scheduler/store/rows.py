@@ -56,8 +56,8 @@ def study(row: AnyRow, spec: StudySpec | None = None) -> Study:
         now=datetime.fromtimestamp(now_s, UTC),
         now_s=now_s,
         leaving={
-            lease_id: Leaving(for_study_id=asker, at_report=at_report, why=why)
-            for lease_id, (asker, at_report, why) in (getattr(row, "leaving", None) or {}).items()
+            grant_id: Leaving(for_study_id=asker, at_report=at_report, why=why)
+            for grant_id, (asker, at_report, why) in (getattr(row, "leaving", None) or {}).items()
         },
     )
 
@@ -249,7 +249,26 @@ def _grant(row: AnyRow) -> Grant:
         milli=row.milli,
         memory_bytes=row.memory_bytes,
         model=row.model,
+        seats=row.seats,
+        key=row.key,
+        closed=row.closed,
         leases=row.sharing,
+    )
+
+
+def bundle_grant(row: AnyRow) -> Grant:
+    """The grant in a row of `bundles`."""
+    part = Part(worker_id=row.worker_id, incarnation=row.granted_to, slots=(row.slot_index,))
+    return Grant(
+        id=row.grant_id,
+        study_id=row.study_id,
+        parts=(part,),
+        milli=row.milli,
+        memory_bytes=row.budget,
+        model=row.learnt_by,
+        seats=row.seats,
+        key=row.key,
+        leases=row.members,
     )
 
 
