@@ -68,6 +68,7 @@ def test_every_key_is_there(title: str) -> None:
 def test_a_default_is_the_code_s(model: type, name: str) -> None:
     default = str(model.model_fields[name].default)
     key = FRIENDLY.get(name, name)
-    (row,) = [line for line in TEXT.splitlines() if line.startswith("|") and f" `{key}` |" in line]
-    column = 1 if model in (StudySpec, Resources) else 0  # these tables have the type before the default
-    assert default.lower() in row.replace("`", "").split(f"{key} |")[1].split(" | ")[column]
+    rows = [[cell.strip() for cell in line.split("|")] for line in TEXT.splitlines() if line.startswith("|")]
+    (row,) = [row for row in rows if f"`{key}`" in row]
+    column = 2 if model in (StudySpec, Resources) else 1  # these tables have the type before the default
+    assert default.lower() in row[row.index(f"`{key}`") + column]

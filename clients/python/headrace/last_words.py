@@ -24,7 +24,12 @@ def error_line(detail: str) -> str:
 
 def cause(detail: str) -> str:
     """The error of a trial that failed, without which of its attempts that was: what trials that failed alike share."""
-    return error_line(_ATTEMPTS.sub("", detail))
+    return error_line(without_attempt(detail))
+
+
+def without_attempt(detail: str) -> str:
+    """The error of a trial without which of its attempts failed by it."""
+    return _ATTEMPTS.sub("", detail)
 
 
 def printed_last(log_tail: str) -> str:

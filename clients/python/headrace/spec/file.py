@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from headrace.errors import InvalidFieldError
-from headrace.spec import elsewhere, file_sizes, names
+from headrace.spec import elsewhere, file_kinds, file_sizes, names
 from headrace.spec.problems import Loc, Problem, did_you_mean
 from headrace.spec.resources import WHOLE
 from headrace.spec.study import StudySpec, known_keys, plain_loc, spec_of, spec_problems
@@ -107,7 +107,7 @@ def _parsed(named: Mapping[str, Any], folder: Path, problems: list[Problem]) -> 
     _spell_out_space(plain, problems)
     paths = _spell_out_resources(plain, problems)
     _spell_out_elastic(plain)
-    _spell_out_kinds(plain)
+    file_kinds.spell_out(plain, problems)
     problems += (empty := _empty_rungs(plain))
     spec: StudySpec | None = None
     try:
@@ -212,13 +212,6 @@ def _share_spelt_out(written: Mapping[str, Any], key: str) -> Mapping[str, Any]:
         return written
     rest = {name: value for name, value in written.items() if name != key}
     return {**rest, "gpu_milli": round(share * WHOLE)}
-
-
-def _spell_out_kinds(plain: dict[str, Any]) -> None:
-    """A policy or a sampler with nothing to set, written as the word that it is: `policy: asha`."""
-    for key in ("policy", "sampler"):
-        if isinstance(plain.get(key), str):
-            plain[key] = {"kind": plain[key]}
 
 
 def _empty_rungs(plain: Mapping[str, Any]) -> list[Problem]:

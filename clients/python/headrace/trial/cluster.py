@@ -84,6 +84,7 @@ class ClusterRuntime:
             rungs=tuple(answer.rungs),
             restore_dir=Path(answer.restore_dir) if answer.restore_dir else None,
             resume_step=answer.resume_step,
+            last_step=answer.last_step,
             checkpoint_dir=Path(answer.checkpoint_dir) if answer.checkpoint_dir else None,
             slots=tuple(answer.slots),
             rank=self._rank,

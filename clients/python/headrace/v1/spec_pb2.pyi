@@ -1061,7 +1061,7 @@ class MedianPolicy(_message.Message):
     completed_only: _builtins.bool
     """Compare with completed trials only, instead of with all that came as far."""
     grace_steps: _builtins.int
-    """No trial is stopped before so many steps."""
+    """No trial is stopped before so many steps; 0 means a tenth of max_steps."""
     min_peers: _builtins.int
     """No trial is stopped while there are fewer others to compare with; 0 means 3."""
     @_builtins.property
@@ -1099,7 +1099,7 @@ class RungMedianPolicy(_message.Message):
     tolerance: _builtins.float
     """As a share of the median; absent means 0.05."""
     grace_steps: _builtins.int
-    """No trial is stopped before so many steps."""
+    """No trial is stopped before so many steps; 0 means a tenth of max_steps."""
     min_results: _builtins.int
     """No trial is stopped while there are fewer values at the rung, its own included; 0 means 3."""
     @_builtins.property
@@ -1141,7 +1141,7 @@ class LearningCurvePolicy(_message.Message):
     min_points: _builtins.int
     """No trial is stopped with fewer points of its curve known; 0 means 4."""
     grace_steps: _builtins.int
-    """No trial is stopped before so many steps."""
+    """No trial is stopped before so many steps; 0 means a tenth of max_steps."""
     @_builtins.property
     def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(

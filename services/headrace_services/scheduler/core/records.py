@@ -92,6 +92,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     interruptions: int = 0
     losses_in_row: int = 0
     """How often it was lost since its last new checkpoint or rung."""
+    kills_in_row: int = 0
+    """How many of these losses were kills of its own process."""
     steps_spent: int = 0
     log_path: str = ""
     log_tail: str = ""

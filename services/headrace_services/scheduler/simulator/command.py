@@ -26,7 +26,8 @@ def simulate(
         typer.Option(
             min=1,
             max=100_000,
-            help="Virtual workers, each with the slots of one trial. Where trials differ in size: slots in all.",
+            help="Virtual workers, each with the slots of one trial (where trials differ in size: slots in all). "
+            "Without it and --types the output says that it assumes 4.",
             rich_help_panel=CLUSTER,
         ),
     ] = 4,
@@ -209,7 +210,9 @@ def simulate(
     times = Times(in_steps=timeless)
     first = loaded.spec.seed if seed is None else seed
     if not as_json:
-        output.line(_headline(loaded.name, scenario))
+        given = context.get_parameter_source("workers")
+        assumed = types is None and given is not None and given.name == "DEFAULT"
+        output.line(_headline(loaded.name, scenario, assumed=assumed))
         output.line()
     if seeds == 1:
         written = _once(output, scenario, first, times, plot, loaded.name, as_json=as_json, swept=bool(sweep))
@@ -228,7 +231,7 @@ def simulate(
         output.note(f"wrote {plot}")
 
 
-def _headline(name: str, scenario: "Scenario") -> str:
+def _headline(name: str, scenario: "Scenario", *, assumed: bool) -> str:
     spec = scenario.spec
     slots = sum(machine.slots for machine in scenario.machines)
     runs = len(scenario.file.curves) if scenario.file is not None else spec.max_trials
@@ -237,6 +240,7 @@ def _headline(name: str, scenario: "Scenario") -> str:
         f"{name}: {min(spec.max_trials, runs)}{of} trials, up to {spec.max_steps} steps each, {spec.objective.goal} "
         f"{spec.objective.metric}, on {len(scenario.machines)} workers"
         + (f" with {slots} slots" if slots != len(scenario.machines) else "")
+        + (" (assumed: give --workers or --types)" if assumed else "")
     )
 
 

@@ -144,6 +144,7 @@ PROGRESS_COLUMNS = (
     "metrics",
     "checkpoint",
     "losses_in_row",
+    "kills_in_row",
     "steps_spent",
     "speeds",
 )

@@ -250,6 +250,7 @@ trial = Table(
     Column("failures", Integer, nullable=False, server_default="0"),
     Column("interruptions", Integer, nullable=False, server_default="0"),
     Column("losses_in_row", Integer, nullable=False, server_default="0"),
+    Column("kills_in_row", Integer, nullable=False, server_default="0"),
     Column("steps_spent", BigInteger, nullable=False, server_default="0"),
     Column("log_path", Text, nullable=False, server_default=""),
     Column("log_tail", Text, nullable=False, server_default=""),
