@@ -240,14 +240,13 @@ def _lost(state: CycleState, trial: Trial, why: str, *, defect: bool = False) ->
 
     Then it counts as failed, unless what ended it was a defect of the scheduler.
     """
-    killed = _KILLED in why
-    losses, kills = trial.losses_in_row + 1, trial.kills_in_row + killed
+    losses, kills = trial.losses_in_row + 1, trial.kills_in_row + (_KILLED in why)
     trial = state.update(trial.number, losses_in_row=losses, kills_in_row=kills)
-    if losses >= MAX_LOSSES_IN_ROW or kills >= MAX_KILLS_IN_ROW:
-        detail = (
-            f"{why}, {kills if killed else losses} times in a row without a new checkpoint or a rung between"
-        )
-        detail += ": is it out of memory?" if killed else ""
+    too_many_kills = kills >= MAX_KILLS_IN_ROW
+    if too_many_kills or losses >= MAX_LOSSES_IN_ROW:
+        count = kills if too_many_kills else losses
+        detail = f"{why}, {count} times in a row without a new checkpoint or a rung between"
+        detail += ": is it out of memory?" if too_many_kills else ""
         reason = Reason.CANCELLED if defect else Reason.FAILED
         state.terminate(trial.number, reason, detail)
     else:
