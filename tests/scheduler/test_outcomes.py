@@ -128,6 +128,10 @@ async def test_where_all_with_a_value_failed_the_study_fails_and_shows_the_best_
             ["RuntimeError: Error(s) in A:\n\tsize mismatch\n\tmore"],
             "1 of 1 trial failed with: RuntimeError: Error(s) in A: size mismatch",
         ),
+        (
+            ["IndexError: 12 of 9", "KeyError: a", "IndexError: 7 of 9"],
+            "3 of 3 trials failed, 2 of them with: IndexError: 12 of 9 (and the like)",
+        ),
         (["KeyError: a", "TypeError: no", None], "2 of 3 trials failed, 1 of them with: KeyError: a"),
         (
             ["KeyError: a", "TypeError: no", "TypeError: no"],

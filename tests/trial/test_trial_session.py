@@ -166,7 +166,6 @@ def test_a_checkpoint_in_the_folder_that_all_trials_share_is_warned_of(
 @pytest.mark.parametrize(
     ("name", "instead"),
     [
-        ("report", "it is the trial's, t.report"),
         ("run", "use `headrace run STUDY.yaml`"),
         ("choice", "`space`. Write `type: categorical` with `values"),
         ("uniform", "`space`. Write `type: float`."),
@@ -188,3 +187,9 @@ def test_names_of_other_tuners_say_what_takes_their_place(name: str, instead: st
             AttributeError, match=rf"'{module.__name__}' has no attribute '{name}': .*{re.escape(instead)}"
         ):
             getattr(module, name)
+
+
+def test_report_is_the_trials() -> None:
+    """Of `headrace.trial` alone: `headrace.report` is the package that draws pages."""
+    with pytest.raises(AttributeError, match=r"it is the trial's, t\.report"):
+        getattr(headrace.trial, "report")  # noqa: B009

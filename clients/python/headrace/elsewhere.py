@@ -60,7 +60,6 @@ MODULE: Final = {
     "distributions": "use the study's `space`",
     "tune": "use `from headrace import trial` in a training script, and a study file for the rest: "
     "docs/how-to/coming-from-ray-tune.md",
-    "report": of_trial("report"),
     "run": "use `headrace run STUDY.yaml`, or Client().create_study(name, spec).wait()",
     "Tuner": _NEW,
     "TuneConfig": "its settings are the study's `objective`, `trials`, `parallel`, `sampler` and `policy`",

@@ -44,8 +44,6 @@ from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.defects import each, within
 from headrace_services.scheduler.store.requests import Request
 
-StudyResponse = pb.PauseStudyResponse | pb.ResumeStudyResponse | pb.StopStudyResponse
-
 
 class StudyCalls(Calls):
     """Studies."""
