@@ -17,6 +17,9 @@ from headrace.v1 import spec_pb2, study_pb2, trial_pb2
 
 TRIAL_KEYS = {
     "source",
+    "bundle",
+    "bundle_members",
+    "bundle_seats",
     "study",
     "trial",
     "state",

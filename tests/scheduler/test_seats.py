@@ -10,8 +10,8 @@ from study_site import ASHA, StudySite, gone, make_spec
 
 from headrace_services.scheduler.core import seats
 from headrace_services.scheduler.core.inputs import LeaseExpired, PauseTrial, ResumeTrial, StopTrial
-from headrace_services.scheduler.core.records import Lease, Trial
-from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.core.records import BundleView, Lease, Trial
+from headrace_services.scheduler.store import cluster, tables, trials
 
 RUN_ALL = {"kind": "run_all"}
 WIDTHS = {
@@ -153,6 +153,9 @@ async def test_progress_forgets_the_losses_and_a_suspect_joins_only_few(engine: 
     assert (lost.id, lost.closed) == (leases[0].id, True)
     now = await live(site)
     assert members(now) == [4, 2], "two of the lost ones wait: the full bundle takes none"
+    other = next(lease for lease in now if lease.attempt == 1)
+    await site.step(StopTrial(number=other.number, reason="r"))
+    assert members(await live(site)) == [3, 2], "they may share a process with one other trial only"
     suspect = next(lease for lease in now if lease.attempt == 2)
     await site.tell(suspect, 1, 0.5)
     assert (await site.trial(suspect.number)).losses_in_row == 0
@@ -237,3 +240,21 @@ def test_every_loss_halves_the_allowance(most: int, losses: int, allowed: int, a
     assert seats.losses_alone(spec, losses) == alone
     assert seats.allowance(make_spec(), trial) == 1
     assert seats.losses_alone(make_spec(), losses) == losses
+
+
+async def test_views_say_who_shares_a_process(engine: AsyncEngine) -> None:
+    site = await fused(engine, most=3, max_trials=3)
+    first, *_ = await site.kick()
+    async with engine.connect() as conn:
+        view = await trials.one(conn, site.study_id, 1)
+        (shown,) = await cluster.workers(conn, [cluster.Key(f"{site.name}-w", 1)])
+    assert view is not None
+    assert view.bundle == BundleView(id=first.id, members=3, seats=3)
+    assert [(holder.bundle, holder.bundle_seats) for holder in shown.slots[0].holders] == [(first.id, 3)] * 3
+    await site.tell(first, 9, 0.5)
+    async with engine.connect() as conn:
+        over, stays = [await trials.one(conn, site.study_id, number) for number in (0, 1)]
+    assert over is not None
+    assert over.bundle is None
+    assert stays is not None
+    assert stays.bundle == BundleView(id=first.id, members=2, seats=3)

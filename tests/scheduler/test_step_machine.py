@@ -73,7 +73,7 @@ class StepMachine(RuleBasedStateMachine):
         self.site = StudySite(self.engine, spec)
         self.run(self.site.create())
         self.run(self.site.connect("a", slots=2))
-        self.run(self.site.connect("b", slots=1))
+        self.run(self.site.connect("b", slots=1, incarnation="2"))
         self.said: list[ReportArrived] = []
         self.answers: dict[tuple[str, int | None], Accepted] = {}
         self.run(self.site.kick())
@@ -194,7 +194,9 @@ class StepMachine(RuleBasedStateMachine):
             return
         untaken = self.query(
             "SELECT g.id, t.number FROM slot_grant g JOIN trial t ON t.study_id = g.study_id"
+            " JOIN grant_part p ON p.grant_id = g.id JOIN study s ON s.id = g.study_id"
             " WHERE g.study_id = :study AND g.live AND g.seats > 1 AND NOT g.closed"
+            " AND NOT coalesce(s.standing -> 'avoided' ? p.incarnation, false)"
             " AND t.state IN ('PENDING', 'PAUSED') AND t.milestone IS NOT NULL AND NOT t.user_paused"
             " AND (SELECT count(*) FROM lease WHERE grant_id = g.id AND live)"
             f" < least(g.seats, {fuse.most} >> t.losses_in_row)"
@@ -230,6 +232,8 @@ class StepMachine(RuleBasedStateMachine):
         free = self.query(
             "SELECT 1 FROM slot JOIN worker w ON w.id = worker_id"
             f" WHERE grant_id IS NULL AND w.name LIKE '{self.site.name}-%'"
+            # where the first trials failed nothing more is placed
+            " AND NOT (SELECT coalesce(standing -> 'avoided' ? w.incarnation, false) FROM study WHERE id = :study)"
         )
         runnable = self.query(
             "SELECT number FROM trial WHERE study_id = :study AND state IN ('PENDING', 'PAUSED')"

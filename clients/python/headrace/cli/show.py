@@ -143,6 +143,9 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
     if trial.worker:
         share = f" ({trial.slot_milli / 1000:g} of it)" if 0 < trial.slot_milli < 1000 else ""
         lines.append(("worker", f"{trial.worker}, slots {', '.join(map(str, trial.slots)) or '-'}{share}"))
+    if trial.bundle:
+        seats = f"{trial.bundle_members} of {trial.bundle_seats} seats taken"
+        lines.append(("bundle", f"{trial.bundle}, {seats}"))
     if trial.checkpoint:
         lines.append(("checkpoint", f"{trial.checkpoint.uri} (step {trial.checkpoint.step})"))
     if trial.log_path:

@@ -373,6 +373,21 @@ class History(Struct, frozen=True, kw_only=True):
     """The worker of its last lease."""
 
 
+class BundleView(Struct, frozen=True, kw_only=True):
+    """A bundle as users see it."""
+
+    id: str
+    """Of its grant."""
+    members: int
+    """How many trials are in it now."""
+    seats: int
+
+    @classmethod
+    def of(cls, grant: Grant) -> "BundleView":
+        """The bundle on a grant."""
+        return cls(id=grant.id, members=grant.leases, seats=grant.seats)
+
+
 class TrialView(Struct, frozen=True, kw_only=True):
     """A trial as users see it: the row, where it runs, and its history."""
 
@@ -382,6 +397,8 @@ class TrialView(Struct, frozen=True, kw_only=True):
     slots: tuple[int, ...]
     milli: int
     """Thousandths of each slot; 0 off the workers."""
+    bundle: BundleView | None = None
+    """None where it has a process of its own."""
     last_worker: str | None = None
     """The worker that runs it, or ran it last."""
     rungs: tuple[RungView, ...] = ()

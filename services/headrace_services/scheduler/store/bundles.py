@@ -9,8 +9,8 @@ from headrace_services.scheduler.store import rows, tables
 from headrace_services.scheduler.store.pipeline import Pipeline, Reply, compiled
 from headrace_services.scheduler.store.placement import slots_query
 
-_g, _p, _le = tables.slot_grant, tables.grant_part, tables.lease
-members: Any = select(func.count()).where(_le.c.grant_id == _g.c.id, _le.c.live).scalar_subquery()
+_g, _p, _member = tables.slot_grant, tables.grant_part, tables.lease.alias("member")
+members: Any = select(func.count()).where(_member.c.grant_id == _g.c.id, _member.c.live).scalar_subquery()
 """How many live leases a grant has."""
 OPEN = (text("slot_grant.live AND slot_grant.seats > 1 AND NOT slot_grant.closed"), members < _g.c.seats)
 """Holds of a grant that has an open seat; the first part as its index says it."""
