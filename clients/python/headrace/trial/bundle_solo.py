@@ -1,7 +1,7 @@
 """A bundle of one over the runtime of an ordinary trial: a function that takes a bundle, in a study that does not fuse."""
 
 from headrace.trial.bundle_runtime import Answer, Attached, Said, Seat
-from headrace.trial.runtime import Action, Decision, Runtime
+from headrace.trial.runtime import Action, Assignment, Decision, Runtime
 
 _LEASE = "alone"
 
@@ -9,13 +9,15 @@ _LEASE = "alone"
 class SoloBundle:
     """One member, which waits for each decision."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, assignment: Assignment | None = None) -> None:
+        self._assignment = assignment
         self._runtime = runtime
         self._over = self._finished = self._failed = False
 
     def attach(self) -> Attached:
         """The trial."""
-        return Attached(members=(Seat(lease=_LEASE, assignment=self._runtime.attach()),), seats=1)
+        assignment = self._assignment or self._runtime.attach()
+        return Attached(members=(Seat(lease=_LEASE, assignment=assignment),), seats=1)
 
     def turn(self, said: Said) -> Answer:
         """Says it all, and waits for the decision."""
