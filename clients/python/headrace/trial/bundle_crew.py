@@ -104,9 +104,10 @@ class Crew:
     def ready(self) -> bool:
         """Brings the group up to date, and waits until a member can train; False where none is left."""
         while not self.over:
-            self._settle()
-            if self.training:
-                return True
+            if not all(member.waits for member in self.live):  # else the group stays as it is
+                self._settle()
+                if self.training:
+                    return True
             self.talk(waits=True)
         return False
 
@@ -204,8 +205,9 @@ class Crew:
         prepared = [
             (member, settings) for member in entering if (settings := self._prepared(member)) is not None
         ]
-        for began in (True, False):
-            self._add([(one, settings) for one, settings in prepared if (one.kept is not None) is began])
+        fresh = [one for one in prepared if one[0].kept is None]
+        self._add([one for one in prepared if one[0].kept is not None])
+        self._add(fresh)
         self._check_state()
         self._come_to_rest()
 
