@@ -116,7 +116,7 @@ class Trials:
         return Decision(action=Action.CONTINUE, next_milestone=self.milestones[lease])
 
     def finish(self, *, error: str, traceback: str, out_of_memory: bool) -> None:
-        assert not error and not traceback and not out_of_memory
+        assert (error, traceback, out_of_memory) == ("", "", False)
 
 
 def train(bundle: Bundle) -> None:
@@ -130,7 +130,7 @@ def train(bundle: Bundle) -> None:
 def curves(
     folder: Path, count: int, seats: int, seed: int, *, lone: bool = False
 ) -> dict[int, dict[int, float]]:
-    trials = Trials(folder, count, seats, random.Random(seed), lone)  # noqa: S311 - a schedule
+    trials = Trials(folder, count, seats, random.Random(seed), lone)
     run_bundle(train, trials, trials.attach())
     assert not trials.errors
     return trials.curves

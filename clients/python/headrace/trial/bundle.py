@@ -2,11 +2,11 @@
 
 ```python
 def train(bundle: trial.Bundle) -> None:
-    group = hydro.fuse(bundle.model(make_model), optimizer="adamw")   # empty: members join and leave as trials do
+    group = hydro.fuse(bundle.model(make_model), optimizer="adamw")   # empty: trials join and leave
     bundle.track(group=group)
     for turn in bundle.steps():
         group.step(batch, loss_fn)
-        bundle.report(val_loss=evaluate(group))                       # a value for each member, in the order of group.ids
+        bundle.report(val_loss=evaluate(group))                       # a value for each of group.ids
 ```
 
 Each member is an ordinary trial, with reports, decisions and a checkpoint of its own. A turn is one step of every member
@@ -36,8 +36,8 @@ class SharedParams:
         values = [member.params.get(name) for member in self._crew.live]
         if any(value != values[0] for value in values):
             raise ValueError(
-                f"bundle.params[{name!r}]: members have {', '.join(sorted({repr(value) for value in values}))}. Name it in "
-                "fuse.apart, so that a bundle's trials have one value; or read it from each member's own params"
+                f"bundle.params[{name!r}]: members have {', '.join(sorted({repr(value) for value in values}))}. Name it "
+                "in fuse.apart, so that a bundle's trials have one value; or read it from each member's own params"
             )
         if not values or values[0] is None:
             return self._crew.live[0].params[name] if values else _no_members(name)

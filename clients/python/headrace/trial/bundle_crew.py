@@ -28,11 +28,11 @@ from headrace.trial.runtime import Action, Decision, Report
 
 logger = logging.getLogger("headrace.trial")
 Settings = Mapping[str, Any]
-_APART = "Trials that differ in it belong into bundles of their own: name it in fuse.apart, and read it from bundle.params"
+_APART = "Trials that differ in it need bundles of their own: name it in fuse.apart, and read it from bundle.params"
 
 
 class Group(Protocol):
-    """What a bundle asks of a fused group. `seen` is optional: without it a failure in a step ends the whole process."""
+    """What a bundle asks of a fused group. Without `seen` a failure in a step ends the process."""
 
     @property
     def ids(self) -> Sequence[int]:
@@ -221,12 +221,13 @@ class Crew:
                 return None
             for name, value in self.built_with.items():
                 if member.params.get(name) != value:
-                    raise ValueError(
-                        f"{member.name} has {name}={member.params.get(name)!r}, and this bundle was built with {value!r}. {_APART}"
+                    raise ValueError(  # noqa: TRY301 - it is this member's
+                        f"{member.name} has {name}={member.params.get(name)!r}, "
+                        f"and this bundle was built with {value!r}. {_APART}"
                     )
             settings = self._settings(member)
             if settings is None:
-                raise TypeError(
+                raise TypeError(  # noqa: TRY301
                     "bundle.track(member=...) returned None; return the member's settings, such as {'lr': 0.1}"
                 )
             self._shared.meet(member)
@@ -263,7 +264,8 @@ class Crew:
     def _check_state(self) -> None:
         """Before the first step, for all members: can a checkpoint hold what the group gives?"""
         if not self._checked and (training := self.training):
-            assert self._group is not None and training[0].id is not None
+            assert self._group is not None
+            assert training[0].id is not None
             try_state(self._group.member_state(training[0].id))
             self._checked = True
 

@@ -1,9 +1,10 @@
 """A member of a bundle: an ordinary trial whose steps a group takes together with others'.
 
-Its checkpoint is that of a trial that tracks `model=` and `optimizer=` (and `scaler=`, where the group keeps one), so it
-goes on in a plain script, and a plain script's goes on here. What the group knows beyond that is kept beside it.
+Its checkpoint is that of a trial that tracks `model=` and `optimizer=` (and `scaler=`, where the group keeps one), so
+it goes on in a plain script, and a plain script's goes on here. What the group knows beyond that is kept beside it.
 """
 
+import functools
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -98,7 +99,7 @@ class Member:
         scaled = "scaler" in restore.names()
         for name in PLAIN if scaled else PLAIN[:2]:
             restore.give(
-                Tracked(name=name, target=None, take=dict, give=lambda one, at=name: state.update({at: one})),
+                Tracked(name=name, target=None, take=dict, give=functools.partial(state.__setitem__, name)),
                 self.params,
             )
         self.kept = state

@@ -1,8 +1,8 @@
 """One process of a bundle, from its first member to its last: calls the function, and says how it ended.
 
 An exception that names a member ends that member alone. The function is then called again, in this process, with the
-others where they were: so it builds its model and data anew. Where the exception came in the middle of a step, the others
-cannot go on from memory; the process ends, and they go on from their checkpoints.
+others where they were: so it builds its model and data anew. Where the exception came in the middle of a step, the
+others cannot go on from memory; the process ends, and they go on from their checkpoints.
 """
 
 import traceback

@@ -5,6 +5,7 @@ when they are somewhere else is told so, for it does not train then as it would 
 """
 
 import copy
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,7 +47,7 @@ class Shared:
         if member.restore is not None:
             for name in self.entries.keys() & member.restore.names():
                 asked = Tracked(
-                    name=name, target=None, take=dict, give=lambda one, at=name: brought.update({at: one})
+                    name=name, target=None, take=dict, give=functools.partial(brought.__setitem__, name)
                 )
                 member.restore.give(asked, member.params)
         for name, entry in self.entries.items():

@@ -1,4 +1,4 @@
-"""A bundle of one over the runtime of an ordinary trial: a function that takes a bundle, in a study that does not fuse."""
+"""A bundle of one over the runtime of an ordinary trial: a bundle's function without `fuse`."""
 
 from headrace.trial.bundle_runtime import Answer, Attached, Said, Seat
 from headrace.trial.runtime import Action, Assignment, Decision, Runtime

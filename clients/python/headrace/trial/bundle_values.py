@@ -17,7 +17,7 @@ def rows(
     """
     if metrics is not None and not isinstance(metrics, Mapping):
         raise TypeError(
-            "bundle.report(...) takes metrics by name, as in bundle.report(val_loss=values), with a value for each member"
+            "bundle.report(...) takes metrics by name, as in bundle.report(val_loss=values), one for each"
         )
     both = (metrics or {}).keys() & named.keys()
     if both:
@@ -40,8 +40,8 @@ def _column(name: str, value: Any, members: Sequence[Member]) -> Sequence[Any]:
         value = value.tolist()
     if isinstance(value, Mapping | str | bytes) or not isinstance(value, Iterable) or shape == ():
         raise TypeError(
-            f"bundle.report({name}=...) got {_short(value)}, and a mean over members cannot be compared: give one number "
-            f"for each of the {len(members)} members, in the order of group.ids"
+            f"bundle.report({name}=...) got {_short(value)}, and a mean over members cannot be compared: give one "
+            f"number for each of the {len(members)} members, in the order of group.ids"
         )
     column = list(value)
     if len(column) != len(members):

@@ -44,6 +44,7 @@ def main() -> int:
     if started is None:
         return 0  # a bundle whose members are gone before they began
     assignment = started.assignment
+    configuration = " ".join(f"{name}={value}" for name, value in assignment.params.items())
     print(
         f"headrace: {assignment.trial} from step {assignment.resume_step} of {assignment.max_steps}: {configuration}"
     )

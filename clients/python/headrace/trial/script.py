@@ -152,8 +152,8 @@ def _local_bundle(defaults: Defaults, argv: Sequence[str] | None) -> LocalBundle
     if other := [name for name, values in several.items() if len(values) != count]:
         most = next(name for name, values in several.items() if len(values) == count)
         raise ValueError(
-            f"--{other[0]} has {len(several[other[0]])} values and --{most} has {count}: give each as many, one for each "
-            "member, or a single value for all"
+            f"--{other[0]} has {len(several[other[0]])} values and --{most} has {count}: give each as many, one for "
+            "each member, or a single value for all"
         )
     params = [
         {name: given[name][place if name in several else 0] for name in defaults.params}
