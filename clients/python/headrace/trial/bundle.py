@@ -6,7 +6,7 @@ def train(bundle: trial.Bundle) -> None:
     bundle.track(group=group)
     for turn in bundle.steps():
         group.step(batch, loss_fn)
-        bundle.report(val_loss=evaluate(group))                       # a value for each of group.ids
+        bundle.report(val_loss=evaluate(group))              # a value for each of group.ids
 ```
 
 Each member is an ordinary trial, with reports, decisions and a checkpoint of its own. A turn is one step of every member
@@ -36,8 +36,8 @@ class SharedParams:
         values = [member.params.get(name) for member in self._crew.live]
         if any(value != values[0] for value in values):
             raise ValueError(
-                f"bundle.params[{name!r}]: members have {', '.join(sorted({repr(value) for value in values}))}. Name it "
-                "in fuse.apart, so that a bundle's trials have one value; or read it from each member's own params"
+                f"bundle.params[{name!r}]: members have {', '.join(sorted({repr(value) for value in values}))}. Name "
+                "it in fuse.apart, so that a bundle's trials have one value; or read it from each member's own params"
             )
         if not values or values[0] is None:
             return self._crew.live[0].params[name] if values else _no_members(name)
@@ -112,9 +112,7 @@ class Bundle:
         Arguments without a default are taken from `bundle.params`, so they shape the whole bundle.
         """
         if not callable(factory):
-            raise TypeError(
-                f"bundle.model(...) got a {type(factory).__name__}; give the function that makes the model"
-            )
+            raise TypeError(f"bundle.model(...) got a {type(factory).__name__}; give the model's function")
         if hasattr(factory, "state_dict") or not (needed := _needed(factory)):
             return factory
         return functools.partial(factory, **{name: self.params[name] for name in needed})
@@ -198,7 +196,7 @@ class Bundle:
         for member in self._crew.training:
             if member.at_milestone:
                 raise ValueError(
-                    f"{member.name} came to step {member.step}, where it is compared, and the turn reported nothing: call "
+                    f"{member.name} came to step {member.step}, where it is compared, and nothing was reported: call "
                     "bundle.report(...) in each turn"
                 )
 
