@@ -159,6 +159,7 @@ class Attempt:
             parameters=assign.parameters,
             restore_dir=str(self._restore_dir) if self._restore_dir else "",
             resume_step=assign.resume_step,
+            last_step=assign.last_step,
             next_milestone=self.reports.next_milestone,
             max_steps=assign.max_steps,
             rungs=assign.rungs,

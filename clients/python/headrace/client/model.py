@@ -209,6 +209,8 @@ class TrialInfo:
     """Whether the last report meets every constraint; None without constraints, and before the first report."""
     generation: int | None = None
     """The generation that an evolutionary sampler proposed it for."""
+    source: int | None = None
+    """The trial whose configuration it has, of the study that a `best_of` sampler names."""
     slot_milli: int = 0
     """Thousandths of each slot that it holds; 0 off the workers."""
     waits_for: str = ""

@@ -164,7 +164,7 @@ def lookahead(spec: StudySpec, live: int) -> int:
 def next_is_pooled(state: CycleState) -> bool:
     """Whether the next configuration is one that the pool computes."""
     index, pooled = state.study.sampled, state.fold.pooled_from
-    if pooled is None or _baseline_is_due(state) or index >= state.fold.sampled_limit:
+    if pooled is None or _baseline_is_due(state) or index >= state.sampled_limit:
         return False
     return index >= len(state.study.spec.enqueued) + pooled
 
@@ -182,6 +182,7 @@ def create(
         baseline=baseline,
         bracket=bracket,
         generation=proposal.generation if proposal else None,
+        source=proposal.source if proposal else None,
         milestone=state.fold.policy.ladder(bracket)[0],
         create_time=state.study.now,
     )
@@ -384,7 +385,7 @@ def _create_next(state: CycleState) -> Trial | None:
     if spec.baseline is not None and _baseline_is_due(state):
         return create(state, spec.baseline, baseline=True)
     index = state.study.sampled
-    if index >= state.fold.sampled_limit or next_is_pooled(state):
+    if index >= state.sampled_limit or next_is_pooled(state):
         return None
     if index < len(spec.enqueued):
         params: Params | None = spec.enqueued[index]

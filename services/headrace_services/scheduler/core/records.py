@@ -39,7 +39,7 @@ class Study(Struct, frozen=True, kw_only=True):
     standing: Standing = Standing()
     planned: int | None = None
     """How many configurations are to be tried, without the baseline and what users add: a grid may have fewer than
-    asked for. Counted when the study is created, which takes some tens of milliseconds."""
+    asked for, and the study that `best_of` names fewer results. Counted when the study is created."""
     now: datetime = datetime.fromtimestamp(0, UTC)
     """The database's clock when the row was read: the time of all that a cycle does."""
     now_s: float = 0.0
@@ -74,6 +74,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     bracket: int = 0
     generation: int | None = None
     """The generation that an evolutionary sampler proposed it for."""
+    source: int | None = None
+    """The trial of another study whose configuration it has, where the sampler is `best_of`."""
     attempt: int = 0
     step: int = 0
     milestone: int | None
@@ -92,6 +94,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     interruptions: int = 0
     losses_in_row: int = 0
     """How often it was lost since its last new checkpoint or rung."""
+    kills_in_row: int = 0
+    """How many of these losses were kills of its own process."""
     steps_spent: int = 0
     log_path: str = ""
     log_tail: str = ""
@@ -133,6 +137,8 @@ class Proposal(Struct, frozen=True, kw_only=True):
     pending: int = 0
     """Trials without a result that were taken into account."""
     generation: int | None = None
+    source: int | None = None
+    """The trial of the other study, of `best_of`."""
 
 
 class ProposalFailure(Struct, frozen=True, kw_only=True):

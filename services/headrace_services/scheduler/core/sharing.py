@@ -176,14 +176,16 @@ def _leaves_in_s(state: CycleState, lease: Lease) -> float | None:
 
 
 def may_need_keeping(state: CycleState) -> bool:
-    """Whether it may take more than one trial's end to make room for the one that waits.
+    """Whether slots are kept for the trial that waits, or it may take more than one trial's end to make room for it.
 
-    Not while its slots are kept already, nor where all trials of the only study are of one size.
+    Not where all trials of the only study are of one size, nor while a known study goes before this one.
     """
     blocked, spec = state.room.blocked, state.study.spec
     if blocked is None or spec.template is None:
         return False
-    return state.room.crowded or len({request.size for request in requests_of(spec)}) > 1
+    if not state.room.crowded and len({request.size for request in requests_of(spec)}) == 1:
+        return False
+    return state.study.standing.reserved is not None or _is_next(state)
 
 
 def settle_standing(state: CycleState) -> None:
@@ -193,7 +195,7 @@ def settle_standing(state: CycleState) -> None:
     count = 0
     if blocked is not None:
         spec = state.study.spec
-        count = len(state.queue) + max(0, state.fold.sampled_limit - state.study.sampled)
+        count = len(state.queue) + max(0, state.sampled_limit - state.study.sampled)
         if spec.max_parallel:
             count = min(count, spec.max_parallel - state.live)
         count = max(1, count)

@@ -143,13 +143,24 @@ class CycleState:
     @property
     def more(self) -> bool:
         """Whether there are configurations that the sampler was not asked for yet."""
-        return self.study.sampled < self.fold.sampled_limit
+        return self.study.sampled < self.sampled_limit
+
+    @property
+    def sampled_limit(self) -> int:
+        """How many configurations the sampler is asked for: fewer than planned at first where it has no more."""
+        limit, planned = self.fold.sampled_limit, self.study.planned
+        return limit if planned is None else min(limit, planned)
 
     def count_proposal(self) -> None:
         """Note that a configuration was proposed; the log says when it was the last one."""
         self.study = replace(self.study, sampled=self.study.sampled + 1)
         if not self.more:
             self.emit(events.proposals_ended(self.study.sampled))
+
+    def end_proposals(self) -> None:
+        """Note that there are no more configurations than were proposed."""
+        self.study = replace(self.study, planned=self.study.sampled)
+        self.emit(events.proposals_ended(self.study.sampled))
 
     def next_promotion(self) -> Promotion | None:
         """What the policy would promote now."""

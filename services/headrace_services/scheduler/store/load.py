@@ -104,11 +104,6 @@ async def open_study(
     return Opened(study=rows.study(locked.row, spec), rows=found.rows(), answers=answers.answers())
 
 
-async def lock_study(conn: AsyncConnection, study_id: int) -> Study | None:
-    """Lock a study's row until the transaction ends; None where the study was deleted."""
-    return (await open_study(conn, study_id, Named())).study
-
-
 async def serve(
     conn: AsyncConnection,
     study_id: int,

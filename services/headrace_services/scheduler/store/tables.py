@@ -244,6 +244,8 @@ trial = Table(
     Column("bracket", Integer, nullable=False, server_default="0"),
     # Of the trials that an evolutionary sampler proposed.
     Column("generation", Integer),
+    # The trial of another study whose configuration it has.
+    Column("source", BigInteger),
     Column("attempt", BigInteger, nullable=False, server_default="0"),
     Column("step", BigInteger, nullable=False, server_default="0"),
     Column("milestone", BigInteger),
@@ -260,6 +262,7 @@ trial = Table(
     Column("failures", Integer, nullable=False, server_default="0"),
     Column("interruptions", Integer, nullable=False, server_default="0"),
     Column("losses_in_row", Integer, nullable=False, server_default="0"),
+    Column("kills_in_row", Integer, nullable=False, server_default="0"),
     Column("steps_spent", BigInteger, nullable=False, server_default="0"),
     Column("log_path", Text, nullable=False, server_default=""),
     Column("log_tail", Text, nullable=False, server_default=""),

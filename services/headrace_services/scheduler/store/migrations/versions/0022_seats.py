@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0020"
-down_revision = "0019"
+revision = "0022"
+down_revision = "0021"
 
 
 def upgrade() -> None:
