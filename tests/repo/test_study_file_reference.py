@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.spec.domains import CategoricalDomain, FloatDomain, IntDomain
+from headrace.spec.fuse import Fuse
 from headrace.spec.halving import AshaPolicy
 from headrace.spec.objective import Constraint, Objective, WarmStart
 from headrace.spec.policy import POLICIES
@@ -41,6 +42,7 @@ MODELS = {
     "policy": tuple(POLICIES.values()),
     "resources": (Resources,),
     "elastic": (Elastic, ElasticGrant),
+    "fuse": (Fuse,),
 }
 
 
