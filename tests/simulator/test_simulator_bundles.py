@@ -11,6 +11,7 @@ from simulated_studies import flat, make_spec, simulate
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core.inputs import ExitedArrived
 from headrace_services.scheduler.core.lifecycle import StudyState
+from headrace_services.scheduler.preview import preview
 from headrace_services.scheduler.simulator.cluster import machines
 from headrace_services.scheduler.simulator.costs import Costs, Failures
 from headrace_services.scheduler.simulator.curves import SeedModel
@@ -242,3 +243,17 @@ def _keys_of_grants(study: StudySimulation) -> int:
     for stay in study.record.stays:
         keys[stay.grant].add(study.spec.fuse.key(study.rows.trials[stay.trial].params))
     return max(map(len, keys.values()), default=0)
+
+
+def test_a_preview_knows_of_seats_and_groups() -> None:
+    widths = {
+        "x": {"type": "float", "low": 0.0, "high": 1.0},
+        "width": {"type": "categorical", "values": [8, 16]},
+    }
+    spec = fused(most=4, policy=RUN_ALL, max_trials=16, space=widths)
+    found = preview(spec, 1, seconds_per_step=1.0)
+    assert (found.wall_time_s, found.slot_time_s) == (16 / 4 * 9, 16 / 4 * 9)
+    assert found.steps == 16 * 9
+    assert found.bundle_groups == 1
+    assert preview(fused(most=4, apart=("width",), max_trials=16, space=widths), 1).bundle_groups == 2
+    assert preview(make_spec(max_trials=16), 1).bundle_groups == 0

@@ -7,6 +7,7 @@ than one of that size.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.spec import RandomSampler, Resources, StudySpec
@@ -64,6 +65,7 @@ def preview(spec: StudySpec, slots: int, seconds_per_step: float | None = None) 
         slot_time_s=slot_steps * seconds_per_step if known and seconds_per_step else None,
         samples=_samples(spec),
         sizes=_sizes(spec, trials),
+        bundle_groups=_bundle_groups(spec, trials),
     )
 
 
@@ -96,10 +98,7 @@ def _sizes(spec: StudySpec, trials: int) -> tuple[PreviewSize, ...]:
     """How many trials take how much, by the configurations that the study would try."""
     if spec.resources.by is None:
         return ()
-    sampler, counted = make_sampler(spec), min(trials, _MOST_COUNTED)
-    first = spec.enqueued[:counted]
-    drawn = (sampler.suggest(number) for number in range(counted - len(first)))
-    found = Counter(_size_of(spec, params) for params in (*first, *drawn) if params is not None)
+    found = Counter(_size_of(spec, params) for params in _tried(spec, trials))
     scale = trials / max(1, found.total())
     counts = Counter({size: round(count * scale) for size, count in found.items()})
     if spec.baseline is not None:
@@ -108,6 +107,21 @@ def _sizes(spec: StudySpec, trials: int) -> tuple[PreviewSize, ...]:
         PreviewSize(gpus=size.gpus, gpu_milli=size.gpu_milli, cpus=size.cpus, trials=counts[_shape(size)])
         for size in spec.resources.each
     )
+
+
+def _bundle_groups(spec: StudySpec, trials: int) -> int:
+    """Into how many groups `fuse.apart` parts the configurations that the study would try."""
+    fuse = spec.fuse
+    return 0 if fuse is None else len({fuse.key(params) for params in _tried(spec, trials)})
+
+
+def _tried(spec: StudySpec, trials: int) -> Iterator[Params]:
+    """The first configurations that the study would try, as many as are counted."""
+    sampler, counted = make_sampler(spec), min(trials, _MOST_COUNTED)
+    first = spec.enqueued[:counted]
+    yield from first
+    drawn = (sampler.suggest(number) for number in range(counted - len(first)))
+    yield from (params for params in drawn if params is not None)
 
 
 def _size_of(spec: StudySpec, params: Params) -> tuple[int, int, int]:

@@ -10,6 +10,7 @@ from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session
 from headrace.client.model import Preview
 from headrace.spec import StudySpec, load_study_file
+from headrace.spec.fuse import Fuse
 
 SAMPLES_SHOWN = 3
 
@@ -54,6 +55,8 @@ def preview(
     _show_rungs(plan, output)
     output.line()
     _show_sizes(plan, loaded.spec, output)
+    if loaded.spec.fuse is not None:
+        output.line(_bundles(loaded.spec.fuse, plan))
     saved = wording.percent(plan.steps_run_all - plan.steps, plan.steps_run_all)
     output.line(
         f"Steps: about {plan.steps} of the {plan.steps_run_all} that running every trial to the end takes "
@@ -98,6 +101,15 @@ def _show_sizes(plan: Preview, spec: StudySpec, output: Output) -> None:
     table = [[wording.grant(size.gpus, size.gpu_milli, size.cpus), str(size.trials)] for size in plan.sizes]
     output.table([f"SIZE BY {spec.resources.by.parameter.upper()}", "TRIALS"], table, right=["TRIALS"])
     output.line()
+
+
+def _bundles(fuse: Fuse, plan: Preview) -> str:
+    """How many trials share a process, and what keeps them apart."""
+    shared = f"Bundles: up to {fuse.most} trials share a process, on one slot"
+    if plan.bundle_groups < 2:
+        return f"{shared}."
+    groups = wording.plural(plan.bundle_groups, "group")
+    return f"{shared}, if they are equal in {' and '.join(fuse.apart)}: {groups} of trials, each in bundles of its own."
 
 
 def _headline(name: str, spec: StudySpec, plan: Preview) -> str:

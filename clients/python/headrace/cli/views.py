@@ -198,6 +198,7 @@ def preview(plan: Preview) -> Json:
         "sizes": [
             {"gpus": s.gpus, "gpu_milli": s.gpu_milli, "cpus": s.cpus, "trials": s.trials} for s in plan.sizes
         ],
+        "bundle_groups": plan.bundle_groups,
     }
 
 

@@ -182,6 +182,7 @@ def preview(proto: study_pb2.PreviewStudyResponse, *, order: Iterable[str] = ())
         slot_time_s=_seconds(proto, "slot_time", proto.slot_time),
         samples=tuple(params(sample, order=names) for sample in proto.samples),
         sizes=tuple(model.PreviewSize(**plain(s, model.PreviewSize)) for s in proto.sizes),
+        bundle_groups=proto.bundle_groups,
     )
 
 

@@ -408,6 +408,8 @@ class Preview:
     samples: tuple[Mapping[str, Value], ...]
     sizes: tuple[PreviewSize, ...] = ()
     """The smallest first. Empty where all trials take the same."""
+    bundle_groups: int = 0
+    """Into how many groups `fuse.apart` parts the trials: those of one bundle are of one group. 0 without `fuse`."""
 
     @property
     def baseline_steps(self) -> int:

@@ -1026,12 +1026,15 @@ class PreviewStudyResponse(_message.Message):
     SLOT_TIME_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
     SIZES_FIELD_NUMBER: _builtins.int
+    BUNDLE_GROUPS_FIELD_NUMBER: _builtins.int
     trials: _builtins.int
     """The number of configurations that will be tried, the baseline not counted."""
     steps: _builtins.int
     """Steps that the policy is expected to spend, against run-all. Both include the baseline."""
     steps_run_all: _builtins.int
     slots: _builtins.int
+    bundle_groups: _builtins.int
+    """Into how many groups `fuse.apart` parts the trials: those of one bundle are of one group. 0 without `fuse`."""
     @_builtins.property
     def rungs(self) -> _containers.RepeatedCompositeFieldContainer[Global___PreviewRung]: ...
     @_builtins.property
@@ -1060,10 +1063,11 @@ class PreviewStudyResponse(_message.Message):
         slot_time: _duration_pb2.Duration | None = ...,
         samples: _abc.Iterable[_spec_pb2.ParameterAssignment] | None = ...,
         sizes: _abc.Iterable[Global___PreviewSize] | None = ...,
+        bundle_groups: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["slot_time", b"slot_time", "wall_time", b"wall_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["rungs", b"rungs", "samples", b"samples", "sizes", b"sizes", "slot_time", b"slot_time", "slots", b"slots", "steps", b"steps", "steps_run_all", b"steps_run_all", "trials", b"trials", "wall_time", b"wall_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle_groups", b"bundle_groups", "rungs", b"rungs", "samples", b"samples", "sizes", b"sizes", "slot_time", b"slot_time", "slots", b"slots", "steps", b"steps", "steps_run_all", b"steps_run_all", "trials", b"trials", "wall_time", b"wall_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

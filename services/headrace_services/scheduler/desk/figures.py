@@ -40,3 +40,5 @@ class Preview:
     samples: tuple[Params, ...]
     sizes: tuple[PreviewSize, ...] = ()
     """The smallest first; empty where all trials take the same."""
+    bundle_groups: int = 0
+    """Into how many groups `fuse.apart` parts the trials; 0 without `fuse`."""

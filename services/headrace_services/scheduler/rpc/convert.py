@@ -374,6 +374,7 @@ def preview(record: Preview) -> study_pb2.PreviewStudyResponse:
             )
             for size in record.sizes
         ],
+        bundle_groups=record.bundle_groups,
     )
 
 
