@@ -377,6 +377,7 @@ def test_preview(fake: FakeStudyService, invoke: Invoke, study_file) -> None:  #
         "slot_time_s",
         "samples",
         "sizes",
+        "bundle_groups",
     }
     assert plan["wall_time_s"] is None
 
