@@ -9,7 +9,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import ASHA, StudySite, gone, make_spec
 
 from headrace_services.scheduler.core import seats
-from headrace_services.scheduler.core.inputs import LeaseExpired, PauseTrial, ResumeTrial, StopTrial
+from headrace_services.scheduler.core.inputs import (
+    LeaseExpired,
+    PauseTrial,
+    Preemption,
+    ResumeTrial,
+    StopTrial,
+)
 from headrace_services.scheduler.core.records import BundleView, Lease, Trial
 from headrace_services.scheduler.store import cluster, tables, trials
 
@@ -258,3 +264,22 @@ async def test_views_say_who_shares_a_process(engine: AsyncEngine) -> None:
     assert over.bundle is None
     assert stays is not None
     assert stays.bundle == BundleView(id=first.id, members=2, seats=3)
+
+
+async def test_a_bundle_is_asked_to_leave_as_one_and_takes_nobody_in(engine: AsyncEngine) -> None:
+    low = await fused(engine, most=3)
+    leases = await low.kick()
+    high = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=1, priority=1)).create()
+    assert await high.kick() == []
+    told = [order.lease.id for order in high.orders if isinstance(order, Preemption)]
+    assert sorted(told) == sorted(lease.id for lease in leases), "each member hears of it"
+    assert [row.grant_id for row in await low.rows(select(tables.leave))] == [leases[0].id], (
+        "the grant is asked once"
+    )
+    for left, lease in enumerate(leases, start=1):
+        assert (await low.tell(lease, 1, 0.5)).action == "PAUSE"
+        assert len(await live(low)) == 3 - left
+    (started,) = await high.kick()
+    assert started.slots == leases[0].slots
+    assert await low.rows(select(tables.leave)) == []
+    assert all(row.interruptions == 0 for row in await low.trials())
