@@ -10,7 +10,8 @@ def train(bundle: trial.Bundle) -> None:
 ```
 
 Each member is an ordinary trial, with reports, decisions and a checkpoint of its own. A turn is one step of each
-member that trains. Members stand at different steps; between turns some leave and others join. The same function runs a study
+member that trains. Members stand at different steps; between turns some leave and others join.
+The same function runs a study
 without `fuse`, as bundles of one, and by hand.
 """
 
