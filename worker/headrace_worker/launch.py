@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace.environment import select
 from headrace.folders import study_folder
-from headrace.grants import CPUS, GPU_MEMORY_BYTES, GPU_SHARE, WORLD_SIZE
+from headrace.grants import BUNDLE, CPUS, GPU_MEMORY_BYTES, GPU_SHARE, WORLD_SIZE
 from headrace.spec.convert import params_from_proto
 from headrace.spec.resources import WHOLE
 from headrace.spec.template import CommandLine
@@ -100,6 +100,8 @@ def launch_of(
         env[GATE_VARIABLE] = gate
     env.update(template.env)
     env[LEASE_VARIABLE] = assign.lease.lease_id
+    if assign.grant.seats > 1:
+        env[BUNDLE] = assign.grant.id
     env.update(
         HEADRACE_RUNTIME=runtime,
         CUDA_VISIBLE_DEVICES=",".join(gpus),
