@@ -19,6 +19,7 @@ from headrace_torch.hydro.fuse.errors import (
     LossShapeError,
     MemberError,
     MemoryBudgetError,
+    OutOfMemoryError,
     PoolError,
     StaticShapeError,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "MemberError",
     "MemoryBudgetError",
     "OneCycle",
+    "OutOfMemoryError",
     "PerMember",
     "PoolError",
     "ProbeReport",
