@@ -23,6 +23,7 @@ from headrace_torch.hydro.errors import (
 from headrace_torch.hydro.fuse import (
     CapacityPlan,
     Cosine,
+    EpochBatches,
     FuseError,
     FusionGapError,
     Group,
@@ -62,6 +63,7 @@ __all__ = [
     "CoordinateCheckError",
     "CoordinateReport",
     "Cosine",
+    "EpochBatches",
     "FuseError",
     "FusionGapError",
     "Group",
