@@ -1,7 +1,6 @@
-"""Trials per hour of one study, fused and unfused, on two slots, in alternating turns; and each member's curve beside its
-run alone.
+"""Trials per hour of one study, fused and unfused, on two slots, in alternating turns; members' curves beside runs alone.
 
-One `headrace up` serves all turns. A turn is `headrace run` of `examples/fused_digits/study.yaml` or `unfused.yaml`. The
+One `headrace up` serves all turns. A turn is `headrace run` of `examples/fused_digits/study.yaml` or `unfused.yaml`; the
 order changes from pair to pair. A study's time is from its first trial's creation to its last trial's end. ASHA decides
 by what has arrived, so the number of steps differs from run to run: steps per hour are given too. Each ratio is the
 median over the pairs, with a 90 % bootstrap interval.
@@ -39,7 +38,7 @@ sys.path[:0] = [str(EXAMPLE), str(ROOT / "benchmarks" / "scheduler")]
 from benchmark_site import write_record  # noqa: E402  its folder is on the path from here on
 from train import load_data, loss_of, make_model, validate  # noqa: E402
 
-from  import trial_seed  # noqa: E402
+from headrace_services.scheduler.session.messages import trial_seed  # noqa: E402
 from headrace_torch import hydro  # noqa: E402
 
 FILES = {"fused": EXAMPLE / "study.yaml", "unfused": EXAMPLE / "unfused.yaml"}
@@ -150,9 +149,7 @@ def differences(service: Service, name: str) -> dict[int, float]:
     worst: dict[int, float] = defaultdict(float)
     for number, curve in sorted(curves.items()):
         own = params[number]
-        expected = alone(
-            number, float(own["param.lr"]), float(own["param.weight_decay"]), max(curve)
-        )
+        expected = alone(number, float(own["param.lr"]), float(own["param.weight_decay"]), max(curve))
         for step, value in curve.items():
             worst[step] = max(worst[step], abs(value - expected[step - 1]) / abs(expected[step - 1]))
     return dict(sorted(worst.items()))
