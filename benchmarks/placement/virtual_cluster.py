@@ -267,7 +267,7 @@ class VirtualCluster:
                 job.reserved_s = self.now_s
                 job.longest_rung_s = LONGEST_RUNG_S / self._machines[reservation.worker_id].speed
         for ask in plan.asks:
-            run = self.running[int(ask.lease_id)]
+            run = self.running[int(ask.grant_id)]
             run.asked = True
             if ask.at_report:  # reports are four a rung
                 quarter_s = (run.rung_ends_s - run.started_s) / 4
@@ -281,7 +281,7 @@ class VirtualCluster:
         running = tuple(
             Running(
                 key=(run.job.study, number),
-                lease_id=str(number),
+                grant_id=str(number),
                 worker_id=run.placement.slots[0].worker_id,
                 slots=tuple(slot.index for slot in run.placement.slots),
                 milli=run.placement.milli,

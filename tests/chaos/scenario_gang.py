@@ -13,7 +13,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from headrace.spec import StudySpec
 RUNG, STEPS = 4, 16
 LEASE_TTL_S = 6.0
 LATEST_S = 0.3
+MOST_BLOWS = 3
 
 
 def run(
@@ -129,7 +130,9 @@ class Turns:
                 self._away.start()
                 self._phase, self._away = "running", None
             return
-        if sum(self.killer.count.values()) < self._times and self.killer.strike():
+        saved = {trial.number: trial.step for trial in trials}
+        leave_alone = self._phase == "pausing" and self.count % 2 == 0  # so that some leave at their rung
+        if not leave_alone and sum(self.killer.count.values()) < self._times and self.killer.strike(saved):
             self._say(f"{sum(self.killer.count.values())}/{self._times} kills: {dict(self.killer.count)}")
         steps = self.killer.lines_by_trial()
         if (
@@ -160,17 +163,24 @@ class Killer:
         self._journals = journals
         self._rng = rng
         self._seen: dict[str, int] = {}
+        self._blows: Counter[tuple[int, int]] = Counter()
+        """Kills by trial and the step that it had saved."""
 
     def lines_by_trial(self) -> Counter[int]:
         """How many steps the first rank of each trial has written down."""
         found = ((name.split("-"), len(lines)) for name, lines in _lines(self._journals).items())
         return Counter({int(trial): count for (trial, rank), count in found if rank == "0"})
 
-    def strike(self) -> bool:
-        """Kill, where a trial has come further since the last kill; says whether something was killed."""
+    def strike(self, saved: Mapping[int, int]) -> bool:
+        """Kill, where a trial has come further since the last kill; says whether something was killed.
+
+        `saved` has each trial's last step with a checkpoint. Nothing is killed a fourth time before a trial saves anew:
+        a trial that is killed so often without progress fails, by design.
+        """
         counts = {name: len(lines) for name, lines in _lines(self._journals).items()}
         further = sorted(name for name, count in counts.items() if count > self._seen.get(name, 0))
         self._seen = counts
+        further = [name for name in further if self._may_be_killed(int(name.partition("-")[0]), saved)]
         if not further:
             return False
         signal.sigtimedwait((), self._rng.uniform(0.0, LATEST_S))  # in a step, in a save, or while it waits
@@ -179,6 +189,7 @@ class Killer:
         for daemon in self.workers:
             if victims := _gang(daemon, number, leader=what == "leader"):
                 self.count[what] += 1
+                self._blows[int(number), saved.get(int(number), 0)] += 1
                 if what == "worker":
                     _kill_and_restart(daemon)
                 else:
@@ -186,6 +197,9 @@ class Killer:
                         self._rng.choice(victims).kill()
                 return True
         return False
+
+    def _may_be_killed(self, number: int, saved: Mapping[int, int]) -> bool:
+        return self._blows[number, saved.get(number, 0)] < MOST_BLOWS
 
 
 def _kill_and_restart(daemon: DaemonSite) -> None:

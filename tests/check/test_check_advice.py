@@ -298,3 +298,35 @@ def test_a_checkpoint_of_the_scripts_own_in_its_folder_is_named_where_two_runs_p
     assert "not deterministic by itself" in said
     assert "the runs wrote own.pt into the working folder" in said
     assert "put t.number into its name; delete it before the next run" in said
+
+
+def test_of_a_script_with_numbered_checkpoints_of_its_own_the_check_says_that_steps_begin_anew(
+    tmp_path: Path,
+) -> None:
+    source = TRAIN.replace("    t.track(model, optimizer)\n", "")
+    before = "path = f'ckpt-{t.number}.pt'; os.path.exists(path) and model.load_state_dict(torch.load(path))"
+    source = source.replace("BEFORE", before).replace("AFTER", "torch.save(model.state_dict(), path)")
+    script = tmp_path / "own.py"
+    script.write_text("import os\n" + source.replace("VALUE", "loss.item()"))
+    said = render(run_check(script, steps=2, folder=tmp_path, launch=launch_segment))
+    assert (
+        "a trial that loads ckpt-0.pt after a pause goes on with its weights, but its steps are counted"
+        in said
+    )
+    assert "put t.number" not in said
+
+
+def test_a_check_runs_where_trials_run_and_names_what_it_leaves_there(tmp_path: Path) -> None:
+    """As the trials of a study do, in its `working_dir`: it reads files there, and writes some."""
+    (tmp_path / "data.txt").write_text("1")
+    script = tmp_path / "code" / "script.py"
+    script.parent.mkdir()
+    source = PLAIN.replace(
+        '    t.state.setdefault("sum", 0.0)',
+        '    open("log.csv", "w").write(open("data.txt").read())\n    t.state.setdefault("sum", 0.0)',
+    )
+    script.write_text(source)
+    report = run_check(script, params={"rate": 0.5}, folder=tmp_path, launch=launch_segment)
+    assert report.passed
+    assert report.left_files == ("log.csv",)
+    assert "  the runs left log.csv in the folder that they ran in, as trials do" in render(report)

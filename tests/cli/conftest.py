@@ -29,7 +29,7 @@ baseline: {optimizer: adam, lr: 0.001}
 
 @pytest.fixture(scope="session")
 def script() -> Script:
-    """A study that has run to its end."""
+    """A study that has run to its end. All tests share it: one that changes a script makes its own, `race(NAME)`."""
     return race()
 
 

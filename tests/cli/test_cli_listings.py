@@ -13,9 +13,13 @@ from scripted_study import Script, race
 
 from headrace.cli.output import Output
 from headrace.client import Client
-from headrace.v1 import spec_pb2, study_pb2
+from headrace.v1 import spec_pb2, study_pb2, trial_pb2
 
 TRIAL_KEYS = {
+    "source",
+    "bundle",
+    "bundle_members",
+    "bundle_seats",
     "study",
     "trial",
     "state",
@@ -387,6 +391,21 @@ def test_every_metric_is_a_column_of_an_export_and_of_the_data_frame(
     with Client(fake.address) as client:
         frame = client.study("digits").dataframe()
     assert frame["metric.val_loss"].equals(frame["value"].rename("metric.val_loss"))
+
+
+def test_an_export_and_the_data_frame_tell_trials_that_failed_or_diverged(
+    fake: FakeStudyService, invoke: Invoke
+) -> None:
+    """Their best values stay: they are what the trial reported."""
+    trials = fake.add(race()).final.trials
+    trials[1].termination_reason = trial_pb2.TERMINATION_REASON_FAILED
+    trials[2].value = float("nan")
+    rows = list(csv.DictReader(io.StringIO(invoke("export", "digits").out)))
+    assert [row["sound"] for row in rows[:4]] == ["true", "false", "false", "true"]
+    assert rows[1]["best_value"]
+    with Client(fake.address) as client:
+        frame = client.study("digits").dataframe()
+    assert frame.index[frame.sound == False][:2].tolist() == [1, 2]  # noqa: E712 - a column
 
 
 def test_of_several_objectives_no_value_is_the_best(fake: FakeStudyService, invoke: Invoke) -> None:

@@ -1,5 +1,6 @@
 """The live picture: figures, bars within the terminal's width, an estimate only where there is ground for one."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -9,7 +10,9 @@ from scripted_study import BEGAN, Script, race
 from headrace.cli.live import Picture, event_text, noteworthy
 from headrace.client import convert, convert_events
 from headrace.client.events import Event, TrialMoved, Update
-from headrace.client.model import TrialState
+from headrace.client.model import TrialFailure, TrialState
+from headrace.client.outcome import fallen
+from headrace.client.wording import number
 from headrace.errors import UnreachableError
 
 
@@ -119,6 +122,25 @@ def test_the_picture_warns_of_pauses_without_a_checkpoint(script: Script) -> Non
         if event.trial_moved.action == "pause":
             event.trial_moved.action = "vacate"
     assert text_of(picture_of(forgetful, 1, 40), 200).count(warning) == 1
+
+
+def test_the_picture_says_why_the_best_value_got_worse(script: Script) -> None:
+    before = convert.study(script.final.study)
+    assert before.best is not None
+    assert before.best.best_value is not None
+    next_best = replace(before.best, number=99, best_value=before.best.best_value + 1)
+    failure = TrialFailure(trial=before.best.number, detail="RuntimeError: late", worker=None)
+    now = replace(before, leader=next_best, failures=(failure,))
+    assert now.best == next_best
+    said = f"trial {before.best.number}, the best before with {number(before.best.best_value)}, failed, so it counts"
+    assert said in fallen(before, now)
+    assert "failed or diverged, so" in fallen(before, replace(now, failures=()))
+    assert fallen(now, before) == fallen(now, now) == ""
+    picture = Picture(before, expected_steps=None, now=BEGAN)
+    picture.update(Update(events=(), study=now))
+    assert said in text_of(picture, 120)
+    picture.update(Update(events=(), study=before))
+    assert said not in text_of(picture, 120)
 
 
 def test_a_trial_that_is_tried_again_is_told() -> None:

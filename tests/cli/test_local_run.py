@@ -22,6 +22,7 @@ policy: {kind: asha, eta: 2, rungs: [1, 2, 4]}
 trials: 4
 seed: 3
 baseline: {x: 0.5}
+transfer: {callable: tiny:target, top: 2, steps: 3}
 """
 PROGRAM = """
 from headrace import trial
@@ -29,6 +30,10 @@ from headrace import trial
 def train(t: trial.Trial) -> None:
     for step in t.steps():
         t.report(loss=(t.params["x"] - 0.3) ** 2 + 1 / step)
+
+def target(t: trial.Trial) -> None:
+    for step in t.steps():
+        t.report(loss=10 + t.params["x"])
 """
 
 
@@ -65,15 +70,27 @@ def test_a_study_from_one_command(folder: Path) -> None:
     out, err = run.communicate(timeout=120)
     assert run.returncode == 0, err
     lines = [json.loads(line) for line in out.splitlines()]
-    events, summary = lines[:-1], lines[-1]
+    end = next(place for place, line in enumerate(lines) if line["type"] == "summary")
+    events, summary = lines[:end], lines[end]
     assert [event["cursor"] for event in events] == list(range(1, len(events) + 1))
     assert summary["state"] == "completed"
     assert summary["trials"] == 5
     assert summary["failed"] == 0
     assert summary["baseline_value"] == pytest.approx(0.04 + 1 / 4)
     assert summary["best"]["best_value"] < 1.5
-    (report,) = (folder / "home" / "reports").iterdir()
+    report, report_of_target = sorted(
+        (folder / "home" / "reports").iterdir(), key=lambda path: len(path.name)
+    )
     assert report.name.startswith("tiny-")  # and the study's uid
+    assert report_of_target.stem == f"{report.stem}-target"
+    target = lines[-1]
+    assert (target["study"], target["state"], target["trials"]) == ("tiny-target", "completed", 2)
+    taken = target["transferred"]
+    assert taken["study"] == "tiny"
+    assert taken["trials"][0]["source"] == summary["best"]["trial"]
+    assert target["best"]["best_value"] == pytest.approx(10 + target["best"]["params"]["x"])
+    values = [one["best_value"] for one in taken["trials"]]
+    assert taken["regret"] == pytest.approx(values[0] - min(values))
     assert Path(summary["report"]) == report
     assert Path(summary["report"]).stat().st_size > 1_000_000
     assert f"headrace up --home {folder / 'home'}" in err

@@ -96,7 +96,7 @@ class ManyStudies:
 
     def _report(self, one: StudyRows, lease: Lease) -> None:
         trial = one.trials[lease.number]
-        asked = self.cluster.leaving.get(lease.id)
+        asked = self.cluster.leaving.get(lease.grant.id) if lease.grant else None
         step = trial.milestone or one.study.spec.max_steps
         per_step_s = self._step_s(one.study.id, lease.number, lease.model)
         if asked is not None and asked[1].at_report:

@@ -139,13 +139,13 @@ def test_of_slots_that_are_free_as_soon_the_best_joined_are_kept() -> None:
     slots = worker(1, 8, 4)
     busy = (0, 1, 2, 4, 5, 6, 7)
     running = tuple(
-        Running(key=(2, n), lease_id=f"l{n}", worker_id=1, slots=(n,), leaves_in_s=10.0) for n in busy
+        Running(key=(2, n), grant_id=f"l{n}", worker_id=1, slots=(n,), leaves_in_s=10.0) for n in busy
     )
     devices = tuple(slot.less(1000, 0) if slot.index in busy else slot for slot in slots)
     plan = BestFit().plan(Cluster(devices=devices, running=running), [job(0, 4)])
     assert [reservation.slots for reservation in plan.reservations] == [(0, 1, 2, 3)]
     late = tuple(
-        Running(key=run.key, lease_id=run.lease_id, worker_id=1, slots=run.slots, leaves_in_s=99.0)
+        Running(key=run.key, grant_id=run.grant_id, worker_id=1, slots=run.slots, leaves_in_s=99.0)
         if run.slots == (1,)
         else run
         for run in running

@@ -6,6 +6,8 @@ import pytest
 from many_studies import ManyStudies, gpus
 
 from headrace.spec import StudySpec
+from headrace_services.scheduler.core import surroundings
+from headrace_services.scheduler.core.needs import Devices
 from headrace_services.scheduler.core.placement import shares
 
 SPEC = StudySpec.model_validate(
@@ -43,3 +45,20 @@ def claims_each(count: int, monkeypatch: pytest.MonkeyPatch) -> float:
 def test_the_claims_of_a_placement_grow_with_the_number_of_studies(monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = claims_each(12, monkeypatch), claims_each(48, monkeypatch)
     assert many < 6 * few
+
+
+def test_who_runs_where_is_read_only_by_the_study_that_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    devices = surroundings.Devices
+
+    def counted(**fields: Any) -> Devices:
+        nonlocal asked
+        asked += 1
+        return devices(**fields)
+
+    many = ManyStudies(gpus(1, 4))
+    for _ in range(48):
+        many.add(SPEC)
+    monkeypatch.setattr(surroundings, "Devices", counted)
+    many.run(until_s=5)
+    assert not asked

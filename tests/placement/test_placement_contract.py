@@ -98,7 +98,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
                 running.append(
                     Running(
                         key=(2, number),
-                        lease_id=f"l{number}",
+                        grant_id=f"l{number}",
                         worker_id=worker,
                         slots=(index,),
                         milli=milli,
@@ -160,9 +160,9 @@ def test_every_plan_keeps_the_promises(placer: Placer, cluster: Cluster, waiting
         assert reservation.key not in {placement.key for placement in plan.placements}
         assert len(reservation.slots) == job.request.slots
         assert all(suits(free[reservation.worker_id, index], job.request) for index in reservation.slots)
-    asked = {ask.lease_id: ask for ask in plan.asks}
+    asked = {ask.grant_id: ask for ask in plan.asks}
     for running in cluster.running:
-        ask = asked.get(running.lease_id)
+        ask = asked.get(running.grant_id)
         if ask is not None:
             assert running.priority <= by_key[ask.in_favour_of].priority, "nobody is moved for less priority"
             assert ask.at_report == (running.priority < by_key[ask.in_favour_of].priority)
@@ -231,7 +231,7 @@ def test_a_cpu_trial_takes_a_cpu_slot_rather_than_a_gpu() -> None:
 def _busy(worker: int, index: int, leaves_in_s: float | None, **changes: object) -> Running:
     running = Running(
         key=(2, index),
-        lease_id=f"{worker}-{index}",
+        grant_id=f"{worker}-{index}",
         worker_id=worker,
         slots=(index,),
         leaves_in_s=leaves_in_s,
@@ -250,7 +250,7 @@ def test_slots_are_kept_where_they_will_be_free_soonest_and_who_is_there_leaves_
     plan = BestFit().plan(Cluster(devices=first + second, running=there + here, now_s=5.0), [job(0, 2)])
     (kept,) = plan.reservations
     assert (kept.worker_id, kept.slots, kept.ready_in_s, kept.since_s) == (2, (0, 1), 40.0, 5.0)
-    assert [(ask.lease_id, ask.at_report) for ask in plan.asks] == [("2-0", False), ("2-1", False)]
+    assert [(ask.grant_id, ask.at_report) for ask in plan.asks] == [("2-0", False), ("2-1", False)]
 
 
 def test_others_get_kept_slots_only_for_work_that_ends_before() -> None:
@@ -288,7 +288,7 @@ def test_an_older_reservation_elsewhere_does_not_overtake_on_slots_that_are_kept
 
 def test_nothing_is_kept_where_one_trials_end_makes_room() -> None:
     devices = tuple(device(1, n).less(1000, 0) for n in range(2))
-    running = (Running(key=(2, 0), lease_id="l", worker_id=1, slots=(0, 1), leaves_in_s=5.0),)
+    running = (Running(key=(2, 0), grant_id="l", worker_id=1, slots=(0, 1), leaves_in_s=5.0),)
     plan = BestFit().plan(Cluster(devices=devices, running=running), [job(0, 2)])
     assert plan.reservations == plan.asks == ()
 
@@ -297,7 +297,7 @@ def test_a_higher_priority_has_the_least_that_is_in_its_way_leave_at_the_next_re
     devices, running = _full(1, [10.0, 20.0, 30.0])
     running = (replace(running[0], priority=1), running[1], replace(running[2], priority=2))
     plan = BestFit().plan(Cluster(devices=devices, running=running), [job(0, priority=2)])
-    assert [(ask.lease_id, ask.at_report) for ask in plan.asks] == [("1-1", True)]
+    assert [(ask.grant_id, ask.at_report) for ask in plan.asks] == [("1-1", True)]
     assert [kept.slots for kept in plan.reservations] == [(1,)]
 
 

@@ -17,12 +17,19 @@ from policy_oracles import oracle_of
 
 from headrace.spec import POLICIES, parse_spec
 from headrace.spec.convert import from_proto, to_proto
+from headrace.spec.rungs import EvenPolicy
 from headrace_services.scheduler.core import policies
 from headrace_services.scheduler.core.policies import Action, Policy, make_policy
 
 HISTORIES = int(os.environ.get("HEADRACE_HISTORIES", "120"))
 ALL = [(kind, place) for kind, variants in KINDS.items() for place in range(len(variants))]
-PAUSING = ("asha_promotion", "priced_pauses", "successive_halving", "hyperband", "pasha", "pbt")
+NEVER_PAUSING = ("run_all", "asha_stopping")
+"""Nor do the rules whose looks are spaced evenly."""
+PAUSING = [
+    kind
+    for kind, variants in KINDS.items()
+    if kind not in NEVER_PAUSING and not isinstance(variants[0][0], EvenPolicy)
+]
 
 
 def spec_at(kind, place, goal="minimize"):

@@ -13,6 +13,7 @@ from headrace.spec.sampler import SAMPLERS
 from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, RungMedianPolicy
 from headrace.spec.study import Resources, StudySpec
 from headrace.spec.template import TrialTemplate
+from headrace.spec.transfer import Transfer
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/reference/study-file.md").read_text(encoding="utf-8")
@@ -36,6 +37,7 @@ MODELS = {
     "sampler": tuple(SAMPLERS.values()),
     "constraints": (Constraint,),
     "warm_start": (WarmStart,),
+    "transfer": (Transfer,),
     "policy": tuple(POLICIES.values()),
     "resources": (Resources,),
     "elastic": (Elastic, ElasticGrant),
@@ -68,6 +70,7 @@ def test_every_key_is_there(title: str) -> None:
 def test_a_default_is_the_code_s(model: type, name: str) -> None:
     default = str(model.model_fields[name].default)
     key = FRIENDLY.get(name, name)
-    (row,) = [line for line in TEXT.splitlines() if line.startswith("|") and f" `{key}` |" in line]
-    column = 1 if model in (StudySpec, Resources) else 0  # these tables have the type before the default
-    assert default.lower() in row.replace("`", "").split(f"{key} |")[1].split(" | ")[column]
+    rows = [[cell.strip() for cell in line.split("|")] for line in TEXT.splitlines() if line.startswith("|")]
+    (row,) = [row for row in rows if f"`{key}`" in row]
+    column = 2 if model in (StudySpec, Resources) else 1  # these tables have the type before the default
+    assert default.lower() in row[row.index(f"`{key}`") + column]

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from sqlalchemy import insert, select
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from headrace.client.convert_events import event as client_event
 from headrace.client.events import Event
@@ -23,12 +23,14 @@ from headrace_services.scheduler.core.inputs import (
     PlaceNow,
     ReportArrived,
 )
-from headrace_services.scheduler.core.records import Checkpoint, Decision, Lease
+from headrace_services.scheduler.core.needs import Named
+from headrace_services.scheduler.core.records import Checkpoint, Decision, Lease, Study
 from headrace_services.scheduler.engine.cycle import CycleResult, run_cycle
 from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.rpc import convert as rpc_convert
 from headrace_services.scheduler.store import history, tables, workers
 from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.load import open_study
 
 ASHA = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9], "variant": "promotion"}
 
@@ -46,6 +48,11 @@ def make_spec(**changes: Any) -> StudySpec:
         "seed": 1,
     }
     return StudySpec.model_validate({**fields, **changes})
+
+
+async def lock_study(conn: AsyncConnection, study_id: int) -> Study | None:
+    """Let no cycle of a study go on until the transaction ends."""
+    return (await open_study(conn, study_id, Named())).study
 
 
 def gone(lease: Lease, outcome: str, sequence: int = 1000, **changes: str) -> ExitedArrived:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -11,7 +10,7 @@ from study_site import StudySite, gone, make_spec
 
 from headrace_services.scheduler.core import placing
 from headrace_services.scheduler.core.fold import Fold
-from headrace_services.scheduler.core.inputs import StopStudy
+from headrace_services.scheduler.core.inputs import StopStudy, StopTrial
 from headrace_services.scheduler.core.lifecycle import Action
 from headrace_services.scheduler.core.needs import FreeSlots, Named
 from headrace_services.scheduler.core.placement import Request
@@ -25,6 +24,10 @@ from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.load import load, open_study
 
 ONE = {"policy": {"kind": "run_all"}, "max_trials": 4, "max_parallel": 1}
+
+
+SECOND_LEASE = """INSERT INTO lease (id, study_id, number, attempt, grant_id, worker_id)
+    SELECT 'second', study_id, 1, 1, grant_id, worker_id FROM lease WHERE number = 0"""
 
 
 async def opened(conn: AsyncConnection, site: StudySite, *numbers: int) -> CycleState:
@@ -49,26 +52,14 @@ async def written(conn: AsyncConnection, before: CycleState, state: CycleState) 
     await apply(conn, plan)
 
 
-def further(lease: Lease, number: int) -> Lease:
-    """A lease of another trial on the same grant."""
-    uid = lease.id.partition(".")[0]
-    return replace(lease, id=f"{uid}.{number}.1", number=number, attempt=1, step=0, last_sequence=0)
-
-
 async def bundle(engine: AsyncEngine) -> tuple[StudySite, Lease, Lease]:
     """Two trials that share one grant of one slot."""
-    site = await StudySite(engine, make_spec(**ONE)).create()
+    site = await StudySite(engine, make_spec(**ONE, fuse={"most": 2})).create()
     await site.connect(slots=1)
-    (first,) = await site.kick()
-    async with transaction(engine) as conn:
-        before = await opened(conn, site, first.number, 1)
-        state = await opened(conn, site, first.number, 1)
-        second = further(state.leases[first.id], 1)
-        state.join(second, state.slots[first.id])
-        state.move(1, Action.LAUNCH, attempt=1, lease_id=second.id)
-        await written(conn, before, state)
-    site.leases[second.id] = second
-    site.fold = None
+    first, second = await site.kick()
+    assert first.grant is not None
+    assert second.grant is not None
+    assert first.grant.id == second.grant.id == first.id
     return site, first, second
 
 
@@ -104,14 +95,14 @@ async def test_several_leases_on_one_grant_are_charged_once_and_free_the_slot_wi
     await site.step(gone(first, "FINISHED"))
     assert await holder(site) == first.id, "the other trial is still on it"
     assert await usage(site) == 1
-    known = set(site.leases)
-    await site.step(gone(second, "FINISHED"))
-    (third,) = (lease for key, lease in site.leases.items() if key not in known)
+    *_, third = site.leases.values()
     assert third.grant is not None
-    assert await holder(site) == third.grant.id, "the freed slot is given on in the same cycle"
-    assert await usage(site) == 1
-    (ended,) = await site.rows(select(tables.slot_grant).where(~tables.slot_grant.c.live))
-    assert ended.id == first.id
+    assert third.grant.id == first.id, "the freed seat is given on in the same cycle"
+    await site.step(StopTrial(number=3, reason="enough"), gone(second, "FINISHED"), gone(third, "FINISHED"))
+    assert await holder(site) is None
+    assert await usage(site) == 0
+    (ended,) = await site.rows(select(tables.slot_grant))
+    assert (ended.id, ended.live) == (first.id, False)
 
 
 async def test_the_end_of_a_study_ends_a_shared_grant_once(engine: AsyncEngine) -> None:
@@ -173,6 +164,10 @@ async def test_a_grant_may_have_parts_on_several_workers(engine: AsyncEngine) ->
         "UPDATE grant_part SET slots = '{}'",
         "UPDATE lease SET grant_id = NULL",
         "UPDATE lease SET worker_id = worker_id + 1000",
+        "UPDATE slot_grant SET seats = 0",
+        "UPDATE slot_grant SET seats = 2, slot_count = 2",
+        "UPDATE slot_grant SET closed = true",
+        SECOND_LEASE,
     ],
 )
 async def test_the_tables_refuse_what_no_grant_can_be(engine: AsyncEngine, change: str) -> None:

@@ -36,7 +36,6 @@ def written(x: float) -> Iterator[object]:
         study_id=1, number=0, params={}, milestone=1, value=x, best_value=x, metrics=metrics, detail="d"
     )
     yield rows.trial_columns(trial)
-    yield rows.progress_columns(trial)
     decision = Decision(action="CONTINUE", next_milestone=3, reason="r")
     report = Report(
         number=0,

@@ -18,6 +18,10 @@ RUN_ALL = {"kind": "run_all"}
 FIRST = {"metric": "loss", "goal": "minimize"}
 SECOND = {"metric": "size", "goal": "minimize"}
 NAN = float("nan")
+NOTHING = (
+    "reported nothing and exited with 0. Did its loop have no turns, as one over a range of its own that goes on from "
+    "a file? Loop over t.steps(), and call t.report(...) in it; what a function returns does not count"
+)
 
 
 async def study_of(engine: AsyncEngine, trials: int = 3, **changes: object) -> tuple[StudySite, list[Lease]]:
@@ -124,6 +128,10 @@ async def test_where_all_with_a_value_failed_the_study_fails_and_shows_the_best_
             ["RuntimeError: Error(s) in A:\n\tsize mismatch\n\tmore"],
             "1 of 1 trial failed with: RuntimeError: Error(s) in A: size mismatch",
         ),
+        (
+            ["IndexError: 12 of 9", "KeyError: a", "IndexError: 7 of 9"],
+            "3 of 3 trials failed, 2 of them with: IndexError: 12 of 9 (and the like)",
+        ),
         (["KeyError: a", "TypeError: no", None], "2 of 3 trials failed, 1 of them with: KeyError: a"),
         (
             ["KeyError: a", "TypeError: no", "TypeError: no"],
@@ -152,6 +160,22 @@ async def test_a_trial_that_ends_before_its_full_budget_is_told_so(engine: Async
     await reports(site, lease, 1, loss=1.0)
     await site.step(gone(lease, "FINISHED"))
     assert (await site.trial(0)).detail == "its program ended by itself at step 1 of 2"
+
+
+async def test_a_resumed_program_that_reports_nothing_is_told_so(engine: AsyncEngine) -> None:
+    """As where its own range is empty after a restart: its earlier result stands, and nobody would look for more."""
+    site, (lease,) = await study_of(engine, trials=1, max_steps=9)
+    await reports(site, lease, 4, loss=1.0)
+    await site.step(gone(lease, "LOST"))
+    (lease,) = [one for one in site.leases.values() if one.attempt == 2]
+    await site.step(gone(lease, "FINISHED"))
+    trial = await site.trial(0)
+    assert trial.reason == "COMPLETED"
+    assert (
+        trial.detail == f"its program ended by itself at step 4 of 9; this attempt began at step 4, {NOTHING}"
+    )
+    warned = [event.detail["warning"] for event in await site.events() if event.kind == "trial_warned"]
+    assert warned == [trial.detail]
 
 
 async def test_a_study_in_which_none_came_to_the_first_rung_asks_for_its_unit(engine: AsyncEngine) -> None:
@@ -366,9 +390,8 @@ async def test_trials_that_fail_first_on_several_machines_end_the_study(engine: 
         await site.step(*(gone(lease, "FINISHED") for lease in live))
     assert (await site.study()).detail == (
         f"the first 3 trials failed before reporting anything (on the workers {site.name}-a, {site.name}-b); "
-        "the last one: its program ended without reporting 'loss'; it returned or exited with 0; "
-        "what a function returns does not count: "
-        "call t.report(...)"
+        "the last one: its program ended without reporting 'loss'; this attempt began at step 0, "
+        f"{NOTHING}"
     )
     assert len(ended) <= 6, "at most two attempts were charged to the first worker"
 

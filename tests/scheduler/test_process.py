@@ -12,13 +12,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from sqlalchemy.ext.asyncio import AsyncEngine
-from study_site import StudySite, make_spec
+from study_site import StudySite, lock_study, make_spec
 
 from headrace.errors import InvalidFieldError
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.process import Settings, check
 from headrace_services.scheduler.session.worker_session import Timing
-from headrace_services.scheduler.store import load
 
 SERVING = "headrace scheduler: serving on "
 NOWHERE = "postgresql://nobody:secret@127.0.0.1:1/headrace"
@@ -88,7 +87,7 @@ def test_health_and_reflection(database_url: str) -> None:
 async def test_a_drain_whose_time_is_over_stops_the_runners(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec()).create()
     async with engine.begin() as conn, asyncio.timeout(20):
-        await load.lock_study(conn, site.study_id)  # no step can end
+        await lock_study(conn, site.study_id)  # no step can end
         async with asyncio.TaskGroup() as tasks:
             hub = Hub(engine, tasks)
             hub.kick(site.study_id)

@@ -122,3 +122,16 @@ async def test_a_stale_end_gives_nothing_away_and_locks_no_slot(engine: AsyncEng
     assert not trips.slots_locked
     await site.step(gone(first, "FINISHED"), PlaceNow())  # placing, its slot is another's by now
     assert set(site.leases) == known
+
+
+async def test_a_freed_seat_is_given_on_in_four_round_trips(engine: AsyncEngine, trips: Trips) -> None:
+    spec = make_spec(policy={"kind": "run_all"}, max_trials=30, fuse={"most": 3})
+    site = await StudySite(engine, spec).create()
+    await site.connect(slots=2)
+    first, *_ = await site.kick()
+    known, _ = set(site.leases), trips.clear()
+    await site.tell(first, 9, 0.5)
+    (joined,) = (lease for key, lease in site.leases.items() if key not in known)
+    assert joined.grant is not None
+    assert joined.grant.id == first.id
+    assert len(trips) == 4

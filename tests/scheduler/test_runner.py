@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.pool import QueuePool
-from study_site import StudySite, make_spec
+from study_site import StudySite, lock_study, make_spec
 
 from headrace.errors import DatabaseUnavailableError, DrainingError
 from headrace_services.scheduler.core.inputs import Accepted, Input, PauseTrial, PlaceNow
@@ -18,7 +18,6 @@ from headrace_services.scheduler.engine.cycle import CycleResult
 from headrace_services.scheduler.engine.runner import StudyRunner
 from headrace_services.scheduler.engine.submissions import Settled, Submission
 from headrace_services.scheduler.store.database import transaction
-from headrace_services.scheduler.store.load import lock_study
 from headrace_services.scheduler.store.requests import Request
 
 

@@ -5,6 +5,7 @@ import asyncio
 import psycopg
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.schema import CreateColumn
@@ -12,7 +13,7 @@ from sqlalchemy.schema import CreateColumn
 from headrace_services.scheduler.core.standing import Standing
 from headrace_services.scheduler.store import rows
 from headrace_services.scheduler.store.database import open_engine
-from headrace_services.scheduler.store.migrate import head_revision, migrate
+from headrace_services.scheduler.store.migrate import alembic_config, migrate
 from headrace_services.scheduler.store.tables import metadata
 
 
@@ -73,7 +74,7 @@ async def test_replicas_that_start_together_migrate_once(postgres_url: str) -> N
     async with engines[0].connect() as conn:
         assert (
             await conn.execute(text("SELECT version_num FROM alembic_version"))
-        ).scalar_one() == head_revision()
+        ).scalar_one() == ScriptDirectory.from_config(alembic_config()).get_current_head()
     for engine in engines:
         await engine.dispose()
 

@@ -172,6 +172,18 @@ async def test_a_program_that_is_killed_again_and_again_without_progress_is_stop
     assert trial.detail == said
 
 
+async def test_a_kill_after_losses_of_machines_is_one_kill(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec(max_trials=1)).create()
+    await site.connect(slots=1)
+    await site.kick()
+    words = ["the worker daemon died"] * (MAX_KILLS_IN_ROW - 1) + ["killed by SIGKILL"]
+    for turn, error in enumerate(words, start=1):
+        lease = next(held for held in site.leases.values() if held.attempt == turn)
+        await site.step(gone(lease, "LOST", error=error))
+    trial = await site.trial(0)
+    assert (trial.state, trial.losses_in_row, trial.kills_in_row) == ("RUNNING", MAX_KILLS_IN_ROW, 1)
+
+
 async def test_a_trial_whose_checkpoint_cannot_be_read_is_not_asked_for_memory(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec(max_trials=1)).create()
     await site.connect(slots=1)

@@ -53,21 +53,27 @@ class StepMachine(RuleBasedStateMachine):
 
     url = ""
 
-    @initialize(policy=st.sampled_from(POLICIES), retries=st.integers(0, 1), baseline=st.booleans())
-    def begin(self, policy: dict[str, Any], retries: int, baseline: bool) -> None:
+    @initialize(
+        policy=st.sampled_from(POLICIES),
+        retries=st.integers(0, 1),
+        baseline=st.booleans(),
+        seats=st.sampled_from([1, 2, 3]),
+    )
+    def begin(self, policy: dict[str, Any], retries: int, baseline: bool, seats: int) -> None:
         self.runner = asyncio.Runner()
         self.engine = open_engine(self.url, pool_size=2)
         spec = make_spec(
             policy=policy,
             max_retries=retries,
-            max_trials=6,
+            max_trials=6 * seats,
             max_steps=4,
+            fuse={"most": seats} if seats > 1 else None,
             baseline={"x": 0.5} if baseline else None,
         )
         self.site = StudySite(self.engine, spec)
         self.run(self.site.create())
         self.run(self.site.connect("a", slots=2))
-        self.run(self.site.connect("b", slots=1))
+        self.run(self.site.connect("b", slots=1, incarnation="2"))
         self.said: list[ReportArrived] = []
         self.answers: dict[tuple[str, int | None], Accepted] = {}
         self.run(self.site.kick())
@@ -164,13 +170,38 @@ class StepMachine(RuleBasedStateMachine):
     @invariant()
     def leases_trials_and_slots_agree(self) -> None:
         leased = self.query("SELECT lease_id FROM trial WHERE study_id = :study AND lease_id IS NOT NULL")
-        live = self.query("SELECT id FROM lease WHERE study_id = :study AND live")
+        live = self.query("SELECT id, grant_id FROM lease WHERE study_id = :study AND live")
         held = self.query("SELECT grant_id FROM slot WHERE grant_id IS NOT NULL")
         assert sorted(row[0] for row in leased) == sorted(row[0] for row in live)
-        mine = {row[0] for row in live}
+        mine = {row.grant_id for row in live}
         assert sorted(
             row[0] for row in held if row[0].split(".")[0] in {i.split(".")[0] for i in self.site.leases}
         ) == sorted(mine)
+
+    @invariant()
+    def a_grant_is_charged_once_and_has_a_seat_for_each_lease(self) -> None:
+        grants = self.query(
+            "SELECT g.id, g.seats, count(l.id) AS members FROM slot_grant g"
+            " LEFT JOIN lease l ON l.grant_id = g.id AND l.live WHERE g.study_id = :study AND g.live GROUP BY g.id"
+        )
+        assert all(1 <= grant.members <= grant.seats for grant in grants)
+        assert self.run(self.site.study()).standing["usage"]["cpu_slots"] == len(grants)
+
+    @invariant()
+    def no_seat_idles_while_a_trial_could_take_it(self) -> None:
+        fuse = self.site.spec.fuse
+        if fuse is None or self.run(self.site.study()).state != "ACTIVE":
+            return
+        untaken = self.query(
+            "SELECT g.id, t.number FROM slot_grant g JOIN trial t ON t.study_id = g.study_id"
+            " JOIN grant_part p ON p.grant_id = g.id JOIN study s ON s.id = g.study_id"
+            " WHERE g.study_id = :study AND g.live AND g.seats > 1 AND NOT g.closed"
+            " AND NOT coalesce(s.standing -> 'avoided' ? p.incarnation, false)"
+            " AND t.state IN ('PENDING', 'PAUSED') AND t.milestone IS NOT NULL AND NOT t.user_paused"
+            " AND (SELECT count(*) FROM lease WHERE grant_id = g.id AND live)"
+            f" < least(g.seats, {fuse.most} >> t.losses_in_row)"
+        )
+        assert untaken == []
 
     @invariant()
     def the_log_has_no_gaps_and_tells_lawful_lives(self) -> None:
@@ -201,6 +232,8 @@ class StepMachine(RuleBasedStateMachine):
         free = self.query(
             "SELECT 1 FROM slot JOIN worker w ON w.id = worker_id"
             f" WHERE grant_id IS NULL AND w.name LIKE '{self.site.name}-%'"
+            # where the first trials failed nothing more is placed
+            " AND NOT (SELECT coalesce(standing -> 'avoided' ? w.incarnation, false) FROM study WHERE id = :study)"
         )
         runnable = self.query(
             "SELECT number FROM trial WHERE study_id = :study AND state IN ('PENDING', 'PAUSED')"

@@ -1,18 +1,16 @@
-"""What a step need not write: a trial that is launched at once is never pending in its row, a slot that changes hands
-is not free in between; and what guards that."""
+"""What a cycle writes of a trial that it creates and launches, and of a slot that changes hands: it is not free in
+between; and what guards that."""
 
 from typing import Any
 
 import psycopg
 import pytest
-from msgspec.structs import replace
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
-from headrace_services.scheduler.core.changes import Changes, TrialChange
 from headrace_services.scheduler.core.lifecycle import State
-from headrace_services.scheduler.core.records import Lease, Trial
+from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.store import apply, tables
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.pipeline import Pipeline, Statement
@@ -53,14 +51,10 @@ async def occupy_behind(site: StudySite, lease_id: str | None) -> None:
         await conn.execute(update(tables.slot).values(grant_id=lease_id))
 
 
-async def test_a_trial_that_is_launched_at_once_is_inserted_running(
-    engine: AsyncEngine, said: list[Statement]
-) -> None:
+async def test_a_trial_that_is_launched_at_once_runs_in_its_row(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec(policy=STOPPING)).create()
     await site.connect(slots=1)
-    said.clear()
     (lease,) = await site.kick()
-    assert apply._MOVE_TRIALS not in said
     trial = await site.trial(lease.number)
     assert (trial.state, trial.lease_id, trial.attempt) == (State.RUNNING, lease.id, 1)
     assert trial.create_time is not None
@@ -112,18 +106,3 @@ async def test_a_slot_that_another_lease_has_got_is_not_taken_from_it(engine: As
     with pytest.raises(psycopg.errors.DivisionByZero) as raised:
         await site.step(gone(first, "FINISHED"))
     assert apply.is_stale_copy(raised.value)
-
-
-def test_only_the_way_to_a_launch_is_folded() -> None:
-    new = Trial(study_id=1, number=1, params={}, milestone=1)
-    held = replace(new, detail="d")
-    running = replace(held, state=State.RUNNING, lease_id="l", attempt=1)
-    over = replace(running, state=State.TERMINATED, lease_id=None, milestone=None)
-    old = Trial(study_id=1, number=0, params={}, milestone=1)
-    chain = [(new, held), (old, replace(old, step=1)), (held, running), (running, over)]
-    changes = Changes(
-        created=[new], trials=[TrialChange(before=b, after=a, cursor=n) for n, (b, a) in enumerate(chain)]
-    )
-    created, left = apply._folded(changes)
-    assert created == [running]
-    assert [(change.before, change.after) for change in left] == [chain[1], chain[3]]

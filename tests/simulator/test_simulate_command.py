@@ -57,6 +57,13 @@ def test_simulated_time_has_no_end(small):
     assert "9 trials" in run(small, "--workers", "1", "--seconds-per-step", "1e11")
 
 
+def test_an_assumed_cluster_is_told(small):
+    said = "(assumed: give --workers or --types)"
+    assert f"on 4 workers {said}" in run(small)
+    assert said not in run(small, "--workers", "4")
+    assert said not in run(small, "--types", "h100:1x4")
+
+
 def test_the_seeds_figure():
     text = run(EXAMPLE)
     table = [line.split() for line in text.splitlines() if line.startswith(("run_all ", "rung_median "))]

@@ -133,6 +133,25 @@ def test_a_policy_and_a_sampler_may_be_a_word(load):
     assert (spec.policy.kind, spec.sampler.kind) == ("run_all", "tpe")
 
 
+def test_a_wrong_kind_hides_no_other_error(faults):
+    """The nearest kind is looked at in its place: its keys, and the budget that follows from its rungs."""
+    text = MINIMAL.replace("steps: 9\n", "").replace("type: float", "type: flaot, lgo: true")
+    found = faults(
+        text + "policy: {kind: ashaa, rungs: [9, 3], etaa: 3}\nsampler: {kind: tppe, startup: 3}\n"
+    )
+    assert set(found) == {
+        "policy.kind",
+        "policy.rungs[1]",
+        "policy.etaa",
+        "sampler.kind",
+        "sampler.startup",
+        "space.x.type",
+        "space.x.lgo",
+    }
+    assert "`asha`" in found["policy.kind"].remedy
+    assert set(faults(MINIMAL + "policy: {kind: zzzz, etaa: 3}\n")) == {"policy.kind"}, "nothing is near"
+
+
 def test_the_hints_name_keys_and_types_that_exist():
     keys = {"name", *_friendly_keys(())}
     for word, remedy in elsewhere.TOP.items():

@@ -18,6 +18,7 @@ class RecordingRuntime:
     params: dict[str, Any] = field(default_factory=lambda: {"lr": 0.1, "act": "relu"})
     metric: str = ""
     constraint_metrics: tuple[str, ...] = ()
+    last_step: int = 0
     reports: list[Report] = field(default_factory=list)
     restores: int = 0
     finished: list[str] = field(default_factory=list)
@@ -32,6 +33,7 @@ class RecordingRuntime:
             seed=3,
             metric=self.metric,
             constraint_metrics=self.constraint_metrics,
+            last_step=self.last_step,
             checkpoint_dir=self.checkpoint_dir,
         )
         saved = [report for report in self.reports if report.checkpoint_dir is not None]

@@ -10,7 +10,7 @@ import grpc
 import pytest
 from scripted_daemon import LEASE, Daemon
 
-from headrace.trial import TrialRuntimeError, cluster
+from headrace.trial import TrialRuntimeError, cluster, line
 from headrace.trial.runtime import Action, DaemonGone, Report
 from headrace.v1 import runtime_pb2
 
@@ -35,7 +35,7 @@ def test_a_report_that_waits_past_its_deadline_is_repeated(
         return answer(request, context)
 
     monkeypatch.setattr(place, "hook", slow_at_first)
-    monkeypatch.setattr(cluster, "_DEADLINE_S", 0.2)
+    monkeypatch.setattr(line, "DEADLINE_S", 0.2)
     runtime = cluster.ClusterRuntime(place.address, LEASE)
     decision = runtime.report(REPORT)
     place.slow.set()
@@ -46,7 +46,7 @@ def test_a_report_that_waits_past_its_deadline_is_repeated(
 
 
 def test_a_daemon_that_is_gone_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_UNREACHABLE_FOR_S", 0.2)
+    monkeypatch.setattr(line, "_UNREACHABLE_FOR_S", 0.2)
     runtime = cluster.ClusterRuntime(f"unix:{tmp_path}/gone", LEASE)
     with pytest.raises(DaemonGone, match=r"the worker at unix:.*gone does not answer any more") as gone:
         runtime.report(REPORT)
@@ -63,8 +63,8 @@ def test_a_lease_that_is_not_the_daemons_is_refused(daemon: Callable[..., Daemon
 def test_a_process_without_its_daemon_ends_with_a_status_of_its_own(tmp_path: Path) -> None:
     environment = {**os.environ, "HEADRACE_RUNTIME": f"unix:{tmp_path}/gone", "HEADRACE_LEASE_ID": "l"}
     start = (
-        "import sys; from headrace.trial import cluster, process; "
-        "cluster._UNREACHABLE_FOR_S = 0.2; sys.exit(process.main())"
+        "import sys; from headrace.trial import line, process; "
+        "line._UNREACHABLE_FOR_S = 0.2; sys.exit(process.main())"
     )
     ended = subprocess.run(
         [sys.executable, "-c", start],

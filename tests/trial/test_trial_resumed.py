@@ -69,6 +69,24 @@ def test_a_loop_of_ones_own_that_may_begin_anew_is_told_once(
     assert told not in caplog.text
 
 
+@pytest.mark.parametrize(("last_step", "tracked", "told"), [(3, False, 1), (0, False, 0), (3, True, 0)])
+def test_steps_that_are_counted_anew_are_told_once(
+    recording: RecordingRuntime, caplog: pytest.LogCaptureFixture, last_step: int, tracked: bool, told: int
+) -> None:
+    """As where a script without `track` loads a checkpoint of its own: the weights go on, the count does not."""
+    recording.last_step = last_step
+    t = recording.trial()
+    if tracked:
+        t.track(model=torch.nn.Linear(2, 1))
+    own_loop(t, t.steps())
+    warning = "this process reports step 1, though the trial had come to step 3: nothing is tracked"
+    assert caplog.text.count(warning) == told
+    assert [any(warning in one for one in report.warnings) for report in recording.reports[:2]] == [
+        bool(told),
+        False,
+    ]
+
+
 def test_a_loop_of_ones_own_keeps_what_it_changes_before_its_first_report(
     recording: RecordingRuntime,
 ) -> None:

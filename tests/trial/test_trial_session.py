@@ -1,6 +1,7 @@
 """`Trial` in one process, over a runtime in memory: what it saves, when, and what it refuses."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -160,3 +161,35 @@ def test_a_checkpoint_in_the_folder_that_all_trials_share_is_warned_of(
     (told,) = (warning for report in recording.reports for warning in report.warnings)
     assert told.startswith("own.pt was written in the folder that all trials share")
     assert "t.number" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("run", "use `headrace run STUDY.yaml`"),
+        ("choice", "`space`. Write `type: categorical` with `values"),
+        ("uniform", "`space`. Write `type: float`."),
+        ("loguniform", "`space`. Write `type: float` with `log: true`."),
+        ("randint", "`space`. Write `type: int`."),
+        ("grid_search", "use `sampler: grid`"),
+        ("get_checkpoint", "t.track(model=..., optimizer=...)"),
+        ("Checkpoint", "t.track(model=..., optimizer=...)"),
+        ("get_context", "t.number, t.rank and t.world_size"),
+        ("TrialPruned", "t.report(...) asks the study's policy"),
+        ("Tuner", "use Client().create_study(name, spec)"),
+        ("TuneConfig", "`objective`, `trials`"),
+        ("with_resources", "use the study's `resources`"),
+    ],
+)
+def test_names_of_other_tuners_say_what_takes_their_place(name: str, instead: str) -> None:
+    for module in (headrace, headrace.trial):
+        with pytest.raises(
+            AttributeError, match=rf"'{module.__name__}' has no attribute '{name}': .*{re.escape(instead)}"
+        ):
+            getattr(module, name)
+
+
+def test_report_is_the_trials() -> None:
+    """Of `headrace.trial` alone: `headrace.report` is the package that draws pages."""
+    with pytest.raises(AttributeError, match=r"it is the trial's, t\.report"):
+        getattr(headrace.trial, "report")  # noqa: B009

@@ -172,14 +172,16 @@ async def test_a_resumed_trial_gets_its_checkpoint_back(site: Site, scheduler: S
     await stream.get("exited")
     resumed = site.program(
         """
-        print(Path(me.restore_dir, "state.json").read_text(), me.resume_step, sorted(os.listdir(me.restore_dir)))
+        print(Path(me.restore_dir, "state.json").read_text(), me.resume_step, me.last_step, os.listdir(me.restore_dir))
         stub.Restored(runtime_pb2.RestoredRequest(lease_id=lease))
         stub.Restored(runtime_pb2.RestoredRequest(lease_id=lease))
         """
     )
-    stream.send(assign=site.assign(resumed, attempt=2, checkpoint=report.checkpoint, resume_step=3))
+    stream.send(
+        assign=site.assign(resumed, attempt=2, checkpoint=report.checkpoint, resume_step=3, last_step=5)
+    )
     exited = await stream.get("exited", 2)
-    assert exited.log_tail == "{\"step\": 3} 3 ['state.json']\n"
+    assert exited.log_tail == "{\"step\": 3} 3 5 ['state.json']\n"
     assert len(stream.all("restored")) == 1
 
 

@@ -32,7 +32,8 @@ from headrace.bounds.sessions import TROUBLE
 from headrace.spec.resources import WHOLE
 from headrace.target import Target
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
-from headrace_worker.attempt import Attempt, Place
+from headrace_worker.alone import Alone
+from headrace_worker.attempt import Attempt
 from headrace_worker.bubble_agent import keep_bubble_agent
 from headrace_worker.checkpoints import CheckpointError, CheckpointStore, store_from_url
 from headrace_worker.checkpoints.retention import PruneOrder, Retention, superseded
@@ -55,6 +56,7 @@ from headrace_worker.effects import (
 )
 from headrace_worker.launch import folder_of
 from headrace_worker.outbox import DurableOutbox, Entry, Outbox
+from headrace_worker.place import Place
 from headrace_worker.process import bury, end_group, end_strays
 from headrace_worker.retries import Retries
 from headrace_worker.runtime_server import RuntimeServer
@@ -255,7 +257,7 @@ class Daemon:
         except ValueError as error:
             self._tasks.create_task(self._refuse(assign.lease, str(error)))
             return
-        attempt = Attempt(assign, turn, self._place)
+        attempt = Attempt(assign, Alone(assign, turn, self._place), self._place)
         self._attempts[assign.lease.lease_id] = attempt
         self._all_gone.clear()
         log.info("%s: assigned on slot %s", assign.lease.trial, list(assign.grant.slots))
@@ -421,7 +423,7 @@ async def _bury_predecessor(outbox: Outbox, home: Path) -> None:
         if killed and recorded.pid is not None:
             log.warning("%s: killed %s, left by an earlier daemon", recorded.lease.trial, killed)
             await end_group(recorded.pid)
-        await end_strays(recorded.lease.lease_id)
+        await end_strays(recorded.carried)
         exited = worker_pb2.Exited(
             lease=recorded.lease, outcome=worker_pb2.EXIT_OUTCOME_LOST, error="the worker daemon died"
         )

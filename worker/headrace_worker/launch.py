@@ -47,6 +47,11 @@ def study_and_number(trial: str) -> tuple[str, int]:
     return found[1], int(found[2])
 
 
+def file_name(name: str) -> str:
+    """A name, such as a lease's, as far as it is fit for a file."""
+    return "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:80] or "_"
+
+
 def folder_of(assign: worker_pb2.Assign) -> str:
     """The trial's place among the checkpoints, `studies/{study}-{uid}/trials/{number}`: no other study's, ever.
 

@@ -10,7 +10,7 @@ client, pydantic or YAML.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headrace.elsewhere import MODULE, no_attribute
+from headrace.elsewhere import MODULE, TRIAL, no_attribute
 
 if TYPE_CHECKING:
     from headrace import errors
@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
     elif name in ("errors", "trial"):
         value = import_module(f"headrace.{name}")
     else:
-        raise AttributeError(no_attribute("module 'headrace'", name, MODULE), name=name)
+        raise AttributeError(no_attribute("module 'headrace'", name, {**TRIAL, **MODULE}), name=name)
     globals()[name] = value
     return value
 

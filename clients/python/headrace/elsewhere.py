@@ -1,11 +1,53 @@
 """What other tuners' programs call, and what it is here: for the error of whoever moves one over.
 
-The names are those of Optuna and Ray Tune; `headrace.trial.elsewhere` has those of its trials.
+The names are those of Optuna and Ray Tune. `headrace.spec.elsewhere` has the keys of a study file.
 """
 
 from typing import Final
 
+_LOG_FLOAT: Final = "Write `type: float` with `log: true`."
+_FLOAT_STEP: Final = "Write `type: float` with `step`."
+_INT: Final = "Write `type: int`."
+_CHOICE: Final = "Write `type: categorical` with `values: [a, b, …]`."
+
+TYPES: Final = {
+    "loguniform": _LOG_FLOAT,
+    "log_uniform": _LOG_FLOAT,
+    "logfloat": _LOG_FLOAT,
+    "uniform": "Write `type: float`.",
+    "double": "Write `type: float`.",
+    "quniform": _FLOAT_STEP,
+    "discrete_uniform": _FLOAT_STEP,
+    "integer": _INT,
+    "randint": _INT,
+    "lograndint": "Write `type: int` with `log: true`.",
+    "qrandint": "Write `type: int` with `step`.",
+    "choice": _CHOICE,
+    "choices": _CHOICE,
+    "category": _CHOICE,
+    "bool": "Write `type: categorical` with `values: [true, false]`.",
+}
+"""Types of a parameter."""
+
 _NEW: Final = "use Client().create_study(name, spec), where spec has the keys of a study file"
+_SAMPLER: Final = "use the study's `sampler`, as in `sampler: tpe`"
+_POLICY: Final = "use the study's `policy`, as in `policy: asha`"
+_DRAWN: Final = (
+    "choice",
+    "uniform",
+    "loguniform",
+    "quniform",
+    "randint",
+    "lograndint",
+    "qrandint",
+)
+"""Of `TYPES` those that Ray Tune has as functions."""
+
+
+def of_trial(name: str) -> str:
+    """What to say of a name of a trial that is looked for in a module."""
+    return f"it is the trial's, t.{name}, and `t` is what the training function gets, or trial.current()"
+
 
 MODULE: Final = {
     "create_study": _NEW,
@@ -13,14 +55,71 @@ MODULE: Final = {
     "delete_study": "use Client().study(name).delete()",
     "get_all_study_summaries": "use Client().studies()",
     "get_all_study_names": "use Client().studies()",
-    "samplers": "use the study's `sampler`, as in `sampler: tpe`",
-    "pruners": "use the study's `policy`, as in `policy: asha`",
+    "samplers": _SAMPLER,
+    "pruners": _POLICY,
     "distributions": "use the study's `space`",
-    "Tuner": _NEW,
     "tune": "use `from headrace import trial` in a training script, and a study file for the rest: "
     "docs/how-to/coming-from-ray-tune.md",
+    "run": "use `headrace run STUDY.yaml`, or Client().create_study(name, spec).wait()",
+    "Tuner": _NEW,
+    "TuneConfig": "its settings are the study's `objective`, `trials`, `parallel`, `sampler` and `policy`",
+    "RunConfig": "its settings are the study's `name`, `steps` and `retries`",
+    "FailureConfig": "use the study's `retries`",
+    "with_resources": "use the study's `resources`, as in `resources: {gpus: 1}`",
+    "with_parameters": "load the data in the script: the module is imported once for each process",
+    "schedulers": _POLICY,
+    "search": _SAMPLER,
+    "grid_search": "use `sampler: grid`, for all parameters together",
+    "sample_from": "a parameter that depends on another has a `when` in the study's `space`",
+    **{
+        name: f"name the parameter in the study's `space`. {TYPES[name]} Its value is t.params['NAME']"
+        for name in _DRAWN
+    },
 }
-"""Names of the whole library."""
+"""Names of a whole library."""
+
+_PARAMS: Final = "the study file's space says what to try, and t.params['NAME'] is the value"
+_PRUNE: Final = (
+    "t.report(...) asks the study's policy; the loop over t.steps() ends where the trial is to leave"
+)
+_METRIC: Final = "report numbers as further metrics, which show, export and the report list"
+SAVE: Final = "t.track(model=..., optimizer=...) names what a pause saves and puts back"
+
+_NAME: Final = "use t.number, or t.name"
+_FOLDER: Final = (
+    "all trials share the study's working_dir, so put t.number into a file's name; a checkpoint is t.track's"
+)
+
+TRIAL: Final = {
+    "suggest_float": _PARAMS,
+    "suggest_int": _PARAMS,
+    "suggest_categorical": _PARAMS,
+    "suggest_uniform": _PARAMS,
+    "suggest_loguniform": _PARAMS,
+    "suggest_discrete_uniform": _PARAMS,
+    "distributions": _PARAMS,
+    "should_prune": _PRUNE,
+    "should_stop": _PRUNE,
+    "TrialPruned": _PRUNE,
+    "set_user_attr": _METRIC,
+    "set_system_attr": _METRIC,
+    "user_attrs": _METRIC,
+    "config": "the configuration is t.params",
+    "get_checkpoint": SAVE,
+    "save_checkpoint": SAVE,
+    "load_checkpoint": SAVE,
+    "checkpoint": SAVE,
+    "Checkpoint": SAVE,
+    "get_trial_id": _NAME,
+    "get_trial_name": _NAME,
+    "get_trial_dir": _FOLDER,
+    "trial_dir": _FOLDER,
+    "trial_name": _NAME,
+    "trial_id": _NAME,
+    "get_context": "t.number, t.rank and t.world_size say which process this is",
+}
+"""Names of a trial."""
+
 
 STUDY: Final = {
     "best_params": "use best().params",

@@ -277,7 +277,7 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         "TOO_LARGE",
         "RESOURCE_EXHAUSTED",
         TooLargeError,
-        "Ask for less.",
+        "Ask for less, such as fewer trials, fewer slots or a smaller model.",
     ),
     _entry(
         "INTERNAL",

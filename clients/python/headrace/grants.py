@@ -12,6 +12,8 @@ GPU_SHARE = "HEADRACE_GPU_SHARE"
 """The part of a GPU that a trial has, such as 0.25; absent where it has its slots whole."""
 GPU_MEMORY_BYTES = "HEADRACE_GPU_MEMORY_BYTES"
 """The trial's memory budget on a GPU that it shares."""
+BUNDLE = "HEADRACE_BUNDLE"
+"""The id of the grant whose leases this process holds together; absent in a process of one trial."""
 
 DEFAULT_RANK_PATIENCE_S = 60.0
 """How long the other ranks wait for one, beyond the longest stretch between two reports, where a study has no

@@ -11,6 +11,8 @@ _WITHIN_ONE = re.compile(
 )
 """Lines that stand in tracebacks alone, before the exception's own."""
 _ATTEMPTS = re.compile(r" \(attempt \d+ of \d+(; not tried again[^()]*)?\)$")
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?(e[+-]?\d+)?")
+"""Errors that differ in such alone are alike."""
 _OWN = ("headrace: ", "====")
 """How Headrace's own lines in a trial's log begin."""
 
@@ -24,7 +26,17 @@ def error_line(detail: str) -> str:
 
 def cause(detail: str) -> str:
     """The error of a trial that failed, without which of its attempts that was: what trials that failed alike share."""
-    return error_line(_ATTEMPTS.sub("", detail))
+    return error_line(without_attempt(detail))
+
+
+def likeness(error: str) -> str:
+    """What errors share that differ in numbers alone: sizes, indices, addresses."""
+    return _NUMBER.sub("", error)
+
+
+def without_attempt(detail: str) -> str:
+    """The error of a trial without which of its attempts failed by it."""
+    return _ATTEMPTS.sub("", detail)
 
 
 def printed_last(log_tail: str) -> str:

@@ -109,9 +109,7 @@ class Pool:
             except TimeoutError:
                 if not limit.expired():
                     raise
-                raise TooLargeError(
-                    f"the answer takes longer than {self._limits.time_s:g} s", remedy="Ask for less."
-                ) from None
+                raise TooLargeError(f"the answer takes longer than {self._limits.time_s:g} s") from None
         finally:
             if done and not self._closed:
                 self._give(worker)

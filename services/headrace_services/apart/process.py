@@ -74,9 +74,7 @@ def _answer(run: Run, task: str, request: bytes, memory_bytes: int, tell: Tell) 
 
 def too_much_memory(memory_bytes: int) -> TooLargeError:
     """The refusal of what needs more memory than one call may have."""
-    return TooLargeError(
-        f"the answer needs more than {memory_bytes / 2**20:.0f} MiB of memory", remedy="Ask for less."
-    )
+    return TooLargeError(f"the answer needs more than {memory_bytes / 2**20:.0f} MiB of memory")
 
 
 def _limit_memory(memory_bytes: int) -> None:

@@ -77,7 +77,8 @@ def make(
     seconds: SecondsOption = None,
     budget: BudgetOption = None,
     with_front: Annotated[
-        bool, typer.Option("--front", help="Show what less memory costs in time, too.")
+        bool,
+        typer.Option("--front", help="Also list plans that take less memory, and how much slower they are."),
     ] = False,
     with_bubbles: Annotated[
         bool,
@@ -102,12 +103,12 @@ def make(
         str | None,
         typer.Option(
             metavar="MODULE:FUNCTION",
-            help="Time the shortlist as trials of a study on the scheduler's workers; the function is the trial's.",
+            help="Time the shortlist as trials of a study on the scheduler's workers; each trial calls the function.",
             show_default=False,
         ),
     ] = None,
     iterations: Annotated[
-        int, typer.Option(min=1, max=1000, help="Of each plan that is measured, after one to warm up.")
+        int, typer.Option(min=1, max=1000, help="How many to time of each plan, after one to warm up.")
     ] = 5,
     comparing: Annotated[bool, typer.Option("--compare", help="All modes of Table 1 side by side.")] = False,
     as_json: AsJson = False,
@@ -242,7 +243,7 @@ def explain(
     options: Asked,
     mode: ModeOption = "h2o",
     method: MethodOption = "exact",
-    count: Annotated[int, typer.Option(min=1, max=50, help="How many losers to tell of.")] = 5,
+    count: Annotated[int, typer.Option(min=1, max=50, help="How many of the next best plans to list.")] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Say why the plan won: what the nearest others lose, and how the search knows.
@@ -280,7 +281,7 @@ def calibrate(
     cluster: Annotated[
         str, typer.Option(help="The cluster on which they were measured.")
     ] = "a100-80g-hdr4-512",
-    folds: Annotated[int, typer.Option(min=2, max=50, help="Of the cross-validation.")] = 10,
+    folds: Annotated[int, typer.Option(min=2, max=50, help="How many folds the cross-validation has.")] = 10,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to write the constants.", show_default=False)
     ] = None,

@@ -77,11 +77,15 @@ MethodOption = Annotated[str, typer.Option(help="Level 2: exact, or local as in 
 
 SecondsOption = Annotated[
     float | None,
-    typer.Option(help="End the search after so long, with the best plan until then.", show_default=False),
+    typer.Option(
+        help="End the search after this time, with the best plan found by then.", show_default=False
+    ),
 ]
 BudgetOption = Annotated[
     int | None,
-    typer.Option(help="End it after so many tuples of degrees (the paper's N).", show_default=False),
+    typer.Option(
+        help="End the search after this many tuples of degrees (the paper's N).", show_default=False
+    ),
 ]
 
 COMMON: Final[dict[str, tuple[Any, Any]]] = {

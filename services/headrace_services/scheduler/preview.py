@@ -10,7 +10,6 @@ from collections import Counter
 from dataclasses import dataclass
 
 from headrace.spec import RandomSampler, Resources, StudySpec
-from headrace.spec.resources import WHOLE
 from headrace.spec.rungs import GeometricPolicy
 from headrace_services.scheduler.core.placement import sizes_differ
 from headrace_services.scheduler.core.policies import make_policy
@@ -52,7 +51,8 @@ def preview(spec: StudySpec, slots: int, seconds_per_step: float | None = None) 
     baseline = spec.max_steps if spec.baseline is not None else 0
     steps = sum(rung.steps for rung in rungs) + baseline
     wall_steps = sum(run.end_s for run in runs) / len(runs) * max(scale, 1.0)
-    slot_steps = scale * sum(run.slot_s for run in runs) / len(runs) if sizes_differ(spec) else steps
+    shared = sizes_differ(spec) or spec.fuse is not None
+    slot_steps = scale * sum(run.slot_s for run in runs) / len(runs) if shared else steps
     known = seconds_per_step is not None and seconds_per_step > 0
     return Preview(
         trials=trials,
@@ -88,8 +88,8 @@ def _simulate(spec: StudySpec, trials: int, slots: int, seed: int) -> _Run:
         most = at_once * most_slots(spec) if sizes_differ(spec) else at_once  # more would stay idle
         Simulation(machines_for(small, min(slots, most)), [study]).run()
     recorded = Counter((bracket, rung) for _, bracket, rung, _ in study.record.occupancy)
-    slot_s = sum((stay.end_s - stay.start_s) * len(stay.slots) * stay.milli for stay in study.record.stays)
-    return _Run(recorded=recorded, end_s=study.record.end_s, slot_s=slot_s / WHOLE)
+    slot_s = sum(held.slot_s for held in study.record.holdings())
+    return _Run(recorded=recorded, end_s=study.record.end_s, slot_s=slot_s)
 
 
 def _sizes(spec: StudySpec, trials: int) -> tuple[PreviewSize, ...]:

@@ -10,13 +10,13 @@ import pytest_asyncio
 from session_site import DEADLINE_S, Replica, ScriptedWorker, study, worker
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
-from study_site import StudySite
+from study_site import StudySite, lock_study
 
 from headrace.errors import DatabaseUnavailableError
 from headrace.v1 import event_pb2
 from headrace_services.scheduler.core.inputs import PauseStudy
 from headrace_services.scheduler.engine.submissions import Submission
-from headrace_services.scheduler.store import database, load
+from headrace_services.scheduler.store import database
 
 
 @pytest_asyncio.fixture
@@ -33,7 +33,7 @@ async def locked(engine: AsyncEngine, site: StudySite) -> AsyncIterator[None]:
     """Hold the lock of a study, so that each of its cycles is cancelled by the statement timeout."""
     async with engine.begin() as conn:
         await conn.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
-        await load.lock_study(conn, site.study_id)
+        await lock_study(conn, site.study_id)
         yield
 
 

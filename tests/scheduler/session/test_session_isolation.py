@@ -7,12 +7,12 @@ import pytest
 from session_site import TIMING, Replica, ScriptedWorker, serving, study, worker
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
-from study_site import StudySite
+from study_site import StudySite, lock_study
 
 from headrace.v1 import event_pb2
 from headrace_services.scheduler.engine.sweeper import Sweeper
 from headrace_services.scheduler.session import in_flight
-from headrace_services.scheduler.store import load, tables
+from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.store.database import transaction
 
 
@@ -94,7 +94,7 @@ async def test_a_study_whose_step_hangs_does_not_stop_the_others(
         await w.hello(slots=2)
         (hung, stuck), (_, free) = await two_leases(engine, replica, w)
         async with engine.begin() as conn:
-            await load.lock_study(conn, hung.study_id)  # no step of it can end
+            await lock_study(conn, hung.study_id)  # no step of it can end
             for sequence in range(1, 11):
                 await w.report(stuck, sequence, sequence, 0.5)
             await w.report(free, 100, 1, 0.5)

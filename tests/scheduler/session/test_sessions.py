@@ -56,11 +56,11 @@ async def test_a_trial_that_begins_anew_is_not_told_the_rungs_behind_it(
             fresh = await w.hears(
                 "assign", lambda assign, number=number: assign.lease.trial.endswith(f"/{number}")
             )
-            assert list(fresh.rungs) == [1, 3, 9]
+            assert (list(fresh.rungs), fresh.last_step) == ([1, 3, 9], 0)
             await w.report(fresh.lease, 1, 1, loss)
         best = await w.hears("assign", lambda assign: assign.lease.attempt == 2)
         assert best.lease.trial.endswith("/0")
-        assert (best.resume_step, list(best.rungs)) == (0, [3, 9])
+        assert (best.resume_step, best.last_step, list(best.rungs)) == (0, 1, [3, 9])
 
 
 async def test_an_error_is_stored_as_far_as_the_limits_say(engine: AsyncEngine, replica: Replica) -> None:

@@ -115,6 +115,13 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
     "Elastic": {"grants": Items(256), "spare": GRANT},
     "ElasticGrant": {"from_step": STEPS, "slots": GRANT, "gpu_milli": Whole(0, 999)},
     "Fuse": {"most": Whole(0, n.SEATS), "apart": Items(n.PARAMETERS, NAME)},
+    "BestOfSampler": {"study": NAME, "eager": SHARE},
+    "Transfer": {
+        "callable": TEXT,
+        "top": Whole(0, n.TRIALS),
+        "eager": SHARE,
+        "steps": STEPS,
+    },
     "Constraint": {"metric": NAME, "at_most": FINITE, "at_least": FINITE},
     "WarmStart": {"study": NAME, "max_trials": Whole(0, n.WARM_TRIALS)},
 }

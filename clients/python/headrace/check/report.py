@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.check.snapshot import Kind
-from headrace.trial.shared_files import told
+from headrace.trial.shared_files import is_checkpoint, is_numbered, listed, told
+
+UNTRACKED = "nothing is tracked: the script saves no checkpoint, so a trial starts again after a pause"
+"""The finding on a script that leaves nothing to resume from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,26 +61,41 @@ class CheckReport:
     # Where two straight runs part: then a difference says nothing about checkpoints.
     nondeterminism: Difference | None = None
     metrics: tuple[str, ...] = ()
-    # Checkpoints that the runs wrote into the folder that all trials share.
-    shared_files: tuple[str, ...] = ()
+    # What the runs wrote into the folder that all trials share.
+    left_files: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
         """Pausing and resuming changes nothing."""
         return not self.missing and self.trajectory is None and self.nondeterminism is None
 
+    @property
+    def own_checkpoints(self) -> tuple[str, ...]:
+        """Checkpoints among the files that the runs left."""
+        return tuple(filter(is_checkpoint, self.left_files))
+
 
 def render(report: CheckReport) -> str:
     """The report as plain text, the verdict first."""
-    return "\n".join([*_lines(report), *_shared(report)])
+    return "\n".join([*_lines(report), *_left(report)])
 
 
-def _shared(report: CheckReport) -> Iterator[str]:
-    if report.shared_files and report.nondeterminism is None:
-        unnumbered = tuple(name for name in report.shared_files if not any(map(str.isdigit, name)))
-        if unnumbered:
-            yield f"  warning: {told(unnumbered)}"
-        yield f"  the runs wrote {' and '.join(report.shared_files)} here: delete it, or the next run may go on from it"
+def _left(report: CheckReport) -> Iterator[str]:
+    own = report.own_checkpoints
+    shared = tuple(name for name in own if not is_numbered(name))
+    if shared and report.nondeterminism is None:
+        yield f"  warning: {told(shared)}"
+    if own and any(missing.finding == UNTRACKED for missing in report.missing):
+        yield (
+            f"  a trial that loads {listed(own)} after a pause goes on with its weights, but its steps are counted "
+            "anew from 1: t.track(...) keeps both"
+        )
+    if report.left_files:
+        them = "it" if len(report.left_files) == 1 else "them"
+        yield (
+            f"  the runs left {listed(report.left_files)} in the folder that they ran in, as trials do: "
+            f"delete {them}, or the next run may go on from {them}"
+        )
 
 
 def _lines(report: CheckReport) -> Iterator[str]:
@@ -104,10 +122,12 @@ def _lines(report: CheckReport) -> Iterator[str]:
     if report.nondeterminism is not None:
         yield ""
         yield f"  two straight runs, no pause involved: {_parting(report.nondeterminism, 'second run')}"
-        if report.shared_files:
-            files = " and ".join(report.shared_files)
+        if report.own_checkpoints:
+            files = listed(report.own_checkpoints)
             yield f"  the runs wrote {files} into the working folder: one that loads it goes on from the one before"
-            yield "  remedy: t.track(...) what it holds, or put t.number into its name; delete it before the next run"
+            shared = not all(map(is_numbered, report.own_checkpoints))
+            name = ", or put t.number into its name" if shared else ""
+            yield f"  remedy: t.track(...) what it holds{name}; delete it before the next run"
     if report.trajectory is not None and report.nondeterminism is None:
         yield ""
         yield f"  {'what follows' if report.missing else 'but'}: {_parting(report.trajectory, 'resumed')}"

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +19,13 @@ from pydantic import TypeAdapter
 from headrace.check.compare import first_difference, losses, suspects
 from headrace.check.gangs import Ranks, by_rank, chain_of, failed, first_of
 from headrace.check.populations import unused_parameter
-from headrace.check.report import CheckReport, Missing
+from headrace.check.report import UNTRACKED, CheckReport, Missing
 from headrace.check.snapshot import Control, Kind, Moment, SegmentResult, result_of
 from headrace.check.source import parameters_read, training_function
 from headrace.grants import WORLD_SIZE
 from headrace.trial.configuration import NO_PARAMETER
 from headrace.trial.runtime import Value
-from headrace.trial.shared_files import shared_checkpoints
+from headrace.trial.shared_files import times
 
 STEPS = 3
 
@@ -54,6 +53,7 @@ def run_check(
     max_steps: int | None = None,
     ranks: int = 1,
     mutations: Mapping[str, Params] | None = None,
+    folder: Path | None = None,
     progress: Progress | None = None,
     launch: Launch | None = None,
 ) -> CheckReport:
@@ -62,9 +62,10 @@ def run_check(
     `steps` (3) are reported in each run, of a budget of `max_steps` (the script's own). `params` override
     the script's defaults. `callable` is `function` or `module:function` where the script does not call
     `trial.main` itself; left out, it is the function that takes a trial. `ranks` processes train together, as those of
-    a study with `processes: per_slot` do. `mutations` are, by parameter,
-    configurations in which a population has changed it: each must have an effect. `progress(what, done, total)` is
-    told before each process. Raises `CheckError` where the script fails without any pause.
+    a study with `processes: per_slot` do. `mutations` are, by parameter, configurations in which a population has
+    changed it: each must have an effect. The script runs in `folder` (the current one), as a trial runs in its study's
+    `working_dir`: what it writes there stays. `progress(what, done, total)` is told before each process. Raises
+    `CheckError` where the script fails without any pause.
     """
     script = script.resolve()
     if not script.is_file():
@@ -80,10 +81,12 @@ def run_check(
     target = callable or training_function(script) or ""
     if target and ":" not in target:
         target = f"{script.stem}:{target}"
-    with tempfile.TemporaryDirectory(prefix="headrace-check-") as folder:
+    folder = Path.cwd() if folder is None else folder.resolve()
+    with tempfile.TemporaryDirectory(prefix="headrace-check-") as scratch:
         control = Control(
             script=str(script),
             target=target,
+            folder=str(folder),
             params=dict(params or {}),
             steps=count,
             until=None,
@@ -95,15 +98,19 @@ def run_check(
             result_file="",
             ranks=ranks,
         )
-        check = _Check(control, mutations or {}, Path(folder), progress or _silent, launch or _launch)
-        began = time.time()
+        check = _Check(control, mutations or {}, Path(scratch), progress or _silent, launch or _launch)
+        places = {folder, script.parent}
+        before = _times(places)
         report = check.run()
-    files = {
-        name
-        for place in (Path.cwd(), script.parent)
-        for name in shared_checkpoints(place, began, numbered=True)
-    }
-    return replace(report, shared_files=tuple(sorted(files)))
+    return replace(report, left_files=tuple(sorted(_changed(before, _times(places)))))
+
+
+def _times(places: set[Path]) -> dict[Path, float]:
+    return {place / name: written for place in places for name, written in times(place).items()}
+
+
+def _changed(before: dict[Path, float], after: dict[Path, float]) -> set[str]:
+    return {path.name for path, written in after.items() if before.get(path) != written}
 
 
 class _Check:
@@ -258,7 +265,7 @@ def _nothing_saved(result: SegmentResult) -> Missing:
     untracked = {piece.subject: None for piece in saved.pieces if not piece.saved_as} if saved else {}
     return Missing(
         kind=Kind.VALUE,
-        finding="nothing is tracked: the script saves no checkpoint, so a trial starts again after a pause",
+        finding=UNTRACKED,
         remedy="call t.track(model=..., optimizer=..., lr_scheduler=..., batches=...) before the loop, or keep what "
         "has no state_dict() in t.state, as bytes: t.state['model'] = pickle.dumps(model)",
         step=saved.step if saved else 0,

@@ -152,6 +152,7 @@ def run_segment(control: Control, rank: int = 0) -> SegmentResult:
     segment = Segment(control, rank)
     install(segment)
     script = Path(control.script)
+    os.chdir(control.folder)
     try:
         if control.target:
             function = import_target(control.target, str(script.parent))

@@ -123,6 +123,8 @@ class Control:
     script: str
     # `module:function`; empty: the script is run as `__main__`.
     target: str
+    # Where it runs.
+    folder: str
     params: dict[str, bool | int | float | str]
     # How many steps are reported in the straight run, which ends the check there. In most scripts the step itself.
     steps: int

@@ -13,7 +13,7 @@ from headrace.client.outcome import Outcome
 
 
 def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) -> None:
-    """Print the best configuration, ready to copy; of several objectives, the Pareto front.
+    """Print the best configuration, ready to copy; for several objectives, the Pareto front.
 
     The best trial is the one with the best value over all of its steps, the baseline not counted. Of equal values the
     trial that completed is the best, then the one that trained further, then the one with the lower number. The
@@ -22,7 +22,7 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
     Trials that miss a constraint never count, and a trial that failed counts only where no other one has a value. On
     the Pareto front are the trials that no other one beats in every objective, each with the values of its last report.
 
-    Exits with 1 where there is no such trial.
+    Exits with 1 if there is no such trial.
 
     [bold]Examples[/bold]
 

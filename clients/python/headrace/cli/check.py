@@ -57,7 +57,7 @@ def check(
         int | None,
         typer.Option(
             min=1,
-            help="How many processes train together, as with `processes: per_slot`. Of a study file: its slots.",
+            help="How many processes train together, as with `processes: per_slot`. A study file gives its slots.",
             show_default="1",
         ),
     ] = None,
@@ -87,10 +87,10 @@ def check(
     if colon and path and function is None and not script.exists():  # as a study file writes it
         script, function = Path(path), named
     given = dict(_param(text) for text in param or ())
-    values, max_steps, mutations, world = given, None, {}, 1
+    values, max_steps, mutations, world, folder = given, None, {}, 1, None
     if script.suffix in (".yaml", ".yml"):
         spec = load_study_file(script).spec
-        script, named = _program(spec, script)
+        script, folder, named = _program(spec, script)
         function = function or named
         found, origin = configuration_of(spec)
         values = {**found, **given}
@@ -98,7 +98,16 @@ def check(
         world = spec.resources.of(values).slots if spec.resources.processes is Processes.PER_SLOT else 1
         output.note(f"configuration: {wording.params(values)} ({origin})")
     passed = _run(
-        script, steps, function, values, max_steps, ranks or world, mutations, output, as_json=as_json
+        script,
+        steps,
+        function,
+        values,
+        max_steps,
+        ranks or world,
+        mutations,
+        folder,
+        output,
+        as_json=as_json,
     )
     if not passed:
         raise typer.Exit(FAILED)
@@ -112,6 +121,7 @@ def _run(
     max_steps: int | None,
     ranks: int,
     mutations: dict[str, dict[str, Value]],
+    folder: Path | None,
     output: Output,
     *,
     as_json: bool,
@@ -133,6 +143,7 @@ def _run(
             max_steps=max_steps,
             ranks=ranks,
             mutations=mutations,
+            folder=folder,
             progress=progress,
         )
     except CheckError as error:
@@ -146,8 +157,8 @@ def _run(
     return report.passed
 
 
-def _program(spec: StudySpec, file: Path) -> tuple[Path, str]:
-    """The script and the function of a study file."""
+def _program(spec: StudySpec, file: Path) -> tuple[Path, Path, str]:
+    """The script of a study file, the folder that its trials run in, and the function."""
     if spec.template is None or spec.template.callable is None:
         raise CommandError(
             f"{file} names no callable, so there is nothing to check.",
@@ -155,7 +166,8 @@ def _program(spec: StudySpec, file: Path) -> tuple[Path, str]:
             code=USAGE,
         )
     module, _, function = spec.template.callable.partition(":")
-    return Path(spec.template.working_dir, *module.split(".")).with_suffix(".py"), function
+    folder = Path(spec.template.working_dir)
+    return folder.joinpath(*module.split(".")).with_suffix(".py"), folder, function
 
 
 def _param(text: str) -> tuple[str, Value]:

@@ -56,7 +56,7 @@ def stop(
     reason: Annotated[str, typer.Option(help="Why; it is kept with the study.", show_default=False)] = "",
     yes: Yes = False,
 ) -> None:
-    """Stop a study with all its trials, or one trial, for good. Asks first; elsewhere than on a terminal, give --yes.
+    """Stop a study with all its trials, or one trial, for good. Asks first; where there is no terminal, give --yes.
 
     [bold]Examples[/bold]
 
@@ -83,7 +83,7 @@ def stop(
 
 
 def delete(context: typer.Context, study: StudyArgument, yes: Yes = False) -> None:
-    """Remove an ended study with its trials and events. Asks first; elsewhere than on a terminal, give --yes.
+    """Remove an ended study with its trials and events. Asks first; where there is no terminal, give --yes.
 
     Checkpoints and logs stay where they are.
     """

@@ -34,7 +34,9 @@ def export(
     study: StudyArgument,
     form: Annotated[
         Format | None,
-        typer.Option("--format", help="What to write. Default: as FILE ends, else csv.", show_default=False),
+        typer.Option(
+            "--format", help="What to write. Default: by FILE's ending, else csv.", show_default=False
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -48,8 +50,9 @@ def export(
 
     A trial's row has its state, values, times, a column `param.NAME` for each parameter and a column `metric.NAME` for
     each metric, with what the trial reported last. A parameter is that of the trial's best step; where a member of a
-    population changed it since, `last_param.NAME` has what it went on with. A report's row has a column
-    `metric.NAME` for each metric. A value that does not exist is empty in CSV and null in JSON.
+    population changed it since, `last_param.NAME` has what it went on with. `sound` is false where the trial failed or
+    diverged: `headrace best` passes it over while another one has a value. A report's row has a column `metric.NAME`
+    for each metric. A value that does not exist is empty in CSV and null in JSON.
 
     In CSV a text that a spreadsheet would run as a formula (it begins with =, +, - or @) gets an apostrophe before it.
     Numbers stay numbers. JSON has every value as it is.

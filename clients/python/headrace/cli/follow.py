@@ -16,6 +16,7 @@ from headrace.cli.output import Output
 from headrace.client import Client, Study
 from headrace.client.events import Update
 from headrace.client.model import StudyInfo
+from headrace.client.outcome import fallen
 from headrace.errors import HeadraceError
 
 
@@ -78,7 +79,7 @@ def _lines(updates: Iterator[Update], study: StudyInfo, output: Output) -> Study
     best = ""
     said: set[str] = set()
     for update in updates:
-        study = update.study
+        before, study = study, update.study
         for event in update.events:
             if noteworthy(event):
                 at = event.time.astimezone().strftime("%H:%M:%S") if event.time else "--:--:--"
@@ -87,6 +88,8 @@ def _lines(updates: Iterator[Update], study: StudyInfo, output: Output) -> Study
                 if topic not in said:
                     said.add(topic)
                     output.line(f"{' ' * 8}  {told}")
+        if why := fallen(before, study):
+            output.line(f"{' ' * 8}  {why}")
         if (now := _best_so_far(study)) and now != best:
             best = now
             output.line(f"{' ' * 8}  {best}; steps {study.steps_spent} of {study.steps_run_all}")

@@ -30,6 +30,7 @@ from headrace.client.events import (
     Update,
 )
 from headrace.client.model import RungStatus, StudyInfo, TerminationReason, TrialInfo, TrialState
+from headrace.client.outcome import fallen
 from headrace.errors import HeadraceError
 from headrace.last_words import error_line
 
@@ -58,6 +59,7 @@ class Picture:
         self._began_steps = study.steps_spent
         self._last: deque[Event] = deque(maxlen=LAST_EVENTS)
         self._trouble: str | None = None
+        self._fallen = ""
         self._told_once: dict[str, str] = {}
 
     def lose(self, error: HeadraceError) -> None:
@@ -66,7 +68,9 @@ class Picture:
 
     def update(self, update: Update) -> None:
         """Takes in what `watch()` yields."""
-        self.study = update.study
+        before, self.study = self.study, update.study
+        if before.best != self.study.best:
+            self._fallen = fallen(before, self.study)
         self._trouble = None
         self._last.extend(event for event in update.events if noteworthy(event))
         for event in update.events:
@@ -205,6 +209,8 @@ class Picture:
                 )
                 shows = whole or one is best
                 lines += _with_params(line, one, width) if shows else _folded(line, width)
+                if one is best and self._fallen:
+                    lines += _folded(Text(f"{'':10}{self._fallen}", "dim"), width)
         return lines
 
 

@@ -23,7 +23,7 @@ from headrace.cli.local import local_service, new_home
 from headrace.cli.output import Output
 from headrace.cli.report import write_report
 from headrace.cli.session import AsJson, Session, StudyArgument
-from headrace.cli.summary import Summary, show_summary, succeeded
+from headrace.cli.summary import Summary, show_summary, succeeded, transferred
 from headrace.client import Client
 from headrace.client.machines import Worker
 from headrace.client.missing import require
@@ -156,6 +156,12 @@ def run(
             make_private(report.parent)
         hint = f"headrace up --home {place}" if local else None
         _to_the_end(client, study, session.output, mode, report=report, after=0, revive=hint)
+        if loaded.spec.transfer is not None:
+            target = loaded.spec.transfer.study_name(study)
+            if mode is not Mode.JSON:
+                session.output.line(f"\nStudy {target} trains the best configurations of {study}.")
+            beside = None if report is None else report.with_stem(f"{report.stem}-target")
+            _to_the_end(client, target, session.output, mode, report=beside, after=0, revive=hint)
 
 
 def attach(
@@ -322,7 +328,7 @@ def _to_the_end(
             written = write_report(client.study(name), report, output)
         except HeadraceError as error:
             failure = error  # the result comes first
-    summary = Summary(study=final, report=written)
+    summary = Summary(study=final, report=written, transferred=transferred(client, final))
     if mode is Mode.JSON:
         output.json(summary.json(), indent=None)
     else:

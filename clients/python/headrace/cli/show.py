@@ -10,10 +10,12 @@ from headrace.cli import views, wording
 from headrace.cli.live import BAR_WIDTH, rung_bar
 from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session, StudyArgument
-from headrace.cli.summary import Summary, show_summary
+from headrace.cli.summary import Summary, show_summary, transferred
 from headrace.cli.unshown import note_unshown
 from headrace.client.model import StudyInfo, TrialInfo
+from headrace.client.transfer import Transferred
 from headrace.last_words import printed_last
+from headrace.spec import BestOfSampler
 
 RUNG_COLUMNS = 48
 """How wide the table of rungs is before its bars."""
@@ -38,6 +40,7 @@ def show(
     session = Session.of(context)
     with session.client() as client:
         info = client.study(study).status()
+        taken = transferred(client, info) if trial is None else None
         handle = client.study(study).trial(trial) if trial is not None else None
         one = in_order(handle.info(), info) if handle is not None else None
         reports = handle.reports() if handle is not None and not as_json else []
@@ -49,9 +52,9 @@ def show(
             heard = reports[-1].time if reports else None
             _show_trial(one, info, wording.silence(one, info.spec, heard), session.output)
     elif as_json:
-        session.output.json(views.study(info))
+        session.output.json(views.study(info) | {"transferred": views.transferred(taken) if taken else None})
     else:
-        _show_study(info, session.output)
+        _show_study(info, session.output, taken)
 
 
 def in_order(trial: TrialInfo, study: StudyInfo) -> TrialInfo:
@@ -60,8 +63,10 @@ def in_order(trial: TrialInfo, study: StudyInfo) -> TrialInfo:
     return replace(trial, params={name: trial.params[name] for name in names})
 
 
-def _show_study(study: StudyInfo, output: Output) -> None:
-    show_summary(Summary(study=study), output)
+def _show_study(study: StudyInfo, output: Output, taken: Transferred | None) -> None:
+    show_summary(Summary(study=study, transferred=taken), output)
+    if study.spec.transfer is not None:
+        output.note(f"Study {study.spec.transfer.study_name(study.name)} trains its best configurations.")
     full = max([study.spec.max_trials, *(r.recorded for r in study.rungs)])
     bar_width = max(0, min(BAR_WIDTH, output.console.width - RUNG_COLUMNS))
     output.line()
@@ -104,6 +109,10 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
         lines.append(("best value", f"{wording.number(trial.best_value)} at step {trial.best_step}"))
     if trial.feasible is not None:
         lines.append(("feasible", "yes" if trial.feasible else "no: it misses a constraint"))
+    if trial.source is not None and isinstance(study.spec.sampler, BestOfSampler):
+        lines.append(
+            ("taken over", f"the configuration of trial {trial.source} of {study.spec.sampler.study}")
+        )
     if trial.generation is not None:
         lines.append(("generation", str(trial.generation)))
     lines += [(f"last {name}", wording.number(value)) for name, value in trial.metrics.items()]
@@ -134,6 +143,9 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
     if trial.worker:
         share = f" ({trial.slot_milli / 1000:g} of it)" if 0 < trial.slot_milli < 1000 else ""
         lines.append(("worker", f"{trial.worker}, slots {', '.join(map(str, trial.slots)) or '-'}{share}"))
+    if trial.bundle:
+        seats = f"{trial.bundle_members} of {trial.bundle_seats} seats taken"
+        lines.append(("bundle", f"{trial.bundle}, {seats}"))
     if trial.checkpoint:
         lines.append(("checkpoint", f"{trial.checkpoint.uri} (step {trial.checkpoint.step})"))
     if trial.log_path:

@@ -9,8 +9,11 @@ from rich.text import Text
 
 from headrace.cli import views, wording
 from headrace.cli.output import Output, clean
+from headrace.client import Client
 from headrace.client.model import Checkpoint, StudyInfo, StudyState, TrialInfo, TrialState, Value
 from headrace.client.outcome import Outcome
+from headrace.client.transfer import Transferred
+from headrace.spec import BestOfSampler
 
 FRONT_ROWS = 8
 _PLACES = ("checkpoint", "report")
@@ -23,6 +26,7 @@ class Summary:
 
     study: StudyInfo
     report: Path | None = None
+    transferred: Transferred | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -55,6 +59,7 @@ class Summary:
             "failed": counts.failed,
             "cancelled": counts.cancelled,
             "failures": [views.failure(one) for one in self.study.failures],
+            "transferred": views.transferred(self.transferred) if self.transferred else None,
             "wall_time_s": self.outcome.wall_time_s,
             "report": self.report,
         }
@@ -72,6 +77,7 @@ class Summary:
             failed = ", which failed after it had reported" if study.best.failed else ""
             lines.append(("best", f"{metric} {_at(study.best)}, trial {study.best.number}{failed}"))
             lines += [(f"  {name}", exact(value)) for name, value in study.best.params.items()]
+        lines += self._transfer_lines()
         lines += self._baseline_lines()
         lines.append(("steps", self._steps()))
         lines.append(("trials", self._trials()))
@@ -87,6 +93,24 @@ class Summary:
             lines += self._checkpoint_lines(study.best)
         if self.report is not None:
             lines.append(("report", str(self.report)))
+        return lines
+
+    def _transfer_lines(self) -> list[tuple[str, str]]:
+        """Each configuration that was taken over, with what it came to; and the regret."""
+        done = self.transferred
+        if done is None or not done.trials:
+            return []
+        metric = self.study.spec.objective.metric
+        lines = [("taken over", f"the best configurations of study {done.source_study}, the best one first")]
+        for trial in done.trials:
+            came_to = f"{metric} {_at(trial)}" if trial.best_value is not None else "no value yet"
+            ended = f" ({trial.outcome.replace('_', ' ')})"
+            lines.append((f"  trial {trial.source} there", f"{came_to}, as trial {trial.number} here{ended}"))
+        if done.regret is not None:
+            text = (
+                f"{wording.number(done.regret)}: the best of these {len(done.trials)} against the first one"
+            )
+            lines.append(("regret", text))
         return lines
 
     def _warm_start_lines(self) -> list[tuple[str, str]]:
@@ -225,6 +249,13 @@ def show_summary(summary: Summary, output: Output) -> None:
     width = max(len(label) for label, _ in summary.lines())
     for label, text in summary.lines():
         output.line(f"{label.ljust(width)}  {text}")
+
+
+def transferred(client: Client, study: StudyInfo) -> Transferred | None:
+    """What a study took over from another one; None for any other study."""
+    if not isinstance(study.spec.sampler, BestOfSampler):
+        return None
+    return Transferred.of(study, client.study(study.name).trials())
 
 
 def succeeded(study: StudyInfo) -> bool:

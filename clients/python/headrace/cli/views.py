@@ -1,7 +1,7 @@
 """The JSON that commands print with `--json`: stable keys, documented here, one function an object.
 
-Of a rung, `milestone` is the step that it is at, as in the tables for people; `rung` is its place among the study's
-rungs, counted from 0. An `attempt` is one placement of a trial, counted from 1.
+`milestone` is the step of a rung, as in the tables for people. `rung` is its place among the study's rungs, counted
+from 0. An `attempt` is one placement of a trial, counted from 1.
 
 Keys are only ever added. A value that does not exist is null; a number that JSON lacks is the string `"NaN"`,
 `"Infinity"` or `"-Infinity"`; a time is ISO 8601 in UTC. Names are bare: `"digits"`, trial `3`, worker `"node-1"`.
@@ -13,6 +13,7 @@ from typing import Any
 from headrace.client import events as ev
 from headrace.client.machines import Worker
 from headrace.client.model import Exploit, Preview, RungResult, StudyInfo, TrialFailure, TrialInfo
+from headrace.client.transfer import Transferred
 
 Json = dict[str, Any]
 
@@ -70,6 +71,25 @@ def study(info: StudyInfo) -> Json:
 def failure(info: TrialFailure) -> Json:
     """A trial that failed; the list of a study holds the first 20."""
     return {"trial": info.trial, "detail": info.detail, "worker": info.worker}
+
+
+def transferred(done: Transferred) -> Json:
+    """What a study took over from another one, the best configuration first."""
+    return {
+        "study": done.source_study,
+        "trials": [
+            {
+                "source": one.source,
+                "trial": one.number,
+                "best_value": one.best_value,
+                "best_step": one.best_step,
+                "state": one.state.value,
+                "reason": one.reason.value if one.reason else None,
+            }
+            for one in done.trials
+        ],
+        "regret": done.regret,
+    }
 
 
 def trial(info: TrialInfo) -> Json:

@@ -23,9 +23,12 @@ from headrace.client.events import (
     TrialWarned,
 )
 from headrace.client.model import TrialInfo
+from headrace.last_words import error_line, without_attempt
 from headrace.spec import StudySpec
 
 LOG_TAIL_LINES = 20
+ERROR_WIDTH = 120
+"""So much of an error is told where it was told in full before."""
 
 
 def why(
@@ -78,8 +81,13 @@ def _show(story: TrialStory, spec: StudySpec, output: Output) -> None:
         output.line(f"  waits for {trial.waits_for}")
     output.line()
     told = ""
+    errors: set[str] = set()
     for event in story.events:
-        for line in _event_lines(event, metric, told):
+        shown = event
+        if isinstance(event.detail, TrialMoved):
+            detail = _once(event.detail.detail, errors)
+            shown = replace(event, detail=replace(event.detail, detail=detail))
+        for line in _event_lines(shown, metric, told):
             output.line(line)
         if isinstance(event.detail, DecisionMade):
             told = event.detail.explanation.sentence
@@ -88,8 +96,17 @@ def _show(story: TrialStory, spec: StudySpec, output: Output) -> None:
         output.line(f"The last of these was {silence}.")
     if trial.detail:
         output.line()
-        output.line(f"Now {trial.outcome}: {trial.detail}")
+        output.line(f"Now {trial.outcome}: {_once(trial.detail, errors)}")
     _show_log_tail(trial, output)
+
+
+def _once(detail: str, errors: set[str]) -> str:
+    """An error in full the first time, and its own line alone where it comes again; `errors` are those told before."""
+    if (error := without_attempt(detail)) not in errors:
+        errors.add(error)
+        return detail
+    line, attempt = error_line(error), detail[len(error) :]
+    return (line if len(line) <= ERROR_WIDTH else f"{line[: ERROR_WIDTH - 1]}…") + attempt
 
 
 def _event_lines(event: Event, metric: str, told: str) -> list[Text]:

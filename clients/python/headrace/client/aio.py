@@ -72,8 +72,8 @@ class AsyncStudy(StudyBase[AsyncTransport]):
         return AsyncTrial(self.transport, self.name, number)
 
     def watch(self, after: int = 0, *, on_break: OnBreak | None = None) -> AsyncIterator[Update]:
-        """Follows the study to its end: every event with a cursor over `after` once and in order, over any number
-        of broken connections, each of which `on_break` is told. The last update's study has ended."""
+        """Follows the study to its end. Yields every event with a cursor above `after` once and in order, even if
+        connections break; `on_break` is told of each break. The study in the last update has ended."""
         return self.transport.watch(self.name, after, on_break)
 
     async def wait(self, timeout_s: float | None = None) -> StudyInfo:
@@ -115,13 +115,13 @@ class AsyncStudy(StudyBase[AsyncTransport]):
             yield asked
 
     async def dataframe(self) -> "pd.DataFrame":
-        """One row a trial: state, values, as `param.NAME` the configuration, and as `metric.NAME` the metrics of its
-        last report. Needs `headrace[report]`."""
+        """One row for each trial: its state and values, its configuration as `param.NAME`, and the metrics of its last
+        report as `metric.NAME`. Needs `headrace[report]`."""
         return dataframe(await self.status(), await self.trials())
 
 
 class AsyncClient:
-    """A connection to a scheduler; see the module's docstring."""
+    """A connection to a scheduler."""
 
     def __init__(
         self, address: str | None = None, timeout_s: float = 30.0, *, connect_timeout_s: float = 5.0
@@ -193,5 +193,5 @@ class AsyncClient:
             return await asyncio.to_thread(served.simulate, model, cluster, degrees, **options)
 
     async def close(self) -> None:
-        """Leaves the loops over trials and closes the connection; watches end."""
+        """Closes the connection; watches end, and calls under way raise `CallCancelledError`."""
         await self.transport.close()

@@ -37,7 +37,12 @@ def holders(slot: study_pb2.SlotStatus) -> tuple[Holder, ...]:
     """Everyone on a slot."""
     return tuple(
         Holder(
-            trial=trial, share=holder.milli / 1000, memory_bytes=holder.memory_bytes, leaving=holder.leaving
+            trial=trial,
+            share=holder.milli / 1000,
+            memory_bytes=holder.memory_bytes,
+            leaving=holder.leaving,
+            bundle=holder.bundle,
+            bundle_seats=holder.bundle_seats,
         )
         for holder in slot.holders
         if (trial := trial_ref(holder.trial)) is not None

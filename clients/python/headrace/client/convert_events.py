@@ -101,6 +101,7 @@ def proposal(proto: event_pb2.Proposal) -> ev.Proposal:
         warm_results=proto.warm_results,
         pending=proto.pending,
         generation=proto.generation if proto.HasField("generation") else None,
+        source=proto.source if proto.HasField("source") else None,
     )
 
 

@@ -102,6 +102,8 @@ class Proposal:
     """Further results, of an earlier study."""
     pending: int
     generation: int | None
+    source: int | None = None
+    """The trial whose configuration it is, of the study that a `best_of` sampler names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

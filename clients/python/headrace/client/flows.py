@@ -86,7 +86,7 @@ def preview(
     _: object, spec: AnySpec, slots: int | None = None, seconds_per_step: float | None = None
 ) -> Flow[Preview]:
     """What a spec would do, before anything is spent: rungs, trials and steps, and the time where the seconds per
-    step are known. Without `slots`, those that are connected now."""
+    step are known. Without `slots`, it assumes those that are connected now."""
     found = _named_spec(spec)[1]
     request = pb.PreviewStudyRequest(
         spec=to_proto(found), slots=slots or 0, seconds_per_step=seconds_per_step or 0.0
@@ -142,10 +142,11 @@ def status(study: StudyHandle) -> Flow[StudyInfo]:
 
 
 def best(study: StudyHandle) -> Flow[TrialInfo | None]:
-    """The best feasible trial so far, the baseline not counted; None before the first finite value. It is one that
-    failed (`failed` says so) only while no other one has a value. The best value of any of its steps counts; of equals
-    the trial that completed is the best, then the one that trained further. Its `checkpoint` is its last one; its
-    `params` are those of its best step, which a member of a population may have changed since (`last_params`).
+    """The best feasible trial so far, the baseline not counted; None before the first finite value. A trial that failed
+    (its `failed` is true) is the best only while no other trial has a value. Trials are compared by their best
+    value over all steps. Of equal ones, a trial that completed comes first, then the one that trained further.
+    `checkpoint` is the trial's last one. `params` are those of its best step; a member of a population may have other
+    ones since (`last_params`).
 
     Raises SeveralObjectivesError for a study with several objectives: see `front`.
     """
@@ -161,7 +162,7 @@ def front(study: StudyHandle) -> Flow[tuple[TrialInfo, ...]]:
 
 
 def trials(study: StudyHandle, states: Iterable[str] | str = ()) -> Flow[Listing[TrialInfo]]:
-    """The study's trials by number; with `states`, only those in one of them: `running`, or `failed` for the reason."""
+    """The study's trials by number. `states` chooses by state, such as `running`, or by how a trial ended: `failed`."""
     chosen = _chosen_states(states)
     order = tuple((yield from status(study)).spec.space)
     over = {TrialState.TERMINATED} if chosen & set(TerminationReason) else set()

@@ -78,7 +78,7 @@ class AskedTrialBase(Generic[TransportT]):
 
     @property
     def next_milestone(self) -> int:
-        """The step up to which no decision is due."""
+        """The step up to which the caller may go on without a decision."""
         return self._suggestion.next_milestone
 
     @property

@@ -17,6 +17,10 @@ class Holder:
     """Its budget; 0 where it has the whole slot."""
     leaving: str
     """Why it is to leave at its next rung or report; empty while it may stay."""
+    bundle: str = ""
+    """The bundle that it runs in, by the id of its grant; empty where it has a process of its own."""
+    bundle_seats: int = 0
+    """How many trials the bundle may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -209,6 +209,8 @@ class TrialInfo:
     """Whether the last report meets every constraint; None without constraints, and before the first report."""
     generation: int | None = None
     """The generation that an evolutionary sampler proposed it for."""
+    source: int | None = None
+    """The trial whose configuration it has, of the study that a `best_of` sampler names."""
     slot_milli: int = 0
     """Thousandths of each slot that it holds; 0 off the workers."""
     waits_for: str = ""
@@ -217,6 +219,12 @@ class TrialInfo:
     """The worker that runs it, or ran it last; None in one's own loop."""
     unshown: str = ""
     """What the scheduler left out because the trial is too large; empty where it left out nothing."""
+    bundle: str = ""
+    """The bundle that it runs in, by the id of its grant; empty where it has a process of its own."""
+    bundle_members: int = 0
+    """How many trials the bundle has now, this one included."""
+    bundle_seats: int = 0
+    """How many it may have."""
 
     def __repr__(self) -> str:
         said = f"step {self.step}, value {self.value}, best {self.best_value}, params {dict(self.params)}"

@@ -124,3 +124,18 @@ class Outcome:
             return (place, not trial.sound, signed, not completed, -trial.step, trial.number)
 
         return sorted(trials, key=key)
+
+
+def fallen(before: StudyInfo, now: StudyInfo) -> str:
+    """Why the best value got worse from one moment to a later one; empty where it did not."""
+    old, new = before.best, now.best
+    if now.spec.further_objectives or old is None or new is None or old.number == new.number:
+        return ""
+    was, best = old.best_value, new.best_value
+    if was is None or best is None or not (best < was if Outcome(now).maximize else best > was):
+        return ""
+    failed = old.number in {failure.trial for failure in now.failures}
+    return (
+        f"trial {old.number}, the best before with {number(was)}, "
+        f"{'failed' if failed else 'failed or diverged'}, so it counts no more"
+    )

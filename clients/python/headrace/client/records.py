@@ -1,12 +1,16 @@
 """Trials and reports as flat rows: what `export` writes and `dataframe()` holds.
 
 The columns of a trial, in this order: `study`, `trial`, `state`, `reason`, `baseline`, `bracket`, `step`, `value`,
-`best_value`, `best_step`, `rung` (the highest recorded, counted from 0), `rung_step` (the step of that rung),
-`steps_spent`, `failures`, `interruptions`, `worker`, `created`, `started`, `ended`, `checkpoint`, `detail`, then
-`param.NAME` for each parameter of the space, with its value at the best step, `last_param.NAME` for each one that a
-member of a population changed since, with the value that it went on with, and `metric.NAME` for each metric of any
-trial's last report. Of a report: `study`, `trial`, `attempt` (which placement of the trial, counted from 1),
-`sequence`, `step`, `time`, then `metric.NAME` for each metric that any report has.
+`best_value`, `best_step`, `sound` (whether it neither failed nor diverged), `rung` (the highest recorded, counted from
+0), `rung_step` (the step of that rung), `steps_spent`, `failures`, `interruptions`, `worker`, `created`, `started`,
+`ended`, `checkpoint`, `detail`, then `param.NAME` for each parameter of the space, with its value at the best step,
+`last_param.NAME` for each one that a member of a population changed since, with the value that it went on with, and
+`metric.NAME` for each metric of any trial's last report. Of a report: `study`, `trial`, `attempt` (which placement of
+the trial, counted from 1), `sequence`, `step`, `time`, then `metric.NAME` for each metric that any report has.
+
+`best_value` is what the trial reported, whatever became of it. `best` counts unsound trials only where no sound one has
+a value, so compare sound rows alone: `frame[frame.sound & ~frame.baseline].best_value.min()`.
+
 A parameter that a conditional space leaves out, and any value that does not exist, is None. Times are in UTC;
 `export` writes them as ISO 8601.
 """
@@ -76,6 +80,7 @@ def _trial_row(study: StudyInfo, trial: TrialInfo, metrics: Sequence[str], chang
         "value": trial.value,
         "best_value": trial.best_value,
         "best_step": trial.best_step,
+        "sound": trial.sound,
         "rung": trial.rungs[-1].rung if trial.rungs else None,
         "rung_step": trial.rungs[-1].milestone if trial.rungs else None,
         "steps_spent": trial.steps_spent,

@@ -74,8 +74,8 @@ class Study(StudyBase[BlockingTransport]):
         return Trial(self.transport, self.name, number)
 
     def watch(self, after: int = 0, *, on_break: OnBreak | None = None) -> Iterator[Update]:
-        """Follows the study to its end: every event with a cursor over `after` once and in order, over any number
-        of broken connections, each of which `on_break` is told. The last update's study has ended."""
+        """Follows the study to its end. Yields every event with a cursor above `after` once and in order, even if
+        connections break; `on_break` is told of each break. The study in the last update has ended."""
         return self.transport.watch(self.name, after, on_break)
 
     def wait(self, timeout_s: float | None = None) -> StudyInfo:
@@ -112,13 +112,13 @@ class Study(StudyBase[BlockingTransport]):
             yield asked
 
     def dataframe(self) -> "pd.DataFrame":
-        """One row a trial: state, values, as `param.NAME` the configuration, and as `metric.NAME` the metrics of its
-        last report. Needs `headrace[report]`."""
+        """One row for each trial: its state and values, its configuration as `param.NAME`, and the metrics of its last
+        report as `metric.NAME`. Needs `headrace[report]`."""
         return dataframe(self.status(), self.trials())
 
 
 class Client:
-    """A connection to a scheduler; see the module's docstring."""
+    """A connection to a scheduler. Threads may share one client; it must not be carried over a `fork`."""
 
     def __init__(
         self, address: str | None = None, timeout_s: float = 30.0, *, connect_timeout_s: float = 5.0
@@ -183,5 +183,5 @@ class Client:
             return served.simulate(model, cluster, degrees, **options)
 
     def close(self) -> None:
-        """Leaves the loops over trials and closes the connection; watches end."""
+        """Closes the connection; watches end."""
         self.transport.close()

@@ -1,19 +1,16 @@
 """How values read to people: numbers, parameters, durations, sizes. Text in and out; the CLI and reports share it."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from headrace.client.model import Listing, StudyInfo, TrialFailure, TrialInfo, TrialState
-from headrace.last_words import cause
+from headrace.last_words import cause, likeness
 from headrace.spec import GpSampler, Objective, StudySpec, TpeSampler, Value
 
 CAUSES = 3
 """Causes of failures that are told one by one."""
-_NUMBER = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?(e[+-]?\d+)?")
-"""Errors that differ in such alone are alike."""
 
 
 def number(value: float | None, digits: int = 5) -> str:
@@ -67,7 +64,7 @@ def failures(study: StudyInfo) -> str | None:
         return None
     alike: dict[str, list[TrialFailure]] = {}
     for failure in study.failures:
-        alike.setdefault(_NUMBER.sub("", cause(failure.detail)), []).append(failure)
+        alike.setdefault(likeness(cause(failure.detail)), []).append(failure)
     groups = sorted(alike.values(), key=len, reverse=True)  # of equally many the first one first
     shown = [_group(found) for found in groups[:CAUSES]]
     if len(groups) > CAUSES:

@@ -28,6 +28,7 @@ from headrace.spec.pbt import PbtPolicy
 from headrace.spec.policy import POLICIES, Policy, RunAllPolicy
 from headrace.spec.resources import Resources
 from headrace.spec.sampler import (
+    BestOfSampler,
     CmaEsSampler,
     GpSampler,
     GridSampler,
@@ -49,11 +50,13 @@ from headrace.spec.study import (
     violations_of,
 )
 from headrace.spec.template import CommandLine, TrialTemplate
+from headrace.spec.transfer import Transfer
 
 __all__ = [
     "POLICIES",
     "AshaPolicy",
     "AshaVariant",
+    "BestOfSampler",
     "CategoricalDomain",
     "CmaEsSampler",
     "CommandLine",
@@ -85,6 +88,7 @@ __all__ = [
     "StudySpec",
     "SuccessiveHalvingPolicy",
     "TpeSampler",
+    "Transfer",
     "TrialTemplate",
     "Value",
     "WarmStart",

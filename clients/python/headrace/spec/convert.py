@@ -36,6 +36,7 @@ from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDom
 from headrace.spec.scalars import check_value, value_to_json
 from headrace.spec.study import StudySpec, spec_of
 from headrace.spec.template import TrialTemplate
+from headrace.spec.transfer import Transfer
 from headrace.v1 import spec_pb2 as pb
 
 
@@ -97,6 +98,8 @@ def to_proto(spec: StudySpec) -> pb.StudySpec:
         message.elastic.CopyFrom(elastic_to_proto(spec.elastic))
     if spec.fuse is not None:
         message.fuse.CopyFrom(pb.Fuse(most=spec.fuse.most, apart=spec.fuse.apart))
+    if spec.transfer is not None:
+        message.transfer.CopyFrom(_transfer(spec.transfer))
     if spec.warm_start is not None:
         message.warm_start.CopyFrom(warm_start_to_proto(spec.warm_start))
     return message
@@ -137,6 +140,8 @@ def from_proto(message: pb.StudySpec) -> StudySpec:
         data["elastic"] = elastic_data(message.elastic)
     if message.HasField("fuse"):
         data["fuse"] = {"most": message.fuse.most, "apart": list(message.fuse.apart)}
+    if message.HasField("transfer"):
+        data["transfer"] = _transfer_data(message.transfer)
     if message.HasField("warm_start"):
         data["warm_start"] = warm_start_data(message.warm_start)
     return spec_of(data)
@@ -179,6 +184,21 @@ def _template(template: TrialTemplate) -> pb.TrialTemplate:
     if not template.prestart:
         message.prestart = False
     return message
+
+
+def _transfer(transfer: Transfer) -> pb.Transfer:
+    return pb.Transfer(
+        callable=transfer.callable,
+        top=transfer.top,
+        eager=transfer.eager or 0.0,
+        steps=transfer.steps or 0,
+        resources=resources_to_proto(transfer.resources),
+    )
+
+
+def _transfer_data(message: pb.Transfer) -> dict[str, Any]:
+    numbers = {name: value for name in ("top", "eager", "steps") if (value := getattr(message, name))}
+    return {"callable": message.callable, **numbers, "resources": resources_data(message.resources)}
 
 
 def _repeated_names(space: Iterable[pb.Parameter]) -> list[Violation]:

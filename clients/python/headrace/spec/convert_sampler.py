@@ -8,6 +8,7 @@ from typing import Any, Final, assert_never
 from headrace.spec.objective import Constraint, Goal, Objective, WarmStart
 from headrace.spec.sampler import (
     SAMPLERS,
+    BestOfSampler,
     CmaEsSampler,
     GpSampler,
     GridSampler,
@@ -32,6 +33,8 @@ def sampler_to_proto(sampler: Sampler) -> pb.Sampler:
             return pb.Sampler(grid=pb.GridSampler(points=points))
         case SobolSampler():
             return pb.Sampler(sobol=pb.SobolSampler())
+        case BestOfSampler():
+            return pb.Sampler(best_of=pb.BestOfSampler(study=sampler.study, eager=sampler.eager or 0.0))
         case TpeSampler():
             return pb.Sampler(
                 tpe=pb.TpeSampler(

@@ -6,6 +6,8 @@ The words are those of Optuna, Ray Tune and their like.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from headrace.elsewhere import TYPES
+
 SEVERAL: Final = (
     "Write the first one as `objective: {metric: NAME, goal: …}`, and the others as "
     "`further_objectives: [{metric: NAME, goal: …}]`."
@@ -60,30 +62,6 @@ OBJECTIVE: Final = {
     "direction": "Write `goal: minimize` or `goal: maximize`.",
 }
 """Keys of the objective."""
-
-_LOG_FLOAT: Final = "Write `type: float` with `log: true`."
-_FLOAT_STEP: Final = "Write `type: float` with `step`."
-_INT: Final = "Write `type: int`."
-_CHOICE: Final = "Write `type: categorical` with `values: [a, b, …]`."
-
-TYPES: Final = {
-    "loguniform": _LOG_FLOAT,
-    "log_uniform": _LOG_FLOAT,
-    "logfloat": _LOG_FLOAT,
-    "uniform": "Write `type: float`.",
-    "double": "Write `type: float`.",
-    "quniform": _FLOAT_STEP,
-    "discrete_uniform": _FLOAT_STEP,
-    "integer": _INT,
-    "randint": _INT,
-    "lograndint": "Write `type: int` with `log: true`.",
-    "qrandint": "Write `type: int` with `step`.",
-    "choice": _CHOICE,
-    "choices": _CHOICE,
-    "category": _CHOICE,
-    "bool": "Write `type: categorical` with `values: [true, false]`.",
-}
-"""Types of a parameter."""
 
 CHOICES: Final = "Write the choices as `{type: categorical, values: [a, b, …]}`."
 

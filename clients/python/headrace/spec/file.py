@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from headrace.errors import InvalidFieldError
-from headrace.spec import elsewhere, file_sizes, names
+from headrace.spec import elsewhere, file_kinds, file_sizes, names
 from headrace.spec.problems import Loc, Problem, did_you_mean
 from headrace.spec.resources import WHOLE
 from headrace.spec.study import StudySpec, known_keys, plain_loc, spec_of, spec_problems
@@ -34,7 +34,17 @@ _TOP: Final = {
 }
 _TRIAL: Final = {"grace_s": "grace", "report_timeout_s": "report_timeout"}
 _DOMAIN: Final = {"when": "conditions"}
-_PLACES: Final = ("template", "policy", "resources", "objective", "sampler", "elastic", "fuse", "warm_start")
+_PLACES: Final = (
+    "template",
+    "policy",
+    "resources",
+    "objective",
+    "sampler",
+    "elastic",
+    "fuse",
+    "transfer",
+    "warm_start",
+)
 """The mappings that a key may belong under."""
 
 
@@ -107,7 +117,8 @@ def _parsed(named: Mapping[str, Any], folder: Path, problems: list[Problem]) -> 
     _spell_out_space(plain, problems)
     paths = _spell_out_resources(plain, problems)
     _spell_out_elastic(plain)
-    _spell_out_kinds(plain)
+    _spell_out_transfer(plain)
+    file_kinds.spell_out(plain, problems)
     problems += (empty := _empty_rungs(plain))
     spec: StudySpec | None = None
     try:
@@ -205,6 +216,14 @@ def _spell_out_elastic(plain: dict[str, Any]) -> None:
         plain["elastic"] = {**elastic, "grants": spelt}
 
 
+def _spell_out_transfer(plain: dict[str, Any]) -> None:
+    """A share of a GPU in what the trials of a transfer take."""
+    transfer = plain.get("transfer")
+    resources = transfer.get("resources") if isinstance(transfer, Mapping) else None
+    if isinstance(transfer, Mapping) and isinstance(resources, Mapping):
+        plain["transfer"] = {**transfer, "resources": _share_spelt_out(resources, "gpus")}
+
+
 def _share_spelt_out(written: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """A fraction below 1 as `gpu_milli`."""
     share = written.get(key)
@@ -212,13 +231,6 @@ def _share_spelt_out(written: Mapping[str, Any], key: str) -> Mapping[str, Any]:
         return written
     rest = {name: value for name, value in written.items() if name != key}
     return {**rest, "gpu_milli": round(share * WHOLE)}
-
-
-def _spell_out_kinds(plain: dict[str, Any]) -> None:
-    """A policy or a sampler with nothing to set, written as the word that it is: `policy: asha`."""
-    for key in ("policy", "sampler"):
-        if isinstance(plain.get(key), str):
-            plain[key] = {"kind": plain[key]}
 
 
 def _empty_rungs(plain: Mapping[str, Any]) -> list[Problem]:

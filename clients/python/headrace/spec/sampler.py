@@ -1,25 +1,36 @@
 """Samplers as a user names them, and what must hold between a sampler and the rest of a spec.
 
-`random`, `grid` and `sobol` propose by number alone. The others are *model-based*: they learn from the results so
-far, and only they can begin with the results of an earlier study.
+`random`, `grid` and `sobol` propose by number alone, `best_of` takes what another study found. The others are
+*model-based*: they learn from the results so far, and only they can begin with the results of an earlier study.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, PlainValidator
+from pydantic import AfterValidator, Field, PlainValidator
 
 from headrace.bounds import numbers
 from headrace.spec.domains import Domain, FloatDomain, IntDomain, SpecModel
 from headrace.spec.objective import Constraint, Objective, WarmStart
-from headrace.spec.problems import Problem, Unknown
-from headrace.spec.scalars import Count, Text, integer_within
+from headrace.spec.problems import Problem, Unknown, fault
+from headrace.spec.scalars import Count, Real, Text, integer_within
 
 GridPoints = Annotated[int, PlainValidator(integer_within(1, numbers.GRID_POINTS))]
 Candidates = Annotated[int, PlainValidator(integer_within(1, numbers.POPULATION))]
 MaxResults = Annotated[int, PlainValidator(integer_within(20, numbers.RESULTS))]
 Population = Annotated[int, PlainValidator(integer_within(2, numbers.POPULATION))]
 CmaEsPopulation = Annotated[int, PlainValidator(integer_within(4, numbers.POPULATION))]
+
+
+def _eager(value: float) -> float:
+    if not 0 < value <= 1:
+        raise fault(
+            "must be above 0 and at most 1", "It is a share of the other study's trials, such as 0.5."
+        )
+    return value
+
+
+Eager = Annotated[Real, AfterValidator(_eager)]
 
 
 class RandomSampler(SpecModel):
@@ -80,9 +91,20 @@ class Nsga3Sampler(SpecModel):
     population: Population = 50
 
 
+class BestOfSampler(SpecModel):
+    """The best configurations of another study, the best first, once that study has completed.
+
+    With `eager` the best one so far is taken as soon as that share of the other study's trials has ended.
+    """
+
+    kind: Literal["best_of"] = "best_of"
+    study: Text
+    eager: Eager | None = None
+
+
 ModelBased = TpeSampler | GpSampler | CmaEsSampler | Nsga2Sampler | Nsga3Sampler
 Sampler = Annotated[
-    RandomSampler | GridSampler | SobolSampler | ModelBased,
+    RandomSampler | GridSampler | SobolSampler | ModelBased | BestOfSampler,
     Field(discriminator="kind"),
 ]
 SAMPLERS: dict[str, type[SpecModel]] = {
@@ -94,6 +116,7 @@ SAMPLERS: dict[str, type[SpecModel]] = {
     "cmaes": CmaEsSampler,
     "nsga2": Nsga2Sampler,
     "nsga3": Nsga3Sampler,
+    "best_of": BestOfSampler,
 }
 """The models by their kind."""
 

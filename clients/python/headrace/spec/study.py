@@ -48,8 +48,19 @@ from headrace.spec.sampler import SAMPLERS, RandomSampler, Sampler, grid_problem
 from headrace.spec.scalars import Count, CountOrZero, Seed, Steps, Text, Value
 from headrace.spec.sizes import SizeRow, SizeTable, TrialSize, size_problems
 from headrace.spec.template import CommandLine, TrialTemplate, placeholder_problems
+from headrace.spec.transfer import Transfer, transfer_problems
 
 _STORED: Final = object()
+_NOT_THE_TARGETS: Final = {
+    "space",
+    "transfer",
+    "elastic",
+    "baseline",
+    "enqueued",
+    "warm_start",
+    "max_parallel",
+}
+"""What the study of a transfer does not have from the first one, beside what `Transfer` says."""
 
 
 def _space_by_name(data: Any) -> Any:
@@ -92,6 +103,7 @@ class StudySpec(SpecModel):
     priority: Priority = 0
     elastic: Elastic | None = None
     fuse: Fuse | None = None
+    transfer: Transfer | None = None
     further_objectives: tuple[Objective, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     warm_start: WarmStart | None = None
@@ -123,6 +135,16 @@ class StudySpec(SpecModel):
     def stored(cls, data: Any) -> Self:
         """The spec whose canonical JSON was stored. Each field is checked; their joint checks were passed before."""
         return cls.model_validate(data, context=_STORED)
+
+    def target(self, name: str) -> "StudySpec":
+        """The study that trains the best configurations of this one, which has this name.
+
+        Raises `InvalidFieldError` where `transfer` and the rest do not make a sound study.
+        """
+        assert self.transfer is not None
+        assert self.template is not None
+        kept = self.model_dump(exclude=_NOT_THE_TARGETS)
+        return spec_of({**kept, "space": self.space, **self.transfer.fields(name, self.template)})
 
     @property
     def shares_checkpoints(self) -> bool:
@@ -211,6 +233,8 @@ class _Parts:
             yield from elastic_problems(known["elastic"], known["resources"], known["max_steps"])
         if known.get("fuse") is not None:
             yield from fuse_problems(known["fuse"], known, self.declared)
+        if known.get("transfer") is not None:
+            yield from transfer_problems(known["transfer"], known)
         if known.get("resources") is not None and known["resources"].by is not None and "space" in known:
             table = known["resources"].by
             for problem in size_problems(table, self.declared, self.space, known.get("policy")):
@@ -289,6 +313,8 @@ _MODELS: Final[dict[Loc, type[SpecModel]]] = {
     ("resources", "by", "otherwise"): TrialSize,
     ("elastic",): Elastic,
     ("fuse",): Fuse,
+    ("transfer",): Transfer,
+    ("transfer", "resources"): Resources,
     ("template",): TrialTemplate,
     ("template", "command"): CommandLine,
 }

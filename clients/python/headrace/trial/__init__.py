@@ -30,6 +30,8 @@ from typing import Any
 
 from headrace.trial import elsewhere
 from headrace.trial.batches import ResumableBatches
+from headrace.trial.bundle import Bundle
+from headrace.trial.bundle_member import Member
 from headrace.trial.reading import Saved, read_checkpoint
 from headrace.trial.runtime import Ended, TrialRuntimeError
 from headrace.trial.script import current, main
@@ -37,7 +39,9 @@ from headrace.trial.session import Trial
 from headrace.trial.tracking import shared
 
 __all__ = [
+    "Bundle",
     "Ended",
+    "Member",
     "ResumableBatches",
     "Saved",
     "Trial",

@@ -54,7 +54,7 @@ class ResumableBatches:
                 count -= 1
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, and what it is a position in."""
+        """The position, and what decides the order: seed, sizes and options."""
         return {
             "epoch": self.epoch,
             "position": self.position,
@@ -66,7 +66,7 @@ class ResumableBatches:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from `state`, in its order: that of the trial that saved it, which may be another one's.
+        """Continues from `state`, in the order of the trial that saved it; in a population that may be another trial.
 
         Raises `ValueError` where it was taken over other data, or in the middle of an epoch of other batches.
         """

@@ -19,8 +19,15 @@ class LocalRuntime:
     """Runs one configuration to the end of its budget."""
 
     def __init__(
-        self, *, params: Mapping[str, Value], steps: int, seed: int, checkpoints: Path | None = None
+        self,
+        *,
+        params: Mapping[str, Value],
+        steps: int,
+        seed: int,
+        checkpoints: Path | None = None,
+        number: int = 0,
     ) -> None:
+        self._number = number
         self._params = dict(params)
         self._steps = steps
         self._seed = seed
@@ -31,7 +38,7 @@ class LocalRuntime:
         """The configuration; raises `ValueError` where the folder holds a checkpoint of another one."""
         newest = self._newest_checkpoint()
         return Assignment(
-            trial="studies/local/trials/0",
+            trial=f"studies/local/trials/{self._number}",
             params=self._params,
             max_steps=self._steps,
             next_milestone=1 if self._checkpoints else self._steps,
@@ -46,13 +53,17 @@ class LocalRuntime:
         print(f"continues from {self._newest_checkpoint()} (read in {read_time_s:.2f} s)")
 
     def report(self, report: Report) -> Decision:
-        """Prints a row, and drops the checkpoints before this one."""
+        """Prints a row; see `decide`."""
         columns = tuple(report.metrics)
         if columns != self._columns:
             self._columns = columns
             print(f"{'step':>6}" + "".join(f"  {name:>{_WIDTH}}" for name in columns))
         row = "".join(f"  {value:>{max(_WIDTH, len(name))}.6g}" for name, value in report.metrics.items())
         print(f"{report.step:>6}{row}", flush=True)
+        return self.decide(report)
+
+    def decide(self, report: Report) -> Decision:
+        """Goes on to the budget, and drops the checkpoints before this one."""
         if report.checkpoint_dir is not None:
             for older in report.checkpoint_dir.parent.glob("step-*"):
                 if older != report.checkpoint_dir:

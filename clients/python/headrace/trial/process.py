@@ -9,13 +9,24 @@ With `--standby` it is started before its trial is known, and has imported what 
 """
 
 import gc
+import os
 import sys
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
+from headrace.grants import BUNDLE
+from headrace.trial import raised
+from headrace.trial.bundle import takes_bundle
+from headrace.trial.bundle_cluster import ClusterBundle
+from headrace.trial.bundle_run import run_bundle
+from headrace.trial.bundle_runtime import Attached, Said
+from headrace.trial.bundle_solo import SoloBundle
 from headrace.trial.cluster import ClusterRuntime
 from headrace.trial.leaving import leave, remember_files
 from headrace.trial.output import print_patiently
-from headrace.trial.runtime import DaemonGone, TrialRuntimeError
+from headrace.trial.runtime import Assignment, DaemonGone, TrialRuntimeError
 from headrace.trial.script import finish_with, run
 from headrace.trial.standby import stand_by
 from headrace.trial.target import import_target
@@ -26,11 +37,13 @@ def main() -> int:
     print_patiently()
     ready = stand_by(sys.argv)
     try:
-        runtime = ClusterRuntime.from_environment()
-        assignment = runtime.attach()
+        started = _start()
     except TrialRuntimeError as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 1
+    if started is None:
+        return 0  # a bundle whose members are gone before they began
+    assignment = started.assignment
     configuration = " ".join(f"{name}={value}" for name, value in assignment.params.items())
     print(
         f"headrace: {assignment.trial} from step {assignment.resume_step} of {assignment.max_steps}: {configuration}"
@@ -46,13 +59,13 @@ def main() -> int:
             function = import_target(assignment.target, assignment.working_dir)
     except Exception as error:  # noqa: BLE001 - it goes into the report and the log
         traceback.print_exc()
-        finish_with(runtime, error)
+        _fail(started, error)
         return 1
     if ready is None:
         remember_files()
     gc.freeze()  # what was imported stays to the end: the collector need not visit it
     try:
-        run(function, runtime, assignment)
+        _call(function, started)
     except DaemonGone:
         raise
     except SystemExit as error:
@@ -64,6 +77,61 @@ def main() -> int:
         traceback.print_exc()
         return 1
     return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Started:
+    """Who stands behind this process, and the trial that it begins with."""
+
+    runtime: ClusterRuntime | ClusterBundle
+    assignment: Assignment
+    # Of a bundle: its members.
+    attached: Attached | None = None
+
+
+def _start() -> _Started | None:
+    """Attaches; None for a bundle that is over before it has a member."""
+    if not os.environ.get(BUNDLE):
+        alone = ClusterRuntime.from_environment()
+        return _Started(runtime=alone, assignment=alone.attach())
+    runtime = ClusterBundle.from_environment()
+    attached = runtime.attach()
+    while not attached.members:
+        answer = runtime.turn(Said(waits=True))
+        if answer.over:
+            runtime.finish(error="", traceback="", out_of_memory=False)
+            return None
+        attached = replace(attached, members=answer.joined)
+    return _Started(runtime=runtime, assignment=attached.members[0].assignment, attached=attached)
+
+
+def _call(function: Callable[..., Any], started: _Started) -> None:
+    """Runs the function as a bundle's or as a trial's, by what it takes."""
+    if isinstance(started.runtime, ClusterBundle):
+        assert started.attached is not None
+        if not takes_bundle(function):
+            error = TypeError(
+                f"{started.assignment.target} takes a trial, and the study fuses: give it a first parameter "
+                "bundle: trial.Bundle, or leave fuse out of the study"
+            )
+            _fail(started, error)
+            raise error
+        run_bundle(function, started.runtime, started.attached)
+    elif takes_bundle(function):
+        solo = SoloBundle(started.runtime, started.assignment)
+        run_bundle(function, solo, solo.attach())
+    else:
+        run(function, started.runtime, started.assignment)
+
+
+def _fail(started: _Started, error: BaseException) -> None:
+    """Says that the program failed before its function was called."""
+    if isinstance(started.runtime, ClusterBundle):
+        line, trace = raised.words(error)
+        out_of_memory = raised.out_of_memory(error)
+        started.runtime.finish(error=line, traceback=trace, out_of_memory=out_of_memory)
+    else:
+        finish_with(started.runtime, error)
 
 
 if __name__ == "__main__":

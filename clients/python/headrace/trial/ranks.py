@@ -8,9 +8,9 @@ group.
 A rank that has nothing to save leaves word that it passes, and waits for nobody. So a script may report on rank 0 alone
 where no rank saves. Where another rank saves, that rank reads the word and says which rank tracks nothing.
 
-A rank that does not come is waited for as long as the study's `report_timeout_s` allows, else for a minute longer than
-the longest stretch between two reports that was seen. A full disk keeps ranks from coming: while there is no room for a
-word, nobody is missed.
+The others wait for a rank that does not come: for the longest stretch between two reports so far, and then for the
+study's `report_timeout_s`, or for a minute without that. A full disk keeps ranks from coming: while there is no room
+for a word, nobody is missed.
 """
 
 import json

@@ -24,7 +24,7 @@ class Saved:
 
 
 def read_checkpoint(where: str | Path) -> Saved:
-    """What a trial saved, from a checkpoint's folder or its `file://` address, as `headrace show` and `best` tell it.
+    """What a trial saved. `where` is the checkpoint's folder or address, as `headrace show` and `best` print it.
 
     Load a model with `model.load_state_dict(saved.tracked["model"])`. Tensors are on the CPU. Raises
     `FileNotFoundError` where no checkpoint is, and `ValueError` for an address of a store such as S3, from which

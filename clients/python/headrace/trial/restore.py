@@ -35,6 +35,8 @@ class Restore:
         # The step that was reported with it, and the one that the loop had come to: a script may report in other units.
         self.step: int = own["step"]
         self.loop_step: int = own["loop_step"]
+        # What a bundle's group kept of its member beyond the tracked objects; none of a trial's checkpoint.
+        self.member: Mapping[str, Any] = own.get("member", {})
         self._files: list[str] = own["files"]
         self._params: dict[str, Any] = own["params"]
         self._state = self._own_values()
@@ -44,7 +46,7 @@ class Restore:
     def give(self, entry: Tracked | TrackedFiles, params: Mapping[str, Any]) -> None:
         """Loads the object; raises `ValueError` where the checkpoint does not know it, where it was saved by another
         number of ranks and cannot be divided anew, or where it does not fit and was trained with other parameters."""
-        names = self._names()
+        names = self.names()
         if entry.name not in names:
             raise ValueError(
                 f"t.track({entry.name}=...): the checkpoint holds {', '.join(sorted(names)) or 'nothing'}, "
@@ -94,7 +96,7 @@ class Restore:
 
     def not_in(self, tracked: Mapping[str, Tracked | TrackedFiles]) -> list[str]:
         """What the checkpoint holds and nobody has asked for."""
-        return sorted(self._names() - set(tracked))
+        return sorted(self.names() - set(tracked))
 
     def _load(self, entry: Tracked | TrackedFiles) -> None:
         same_size = self._saved_world == self._world
@@ -158,8 +160,8 @@ class Restore:
             return self._part(0)[RNG]  # type: ignore[no-any-return]  # a part is plain values
         return self._part(self._rank)[RNG] if self._rank < self._saved_world else None
 
-    def _names(self) -> set[str]:
-        """What this rank may ask for; in a gang of another size, what any of them saved."""
+    def names(self) -> set[str]:
+        """The tracked objects: what this rank may ask for; in a gang of another size, what any of them saved."""
         if self._saved_world != self._world:
             return {name for rank in range(self._saved_world) for name in self._part(rank)["tracked"]} | set(
                 self._files

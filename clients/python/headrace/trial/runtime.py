@@ -45,6 +45,8 @@ class Assignment:
     # The checkpoint to load; None for a start from nothing.
     restore_dir: Path | None = None
     resume_step: int = 0
+    # The step that an earlier process of the trial reported last; 0 where none did.
+    last_step: int = 0
     # Where new checkpoints go; None where none are wanted.
     checkpoint_dir: Path | None = None
     slots: tuple[int, ...] = field(default=(0,))

@@ -8,7 +8,7 @@ together.
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,6 +53,8 @@ class Content:
     tracked: Mapping[str, Tracked | TrackedFiles]
     state: Mapping[str, Any]
     params: Mapping[str, Any]
+    # Of a bundle's member: what its group knows of it beyond the tracked objects.
+    member: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def anything(self) -> bool:
@@ -95,6 +97,8 @@ class Saver:
             "params": dict(content.params),
             "files": list(files),
         }
+        if content.member:
+            part["member"] = dict(content.member)
         place = root / f"{PREFIX}{self._assignment.resume_step:08d}-{sequence:06d}"
         if not content.anything:
             if self._world > 1:

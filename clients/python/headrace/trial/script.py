@@ -9,14 +9,19 @@ import argparse
 import atexit
 import os
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from headrace.trial import rng
+from headrace.grants import BUNDLE
+from headrace.trial import raised, rng
+from headrace.trial.bundle import Bundle, takes_bundle
+from headrace.trial.bundle_local import LocalBundle
+from headrace.trial.bundle_run import run_bundle
+from headrace.trial.bundle_runtime import BundleRuntime
+from headrace.trial.bundle_solo import SoloBundle
 from headrace.trial.local import LocalRuntime
 from headrace.trial.runtime import Assignment, DaemonGone, Ended, Runtime, TrialRuntimeError, Value
 from headrace.trial.session import Observer, Trial
@@ -51,20 +56,25 @@ def install(host: Host) -> None:
 
 
 def main(
-    function: Callable[[Trial], object],
+    function: Callable[[Trial], object] | Callable[[Bundle], object],
     *,
     defaults: Mapping[str, Value] | None = None,
     steps: int = 1,
     seed: int = 0,
     argv: Sequence[str] | None = None,
 ) -> None:
-    """Calls `function` with the trial of this process; by hand, with `defaults` as changed on the command line.
+    """Calls `function` with the trial of this process. In a run by hand, the command line changes `defaults`.
 
     By hand: `--lr 0.1` for each default, `--steps`, `--seed`, and `--checkpoints DIR` to save at each
-    report and to continue.
+    report and to continue. A function that takes a bundle also trains several configurations at once: `--lr 0.1,0.2`.
     """
-    runtime, observer = _find_runtime(Defaults(params=dict(defaults or {}), steps=steps, seed=seed), argv)
-    run(function, runtime, runtime.attach(), observer)
+    found = Defaults(params=dict(defaults or {}), steps=steps, seed=seed)
+    if takes_bundle(function):
+        bundle = _find_bundle(found, argv)
+        run_bundle(cast("Callable[[Bundle], object]", function), bundle, bundle.attach())
+        return
+    runtime, observer = _find_runtime(found, argv)
+    run(cast("Callable[[Trial], object]", function), runtime, runtime.attach(), observer)
 
 
 def current(*, defaults: Mapping[str, Value] | None = None, steps: int = 1, seed: int = 0) -> Trial:
@@ -108,9 +118,8 @@ def finish_with(runtime: Runtime, error: BaseException) -> None:
     if isinstance(error, SystemExit) and error.code in (None, 0):
         runtime.finish(error="", traceback="")
         return
-    lines = traceback.format_exception_only(error)
-    line = lines[-1] if isinstance(error, SyntaxError) else lines[0]
-    runtime.finish(error=line.strip(), traceback="".join(traceback.format_exception(error)))
+    line, trace = raised.words(error)
+    runtime.finish(error=line, traceback=trace)
 
 
 def _find_runtime(defaults: Defaults, argv: Sequence[str] | None) -> tuple[Runtime, Observer | None]:
@@ -123,7 +132,50 @@ def _find_runtime(defaults: Defaults, argv: Sequence[str] | None) -> tuple[Runti
     return _local_runtime(defaults, argv), None
 
 
+def _find_bundle(defaults: Defaults, argv: Sequence[str] | None) -> BundleRuntime:
+    if _host is None and os.environ.get(BUNDLE):
+        from headrace.trial.bundle_cluster import (
+            ClusterBundle,
+        )  # gRPC only where there is a daemon to speak to
+
+        return ClusterBundle.from_environment()
+    if _host is None and not os.environ.get("HEADRACE_RUNTIME"):
+        return _local_bundle(defaults, argv)
+    return SoloBundle(_find_runtime(defaults, argv)[0])
+
+
+def _local_bundle(defaults: Defaults, argv: Sequence[str] | None) -> LocalBundle:
+    """Members by hand: of parameters with several values, the first member has the first ones, and so on."""
+    given = _parsed(defaults, argv, several=True)
+    several = {name: given[name] for name in defaults.params if len(given[name]) > 1}
+    count = max(map(len, several.values()), default=1)
+    if other := [name for name, values in several.items() if len(values) != count]:
+        most = next(name for name, values in several.items() if len(values) == count)
+        raise ValueError(
+            f"--{other[0]} has {len(several[other[0]])} values and --{most} has {count}: give each as many, one for "
+            "each member, or a single value for all"
+        )
+    params = [
+        {name: given[name][place if name in several else 0] for name in defaults.params}
+        for place in range(count)
+    ]
+    return LocalBundle(
+        params=params, steps=given["steps"], seed=given["seed"], checkpoints=given["checkpoints"]
+    )
+
+
 def _local_runtime(defaults: Defaults, argv: Sequence[str] | None) -> LocalRuntime:
+    given = _parsed(defaults, argv, several=False)
+    return LocalRuntime(
+        params={name: given[name] for name in defaults.params},
+        steps=given["steps"],
+        seed=given["seed"],
+        checkpoints=given["checkpoints"],
+    )
+
+
+def _parsed(defaults: Defaults, argv: Sequence[str] | None, *, several: bool) -> dict[str, Any]:
+    """The command line. With `several` a parameter is a list: `--lr 0.1,0.2`."""
     clash = [name for name in defaults.params if name in _OWN_OPTIONS]
     if clash:
         raise ValueError(
@@ -135,19 +187,26 @@ def _local_runtime(defaults: Defaults, argv: Sequence[str] | None) -> LocalRunti
     )
     for name, default in defaults.params.items():
         names = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
-        parser.add_argument(*names, dest=name, type=_parser_of(default), default=default, help="a parameter")
+        parse = _parser_of(default)
+        if several:
+            parser.add_argument(
+                *names, dest=name, type=_each(parse), default=[default], help="a parameter, or several: A,B,C"
+            )
+        else:
+            parser.add_argument(*names, dest=name, type=parse, default=default, help="a parameter")
     parser.add_argument("--steps", type=int, default=defaults.steps, help="the budget")
     parser.add_argument("--seed", type=int, default=defaults.seed, help="seeds the random generators")
     parser.add_argument(
         "--checkpoints", type=Path, metavar="DIR", help="save here at each report, and continue from here"
     )
-    given: dict[str, Any] = vars(parser.parse_args(argv))
-    return LocalRuntime(
-        params={name: given[name] for name in defaults.params},
-        steps=given["steps"],
-        seed=given["seed"],
-        checkpoints=given["checkpoints"],
-    )
+    return vars(parser.parse_args(argv))
+
+
+def _each(parse: Callable[[str], Value]) -> Callable[[str], list[Value]]:
+    def values(text: str) -> list[Value]:
+        return [parse(one.strip()) for one in text.split(",")]
+
+    return values
 
 
 def _parser_of(default: Value) -> Callable[[str], Value]:

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from headrace.elsewhere import no_attribute
+from headrace.elsewhere import TRIAL, no_attribute
 from headrace.metrics import MetricError, to_floats
-from headrace.steps import TOGETHER, begun_anew, may_begin_anew, over, refusal, whole
+from headrace.steps import TOGETHER, begun_anew, counted_anew, may_begin_anew, over, refusal, whole
 from headrace.trial import cores, elsewhere, memory
 from headrace.trial.codec import try_encode
 from headrace.trial.configuration import Params
@@ -85,7 +85,7 @@ class Trial:
     if not TYPE_CHECKING:  # a type checker is to find the name that is not there
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise AttributeError(no_attribute("Trial", name, elsewhere.TRIAL), name=name, obj=self)
+            raise AttributeError(no_attribute("Trial", name, TRIAL), name=name, obj=self)
 
         def __getitem__(self, name: object) -> NoReturn:
             raise TypeError(elsewhere.no_item(name))
@@ -114,7 +114,7 @@ class Trial:
 
     @property
     def max_steps(self) -> int:
-        """The full budget: the length of a learning-rate schedule, whatever becomes of this trial."""
+        """The full budget in steps: what a learning-rate schedule should span, even if this trial is stopped early."""
         return self._assignment.max_steps
 
     @property
@@ -152,7 +152,7 @@ class Trial:
 
     @property
     def rank(self) -> int:
-        """The number of this process in a gang of one process a slot (`processes: per_slot`); 0 in all others.
+        """This process's number in a gang with one process for each slot (`processes: per_slot`); 0 otherwise.
 
         Every rank calls `track` and, at the same steps, `report`. Each saves its own state; what rank 0 reports counts,
         and all are told the same decision.
@@ -161,8 +161,8 @@ class Trial:
 
     @property
     def ended(self) -> bool:
-        """Whether the trial was told to leave before its full budget; what follows the loop can be kept for the trials
-        that were not."""
+        """Whether the trial was told to leave before its full budget. Code after the loop can ask this, and so run only
+        where the trial reached its budget."""
         return self._end is not None and self._reported_step < self.max_steps
 
     def track(self, *objects: Any, **named: Any) -> None:
@@ -392,6 +392,8 @@ class Trial:
             )
         if self._restore is not None and not self._sequence:
             self._warn_of_what_was_brought_back(self._restore)
+        elif not (self._sequence or self._tracked or self.state) and step <= self._assignment.last_step:
+            self._warn_once("counted anew", counted_anew(step, self._assignment.last_step), tell=True)
         if self._sequence and step == self._reported_step:
             self._warn_once(
                 "twice",

@@ -27,29 +27,55 @@ SUFFIXES: Final = frozenset(
 )
 MOST: Final = 10_000
 """So many entries of a folder are looked at."""
+SHOWN: Final = 3
+"""So many names are told."""
 TICK_S: Final = 0.05
 """A file's time may lie so far behind the clock."""
 
 
-def shared_checkpoints(folder: Path, since: float, *, numbered: bool = False) -> tuple[str, ...]:
-    """The names of checkpoints in a folder that were written since a time; those with a number in them if asked for."""
-    found = []
+def times(folder: Path) -> dict[str, float]:
+    """When each file of a folder was written last; 0 for what is no file. Hidden ones and compiled modules are left
+    out."""
+    found = {}
     try:
         with os.scandir(folder) as entries:
             for _, entry in zip(range(MOST), entries, strict=False):
-                name = Path(entry.name)
-                meant = name.suffix.lower() in SUFFIXES and (numbered or not any(map(str.isdigit, name.stem)))
-                if meant and entry.is_file() and entry.stat().st_mtime > since - TICK_S:
-                    found.append(entry.name)
+                if not entry.name.startswith((".", "__pycache__")):
+                    found[entry.name] = entry.stat().st_mtime if entry.is_file() else 0.0
     except OSError:
-        return ()  # the folder is the script's affair
-    return tuple(sorted(found))
+        return {}  # the folder is the script's affair
+    return found
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether a file of this name is taken for a checkpoint."""
+    return Path(name).suffix.lower() in SUFFIXES
+
+
+def is_numbered(name: str) -> bool:
+    """Whether a checkpoint's name may have the trial's number in it."""
+    return any(map(str.isdigit, Path(name).stem))
+
+
+def shared_checkpoints(folder: Path, since: float) -> tuple[str, ...]:
+    """The names of checkpoints without a number that were written in a folder since a time."""
+    return tuple(
+        sorted(
+            name
+            for name, written in times(folder).items()
+            if written > since - TICK_S and is_checkpoint(name) and not is_numbered(name)
+        )
+    )
 
 
 def told(names: tuple[str, ...]) -> str:
     """What such files do, and what to do instead."""
-    listed = " and ".join(names[:3])
     return (
-        f"{listed} was written in the folder that all trials share: trials overwrite it, and may load each other's. "
-        f"Put t.number into its name, or let Headrace keep the state: t.track(model=..., optimizer=...)"
+        f"{listed(names)} was written in the folder that all trials share: trials overwrite it, and may load each "
+        f"other's. Put t.number into its name, or let Headrace keep the state: t.track(model=..., optimizer=...)"
     )
+
+
+def listed(names: tuple[str, ...]) -> str:
+    """The first of the names."""
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

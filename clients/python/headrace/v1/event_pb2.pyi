@@ -211,6 +211,7 @@ class Proposal(_message.Message):
     WARM_RESULTS_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
     sampler: _builtins.str
     """The sampler's kind, such as `tpe`; `random` where the sampler failed."""
     rung: _builtins.int
@@ -223,6 +224,8 @@ class Proposal(_message.Message):
     """How many trials without a result it took into account."""
     generation: _builtins.int
     """The generation, of an evolutionary sampler."""
+    source: _builtins.int
+    """The trial whose configuration it is, of the study that a `best_of` sampler names; absent where a sampler made it."""
     def __init__(
         self,
         *,
@@ -233,14 +236,20 @@ class Proposal(_message.Message):
         warm_results: _builtins.int = ...,
         pending: _builtins.int = ...,
         generation: _builtins.int | None = ...,
+        source: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "generation", b"generation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "_source", b"_source", "generation", b"generation", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "generation", b"generation", "milestone", b"milestone", "pending", b"pending", "results", b"results", "rung", b"rung", "sampler", b"sampler", "warm_results", b"warm_results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "_source", b"_source", "generation", b"generation", "milestone", b"milestone", "pending", b"pending", "results", b"results", "rung", b"rung", "sampler", b"sampler", "source", b"source", "warm_results", b"warm_results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__generation: _TypeAlias = _typing.Literal["generation"]  # noqa: Y015
     _WhichOneofArgType__generation: _TypeAlias = _typing.Literal["_generation", b"_generation"]  # noqa: Y015
+    _WhichOneofReturnType__source: _TypeAlias = _typing.Literal["source"]  # noqa: Y015
+    _WhichOneofArgType__source: _TypeAlias = _typing.Literal["_source", b"_source"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__generation) -> _WhichOneofReturnType__generation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__source) -> _WhichOneofReturnType__source | None: ...
 
 Global___Proposal: _TypeAlias = Proposal  # noqa: Y015
 
@@ -561,7 +570,7 @@ class TrialPlaced(_message.Message):
     MILLI_FIELD_NUMBER: _builtins.int
     SENTENCE_FIELD_NUMBER: _builtins.int
     rule: _builtins.str
-    """`best_fit`, `backfill`, `grown` or `spare`."""
+    """`best_fit`, `backfill`, `grown`, `spare`, or `seat`: it joined a bundle."""
     worker: _builtins.str
     milli: _builtins.int
     """Thousandths of each slot."""

@@ -65,6 +65,7 @@ class AttachResponse(_message.Message):
     FURTHER_METRICS_FIELD_NUMBER: _builtins.int
     CONSTRAINT_METRICS_FIELD_NUMBER: _builtins.int
     LEASE_ID_FIELD_NUMBER: _builtins.int
+    LAST_STEP_FIELD_NUMBER: _builtins.int
     trial: _builtins.str
     """`studies/{study}/trials/{number}`."""
     restore_dir: _builtins.str
@@ -82,6 +83,7 @@ class AttachResponse(_message.Message):
     gpu_memory_bytes: _builtins.int
     """The memory budget on each slot; 0 means all of it."""
     lease_id: _builtins.str
+    last_step: _builtins.int
     @_builtins.property
     def parameters(self) -> _spec_pb2.ParameterAssignment: ...
     @_builtins.property
@@ -118,10 +120,11 @@ class AttachResponse(_message.Message):
         further_metrics: _abc.Iterable[_builtins.str] | None = ...,
         constraint_metrics: _abc.Iterable[_builtins.str] | None = ...,
         lease_id: _builtins.str = ...,
+        last_step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "gpu_memory_bytes", b"gpu_memory_bytes", "lease_id", b"lease_id", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "restore_dir", b"restore_dir", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "slot_milli", b"slot_milli", "slots", b"slots", "template", b"template", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "gpu_memory_bytes", b"gpu_memory_bytes", "last_step", b"last_step", "lease_id", b"lease_id", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "restore_dir", b"restore_dir", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "slot_milli", b"slot_milli", "slots", b"slots", "template", b"template", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

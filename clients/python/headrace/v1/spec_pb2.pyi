@@ -110,6 +110,7 @@ class StudySpec(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     ELASTIC_FIELD_NUMBER: _builtins.int
     FUSE_FIELD_NUMBER: _builtins.int
+    TRANSFER_FIELD_NUMBER: _builtins.int
     FURTHER_OBJECTIVES_FIELD_NUMBER: _builtins.int
     CONSTRAINTS_FIELD_NUMBER: _builtins.int
     WARM_START_FIELD_NUMBER: _builtins.int
@@ -173,6 +174,10 @@ class StudySpec(_message.Message):
         """Trains several trials in one process; absent: each trial has a process of its own."""
 
     @_builtins.property
+    def transfer(self) -> Global___Transfer:
+        """A second study, which trains the best configurations of this one on something larger. Absent: none."""
+
+    @_builtins.property
     def further_objectives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Objective]:
         """Objectives beside the first one. With any, the result is the Pareto front, and the policy must be `run_all`."""
 
@@ -205,14 +210,15 @@ class StudySpec(_message.Message):
         priority: _builtins.int = ...,
         elastic: Global___Elastic | None = ...,
         fuse: Global___Fuse | None = ...,
+        transfer: Global___Transfer | None = ...,
         further_objectives: _abc.Iterable[Global___Objective] | None = ...,
         constraints: _abc.Iterable[Global___Constraint] | None = ...,
         warm_start: Global___WarmStart | None = ...,
         max_early_failures: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "elastic", b"elastic", "fuse", b"fuse", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "template", b"template", "warm_start", b"warm_start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "elastic", b"elastic", "fuse", b"fuse", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "template", b"template", "transfer", b"transfer", "warm_start", b"warm_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "elastic", b"elastic", "enqueued", b"enqueued", "further_objectives", b"further_objectives", "fuse", b"fuse", "max_early_failures", b"max_early_failures", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "priority", b"priority", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "template", b"template", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "elastic", b"elastic", "enqueued", b"enqueued", "further_objectives", b"further_objectives", "fuse", b"fuse", "max_early_failures", b"max_early_failures", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "priority", b"priority", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "template", b"template", "transfer", b"transfer", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -538,6 +544,7 @@ class Sampler(_message.Message):
     CMAES_FIELD_NUMBER: _builtins.int
     NSGA2_FIELD_NUMBER: _builtins.int
     NSGA3_FIELD_NUMBER: _builtins.int
+    BEST_OF_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def random(self) -> Global___RandomSampler: ...
     @_builtins.property
@@ -554,6 +561,8 @@ class Sampler(_message.Message):
     def nsga2(self) -> Global___Nsga2Sampler: ...
     @_builtins.property
     def nsga3(self) -> Global___Nsga3Sampler: ...
+    @_builtins.property
+    def best_of(self) -> Global___BestOfSampler: ...
     def __init__(
         self,
         *,
@@ -565,12 +574,13 @@ class Sampler(_message.Message):
         cmaes: Global___CmaEsSampler | None = ...,
         nsga2: Global___Nsga2Sampler | None = ...,
         nsga3: Global___Nsga3Sampler | None = ...,
+        best_of: Global___BestOfSampler | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cmaes", b"cmaes", "gp", b"gp", "grid", b"grid", "kind", b"kind", "nsga2", b"nsga2", "nsga3", b"nsga3", "random", b"random", "sobol", b"sobol", "tpe", b"tpe"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["best_of", b"best_of", "cmaes", b"cmaes", "gp", b"gp", "grid", b"grid", "kind", b"kind", "nsga2", b"nsga2", "nsga3", b"nsga3", "random", b"random", "sobol", b"sobol", "tpe", b"tpe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cmaes", b"cmaes", "gp", b"gp", "grid", b"grid", "kind", b"kind", "nsga2", b"nsga2", "nsga3", b"nsga3", "random", b"random", "sobol", b"sobol", "tpe", b"tpe"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_of", b"best_of", "cmaes", b"cmaes", "gp", b"gp", "grid", b"grid", "kind", b"kind", "nsga2", b"nsga2", "nsga3", b"nsga3", "random", b"random", "sobol", b"sobol", "tpe", b"tpe"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["random", "grid", "sobol", "tpe", "gp", "cmaes", "nsga2", "nsga3"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["random", "grid", "sobol", "tpe", "gp", "cmaes", "nsga2", "nsga3", "best_of"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -782,6 +792,32 @@ class Nsga3Sampler(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Nsga3Sampler: _TypeAlias = Nsga3Sampler  # noqa: Y015
+
+@_typing.final
+class BestOfSampler(_message.Message):
+    """The best configurations of another study, the best first: `max_trials` of them. That study has to complete first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STUDY_FIELD_NUMBER: _builtins.int
+    EAGER_FIELD_NUMBER: _builtins.int
+    study: _builtins.str
+    """The name of the other study."""
+    eager: _builtins.float
+    """The best one so far is taken as soon as this share of the other study's trials has ended; 0 means not before its end."""
+    def __init__(
+        self,
+        *,
+        study: _builtins.str = ...,
+        eager: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eager", b"eager", "study", b"study"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BestOfSampler: _TypeAlias = BestOfSampler  # noqa: Y015
 
 @_typing.final
 class Policy(_message.Message):
@@ -1067,7 +1103,7 @@ class MedianPolicy(_message.Message):
     completed_only: _builtins.bool
     """Compare with completed trials only, instead of with all that came as far."""
     grace_steps: _builtins.int
-    """No trial is stopped before so many steps."""
+    """No trial is stopped before so many steps; 0 means a tenth of max_steps."""
     min_peers: _builtins.int
     """No trial is stopped while there are fewer others to compare with; 0 means 3."""
     @_builtins.property
@@ -1105,7 +1141,7 @@ class RungMedianPolicy(_message.Message):
     tolerance: _builtins.float
     """As a share of the median; absent means 0.05."""
     grace_steps: _builtins.int
-    """No trial is stopped before so many steps."""
+    """No trial is stopped before so many steps; 0 means a tenth of max_steps."""
     min_results: _builtins.int
     """No trial is stopped while there are fewer values at the rung, its own included; 0 means 3."""
     @_builtins.property
@@ -1147,7 +1183,7 @@ class LearningCurvePolicy(_message.Message):
     min_points: _builtins.int
     """No trial is stopped with fewer points of its curve known; 0 means 4."""
     grace_steps: _builtins.int
-    """No trial is stopped before so many steps."""
+    """No trial is stopped before so many steps; 0 means a tenth of max_steps."""
     @_builtins.property
     def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -1404,6 +1440,48 @@ class Fuse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Fuse: _TypeAlias = Fuse  # noqa: Y015
+
+@_typing.final
+class Transfer(_message.Message):
+    """The study that follows: `{study}-target`. It has the same objective and space, takes the best configurations of the
+    first one, and trains each of them to the end.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLABLE_FIELD_NUMBER: _builtins.int
+    TOP_FIELD_NUMBER: _builtins.int
+    EAGER_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    RESOURCES_FIELD_NUMBER: _builtins.int
+    callable: _builtins.str
+    """`module:function`, beside the first study's."""
+    top: _builtins.int
+    """How many of the best are trained; 0 means 3."""
+    eager: _builtins.float
+    """As in BestOfSampler."""
+    steps: _builtins.int
+    """The full budget of such a trial; 0 means that of the first study."""
+    @_builtins.property
+    def resources(self) -> Global___Resources:
+        """What such a trial occupies; absent means one CPU slot."""
+
+    def __init__(
+        self,
+        *,
+        callable: _builtins.str = ...,
+        top: _builtins.int = ...,
+        eager: _builtins.float = ...,
+        steps: _builtins.int = ...,
+        resources: Global___Resources | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callable", b"callable", "eager", b"eager", "resources", b"resources", "steps", b"steps", "top", b"top"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Transfer: _TypeAlias = Transfer  # noqa: Y015
 
 @_typing.final
 class TrialTemplate(_message.Message):

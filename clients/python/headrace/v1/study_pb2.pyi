@@ -1709,6 +1709,8 @@ class SlotHolder(_message.Message):
     MILLI_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
+    BUNDLE_FIELD_NUMBER: _builtins.int
+    BUNDLE_SEATS_FIELD_NUMBER: _builtins.int
     trial: _builtins.str
     milli: _builtins.int
     """Thousandths of the slot."""
@@ -1716,6 +1718,9 @@ class SlotHolder(_message.Message):
     """Its memory budget; 0 where it has the whole slot."""
     leaving: _builtins.str
     """Why it is to leave at its next rung or report; empty while it may stay."""
+    bundle: _builtins.str
+    """The bundle that it runs in, and how many trials that may have; empty where it has a process of its own."""
+    bundle_seats: _builtins.int
     def __init__(
         self,
         *,
@@ -1723,10 +1728,12 @@ class SlotHolder(_message.Message):
         milli: _builtins.int = ...,
         memory_bytes: _builtins.int = ...,
         leaving: _builtins.str = ...,
+        bundle: _builtins.str = ...,
+        bundle_seats: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leaving", b"leaving", "memory_bytes", b"memory_bytes", "milli", b"milli", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "bundle_seats", b"bundle_seats", "leaving", b"leaving", "memory_bytes", b"memory_bytes", "milli", b"milli", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

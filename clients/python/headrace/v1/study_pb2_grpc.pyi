@@ -30,7 +30,8 @@ class StudyServiceStub:
     """What users call: the SDK, the CLI, the console and clients in other languages.
 
     Every mutating call carries a `request_id`; a repeat with the same id and the same content returns the
-    first answer and changes nothing, the same id with other content is ALREADY_EXISTS. Errors carry
+    first answer and changes nothing, the same id with other content is ALREADY_EXISTS. An id counts for all calls
+    of the service. It is remembered for a day; a call that was refused is not remembered. Errors carry
     `google.rpc.ErrorInfo` (the reason is an `ErrorReason`), and, where a field is at fault,
     `google.rpc.BadRequest` with the field's path.
     """
@@ -91,7 +92,8 @@ class StudyServiceAsyncStub(StudyServiceStub):
     """What users call: the SDK, the CLI, the console and clients in other languages.
 
     Every mutating call carries a `request_id`; a repeat with the same id and the same content returns the
-    first answer and changes nothing, the same id with other content is ALREADY_EXISTS. Errors carry
+    first answer and changes nothing, the same id with other content is ALREADY_EXISTS. An id counts for all calls
+    of the service. It is remembered for a day; a call that was refused is not remembered. Errors carry
     `google.rpc.ErrorInfo` (the reason is an `ErrorReason`), and, where a field is at fault,
     `google.rpc.BadRequest` with the field's path.
     """
@@ -148,7 +150,8 @@ class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
     """What users call: the SDK, the CLI, the console and clients in other languages.
 
     Every mutating call carries a `request_id`; a repeat with the same id and the same content returns the
-    first answer and changes nothing, the same id with other content is ALREADY_EXISTS. Errors carry
+    first answer and changes nothing, the same id with other content is ALREADY_EXISTS. An id counts for all calls
+    of the service. It is remembered for a day; a call that was refused is not remembered. Errors carry
     `google.rpc.ErrorInfo` (the reason is an `ErrorReason`), and, where a field is at fault,
     `google.rpc.BadRequest` with the field's path.
     """

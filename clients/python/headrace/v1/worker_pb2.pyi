@@ -634,6 +634,7 @@ class Assign(_message.Message):
     RUNGS_FIELD_NUMBER: _builtins.int
     FURTHER_METRICS_FIELD_NUMBER: _builtins.int
     CONSTRAINT_METRICS_FIELD_NUMBER: _builtins.int
+    LAST_STEP_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_SHARED_FIELD_NUMBER: _builtins.int
     STUDY_UID_FIELD_NUMBER: _builtins.int
     next_milestone: _builtins.int
@@ -647,6 +648,10 @@ class Assign(_message.Message):
     """How many checkpoints of the trial to keep beside those of pauses."""
     resume_step: _builtins.int
     """The step the checkpoint was taken at; 0 for a start from nothing."""
+    last_step: _builtins.int
+    """The step that the trial reported last, in an earlier attempt; 0 before its first report. It is above `resume_step`
+    where nothing was saved since.
+    """
     checkpoints_shared: _builtins.bool
     """Other trials may be given this trial's checkpoints: delete none but after a decision, which names those to keep."""
     study_uid: _builtins.str
@@ -690,12 +695,13 @@ class Assign(_message.Message):
         rungs: _abc.Iterable[_builtins.int] | None = ...,
         further_metrics: _abc.Iterable[_builtins.str] | None = ...,
         constraint_metrics: _abc.Iterable[_builtins.str] | None = ...,
+        last_step: _builtins.int = ...,
         checkpoints_shared: _builtins.bool = ...,
         study_uid: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "grant", b"grant", "lease", b"lease", "parameters", b"parameters", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "grant", b"grant", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "study_uid", b"study_uid", "template", b"template"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "grant", b"grant", "last_step", b"last_step", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "study_uid", b"study_uid", "template", b"template"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

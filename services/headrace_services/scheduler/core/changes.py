@@ -58,6 +58,8 @@ class Changes:
     grants: dict[str, Grant] = field(default_factory=dict)
     """New grants."""
     ended_grants: list[str] = field(default_factory=list)
+    closed_grants: list[str] = field(default_factory=list)
+    """Bundles that take no further trial."""
     occupied: dict[tuple[int, int], str] = field(default_factory=dict)
     """The grants that slots are given to whole."""
     vacated: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -65,11 +67,11 @@ class Changes:
     shared: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     """By how much the shared thousandths and memory of a slot change."""
     asks: dict[str, Leaving] = field(default_factory=dict)
-    """Leases, of any study, that are to end for this one."""
+    """Grants, of any study, that are to end for this one."""
     withdraw_asks: bool = False
     """Whether what this study asked of others before is void."""
     forgotten_asks: list[str] = field(default_factory=list)
-    """Leases that ended and had been asked to."""
+    """Grants that ended and had been asked to."""
     events: list[Event] = field(default_factory=list)
 
     @property
@@ -99,10 +101,18 @@ class Changes:
                 del self.occupied[key]
             self.vacated[key] = grant.id
 
+    def revive(self, grant: Grant) -> None:
+        """Note that a grant that has just ended goes on, on its slots."""
+        self.ended_grants.remove(grant.id)
+        for key in _places(grant):
+            if grant.milli < WHOLE:
+                self._share(key, grant.milli, grant.memory_bytes)
+            else:
+                del self.vacated[key]
+
     def forget_asks(self, study: Study) -> None:
         """Note which messages between studies are void now."""
-        over = (lease.id for lease in self.updated.values() if not lease.live)
-        self.forgotten_asks = [lease_id for lease_id in over if lease_id in study.leaving]
+        self.forgotten_asks = [grant_id for grant_id in self.ended_grants if grant_id in study.leaving]
         self.withdraw_asks |= study.state.ended and study.standing.reserved is not None
 
     def _share(self, key: tuple[int, int], milli: int, memory_bytes: int) -> None:

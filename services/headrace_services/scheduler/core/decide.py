@@ -13,7 +13,7 @@ what fits nowhere; end the study where nothing is left; see what the answers sho
 from collections.abc import Iterable, Sequence
 
 from headrace.errors import HeadraceError
-from headrace_services.scheduler.core import dispatch, leaving, placing, sharing, surroundings, views
+from headrace_services.scheduler.core import dispatch, leaving, placing, seats, sharing, surroundings, views
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import (
     ExitedArrived,
@@ -163,23 +163,24 @@ def _place(
     named = [next_one.trial] if next_one else []
     if reserved is not None and sizes_differ(state.study.spec):  # its trial may not wait any more
         named.append(reserved.number)
+    spec = state.study.spec
+    limit = offered + len(state.pending_suggestions) + placing.LOOKAHEAD + inputs + 1
+    if spec.resources.by is not None or spec.fuse is not None:
+        limit += placing.PASSED_OVER
     waiting = yield from ask(
         Candidates(
-            limit=offered
-            + len(state.pending_suggestions)
-            + placing.LOOKAHEAD
-            + inputs
-            + 1
-            + (placing.PASSED_OVER if state.study.spec.resources.by is not None else 0),
+            limit=limit if spec.fuse is None else limit + placing.LAUNCHES_AT_ONCE,
             numbers=frozenset(named) - state.trials.keys(),
+            bundles=seats.BUNDLES_AT_ONCE if spec.fuse is not None else 0,
         )
     )
     state.live += waiting.live
     state.take(waiting.rows)
+    state.take_bundles(waiting.bundles)
     state.load_queue(waiting.runnable)
     yield from placing.place(state, pass_over=False)
     yield from surroundings.keep_slots(state, keep_every_s)
-    if state.room.blocked is not None:
+    if state.room.blocked is not None or seats.OpenSeats(state).any:
         yield from placing.place(state, pass_over=True)
     if not state.live and not state.queue:  # it may be complete; the count visits all trials
         state.user_paused += yield from ask(UserPausedCount())
@@ -192,7 +193,7 @@ def _place(
     if slots_left and state.study.spec.template is not None:
         yield from sharing.hand_on(state)
         slots_left = surroundings.left_over(state, before, freed)
-    return slots_left, offered >= FREE_SLOTS_AT_ONCE and used_up
+    return slots_left, (offered >= FREE_SLOTS_AT_ONCE and used_up) or state.cut_short
 
 
 def _sum_up(state: CycleState) -> Deciding[None]:

@@ -18,6 +18,7 @@ from headrace_services.scheduler.core.inputs import (
     PauseStudy,
     PauseTrial,
     PlaceNow,
+    ProposalsOver,
     Proposed,
     ReportArrived,
     RestoredArrived,
@@ -50,6 +51,8 @@ def apply(state: CycleState, one: Input, *, position: int = 0) -> Outcome | None
             state.wants_placement = True
         case Proposed():
             return proposals.take(state, one)
+        case ProposalsOver():
+            return proposals.over(state, one)
         case Suggest():
             state.wants_placement = True
             state.pending_suggestions.append((position, one))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from headrace.last_words import printed_last
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import events
+from headrace_services.scheduler.core import events, seats
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     ExitedArrived,
@@ -31,7 +31,8 @@ MAX_LOSSES_IN_ROW = 10
 cause: out of memory, or it hangs its machine. Reports alone are no progress: it makes them again each time."""
 
 MAX_KILLS_IN_ROW = 4
-"""The same for a trial whose own process the system kills, as it does for want of memory: that is seldom chance."""
+"""The same for a trial whose own process the system kills, as it does for want of memory: that is seldom chance. Losses
+for other reasons between do not count."""
 
 _OF_THE_PROGRAM = re.compile(
     r"(ModuleNotFound|Import|Syntax|Indentation|Tab|Name|UnboundLocal|Attribute|Type)Error\b"
@@ -84,10 +85,12 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
                 state, state.trials[number], lease, error, certain=_is_certain(state, message, error, before)
             )
         case "RELEASED":  # let go of by its holder: nothing points to its program
+            state.close(lease)
             _interrupt(state, state.trials[number], message.error or "its client or worker gave it back")
         case "DEFECT":
             _lost(state, state.trials[number], message.error, defect=True)
         case _:
+            state.close(lease)
             _lost(state, state.trials[number], message.error or "its process was lost")
     return Accepted()
 
@@ -100,6 +103,7 @@ def expired(state: CycleState, message: LeaseExpired) -> Outcome:
     lease = state.lease(message)
     if lease is None or not lease.live or lease.id not in state.silent or lease.id in state.changes.updated:
         return Stale()
+    state.close(lease)
     state.cancel(state.trials[lease.number], message.why)
     _lost(state, state.trials[lease.number], message.why)
     return Accepted()
@@ -112,9 +116,12 @@ def _finished(state: CycleState, trial: Trial, lease: Lease) -> None:
     if spec.objective.metric in trial.metrics:
         own = "" if spec.template is None else " by itself"
         why = f"{ended}{own} at step {trial.step} of {spec.max_steps}"
+        if spec.template is not None and lease.step == _begun_at(lease):
+            why = f"{why}; {_silent(lease)}"
+            state.emit(events.trial_warned(trial.number, why))
         state.terminate(trial.number, Reason.COMPLETED, why)
     else:
-        why = f"{ended} without reporting '{spec.objective.metric}'; {_unreported(spec, trial)}"
+        why = f"{ended} without reporting '{spec.objective.metric}'; {_unreported(spec, trial, lease)}"
         if _is_the_workers(state, trial, lease, why):
             return
         state.terminate(trial.number, Reason.FAILED, why)
@@ -131,12 +138,25 @@ def _failed_afterwards(state: CycleState, trial: Trial, message: ExitedArrived) 
     state.emit(events.trial_warned(trial.number, f"its program failed after its last report: {error}"))
 
 
-def _unreported(spec: StudySpec, trial: Trial) -> str:
+def _unreported(spec: StudySpec, trial: Trial, lease: Lease) -> str:
     if trial.metrics:
         return f"it reported {', '.join(sorted(trial.metrics))}"
     if spec.template is None:
         return "report before you complete"
-    return "it returned or exited with 0; what a function returns does not count: call t.report(...)"
+    return _silent(lease)
+
+
+def _silent(lease: Lease) -> str:
+    """What to say of an attempt whose program ended with success, and reported nothing."""
+    return (
+        f"this attempt began at step {_begun_at(lease)}, reported nothing and exited with 0. Did its loop have no "
+        "turns, as one over a range of its own that goes on from a file? Loop over t.steps(), and call t.report(...) "
+        "in it; what a function returns does not count"
+    )
+
+
+def _begun_at(lease: Lease) -> int:
+    return lease.resume.step if lease.resume else 0
 
 
 def _is_certain(state: CycleState, message: ExitedArrived, error: str, before: str) -> bool:
@@ -223,14 +243,18 @@ def _lost(state: CycleState, trial: Trial, why: str, *, defect: bool = False) ->
 
     Then it counts as failed, unless what ended it was a defect of the scheduler.
     """
-    losses = trial.losses_in_row + 1
-    if losses >= (MAX_KILLS_IN_ROW if _KILLED in why else MAX_LOSSES_IN_ROW):
-        detail = f"{why}, {losses} times in a row without a new checkpoint or a rung between"
-        detail += ": is it out of memory?" if _KILLED in why else ""
+    spec = state.study.spec
+    by_itself = _KILLED in why and seats.allowance(spec, trial) == 1
+    losses, kills = trial.losses_in_row + 1, trial.kills_in_row + by_itself
+    trial = state.update(trial.number, losses_in_row=losses, kills_in_row=kills)
+    too_many_kills = kills >= MAX_KILLS_IN_ROW
+    if too_many_kills or seats.losses_alone(spec, losses) >= MAX_LOSSES_IN_ROW:
+        count = kills if too_many_kills else losses
+        detail = f"{why}, {count} times in a row without a new checkpoint or a rung between"
+        detail += ": is it out of memory?" if too_many_kills else ""
         reason = Reason.CANCELLED if defect else Reason.FAILED
-        state.terminate(trial.number, reason, detail, losses_in_row=losses)
+        state.terminate(trial.number, reason, detail)
     else:
-        state.update(trial.number, losses_in_row=losses)
         _interrupt(state, state.trials[trial.number], why)
 
 

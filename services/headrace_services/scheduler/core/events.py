@@ -32,7 +32,10 @@ def trial_created(trial: Trial, proposal: Proposal | None = None) -> Event:
         "bracket": trial.bracket,
         "baseline": trial.baseline,
     }
-    if proposal is not None:
+    if proposal is not None and proposal.source is not None:
+        what = f"has the configuration of trial {proposal.source}"
+        detail["proposal"] = proposal_json(proposal)
+    elif proposal is not None:
         by = (
             "drawn at random, with"
             if proposal.sampler == "random"
@@ -326,6 +329,8 @@ def proposal_json(proposal: Proposal) -> Json:
     }
     if proposal.generation is not None:
         found["generation"] = proposal.generation
+    if proposal.source is not None:
+        found["source"] = proposal.source
     return found
 
 

@@ -79,6 +79,14 @@ class Proposed(Struct, frozen=True, kw_only=True):
     """Where the sampler failed, and a random draw takes its place."""
 
 
+class ProposalsOver(Struct, frozen=True, kw_only=True):
+    """The sampler has no further configuration, though the study asked for more."""
+
+    index: int
+    """Of the one that it does not have."""
+    why: str
+
+
 class Suggest(Struct, frozen=True, kw_only=True):
     """An ask/tell client asks for a trial."""
 
@@ -127,7 +135,16 @@ class StopTrial(OnTrial, frozen=True, kw_only=True):
 
 
 Command = PauseStudy | ResumeStudy | StopStudy | AddTrials | PauseTrial | ResumeTrial | StopTrial | Suggest
-Input = ReportArrived | RestoredArrived | ExitedArrived | LeaseExpired | PlaceNow | Proposed | Command
+Input = (
+    ReportArrived
+    | RestoredArrived
+    | ExitedArrived
+    | LeaseExpired
+    | PlaceNow
+    | Proposed
+    | ProposalsOver
+    | Command
+)
 
 
 class Accepted(Struct, frozen=True, kw_only=True):

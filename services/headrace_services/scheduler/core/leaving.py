@@ -1,31 +1,33 @@
 """Trials that leave their slots before their end: because others need them, or for a larger grant.
 
-A trial that was asked leaves at its next rung, or at its next report with a checkpoint, and never without a
-checkpoint: others wait rather than work be lost.
+A grant is asked as a whole: each of its trials leaves at its next rung, or at its next report with a checkpoint, and
+never without a checkpoint. Others wait rather than work be lost.
 """
 
 from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.core import events, sharing
 from headrace_services.scheduler.core.inputs import Preemption, ReportArrived
 from headrace_services.scheduler.core.placement import Waiting, fit, request_at, spare_slots, with_parts
-from headrace_services.scheduler.core.records import Lease, LeaseName, Trial
+from headrace_services.scheduler.core.records import Lease, Trial
+from headrace_services.scheduler.core.standing import Leaving
 from headrace_services.scheduler.core.state import CycleState
 
 
 def at_report(state: CycleState, lease: Lease, report: ReportArrived) -> str | None:
     """Say why a trial leaves now, before its rung: others of more priority need its slots; None if it may stay."""
-    asked = state.study.leaving.get(lease.id)
+    asked = _asked(state, lease)
     if asked is None or not asked.at_report or report.checkpoint is None:
         return None
-    return _preempted(state, lease)
+    return _preempted(state, lease, asked)
 
 
 def at_rung(state: CycleState, lease: Lease, trial: Trial, target: int) -> str | None:
     """Say why a trial that goes on to `target` gives its slots back first; None if it goes on where it is."""
     if trial.checkpoint is None or not lease.slots:
         return None
-    if lease.id in state.study.leaving:
-        return _preempted(state, lease)
+    asked = _asked(state, lease)
+    if asked is not None:
+        return _preempted(state, lease, asked)
     wanted = request_at(state.study.spec, trial.params, trial.step)
     spare = spare_slots(state.study.spec, target)
     part = (len(lease.slots), lease.milli)
@@ -58,8 +60,11 @@ def _told(slots: int, milli: int) -> str:
     return f"{slots * milli / WHOLE:g}"
 
 
-def _preempted(state: CycleState, lease: Lease) -> str:
-    asked = state.study.leaving[lease.id]
+def _asked(state: CycleState, lease: Lease) -> Leaving | None:
+    return state.study.leaving.get(lease.grant.id) if lease.grant else None
+
+
+def _preempted(state: CycleState, lease: Lease, asked: Leaving) -> str:
     asking = state.room.others.get(asked.for_study_id)
     state.emit(events.trial_preempted(lease.number, asking.name if asking else "", asked.why))
     return asked.why
@@ -67,13 +72,10 @@ def _preempted(state: CycleState, lease: Lease) -> str:
 
 def preemptions(state: CycleState) -> list[Preemption]:
     """What workers are told of trials, of any study, that are to leave at their next report."""
-    running = {run.lease_id: run for run in state.room.running}
+    running = {run.grant_id: run for run in state.room.running}
     return [
-        Preemption(
-            worker_id=run.worker_id,
-            lease=LeaseName(id=lease_id, study_id=run.key[0], number=run.key[1], attempt=run.attempt),
-            reason=asked.why,
-        )
-        for lease_id, asked in state.changes.asks.items()
-        if asked.at_report and (run := running.get(lease_id)) is not None
+        Preemption(worker_id=run.worker_id, lease=lease, reason=asked.why)
+        for grant_id, asked in state.changes.asks.items()
+        if asked.at_report and (run := running.get(grant_id)) is not None
+        for lease in run.leases
     ]

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from headrace_services.scheduler.core.placement import Request, Running
 from headrace_services.scheduler.core.placement.shares import Claim, Share, Totals
-from headrace_services.scheduler.core.records import Decision, History, Lease, Slot, Trial
+from headrace_services.scheduler.core.records import Bundle, Decision, History, Lease, Slot, Trial
 from headrace_services.scheduler.core.results import Result
 
 Answer = TypeVar("Answer")
@@ -136,16 +136,20 @@ class Waiting(Struct, frozen=True, kw_only=True):
     runnable: tuple[Trial, ...]
     """Trials that should be on a worker and are not: interrupted ones first, then by number."""
     live: int
-    """How many live leases the study has in its rows."""
+    """How many live grants the study has in its rows; a client's lease, which has none, counts as one."""
     rows: Rows = Rows()
     """The named trials."""
+    bundles: tuple[Bundle, ...] = ()
+    """Those with open seats, where they were asked for."""
 
 
 class Candidates(Need[Waiting], frozen=True, kw_only=True):
-    """At most `limit` runnable trials, the named trials, and the number of live leases."""
+    """At most `limit` runnable trials, the named trials, and the number of live grants."""
 
     limit: int
     numbers: frozenset[int] = frozenset()
+    bundles: int = 0
+    """At most so many of the study's bundles that have open seats, those with the fewest members first."""
 
 
 class Occupation(Struct, frozen=True, kw_only=True):
@@ -158,7 +162,7 @@ class Occupation(Struct, frozen=True, kw_only=True):
 
 
 class Devices(Need[Occupation], frozen=True, kw_only=True):
-    """Every device that could serve a request, whoever is on it, and the trials of all studies on their workers."""
+    """Every device that could serve a request, whoever is on it, and the grants of all studies on their workers."""
 
     request: Request
 

@@ -4,7 +4,7 @@ from collections.abc import Container, Set
 
 from headrace.folders import study_folder
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import events, sharing
+from headrace_services.scheduler.core import events, seats, sharing
 from headrace_services.scheduler.core.inputs import Assignment, ProposalComingError, Suggested
 from headrace_services.scheduler.core.lifecycle import Action, State, StudyState
 from headrace_services.scheduler.core.needs import Deciding, Named, ask
@@ -26,7 +26,10 @@ from headrace_services.scheduler.core.state import CycleState
 LOOKAHEAD = 4
 """How many configurations to have ready beyond those that run, so that a freed slot never waits for a sampler."""
 PASSED_OVER = 64
-"""Where trials differ in size by configuration: how many that find no slots are passed over for smaller ones behind."""
+"""How many trials that find no slots are passed over for those behind: for smaller ones where configurations differ in
+size, and for those that find a seat."""
+LAUNCHES_AT_ONCE = 256
+"""How many trials of a study with bundles one cycle launches; a next one launches the others."""
 
 
 def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
@@ -36,9 +39,17 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
     (`sharing.keep`) before smaller ones are placed around it.
     """
     passed_over: set[int] = set()
-    hopeless: set[tuple[int, int, int]] = set()  # sizes of which nothing is free, where configurations differ
+    hopeless: set[tuple[int, int, int]] = (
+        set()
+    )  # sizes of which nothing is free, where trials may be passed over
+    open_seats = seats.OpenSeats(state)
     state.room.blocked = None
-    while state.active and not _is_full(state) and len(passed_over) < PASSED_OVER:
+    while state.active and len(passed_over) < PASSED_OVER:
+        if _is_full(state) and not open_seats.any:
+            break
+        if state.study.spec.fuse is not None and len(state.changes.granted) >= LAUNCHES_AT_ONCE:
+            state.cut_short = True
+            break
         if state.study.spec.template is None and not state.pending_suggestions:
             break
         job = _next_job(state, passed_over)
@@ -48,36 +59,57 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
         if number not in state.trials:
             state.take((yield from ask(Named(numbers=frozenset({number})))))
         trial = state.trials[number]
-        placement = None
+        placement = bundle = None
         if state.study.spec.template is not None:
             milestone = promotion.to_milestone if promotion else trial.milestone or state.study.spec.max_steps
             shape = _shape(state, trial)
-            if shape not in hopeless:
+            if shape not in hopeless and not _is_full(state):
                 placement = yield from sharing.find(state, trial, milestone)
             if placement is None and _let_go_of_stale(state, number):
                 placement = yield from sharing.find(state, trial, milestone)
             if placement is None:
                 hopeless |= {shape} if shape else set()
+                bundle = open_seats.of(trial, _params_after(trial, promotion))
+            if placement is None and bundle is None:
+                if state.room.blocked is None and not _is_full(state):
+                    state.room.blocked = sharing.waiting_for(state, trial, milestone)
                 passed_over.add(number)
-                may_pass = _may_pass_over(state, trial, hopeless) or _kept_for(state, passed_over)
+                may_pass = (
+                    _may_pass_over(state, trial, hopeless) or _kept_for(state, passed_over) or open_seats.any
+                )
                 if not pass_over or not may_pass:
                     break
                 continue
+            if bundle is not None and state.room.blocked is not None and state.room.blocked.key[1] == number:
+                state.room.blocked = None  # it waits for no slot
         if promotion is not None:
             _promote(state, promotion)
         if not state.trials[number].user_paused:
-            _launch(state, state.trials[number], placement)
+            _launch(state, state.trials[number], placement, bundle)
+
+
+def _params_after(trial: Trial, promotion: Promotion | None) -> Params:
+    """The configuration that a trial goes on with."""
+    return (
+        promotion.exploit.params if promotion is not None and promotion.exploit is not None else trial.params
+    )
 
 
 def _is_full(state: CycleState) -> bool:
+    """Whether the study has as many grants as it may have."""
     limit = state.study.spec.max_parallel
     return bool(limit) and state.live >= limit
 
 
 def _shape(state: CycleState, trial: Trial) -> tuple[int, int, int] | None:
-    """A trial's size, where configurations differ in it."""
+    """A trial's size, where others behind it may be placed although it is not: configurations differ in it, or some of
+    them find seats."""
     spec = state.study.spec
-    return None if spec.resources.by is None else request_at(spec, trial.params, trial.step).shape
+    return (
+        None
+        if spec.resources.by is None and spec.fuse is None
+        else request_at(spec, trial.params, trial.step).shape
+    )
 
 
 def _may_pass_over(state: CycleState, trial: Trial, hopeless: Set[tuple[int, int, int]]) -> bool:
@@ -104,6 +136,7 @@ def settle(state: CycleState) -> None:
         pass
     if state.active and next_is_pooled(state):
         ready = lookahead(state.study.spec, state.live) + len(state.pending_suggestions)
+        ready += min(seats.OpenSeats(state).count, LAUNCHES_AT_ONCE)
         state.proposals_wanted = max(0, ready - len(state.queue))
 
 
@@ -131,7 +164,7 @@ def lookahead(spec: StudySpec, live: int) -> int:
 def next_is_pooled(state: CycleState) -> bool:
     """Whether the next configuration is one that the pool computes."""
     index, pooled = state.study.sampled, state.fold.pooled_from
-    if pooled is None or _baseline_is_due(state) or index >= state.fold.sampled_limit:
+    if pooled is None or _baseline_is_due(state) or index >= state.sampled_limit:
         return False
     return index >= len(state.study.spec.enqueued) + pooled
 
@@ -149,6 +182,7 @@ def create(
         baseline=baseline,
         bracket=bracket,
         generation=proposal.generation if proposal else None,
+        source=proposal.source if proposal else None,
         milestone=state.fold.policy.ladder(bracket)[0],
         create_time=state.study.now,
     )
@@ -225,14 +259,18 @@ def _promote(state: CycleState, promotion: Promotion) -> None:
     state.update(promotion.trial, milestone=promotion.to_milestone)
 
 
-def _launch(state: CycleState, trial: Trial, placement: Placement | None) -> None:
+def _launch(state: CycleState, trial: Trial, placement: Placement | None, bundle: Grant | None) -> None:
+    """Start a trial on free slots, in a bundle that others are in, or for a client."""
     slots = placement.slots if placement else ()
+    if bundle is not None:
+        slots = state.bundles[bundle.id]
     if trial.number in state.queue:
         state.queue.remove(trial.number)
     attempt = trial.attempt + 1
     resume = trial.checkpoint if trial.state is State.PAUSED else None
     client = None if slots else state.pending_suggestions.pop(0)
     lease_id = f"{state.study.uid}.{trial.number}.{attempt}"
+    goes_on = seats.revived(state, trial, placement) if placement else None
     lease = Lease(
         id=lease_id,
         study_id=state.study.id,
@@ -242,15 +280,26 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None) -> Non
         incarnation=slots[0].incarnation if slots else "",
         client_id=client[1].client_id if client else "",
         ttl_s=client[1].ttl_s if client else None,
-        grant=_grant(lease_id, state.study.id, placement) if placement else None,
+        grant=bundle or goes_on or (_grant(lease_id, state, trial, placement) if placement else None),
         step=resume.step if resume else 0,
         resume=resume,
     )
-    if placement is not None and (said := _told(state, placement)):
-        state.emit(events.trial_placed(trial.number, slots, placement.milli, placement.rule, said))
-        if placement.rule == "backfill":  # the slots are another's from its next rung on
-            state.ask_to_leave(lease.id, at_report=False)
-    state.give(lease, slots)
+    if bundle is not None:
+        said = _seat(bundle, bundle.leases + 1)
+        state.emit(events.trial_placed(trial.number, slots, bundle.milli, "seat", said))
+        state.join(lease, slots)
+    else:
+        if placement is not None and (said := _told(state, placement, lease)):
+            state.emit(events.trial_placed(trial.number, slots, placement.milli, placement.rule, said))
+        if (
+            placement is not None and placement.rule == "backfill"
+        ):  # the slots are another's from its next rung on
+            assert lease.grant is not None
+            state.ask_to_leave(lease.grant.id, at_report=False)
+        if goes_on is not None:
+            state.revive(lease, slots)
+        else:
+            state.give(lease, slots)
     folder = study_folder(state.study.name, state.study.uid)
     log_path = f"{slots[0].log_dir}/{folder}/{trial.number}.log" if slots else trial.log_path
     action = Action.RESUME if trial.state is State.PAUSED else Action.LAUNCH
@@ -262,14 +311,14 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None) -> Non
         state.orders.append(Assignment(worker_id=slots[0].worker_id, trial=moved, lease=lease))
 
 
-def _grant(lease_id: str, study_id: int, placement: Placement) -> Grant:
+def _grant(lease_id: str, state: CycleState, trial: Trial, placement: Placement) -> Grant:
     """A new grant of the placed slots, under the id of its first lease."""
     on: dict[tuple[int, str], list[int]] = {}
     for slot in placement.slots:
         on.setdefault((slot.worker_id, slot.incarnation), []).append(slot.index)
     return Grant(
         id=lease_id,
-        study_id=study_id,
+        study_id=state.study.id,
         parts=tuple(
             Part(worker_id=worker_id, incarnation=incarnation, slots=tuple(indices))
             for (worker_id, incarnation), indices in on.items()
@@ -277,12 +326,16 @@ def _grant(lease_id: str, study_id: int, placement: Placement) -> Grant:
         milli=placement.milli,
         memory_bytes=placement.memory_bytes,
         model=kind_of(placement.slots),
+        seats=seats.allowance(state.study.spec, trial),
+        key=seats.key_of(state.study.spec, trial.params),
     )
 
 
-def _told(state: CycleState, placement: Placement) -> str:
+def _told(state: CycleState, placement: Placement, lease: Lease) -> str:
     """What is worth telling of a placement, in words; nothing where it is an ordinary one."""
     told = []
+    if lease.grant is not None and lease.grant.seats > 1:
+        told.append(_seat(lease.grant, 1))
     if placement.rule == "spare":
         count = len(placement.slots)
         told.append(f"on {count} slot{'s' * (count > 1)}, as no other trial waits")
@@ -291,6 +344,11 @@ def _told(state: CycleState, placement: Placement) -> str:
     if joint(placement.slots) is not Link.UNKNOWN:
         told.append(_how_joined(state, placement))
     return "; ".join(told)
+
+
+def _seat(bundle: Grant, seat: int) -> str:
+    """A trial's place in a bundle, in words. A bundle has the name of its first lease."""
+    return f"seat {seat} of {bundle.seats} in bundle {bundle.id}"
 
 
 def _how_joined(state: CycleState, placement: Placement) -> str:
@@ -327,7 +385,7 @@ def _create_next(state: CycleState) -> Trial | None:
     if spec.baseline is not None and _baseline_is_due(state):
         return create(state, spec.baseline, baseline=True)
     index = state.study.sampled
-    if index >= state.fold.sampled_limit or next_is_pooled(state):
+    if index >= state.sampled_limit or next_is_pooled(state):
         return None
     if index < len(spec.enqueued):
         params: Params | None = spec.enqueued[index]

@@ -7,13 +7,14 @@ proposal that comes twice, or late, changes nothing.
 """
 
 from headrace_services.scheduler.core import events, placing
-from headrace_services.scheduler.core.inputs import Accepted, Outcome, Proposed
+from headrace_services.scheduler.core.inputs import Accepted, Outcome, ProposalsOver, Proposed
+from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.state import CycleState
 
 
 def take(state: CycleState, proposed: Proposed) -> Outcome:
     """Add the trial of a proposal, if it is the one that comes next."""
-    if not state.active or proposed.index != state.study.sampled or not placing.next_is_pooled(state):
+    if not _is_next(state, proposed.index):
         return Accepted()
     if proposed.failure is not None:
         state.emit(events.proposal_failed(state.study.next_number, proposed.failure))
@@ -21,3 +22,19 @@ def take(state: CycleState, proposed: Proposed) -> Outcome:
     placing.create(state, proposed.params, proposal=proposed.proposal)
     state.wants_placement = True
     return Accepted()
+
+
+def over(state: CycleState, said: ProposalsOver) -> Outcome:
+    """Note that the sampler has no further configuration. A study that has had none fails, and says why."""
+    if not _is_next(state, said.index):
+        return Accepted()
+    if not state.study.next_number:
+        state.move_study(StudyState.FAILED, said.why)
+    else:
+        state.end_proposals()
+        state.wants_placement = True
+    return Accepted()
+
+
+def _is_next(state: CycleState, index: int) -> bool:
+    return state.active and index == state.study.sampled and placing.next_is_pooled(state)

@@ -39,13 +39,13 @@ class Study(Struct, frozen=True, kw_only=True):
     standing: Standing = Standing()
     planned: int | None = None
     """How many configurations are to be tried, without the baseline and what users add: a grid may have fewer than
-    asked for. Counted when the study is created, which takes some tens of milliseconds."""
+    asked for, and the study that `best_of` names fewer results. Counted when the study is created."""
     now: datetime = datetime.fromtimestamp(0, UTC)
     """The database's clock when the row was read: the time of all that a cycle does."""
     now_s: float = 0.0
     """The same in seconds; only differences mean something."""
     leaving: Mapping[str, Leaving] = field(default_factory=dict)
-    """Its leases that are to end for other studies, by lease."""
+    """Its grants that are to end for other studies, by grant."""
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
@@ -74,6 +74,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     bracket: int = 0
     generation: int | None = None
     """The generation that an evolutionary sampler proposed it for."""
+    source: int | None = None
+    """The trial of another study whose configuration it has, where the sampler is `best_of`."""
     attempt: int = 0
     step: int = 0
     milestone: int | None
@@ -92,6 +94,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     interruptions: int = 0
     losses_in_row: int = 0
     """How often it was lost since its last new checkpoint or rung."""
+    kills_in_row: int = 0
+    """How many of these losses were kills of its own process."""
     steps_spent: int = 0
     log_path: str = ""
     log_tail: str = ""
@@ -133,6 +137,8 @@ class Proposal(Struct, frozen=True, kw_only=True):
     pending: int = 0
     """Trials without a result that were taken into account."""
     generation: int | None = None
+    source: int | None = None
+    """The trial of the other study, of `best_of`."""
 
 
 class ProposalFailure(Struct, frozen=True, kw_only=True):
@@ -164,6 +170,12 @@ class Grant(Struct, frozen=True, kw_only=True):
     """The memory budget on each slot; 0 for all of it."""
     model: str = ""
     """The device model, and how a gang's slots are joined where that is known: by it speed is learnt."""
+    seats: int = 1
+    """How many live leases it may have. With more than one seat its leases run in one process, a bundle."""
+    key: str = ""
+    """What the trials of a bundle have in common (`Fuse.key`)."""
+    closed: bool = False
+    """Whether a bundle takes no further trial, because its process was lost."""
     leases: int = 1
     """How many live leases name it. It ends with the last of them."""
 
@@ -171,57 +183,6 @@ class Grant(Struct, frozen=True, kw_only=True):
     def size(self) -> int:
         """Thousandths of slots, over all slots."""
         return self.milli * sum(len(part.slots) for part in self.parts)
-
-
-class Lease(Struct, frozen=True, kw_only=True):
-    """The right of one worker, or of one ask/tell client, to speak for one trial in one attempt."""
-
-    id: str
-    study_id: int
-    number: int
-    attempt: int
-    worker_id: int | None
-    incarnation: str
-    client_id: str
-    ttl_s: float | None
-    """For a client's lease: how long it lasts without a report. A worker's lasts as long as the worker."""
-    grant: Grant | None
-    """What the trial runs on; None for a client's lease."""
-    live: bool = True
-    last_sequence: int = 0
-    step: int = 0
-    """The step that this attempt has reached: the resumed one at first."""
-    resume: Checkpoint | None = None
-
-    @property
-    def slots(self) -> tuple[int, ...]:
-        """The slots of its grant on the worker that speaks for it."""
-        parts = self.grant.parts if self.grant else ()
-        return next((part.slots for part in parts if part.worker_id == self.worker_id), ())
-
-    @property
-    def milli(self) -> int:
-        """Thousandths of each slot."""
-        return self.grant.milli if self.grant else 1000
-
-    @property
-    def memory_bytes(self) -> int:
-        """The memory budget on each slot; 0 for all of it."""
-        return self.grant.memory_bytes if self.grant else 0
-
-    @property
-    def model(self) -> str:
-        """What its speed is learnt by, beside its size."""
-        return self.grant.model if self.grant else ""
-
-
-class LeaseName(Struct, frozen=True, kw_only=True):
-    """What names a lease, of any study, to its worker."""
-
-    id: str
-    study_id: int
-    number: int
-    attempt: int
 
 
 class Slot(Struct, frozen=True, kw_only=True):
@@ -264,6 +225,69 @@ class Slot(Struct, frozen=True, kw_only=True):
             free_milli=self.free_milli - milli,
             used_memory_bytes=self.used_memory_bytes + memory_bytes,
         )
+
+
+class Bundle(Struct, frozen=True, kw_only=True):
+    """A live grant of several seats with its slots, of each what the grant has of it."""
+
+    grant: Grant
+    slots: tuple[Slot, ...]
+
+
+class Lease(Struct, frozen=True, kw_only=True):
+    """The right of one worker, or of one ask/tell client, to speak for one trial in one attempt."""
+
+    id: str
+    study_id: int
+    number: int
+    attempt: int
+    worker_id: int | None
+    incarnation: str
+    client_id: str
+    ttl_s: float | None
+    """For a client's lease: how long it lasts without a report. A worker's lasts as long as the worker."""
+    grant: Grant | None
+    """What the trial runs on; None for a client's lease."""
+    live: bool = True
+    last_sequence: int = 0
+    step: int = 0
+    """The step that this attempt has reached: the resumed one at first."""
+    resume: Checkpoint | None = None
+
+    @property
+    def name(self) -> "LeaseName":
+        """What names it to its worker."""
+        return LeaseName(id=self.id, study_id=self.study_id, number=self.number, attempt=self.attempt)
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slots of its grant on the worker that speaks for it."""
+        parts = self.grant.parts if self.grant else ()
+        return next((part.slots for part in parts if part.worker_id == self.worker_id), ())
+
+    @property
+    def milli(self) -> int:
+        """Thousandths of each slot."""
+        return self.grant.milli if self.grant else 1000
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory budget on each slot; 0 for all of it."""
+        return self.grant.memory_bytes if self.grant else 0
+
+    @property
+    def model(self) -> str:
+        """What its speed is learnt by, beside its size."""
+        return self.grant.model if self.grant else ""
+
+
+class LeaseName(Struct, frozen=True, kw_only=True):
+    """What names a lease, of any study, to its worker."""
+
+    id: str
+    study_id: int
+    number: int
+    attempt: int
 
 
 class RungCost(Struct, frozen=True, kw_only=True):
@@ -349,6 +373,21 @@ class History(Struct, frozen=True, kw_only=True):
     """The worker of its last lease."""
 
 
+class BundleView(Struct, frozen=True, kw_only=True):
+    """A bundle as users see it."""
+
+    id: str
+    """Of its grant."""
+    members: int
+    """How many trials are in it now."""
+    seats: int
+
+    @classmethod
+    def of(cls, grant: Grant) -> "BundleView":
+        """The bundle on a grant."""
+        return cls(id=grant.id, members=grant.leases, seats=grant.seats)
+
+
 class TrialView(Struct, frozen=True, kw_only=True):
     """A trial as users see it: the row, where it runs, and its history."""
 
@@ -358,6 +397,8 @@ class TrialView(Struct, frozen=True, kw_only=True):
     slots: tuple[int, ...]
     milli: int
     """Thousandths of each slot; 0 off the workers."""
+    bundle: BundleView | None = None
+    """None where it has a process of its own."""
     last_worker: str | None = None
     """The worker that runs it, or ran it last."""
     rungs: tuple[RungView, ...] = ()

@@ -140,6 +140,7 @@ def _note_metrics(state: CycleState, report: ReportArrived, progress: int) -> Tr
         steps_spent=min(trial.steps_spent + progress, INT64_MAX),
         checkpoint=saved or trial.checkpoint,
         losses_in_row=0 if further else trial.losses_in_row,
+        kills_in_row=0 if further else trial.kills_in_row,
     )
     if (
         progress
@@ -220,7 +221,7 @@ def _record_rungs(
         state.fold.record(entry)
         cursor = state.emit(events.rung_recorded(entry))
         state.changes.rungs.append(RungChange(entry=entry, cursor=cursor))
-        state.update(trial.number, rungs=entry.rung + 1, losses_in_row=0)
+        state.update(trial.number, rungs=entry.rung + 1, losses_in_row=0, kills_in_row=0)
     for entry in entries[:-1]:
         state.mark_promoted(entry.number, entry.bracket, entry.rung)
     return entries

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from headrace.last_words import cause, error_line
+from headrace.last_words import cause, error_line, likeness
 from headrace.spec import StudySpec
 from headrace.spec.objective import is_feasible, objective_vector
 from headrace_services.scheduler.core.lifecycle import Reason
@@ -149,13 +149,18 @@ class Results:
         return f"no trial reported '{first}'; report it in the trial, or correct objective.metric"
 
     def _failures(self) -> str:
-        """How many trials failed, and the commonest error."""
+        """How many trials failed, and the commonest error. Errors that differ in numbers alone count as one."""
         failed = self._errors.total()
+        kinds: dict[str, Counter[str]] = {}
+        for error, count in self._errors.items():
+            kinds.setdefault(likeness(error), Counter())[error] += count
         # Of equally common ones the same each time: the trials come in any order.
-        error, alike = min(self._errors.items(), key=lambda entry: (-entry[1], entry[0]))
+        commonest = min(kinds.values(), key=lambda kind: (-kind.total(), min(kind)))
+        error, alike = min(commonest), commonest.total()
         some = "" if failed == 1 else "all " if alike == failed else f"{alike} of them "
         number = f"{failed} of {self._trials} trial{'s' * (self._trials > 1)}"
-        return f"{number} failed{', ' if some else ' '}{some}with: {error}"
+        like = " (and the like)" if len(commonest) > 1 else ""
+        return f"{number} failed{', ' if some else ' '}{some}with: {error}{like}"
 
 
 def _first(known: Result | None, other: Result) -> Result:

@@ -9,6 +9,7 @@ from typing import Protocol, assert_never
 import numpy as np
 
 from headrace.spec import (
+    BestOfSampler,
     CategoricalDomain,
     Domain,
     FloatDomain,
@@ -36,8 +37,12 @@ class Sampler(Protocol):
 
 
 def is_pooled(spec: StudySpec) -> bool:
-    """Whether the study's proposals cost too much for an event loop, so that a process of the pool makes them."""
-    return isinstance(spec.sampler, ModelBased | SobolSampler)
+    """Whether the study's proposals are made outside its cycles.
+
+    A process of the pool makes those that cost too much for an event loop. Those of `best_of` are read from another
+    study.
+    """
+    return isinstance(spec.sampler, ModelBased | SobolSampler | BestOfSampler)
 
 
 def pooled_from(spec: StudySpec) -> int | None:

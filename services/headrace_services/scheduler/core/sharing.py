@@ -38,7 +38,7 @@ from headrace_services.scheduler.core.placement.speeds import (
     run_s,
     step_s,
 )
-from headrace_services.scheduler.core.records import Slot, Trial
+from headrace_services.scheduler.core.records import Lease, Slot, Trial
 from headrace_services.scheduler.core.standing import Reserved, Standing
 from headrace_services.scheduler.core.state import CycleState
 
@@ -112,7 +112,7 @@ def keep(state: CycleState) -> None:
     reservations = [*_others_reservations(state), *([mine] if mine else [])]
     cluster = Cluster(
         devices=_without(state.room.devices, state.room.withheld),
-        running=tuple(run for run in state.room.running if run.lease_id not in _over(state)),
+        running=tuple(run for run in state.room.running if run.grant_id not in state.changes.ended_grants),
         reservations=tuple(reservations),
         now_s=state.study.now_s,
     )
@@ -142,41 +142,50 @@ def keep(state: CycleState) -> None:
     names = {slot.worker_id: slot.worker_name for slot in state.room.devices}
     state.emit(events.slots_reserved(blocked.key[1], names[kept.worker_id], kept.slots, kept.ready_in_s))
     for asked in plan.asks:
-        state.ask_to_leave(asked.lease_id, at_report=asked.at_report)
+        state.ask_to_leave(asked.grant_id, at_report=asked.at_report)
 
 
 def just_granted(state: CycleState) -> tuple[Running, ...]:
-    """The trials that this cycle has placed: they are not in the rows yet."""
-    found = []
+    """The grants that this cycle has begun, and their trials: they are not in the rows yet."""
+    found: dict[str, Running] = {}
     for lease in state.changes.granted.values():
-        if lease.live and lease.worker_id is not None:
-            kind = grant_kind(lease.model, len(lease.slots), lease.milli)
-            trial = state.trials[lease.number]
-            per_step = step_s(kind, state.study.standing.speeds, trial.speeds)
-            steps = (trial.milestone or lease.step) - lease.step
-            running = Running(
-                key=(state.study.id, lease.number),
-                lease_id=lease.id,
-                attempt=lease.attempt,
-                worker_id=lease.worker_id,
-                slots=lease.slots,
-                milli=lease.milli,
-                priority=state.study.spec.priority,
-                leaves_in_s=None if per_step is None else per_step * steps,
-            )
-            found.append(running)
-    return tuple(found)
+        if not lease.live or lease.worker_id is None or lease.grant is None:
+            continue
+        if lease.grant.id not in state.changes.grants:
+            continue  # it joined a bundle
+        running = Running(
+            key=(state.study.id, lease.number),
+            grant_id=lease.grant.id,
+            leases=(lease.name,),
+            worker_id=lease.worker_id,
+            slots=lease.slots,
+            milli=lease.milli,
+            priority=state.study.spec.priority,
+            leaves_in_s=_leaves_in_s(state, lease),
+        )
+        first = found.get(lease.grant.id)
+        found[lease.grant.id] = running if first is None else first.beside(running)
+    return tuple(found.values())
+
+
+def _leaves_in_s(state: CycleState, lease: Lease) -> float | None:
+    trial = state.trials[lease.number]
+    kind = grant_kind(lease.model, len(lease.slots), lease.milli)
+    per_step = step_s(kind, state.study.standing.speeds, trial.speeds)
+    return None if per_step is None else per_step * ((trial.milestone or lease.step) - lease.step)
 
 
 def may_need_keeping(state: CycleState) -> bool:
-    """Whether it may take more than one trial's end to make room for the one that waits.
+    """Whether slots are kept for the trial that waits, or it may take more than one trial's end to make room for it.
 
-    Not while its slots are kept already, nor where all trials of the only study are of one size.
+    Not where all trials of the only study are of one size, nor while a known study goes before this one.
     """
     blocked, spec = state.room.blocked, state.study.spec
     if blocked is None or spec.template is None:
         return False
-    return state.room.crowded or len({request.size for request in requests_of(spec)}) > 1
+    if not state.room.crowded and len({request.size for request in requests_of(spec)}) == 1:
+        return False
+    return state.study.standing.reserved is not None or _is_next(state)
 
 
 def settle_standing(state: CycleState) -> None:
@@ -186,7 +195,7 @@ def settle_standing(state: CycleState) -> None:
     count = 0
     if blocked is not None:
         spec = state.study.spec
-        count = len(state.queue) + max(0, state.fold.sampled_limit - state.study.sampled)
+        count = len(state.queue) + max(0, state.sampled_limit - state.study.sampled)
         if spec.max_parallel:
             count = min(count, spec.max_parallel - state.live)
         count = max(1, count)
@@ -231,13 +240,13 @@ def _leave(state: CycleState, kept: list[Reservation], own: Claim) -> Deciding[N
     room, now_s = state.room, state.study.now_s
     if not room.crowded:
         return
-    hopeless, useless = _silent(state), list[Share]()
+    hopeless, useless = silent(state), list[Share]()
     while devices := _devices(state):
         found = None
         for other in room.ahead_of(own, now_s):
             if other.study_id in hopeless or any(other.like(one) for one in useless):
                 continue
-            found = fit(devices, _next_of(other), kept)
+            found = fit(devices, next_of(other), kept)
             if found is not None:
                 break
             hopeless.add(other.study_id)
@@ -272,7 +281,7 @@ def _look_further(state: CycleState, *, unlike: Iterable[Share]) -> Deciding[Non
     room.extend(line)
 
 
-def _next_of(share: Share) -> Waiting:
+def next_of(share: Share) -> Waiting:
     """The trial of another study that waits for slots."""
     assert share.wants is not None
     number = share.reserved.number if share.reserved else -1
@@ -288,7 +297,7 @@ def _is_next(state: CycleState) -> bool:
     return not room.ahead_of(own, now_s) and not room.others_may_go_before(own)
 
 
-def _silent(state: CycleState) -> set[int]:
+def silent(state: CycleState) -> set[int]:
     """Studies that slots were left to and that have not looked at them since: whatever ails them, slots do not idle."""
     before, others = state.study.standing.left_to, state.room.others
     left_to = {
@@ -317,10 +326,10 @@ def _ask_of_the_overdrawn(state: CycleState, running: tuple[Running, ...]) -> No
     }
     asked = sorted(
         (run for run in running if run.key[0] in over and run.leaves_in_s is not None),
-        key=lambda run: (run.leaves_in_s, run.lease_id),
+        key=lambda run: (run.leaves_in_s, run.grant_id),
     )
     if asked:
-        state.ask_to_leave(asked[0].lease_id, at_report=False)
+        state.ask_to_leave(asked[0].grant_id, at_report=False)
 
 
 def _with_held(share: Share) -> Share:
@@ -373,10 +382,6 @@ def _without(devices: tuple[Slot, ...], withheld: list[Placement]) -> tuple[Slot
     for placement in withheld:
         devices = take(devices, placement)
     return devices
-
-
-def _over(state: CycleState) -> set[str]:
-    return {lease.id for lease in state.changes.updated.values() if not lease.live}
 
 
 def _others_reservations(state: CycleState) -> list[Reservation]:

@@ -89,7 +89,7 @@ class Standing(Struct, frozen=True, kw_only=True):
 
 
 class Leaving(Struct, frozen=True, kw_only=True):
-    """Why a running trial is to leave its slots, and when."""
+    """Why the trials of a grant are to leave its slots, and when."""
 
     for_study_id: int
     at_report: bool

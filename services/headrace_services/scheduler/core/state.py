@@ -28,6 +28,7 @@ from headrace_services.scheduler.core.placement.speeds import grant_kind, learn
 from headrace_services.scheduler.core.policies import Action as Ruling
 from headrace_services.scheduler.core.policies import Explanation, Promotion
 from headrace_services.scheduler.core.records import (
+    Bundle,
     Decision,
     Event,
     Exploit,
@@ -58,6 +59,9 @@ class CycleState:
         """The grants of these leases, each with its count of live leases as of now."""
         self.slots: dict[str, tuple[Slot, ...]] = {}
         """The slots that leases hold, each with what the lease has of it as free: what becomes free with it."""
+        self.bundles: dict[str, tuple[Slot, ...]] = {}
+        """The slots of grants with several seats, as far as seats may be open: of those that were offered, that this
+        cycle began, or that a trial left."""
         self.histories: dict[int, History] = {}
         """What trials went through before this cycle, as far as answers show it."""
         self.free: list[Slot] = []
@@ -72,7 +76,8 @@ class CycleState:
         self.answers: dict[tuple[int, int, int], Decision] = {}
         """What reports (number, attempt, sequence) were answered, in this cycle or before."""
         self.live = 0
-        """How many live leases the study has: before the rows are counted, what this cycle has added or taken away."""
+        """How many live grants the study has, a client's lease counting as one: before the rows are counted, what this
+        cycle has added or taken away."""
         self.user_paused = 0
         self.unstarted = 0
         """Trials that were never placed; counted only where the policy lets them go first."""
@@ -88,7 +93,9 @@ class CycleState:
         """How many further proposals the pool is to compute."""
         self.room = Room()
         """What is known of the cluster beyond the study."""
-        self._vacancies: dict[tuple[int, int], int] = {}
+        self.cut_short = False
+        """Whether there was more to place than one cycle places."""
+        self._vacancies: dict[tuple[int, int], list[int]] = {}
         self._found: set[tuple[int, int]] = set()
         """The free slots of the rows that were offered: the rows know nothing of what the cycle did with them."""
 
@@ -113,6 +120,12 @@ class CycleState:
             self.slots.setdefault(lease_id, slots)
         self.histories.update(rows.histories)
 
+    def take_bundles(self, bundles: Iterable[Bundle]) -> None:
+        """Take copies of bundles whose seats are open in the rows."""
+        for bundle in bundles:
+            self.grants.setdefault(bundle.grant.id, bundle.grant)
+            self.bundles.setdefault(bundle.grant.id, bundle.slots)
+
     def load_queue(self, trials: Iterable[Trial]) -> None:
         """Take copies of runnable trials, and put all that are runnable now in order."""
         self.load(trials=trials)
@@ -130,13 +143,24 @@ class CycleState:
     @property
     def more(self) -> bool:
         """Whether there are configurations that the sampler was not asked for yet."""
-        return self.study.sampled < self.fold.sampled_limit
+        return self.study.sampled < self.sampled_limit
+
+    @property
+    def sampled_limit(self) -> int:
+        """How many configurations the sampler is asked for: fewer than planned at first where it has no more."""
+        limit, planned = self.fold.sampled_limit, self.study.planned
+        return limit if planned is None else min(limit, planned)
 
     def count_proposal(self) -> None:
         """Note that a configuration was proposed; the log says when it was the last one."""
         self.study = replace(self.study, sampled=self.study.sampled + 1)
         if not self.more:
             self.emit(events.proposals_ended(self.study.sampled))
+
+    def end_proposals(self) -> None:
+        """Note that there are no more configurations than were proposed."""
+        self.study = replace(self.study, planned=self.study.sampled)
+        self.emit(events.proposals_ended(self.study.sampled))
 
     def next_promotion(self) -> Promotion | None:
         """What the policy would promote now."""
@@ -230,45 +254,68 @@ class CycleState:
 
     def give(self, lease: Lease, slots: tuple[Slot, ...]) -> None:
         """Give out a lease with a new grant of these slots, or with none to a client."""
-        self._begin(lease)
+        if lease.grant is not None:
+            self.changes.occupy(lease.grant)
+        self._hold(lease, slots)
+
+    def revive(self, lease: Lease, slots: tuple[Slot, ...]) -> None:
+        """Give out a lease on a grant that has just ended, on the slots that became free with it."""
+        assert lease.grant is not None
+        self.changes.revive(lease.grant)
+        self._hold(lease, slots)
+
+    def _hold(self, lease: Lease, slots: tuple[Slot, ...]) -> None:
+        """Begin a lease that is the only one of its grant, on free slots."""
         grant = lease.grant
+        self.live += 1
         if grant is None:
+            self._begin(lease, ())
             return
         self.grants[grant.id] = grant
-        self.slots[lease.id] = tuple(slot.part(grant.milli, grant.memory_bytes) for slot in slots)
-        self.changes.occupy(grant)
+        self._begin(lease, tuple(slot.part(grant.milli, grant.memory_bytes) for slot in slots))
         self._use(slots[0], grant.size)
         for slot in slots:
             self._take(slot, grant)
-            self._fill_vacancy(slot, lease.number)
 
     def join(self, lease: Lease, slots: tuple[Slot, ...]) -> None:
         """Give out a further lease on a grant that others hold already: nothing more is charged."""
         assert lease.grant is not None
         grant = self.grants[lease.grant.id]
         self.grants[grant.id] = replace(grant, leases=grant.leases + 1)
-        self._begin(lease)
-        self.slots[lease.id] = slots
+        self._begin(lease, slots)
 
-    def _begin(self, lease: Lease) -> None:
+    def _begin(self, lease: Lease, slots: tuple[Slot, ...]) -> None:
         self.leases[lease.id] = lease
-        self.slots[lease.id] = ()
+        self.slots[lease.id] = slots
         self.changes.granted[lease.id] = lease
-        self.live += 1
+        if lease.grant is not None and lease.grant.seats > 1:
+            self.bundles[lease.grant.id] = slots
+        for slot in slots:
+            self._fill_vacancy(slot, lease.number)
+
+    def close(self, lease: Lease) -> None:
+        """Let no further trial join the bundle of a lease."""
+        grant = self.grants[lease.grant.id] if lease.grant else None
+        if grant is not None and grant.seats > 1 and not grant.closed:
+            self.grants[grant.id] = replace(grant, closed=True)
+            self.changes.closed_grants.append(grant.id)
 
     def release(self, lease: Lease) -> None:
         """End a lease. With the last one of its grant the slots are free from now on."""
         self.update_lease(lease, live=False)
-        self.live -= 1
         self.wants_placement = True
         if lease.grant is None:
+            self.live -= 1
             return
         grant = self.grants[lease.grant.id]
         self.grants[grant.id] = grant = replace(grant, leases=grant.leases - 1)
+        slots = self.slots.get(lease.id, ())
+        if grant.seats > 1:
+            self.bundles[grant.id] = slots
         if grant.leases:
             return
+        self.live -= 1
         self.changes.vacate(grant)
-        slots = self.slots.get(lease.id, ())
         if slots:
             self._use(slots[0], -grant.size)
         self.offer(slot for slot in slots if slot.placeable)
@@ -320,10 +367,10 @@ class CycleState:
         """Change the study's standing in the cluster."""
         self.study = replace(self.study, standing=replace(self.study.standing, **changes))
 
-    def ask_to_leave(self, lease_id: str, *, at_report: bool) -> None:
-        """Ask the holder of a lease, of any study, to go for this one: at its next report, or at its next rung."""
+    def ask_to_leave(self, grant_id: str, *, at_report: bool) -> None:
+        """Ask the trials of a grant, of any study, to go for this one: at their next report, or at their next rung."""
         why = f"study '{self.study.name}' needs its slots"
-        self.changes.asks[lease_id] = Leaving(for_study_id=self.study.id, at_report=at_report, why=why)
+        self.changes.asks[grant_id] = Leaving(for_study_id=self.study.id, at_report=at_report, why=why)
 
     def give_up_reservation(self) -> None:
         """No slots are kept for a trial of the study any more."""
@@ -364,10 +411,11 @@ class CycleState:
         self.emit(events.decision_made(number, action.name, explanation, said or explanation.sentence))
         if frees is not None and frees.worker_id is not None:
             for index in frees.slots:
-                self._vacancies[frees.worker_id, index] = len(self.changes.events) - 1
+                at = self._vacancies.setdefault((frees.worker_id, index), [])
+                at.append(len(self.changes.events) - 1)
 
     def _fill_vacancy(self, slot: Slot, number: int) -> None:
-        at = self._vacancies.pop((slot.worker_id, slot.index), None)
-        if at is not None:
-            goes_to = f"studies/{self.study.name}/trials/{number}"
+        left = self._vacancies.get((slot.worker_id, slot.index))
+        if left:
+            at, goes_to = left.pop(0), f"studies/{self.study.name}/trials/{number}"
             self.changes.events[at] = events.with_slot_goes_to(self.changes.events[at], goes_to)

@@ -14,7 +14,7 @@ from headrace_services.scheduler.core.inputs import (
     Suggested,
 )
 from headrace_services.scheduler.core.needs import Deciding, Named, ask
-from headrace_services.scheduler.core.records import History, RungView, TrialView
+from headrace_services.scheduler.core.records import BundleView, History, RungView, TrialView
 from headrace_services.scheduler.core.state import CycleState
 
 
@@ -83,4 +83,12 @@ def _view(state: CycleState, number: int) -> TrialView:
     if not slots:
         return view
     worker, lease = slots[0].worker_name, state.leases[trial.lease_id or ""]
-    return replace(view, worker=worker, last_worker=worker, slots=lease.slots, milli=lease.milli)
+    grant = state.grants[lease.grant.id] if lease.grant else None
+    return replace(
+        view,
+        worker=worker,
+        last_worker=worker,
+        slots=lease.slots,
+        milli=lease.milli,
+        bundle=BundleView.of(grant) if grant is not None and grant.seats > 1 else None,
+    )

@@ -17,6 +17,7 @@ from headrace_services.scheduler.core.inputs import (
     Leased,
     Outcome,
     PlaceNow,
+    ProposalsOver,
     Proposed,
     Stale,
     StopStudy,
@@ -75,7 +76,7 @@ def _outcome(study: Brief, one: Input) -> Outcome | HeadraceError:
             return Stale()
         case Suggest():
             return Suggested(trial=None, lease=None, done=True)
-        case PlaceNow() | Proposed() | StopStudy():
+        case PlaceNow() | Proposed() | ProposalsOver() | StopStudy():
             return Accepted()
         case _:
             return StudyEndedError(f"study '{study.name}' has ended ({study.state.lower()}): {study.detail}")

@@ -30,7 +30,7 @@ from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import ExitedArrived, Leased, LeaseExpired, PlaceNow, StopStudy
 from headrace_services.scheduler.engine import aside
 from headrace_services.scheduler.engine.cycle import CycleResult, run_cycle
-from headrace_services.scheduler.engine.retries import cause, is_unavailable, may_pass, retrying
+from headrace_services.scheduler.engine.retries import cause, is_unavailable, retrying
 from headrace_services.scheduler.engine.submissions import Settled, Submission
 from headrace_services.scheduler.engine.turns import Turn, Turns
 from headrace_services.scheduler.store.database import is_conflict, transaction
@@ -319,11 +319,6 @@ class StudyRunner:
         self._take(batch, result)
 
     async def _step(self, submissions: Sequence[Submission]) -> CycleResult:
-        try:
-            return await self._transact(submissions)
-        except Exception as error:  # seldom; tenacity takes a while even where the first attempt succeeds
-            if not may_pass(error):
-                raise
         async for attempt in self._attempts:
             with attempt:
                 return await self._transact(submissions)

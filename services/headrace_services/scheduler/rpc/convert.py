@@ -150,6 +150,9 @@ def trial(
         last_worker=names.worker_name(view.last_worker) if view.last_worker else "",
         slots=view.slots,
         slot_milli=view.milli,
+        bundle=view.bundle.id if view.bundle else "",
+        bundle_members=view.bundle.members if view.bundle else 0,
+        bundle_seats=view.bundle.seats if view.bundle else 0,
         waits_for=waits_for,
         create_time=_time(record.create_time),
         start_time=_time(record.start_time),
@@ -306,6 +309,8 @@ def _slot(view: SlotView) -> study_pb2.SlotStatus:
             milli=holder.milli,
             memory_bytes=holder.memory_bytes,
             leaving=holder.leaving,
+            bundle=holder.bundle,
+            bundle_seats=holder.bundle_seats,
         )
         for holder in view.holders
     ]

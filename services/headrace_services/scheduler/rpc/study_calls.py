@@ -4,6 +4,7 @@
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 
@@ -16,7 +17,7 @@ from headrace.errors import (
     StudyNotFoundError,
     Violation,
 )
-from headrace.spec import GpSampler, StudySpec, check_study_id, from_proto
+from headrace.spec import BestOfSampler, GpSampler, StudySpec, Transfer, check_study_id, from_proto
 from headrace.v1 import study_pb2 as pb
 from headrace.v1.spec_pb2 import StudySpec as SpecMessage
 from headrace_services.scheduler.core.inputs import Command, Outcome, PauseStudy, ResumeStudy, StopStudy
@@ -43,36 +44,23 @@ from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.defects import each, within
 from headrace_services.scheduler.store.requests import Request
 
-StudyResponse = pb.PauseStudyResponse | pb.ResumeStudyResponse | pb.StopStudyResponse
-
 
 class StudyCalls(Calls):
     """Studies."""
 
     async def CreateStudy(self, request: pb.CreateStudyRequest, context: Context) -> pb.CreateStudyResponse:
-        """Validate the spec and create the study, which begins at once."""
-        spec, planned = _valid_study(request.study_id, request.spec)
+        """Validate the spec and create the study, which begins at once; with it the one that is to follow, if any."""
+        wanted = _valid_studies(request.study_id, request.spec)
         created: list[Study] = []
 
         async def create(conn: AsyncConnection) -> pb.CreateStudyResponse:
             created.clear()
-            if await aside.brief(conn, name=request.study_id) is not None:
-                raise StudyExistsError(f"a study '{request.study_id}' exists already")
-            await _check_warm_start(conn, spec)
-            study = await studies.create(
-                conn,
-                name=request.study_id,
-                uid=secrets.token_hex(6),
-                spec=spec,
-                planned=planned,
-                event=_created(),
-            )
-            created.append(study)
-            return pb.CreateStudyResponse(study=await new_study(conn, study.id))
+            created.extend([await _create(conn, one) for one in wanted])
+            return pb.CreateStudyResponse(study=await new_study(conn, created[0].id))
 
         response = await once(self.hub.engine, identity_of(request, request.request_id), create)
-        if created:
-            self.hub.kick(created[-1].id)
+        for study in created:
+            self.hub.kick(study.id)
         return pb.CreateStudyResponse.FromString(response)
 
     async def GetStudy(self, request: pb.GetStudyRequest, context: Context) -> pb.GetStudyResponse:
@@ -176,20 +164,50 @@ class StudyCalls(Calls):
         return convert.preview(found)
 
 
-async def _check_warm_start(conn: AsyncConnection, spec: StudySpec) -> None:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A study that is to be created."""
+
+    name: str
+    spec: StudySpec
+    planned: int
+    """How many configurations it tries."""
+
+
+async def _create(conn: AsyncConnection, wanted: _Wanted) -> Study:
+    if await aside.brief(conn, name=wanted.name) is not None:
+        raise StudyExistsError(f"a study '{wanted.name}' exists already")
+    await _check_sources(conn, wanted.spec)
+    return await studies.create(
+        conn,
+        name=wanted.name,
+        uid=secrets.token_hex(6),
+        spec=wanted.spec,
+        planned=wanted.planned,
+        event=_created(),
+    )
+
+
+async def _check_sources(conn: AsyncConnection, spec: StudySpec) -> None:
     """Raises InvalidFieldError where there is no study to begin from."""
-    if spec.warm_start is not None and await aside.brief(conn, name=spec.warm_start.study) is None:
-        violation = Violation(
-            field="warm_start.study",
-            value=spec.warm_start.study,
-            message="is not a study",
-            remedy="Name a study that exists (`headrace studies` lists them), or leave warm_start out.",
-        )
-        raise InvalidFieldError([violation])
+    named = []
+    if spec.warm_start is not None:
+        named.append(("warm_start.study", spec.warm_start.study, "leave warm_start out"))
+    if isinstance(spec.sampler, BestOfSampler):
+        named.append(("sampler.study", spec.sampler.study, "choose another sampler"))
+    for field, name, otherwise in named:
+        if await aside.brief(conn, name=name) is None:
+            violation = Violation(
+                field=field,
+                value=name,
+                message="is not a study",
+                remedy=f"Name a study that exists (`headrace studies` lists them), or {otherwise}.",
+            )
+            raise InvalidFieldError([violation])
 
 
-def _valid_study(study_id: str, message: SpecMessage) -> tuple[StudySpec, int]:
-    """The spec of a new study, and how many configurations it tries; every violation of spec and id at once."""
+def _valid_studies(study_id: str, message: SpecMessage) -> list[_Wanted]:
+    """The new study, and the one that is to follow it; every violation of spec and id at once."""
     checks = Checks()
     checks.take(lambda: check_study_id(study_id))
     spec = checks.take(lambda: from_proto(message))
@@ -201,10 +219,20 @@ def _valid_study(study_id: str, message: SpecMessage) -> tuple[StudySpec, int]:
             "Install headrace[torch] beside the scheduler, or choose tpe.",
         )
     planned = None if spec is None else checks.take(partial(expected_trials, spec))
+    follower = None
+    if spec is not None and spec.transfer is not None:
+        follower = checks.take(partial(_follower, study_id, spec, spec.transfer))
     checks.done()
     assert spec is not None
     assert planned is not None
-    return spec, planned
+    first = _Wanted(study_id, spec, planned)
+    return [first] if follower is None else [first, follower]
+
+
+def _follower(study_id: str, spec: StudySpec, transfer: Transfer) -> _Wanted:
+    name = check_study_id(transfer.study_name(study_id))
+    target = spec.target(study_id)
+    return _Wanted(name, target, expected_trials(target))
 
 
 def _created() -> Event:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import show_value
+from headrace.spec import BestOfSampler
 from headrace_services.scheduler.core.lifecycle import LEASED, State, StudyState
 from headrace_services.scheduler.core.placement import Request, Waiting, request_at
 from headrace_services.scheduler.core.placement.wants import described, lacking
@@ -13,7 +14,11 @@ from headrace_services.scheduler.store import load, placement
 
 
 def study_waits_for(study: Study, states: Mapping[State, int]) -> str:
-    """The slots for which a whole study waits, as its last cycle noted them; empty where one of its trials runs."""
+    """What a whole study waits for: another study's end, or slots, as its last cycle noted them. Empty where one of its
+    trials runs."""
+    sampler = study.spec.sampler
+    if study.state is StudyState.ACTIVE and isinstance(sampler, BestOfSampler) and not study.sampled:
+        return f"the best configurations of study '{sampler.study}'"
     wanted = Request.wanted(study.spec.resources, study.standing)
     if study.state is not StudyState.ACTIVE or wanted is None or any(states.get(state) for state in LEASED):
         return ""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from headrace.spec import (
+    BestOfSampler,
     CmaEsSampler,
     GpSampler,
     GridSampler,
@@ -52,7 +53,15 @@ def make_sampler(spec: StudySpec) -> Sampler:
             from headrace_services.scheduler.samplers.sobol import SobolSampler as Sobol
 
             return Sobol(spec)
-        case RandomSpec() | TpeSampler() | GpSampler() | CmaEsSampler() | Nsga2Sampler() | Nsga3Sampler():
+        case (
+            RandomSpec()
+            | BestOfSampler()
+            | TpeSampler()
+            | GpSampler()
+            | CmaEsSampler()
+            | Nsga2Sampler()
+            | Nsga3Sampler()
+        ):
             return RandomSampler(spec)
         case never:
             assert_never(never)

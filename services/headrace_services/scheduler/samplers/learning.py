@@ -36,7 +36,7 @@ from headrace.spec import (
     TpeSampler,
 )
 from headrace.spec import CmaEsSampler as CmaEs
-from headrace.spec.space import active, draw
+from headrace.spec.space import draw
 from headrace_services.scheduler.core.records import Params
 from headrace_services.scheduler.samplers import generations
 from headrace_services.scheduler.samplers.dimensions import Scalar, dimensions
@@ -238,12 +238,3 @@ class OptunaLearner:
             intermediate_values={},
             trial_id=number,
         )
-
-
-def belongs(space: dict[str, Domain], params: Params) -> bool:
-    """Whether a configuration of another study is one of this space, value by value."""
-    return set(active(space, params)) == set(params) and all(
-        space[name].admit(value) is not None
-        and (not isinstance(space[name], CategoricalDomain) or type(space[name].admit(value)) is type(value))
-        for name, value in params.items()
-    )

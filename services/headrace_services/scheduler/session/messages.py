@@ -4,9 +4,11 @@ import hashlib
 import re
 from datetime import timedelta
 from functools import lru_cache
+from typing import assert_never
 
 from google.protobuf.duration_pb2 import Duration
 
+from headrace import bounds
 from headrace.bounds.calls import ERROR
 from headrace.bounds.sessions import LOG_TAIL, TROUBLE, WARNING
 from headrace.errors import InvalidFieldError, Violation
@@ -17,6 +19,7 @@ from headrace.v1 import event_pb2, trial_pb2, worker_pb2
 from headrace_services.scheduler.core.inputs import ExitedArrived, ReportArrived, RestoredArrived
 from headrace_services.scheduler.core.placement.joints import Link
 from headrace_services.scheduler.core.records import Checkpoint, Decision, Lease, LeaseName, Trial
+from headrace_services.scheduler.session.refusals import Durable
 from headrace_services.scheduler.store.workers import Device, Greeting, StudyInfo
 
 _KINDS = {worker_pb2.DEVICE_KIND_CPU: "CPU", worker_pb2.DEVICE_KIND_GPU: "GPU"}
@@ -82,8 +85,21 @@ def trial_number(lease: event_pb2.LeaseRef) -> tuple[str, int] | None:
     return (match[1], int(match[2])) if match and STUDY.admits(match[1]) else None
 
 
-def report(message: worker_pb2.Report, number: int) -> ReportArrived:
-    """Convert a Report."""
+def checked_input(message: Durable, number: int) -> ReportArrived | RestoredArrived | ExitedArrived:
+    """Check a message's bounds and convert it. Raises InvalidFieldError where it is out of bounds."""
+    bounds.check(message)
+    match message:
+        case worker_pb2.Report():
+            return _report(message, number)
+        case worker_pb2.Restored():
+            return _restored(message, number)
+        case worker_pb2.Exited():
+            return _exited(message, number)
+        case never:
+            assert_never(never)
+
+
+def _report(message: worker_pb2.Report, number: int) -> ReportArrived:
     return ReportArrived(
         lease_id=message.lease.lease_id,
         number=number,
@@ -97,8 +113,7 @@ def report(message: worker_pb2.Report, number: int) -> ReportArrived:
     )
 
 
-def restored(message: worker_pb2.Restored, number: int) -> RestoredArrived:
-    """Convert a Restored."""
+def _restored(message: worker_pb2.Restored, number: int) -> RestoredArrived:
     return RestoredArrived(
         lease_id=message.lease.lease_id,
         number=number,
@@ -108,8 +123,7 @@ def restored(message: worker_pb2.Restored, number: int) -> RestoredArrived:
     )
 
 
-def exited(message: worker_pb2.Exited, number: int) -> ExitedArrived:
-    """Convert an Exited."""
+def _exited(message: worker_pb2.Exited, number: int) -> ExitedArrived:
     return ExitedArrived(
         lease_id=message.lease.lease_id,
         number=number,
@@ -157,13 +171,21 @@ def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
         parameters=params_to_proto(trial.params),
         checkpoint=checkpoint_ref(lease.resume) if lease.resume else None,
         next_milestone=trial.milestone or study.spec.max_steps,
-        grant=worker_pb2.Grant(slots=lease.slots, milli=lease.milli, memory_bytes=lease.memory_bytes),
+        grant=_grant(lease),
         seed=trial_seed(study.spec.seed, trial.number),
         resume_step=lease.resume.step if lease.resume else 0,
+        last_step=trial.step,
         rungs=trial.rungs_ahead(study.spec),
     )
     message.MergeFrom(_same_for_all(study))
     return message
+
+
+def _grant(lease: Lease) -> worker_pb2.Grant:
+    found = worker_pb2.Grant(slots=lease.slots, milli=lease.milli, memory_bytes=lease.memory_bytes)
+    if lease.grant is not None:
+        found.id, found.seats = lease.grant.id, lease.grant.seats
+    return found
 
 
 @lru_cache(maxsize=256)

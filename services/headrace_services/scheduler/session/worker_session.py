@@ -26,8 +26,6 @@ from headrace_services.scheduler.core.inputs import (
     ExitedArrived,
     Order,
     Preemption,
-    ReportArrived,
-    RestoredArrived,
     Stale,
 )
 from headrace_services.scheduler.core.records import Lease, Trial
@@ -214,7 +212,7 @@ class WorkerSession:
         """
         asked_of = study_id
         try:
-            submission = Submission(input=_input_of(message, number), stream=self._in_flight)
+            submission = Submission(input=messages.checked_input(message, number), stream=self._in_flight)
             try:
                 settled = await self._hub.submit(study_id, submission)
             except StudyNotFoundError:  # it was deleted; there may be another one of its name
@@ -413,15 +411,3 @@ class WorkerSession:
 
 class SupersededError(Exception):
     """A newer session of the same worker took over."""
-
-
-def _input_of(message: Durable, number: int) -> ReportArrived | RestoredArrived | ExitedArrived:
-    """What a message says. Raises InvalidFieldError where it is out of bounds."""
-    bounds.check(message)
-    match message:
-        case worker_pb2.Report():
-            return messages.report(message, number)
-        case worker_pb2.Restored():
-            return messages.restored(message, number)
-        case _:
-            return messages.exited(message, number)

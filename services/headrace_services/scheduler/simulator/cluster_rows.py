@@ -15,7 +15,7 @@ from headrace_services.scheduler.core.changes import Changes
 from headrace_services.scheduler.core.placement import Request, suits
 from headrace_services.scheduler.core.placement.fit import has_room
 from headrace_services.scheduler.core.placement.shares import Totals
-from headrace_services.scheduler.core.records import Lease, Slot
+from headrace_services.scheduler.core.records import Grant, Lease, Slot
 from headrace_services.scheduler.core.standing import Leaving
 from headrace_services.scheduler.simulator.cluster import Machine
 
@@ -48,7 +48,7 @@ class ClusterRows:
         self.machines = {machine.id: machine for machine in machines}
         self.up = set(self.machines)
         self.leaving: dict[str, tuple[int, Leaving]] = {}
-        """Leases that were asked to end, each with its study's id."""
+        """Grants that were asked to end, each with its study's id."""
         self._incarnations = dict.fromkeys(self.machines, 1)
         self._devices: dict[Key, _Device] = {}
         self._free: SortedDict[tuple[str, int, int], Slot] = SortedDict()
@@ -103,20 +103,18 @@ class ClusterRows:
 
     def held(self, lease: Lease) -> tuple[Slot, ...]:
         """The slots of a lease, each with what the lease has of it."""
-        assert lease.worker_id is not None
-        held = []
-        for index in lease.slots:
-            device = self._devices[lease.worker_id, index]
-            memory = device.slot.memory_bytes - lease.memory_bytes if lease.milli < WHOLE else 0
-            held.append(
-                replace(
-                    device.slot,
-                    free_milli=lease.milli,
-                    used_memory_bytes=memory,
-                    placeable=lease.worker_id in self.up,
-                )
+        return self.of_grant(lease.grant) if lease.grant is not None else ()
+
+    def of_grant(self, grant: Grant) -> tuple[Slot, ...]:
+        """The slots of a grant, each with what the grant has of it."""
+        return tuple(
+            replace(
+                self._devices[part.worker_id, index].slot.part(grant.milli, grant.memory_bytes),
+                placeable=part.worker_id in self.up,
             )
-        return tuple(held)
+            for part in grant.parts
+            for index in part.slots
+        )
 
     # --- what a cycle writes -------------------------------------------------------------------------
 
@@ -140,16 +138,16 @@ class ClusterRows:
             device.grant_id = grant_id
             self._offer(key)
 
-    def ask(self, lease: Lease, leaving: Leaving) -> None:
-        """Ask the holder of a lease to go; asking for the next report goes before asking for the next rung."""
-        before = self.leaving.get(lease.id)
+    def ask(self, grant_id: str, study_id: int, leaving: Leaving) -> None:
+        """Ask the trials of a grant to go; asking for the next report goes before asking for the next rung."""
+        before = self.leaving.get(grant_id)
         if before is None or (leaving.at_report and not before[1].at_report):
-            self.leaving[lease.id] = lease.study_id, leaving
+            self.leaving[grant_id] = study_id, leaving
 
     def withdraw_asks(self, for_study_id: int) -> None:
         """Take back what a study asked of others' trials."""
         self.leaving = {
-            lease_id: said for lease_id, said in self.leaving.items() if said[1].for_study_id != for_study_id
+            grant_id: said for grant_id, said in self.leaving.items() if said[1].for_study_id != for_study_id
         }
 
     # --- machines ------------------------------------------------------------------------------------

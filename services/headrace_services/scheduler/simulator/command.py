@@ -23,7 +23,13 @@ def simulate(
     file: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The study file.", show_default=False)],
     workers: Annotated[
         int,
-        typer.Option(min=1, max=100_000, help="Virtual workers with one slot each.", rich_help_panel=CLUSTER),
+        typer.Option(
+            min=1,
+            max=100_000,
+            help="Virtual workers, each with the slots of one trial. Where trials differ in size: slots in all. "
+            "Without it and --types the output says that it assumes 4.",
+            rich_help_panel=CLUSTER,
+        ),
     ] = 4,
     types: Annotated[
         str | None,
@@ -109,7 +115,7 @@ def simulate(
         float,
         typer.Option(
             min=0.0,
-            help="The target: this share of the best value at the full budget.",
+            help="How near a report must be to the best value at the full budget, as a share of it, to be on target.",
             rich_help_panel=SEVERAL,
         ),
     ] = 0.01,
@@ -204,7 +210,9 @@ def simulate(
     times = Times(in_steps=timeless)
     first = loaded.spec.seed if seed is None else seed
     if not as_json:
-        output.line(_headline(loaded.name, scenario))
+        given = context.get_parameter_source("workers")
+        assumed = types is None and given is not None and given.name == "DEFAULT"
+        output.line(_headline(loaded.name, scenario, assumed=assumed))
         output.line()
     if seeds == 1:
         written = _once(output, scenario, first, times, plot, loaded.name, as_json=as_json, swept=bool(sweep))
@@ -223,7 +231,7 @@ def simulate(
         output.note(f"wrote {plot}")
 
 
-def _headline(name: str, scenario: "Scenario") -> str:
+def _headline(name: str, scenario: "Scenario", *, assumed: bool) -> str:
     spec = scenario.spec
     slots = sum(machine.slots for machine in scenario.machines)
     runs = len(scenario.file.curves) if scenario.file is not None else spec.max_trials
@@ -232,6 +240,7 @@ def _headline(name: str, scenario: "Scenario") -> str:
         f"{name}: {min(spec.max_trials, runs)}{of} trials, up to {spec.max_steps} steps each, {spec.objective.goal} "
         f"{spec.objective.metric}, on {len(scenario.machines)} workers"
         + (f" with {slots} slots" if slots != len(scenario.machines) else "")
+        + (" (assumed: give --workers or --types)" if assumed else "")
     )
 
 

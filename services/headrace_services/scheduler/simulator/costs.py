@@ -21,6 +21,8 @@ class Costs:
     """A trial on n times the slots that its study asks for, or n times the share, trains n^scaling times as fast."""
     apart: float = 1.0
     """A gang that is known to be joined by less than NVLink trains so many times as fast."""
+    crowding: float = 0.0
+    """Each further member of a bundle makes its step longer by this share of a lone trial's."""
 
     @classmethod
     def of_size(

@@ -3,7 +3,7 @@
 `tests/simulator/test_simulator_production.py` runs both side by side and expects the same event log.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
 from headrace.errors import HeadraceError
@@ -98,17 +98,14 @@ def _load(need: Needs, rows: StudyRows, studies: Studies, cluster: ClusterRows) 
         case Candidates():
             return Waiting(
                 runnable=tuple(rows.runnable(need.limit)),
-                live=len(rows.leases),
+                live=rows.live_grants,
                 rows=_named(rows, cluster, Named(numbers=need.numbers)),
+                bundles=tuple(rows.open_bundles(cluster, need.bundles)),
             )
         case Devices():
             return Occupation(
                 devices=cluster.devices(need.request),
-                running=tuple(
-                    _running(other, lease, cluster)
-                    for other in studies.values()
-                    for lease in other.leases.values()
-                ),
+                running=tuple(run for other in studies.values() for run in _running(other, cluster)),
                 shares=tuple(share for share in _others(rows, studies) if studies[share.study_id].leases),
             )
         case ResultsAfter():
@@ -155,15 +152,25 @@ def _line(
     return Line(shares=tuple(share for _, share in line), known_to=line[-1][0] if len(found) > most else None)
 
 
-def _running(rows: StudyRows, lease: Lease, cluster: ClusterRows) -> Running:
+def _running(rows: StudyRows, cluster: ClusterRows) -> Iterable[Running]:
+    found: dict[str, Running] = {}
+    for lease in rows.leases.values():
+        running = _on_its_slots(rows, lease, cluster)
+        first = found.get(running.grant_id)
+        found[running.grant_id] = running if first is None else first.beside(running)
+    return found.values()
+
+
+def _on_its_slots(rows: StudyRows, lease: Lease, cluster: ClusterRows) -> Running:
     trial = rows.trials[lease.number]
     kind = grant_kind(lease.model, len(lease.slots), lease.milli)
     per_step = step_s(kind, rows.study.standing.speeds, trial.speeds)
     assert lease.worker_id is not None
+    assert lease.grant is not None
     return Running(
         key=(lease.study_id, lease.number),
-        lease_id=lease.id,
-        attempt=lease.attempt,
+        grant_id=lease.grant.id,
+        leases=(lease.name,),
         worker_id=lease.worker_id,
         slots=lease.slots,
         milli=lease.milli,
@@ -171,7 +178,7 @@ def _running(rows: StudyRows, lease: Lease, cluster: ClusterRows) -> Running:
         leaves_in_s=(
             None if per_step is None or trial.milestone is None else (trial.milestone - lease.step) * per_step
         ),
-        asked=lease.id in cluster.leaving,
+        asked=lease.grant.id in cluster.leaving,
     )
 
 
@@ -181,11 +188,10 @@ def _tell_others(plan: Plan, studies: Studies, cluster: ClusterRows) -> None:
         cluster.withdraw_asks(plan.study.id)
     if not changes.asks:
         return
-    live = {lease.id: lease for other in studies.values() for lease in other.leases.values()}
-    for lease_id, asked in changes.asks.items():
-        lease = live.get(lease_id)
-        if lease is not None:
-            cluster.ask(lease, asked)
+    for grant_id, asked in changes.asks.items():
+        for study_id, other in studies.items():
+            if other.members(grant_id):
+                cluster.ask(grant_id, study_id, asked)
 
 
 _PROGRAM = TrialTemplate(callable="simulated:trial", working_dir="/")

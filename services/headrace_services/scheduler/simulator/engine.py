@@ -110,7 +110,7 @@ class Simulation:
             if not todo:
                 return
             other = todo.popleft()
-            if not other.over and self.cluster.anything_free:
+            if not other.over and (self.cluster.anything_free or other.rows.has_open_seats):
                 following = self._step_alone(other, PlaceNow())
                 in_vain += not following.changes.granted
                 todo.extend(one for one in self._woken(other, following) if one not in todo)
@@ -123,8 +123,11 @@ class Simulation:
         """Who is to look for slots after a cycle of a study."""
         named = [other for other in self.studies if other.rows.study.id in plan.effects.wake]
         again = [study] if plan.effects.again else []
-        left = [other for other in self.studies if other is not study] if plan.effects.slots_left else []
-        return [*again, *named, *(other for other in left if other not in named)]
+        others = [other for other in self.studies if other is not study and other not in named]
+        if not plan.effects.slots_left:  # who got slots may not go before those any more that have seats open
+            granted = bool(plan.changes.granted)
+            others = [other for other in others if granted and other.rows.has_open_seats]
+        return [*again, *named, *others]
 
     def _step_alone(self, study: StudySimulation, one: Input) -> Plan:
         plan = cycle(study.rows, self._rows, self.cluster, [one], self.now_s)
@@ -145,7 +148,7 @@ class Simulation:
             return 0.0
         free = self.cluster.free_milli() / 1000
         if study.spec.max_parallel:
-            free = min(free, (study.spec.max_parallel - len(rows.leases)) * study.width)
+            free = min(free, (study.spec.max_parallel - rows.live_grants) * study.width)
         more = rows.study.sampled < rows.fold.sampled_limit
         waits = free > 0 and (rows.pending or rows.fold.policy.next_promotion(more=more) is not None)
         return free if waits else 0.0
@@ -185,6 +188,7 @@ class Simulation:
             tie=(-machine.id, -min(lease.slots)),
         )
         study.runs[lease.id] = run
+        self._crowd(run)
         wait_s = study.costs.start_s
         if lease.resume is not None:
             study.record.resumes += 1
@@ -216,14 +220,15 @@ class Simulation:
         target = run.curve.report_step(run.step, milestone if milestone is not None else run.step + 1)
         if last is not None:
             target = max(min(target, last), run.step)
-        trained_s = start_s + run.curve.train_s(run.step, target) / run.speed
+        speed = run.speed / run.crowd
+        trained_s = start_s + run.curve.train_s(run.step, target) / speed
         segment = Segment(
             trial=run.lease.number,
             start_s=start_s,
             trained_s=trained_s,
             from_step=run.step,
             to_step=target,
-            speed=run.speed,
+            speed=speed,
         )
         self._report_at(run, segment, saves=milestone is None or target >= milestone or target == last)
 
@@ -234,19 +239,33 @@ class Simulation:
             return
         on_the_way = [step for step, _ in run.curve.points(run.step, segment.to_step - 1)]
         for target in on_the_way or range(run.step + 1, segment.to_step):
-            trained_s = segment.start_s + run.curve.train_s(run.step, target) / run.speed
+            trained_s = segment.start_s + run.curve.train_s(run.step, target) / segment.speed
             if trained_s > self.now_s:
                 self._report_at(run, replace(segment, to_step=target, trained_s=trained_s), saves=True)
                 return
 
     def _report_at(self, run: Run, segment: Segment, *, saves: bool) -> None:
         """Train a segment and report at its end; what the run was about to do before is dropped."""
-        run.segment = segment
+        run.segment, run.saves = segment, saves
         run.plan += 1
         plan = run.plan
         wait_s = run.study.costs.write_s if saves else 0.0
         when_s = segment.trained_s + wait_s
         self._at(when_s, run.tie, lambda: self._report(run, segment.to_step, plan, saves=saves))
+
+    def _crowd(self, run: Run) -> None:
+        """The bundle of a run has one member more or fewer: those who train now are slower, or faster, from now on."""
+        members = run.study.members(run.grant_id) if run.study.costs.crowding else []
+        crowd = 1.0 + run.study.costs.crowding * (len(members) - 1)
+        for member in members:
+            slower, member.crowd, segment = crowd / member.crowd, crowd, member.segment
+            if segment is None or segment.trained_s <= self.now_s or slower == 1.0:
+                continue
+            since_s = max(self.now_s, segment.start_s)
+            trained_s = since_s + (segment.trained_s - since_s) * slower
+            all_s = member.curve.train_s(segment.from_step, segment.to_step)
+            speed = all_s / (trained_s - segment.start_s)
+            self._report_at(member, replace(segment, trained_s=trained_s, speed=speed), saves=member.saves)
 
     def _report(self, run: Run, at: int, plan: int, *, saves: bool) -> None:
         if not run.alive or plan != run.plan:
@@ -333,8 +352,10 @@ class Simulation:
                 from_step=run.from_step,
                 to_step=run.step,
                 ending=ending,
+                grant=run.grant_id,
             )
         )
+        self._crowd(run)
 
     # --- machines that fail --------------------------------------------------------------------------
 

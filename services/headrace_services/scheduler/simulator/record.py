@@ -18,16 +18,28 @@ class Stay:
     """Thousandths that it had of each slot."""
     ending: str
     """completed, stopped_early, paused, interrupted, failed or cancelled."""
-
-    @property
-    def slot_s(self) -> float:
-        """The slot-seconds it took."""
-        return (self.end_s - self.start_s) * self.width
+    grant: str = ""
+    """The grant that the slots were held by; members of a bundle have the same."""
 
     @property
     def width(self) -> float:
         """How many slots it took."""
         return len(self.slots) * self.milli / 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A grant on its slots, from its first trial's beginning to its last one's end."""
+
+    start_s: float
+    end_s: float
+    width: float
+    """How many slots it took."""
+
+    @property
+    def slot_s(self) -> float:
+        """The slot-seconds it took."""
+        return (self.end_s - self.start_s) * self.width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,3 +77,15 @@ class Record:
     down_s: float = 0.0
     """Slot-seconds of machines that had failed."""
     end_s: float = 0.0
+
+    def holdings(self) -> list[Holding]:
+        """The grants of all stays, each once."""
+        found: dict[str, Holding] = {}
+        for stay in self.stays:
+            known = found.get(stay.grant)
+            found[stay.grant] = Holding(
+                start_s=min(stay.start_s, known.start_s) if known else stay.start_s,
+                end_s=max(stay.end_s, known.end_s) if known else stay.end_s,
+                width=stay.width,
+            )
+        return list(found.values())

@@ -4,7 +4,6 @@ A cycle gets copies and hands back what changed, as over Postgres (`store.load`,
 cycle can ask for (leases that are over, stored reports) are not kept, so memory grows with the number of trials alone.
 """
 
-from collections import Counter
 from datetime import UTC, datetime
 
 from msgspec.structs import replace
@@ -15,8 +14,8 @@ from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.lifecycle import State, StudyState
 from headrace_services.scheduler.core.placement.shares import Share
 from headrace_services.scheduler.core.plan import Plan
-from headrace_services.scheduler.core.records import Event, Lease, Study, Trial
-from headrace_services.scheduler.simulator.cluster_rows import ClusterRows
+from headrace_services.scheduler.core.records import Bundle, Event, Grant, Lease, Study, Trial
+from headrace_services.scheduler.simulator.cluster_rows import ClusterRows, OverCommitError
 
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 """When every simulated study is created, and all that its cycles do happens: their own clock starts from 0."""
@@ -48,14 +47,15 @@ class StudyRows:
         self.leases: dict[str, Lease] = {}
         self.events: list[Event] | None = None
         """The event log, where somebody asked for it."""
-        self._on_grant: Counter[str] = Counter()
+        self._grants: dict[str, Grant] = {}
+        """The live ones, each with the number of its live leases."""
         self._runnable: SortedList[tuple[bool, int]] = SortedList()
 
     def at(self, now_s: float, cluster: ClusterRows) -> Study:
         """The study's row as a cycle reads it."""
         leaving = {
-            lease_id: said
-            for lease_id, (study_id, said) in cluster.leaving.items()
+            grant_id: said
+            for grant_id, (study_id, said) in cluster.leaving.items()
             if study_id == self.study.id
         }
         return replace(self.study, now_s=now_s, leaving=leaving)
@@ -83,7 +83,30 @@ class StudyRows:
         lease = self.leases.get(lease_id)
         if lease is None or lease.grant is None:
             return lease
-        return replace(lease, grant=replace(lease.grant, leases=self._on_grant[lease.grant.id]))
+        return replace(lease, grant=self._grants[lease.grant.id])
+
+    @property
+    def live_grants(self) -> int:
+        """How many grants the study has."""
+        return len(self._grants)
+
+    def members(self, grant_id: str) -> int:
+        """How many live leases a grant has; 0 where it is over or another study's."""
+        grant = self._grants.get(grant_id)
+        return grant.leases if grant else 0
+
+    @property
+    def has_open_seats(self) -> bool:
+        """Whether a bundle could take a trial in."""
+        return any(grant.leases < grant.seats and not grant.closed for grant in self._grants.values())
+
+    def open_bundles(self, cluster: ClusterRows, most: int) -> list[Bundle]:
+        """Bundles with open seats, those with the fewest members first."""
+        if not most:
+            return []
+        open_ = [g for g in self._grants.values() if g.leases < g.seats and not g.closed]
+        open_.sort(key=lambda grant: (grant.leases, grant.id))
+        return [Bundle(grant=grant, slots=cluster.of_grant(grant)) for grant in open_[:most]]
 
     def unfinished(self) -> list[Trial]:
         """Every trial that is not over."""
@@ -104,12 +127,25 @@ class StudyRows:
         for lease in (*changes.updated.values(), *changes.granted.values()):
             if lease.live:
                 if lease.id not in self.leases and lease.grant is not None:
-                    self._on_grant[lease.grant.id] += 1
+                    self._count(lease.grant, 1)
                 self.leases[lease.id] = lease
             elif self.leases.pop(lease.id, None) is not None and lease.grant is not None:
-                self._on_grant[lease.grant.id] -= 1
-                cluster.leaving.pop(lease.id, None)
+                self._count(lease.grant, -1)
+        for grant_id in changes.closed_grants:
+            self._grants[grant_id] = replace(self._grants[grant_id], closed=True)
+        for grant_id in changes.ended_grants:
+            if self._grants.pop(grant_id).leases:
+                raise OverCommitError(f"grant {grant_id} has ended before its leases")
+            cluster.leaving.pop(grant_id, None)
         cluster.write(changes)
         if self.events is not None:
             self.events.extend(changes.events)
         self.study = plan.study
+
+    def _count(self, grant: Grant, by: int) -> None:
+        """One more lease of a grant, or one fewer. The rows guard its seats as the database does."""
+        known = self._grants.get(grant.id)
+        counted = replace(known or grant, leases=by + (known.leases if known else 0))
+        if counted.leases > counted.seats:
+            raise OverCommitError(f"grant {grant.id} has {counted.seats} seats")
+        self._grants[grant.id] = counted

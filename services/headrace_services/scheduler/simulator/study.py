@@ -31,12 +31,22 @@ class Run:
     plan: int = 0
     """Counts what it was about to do; a plan that was changed is dropped from the heap."""
     segment: Segment | None = None
+    saves: bool = False
+    """Whether it saves a checkpoint at the segment's end."""
+    crowd: float = 1.0
+    """How many times as long its bundle's step takes as one of it alone."""
 
     @property
     def worker_id(self) -> int:
         """The machine that it is on."""
         assert self.lease.worker_id is not None
         return self.lease.worker_id
+
+    @property
+    def grant_id(self) -> str:
+        """What holds its slots, perhaps with others."""
+        assert self.lease.grant is not None
+        return self.lease.grant.id
 
     def next_sequence(self) -> int:
         """The number of its next message."""
@@ -90,6 +100,10 @@ class StudySimulation:
     def over(self) -> bool:
         """Whether the study has ended."""
         return self.rows.study.state.ended
+
+    def members(self, grant_id: str) -> list[Run]:
+        """The runs on a grant."""
+        return [run for run in self.runs.values() if run.grant_id == grant_id]
 
     def curve(self, number: int) -> Curve:
         """The curve of a trial."""

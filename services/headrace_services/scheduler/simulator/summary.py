@@ -42,7 +42,7 @@ class Summary:
     steps: int
     """Steps of training, those that were lost to failures not counted."""
     slot_s: float
-    """Slot-seconds that trials held slots."""
+    """Slot-seconds that trials held slots; those of a bundle hold theirs together."""
     wall_s: float
     completed: int
     stopped: int
@@ -74,7 +74,7 @@ def summarise(simulation: Simulation, study: StudySimulation, *, within: float =
     """The summary of one of a simulation's studies."""
     record, rows = study.record, study.rows
     slots = sum(machine.slots for machine in simulation.cluster.machines.values())
-    held_s = sum(stay.slot_s for stay in record.stays)
+    held_s = sum(held.slot_s for held in record.holdings())
     offered_s = slots * record.end_s - record.down_s
     endings = [trial.reason for trial in rows.trials.values()]
     best, best_value = true_best(study)
@@ -166,10 +166,10 @@ def _reports(study: StudySimulation) -> list[tuple[float, int, int, float]]:
 
 
 def _spent(study: StudySimulation, moments: list[float]) -> list[float]:
-    """Slot-seconds spent up to each of the moments, which are in order. Linear in stays and moments."""
+    """Slot-seconds spent up to each of the moments, which are in order."""
     changes: list[tuple[float, float]] = []
-    for stay in study.record.stays:
-        changes += [(stay.start_s, stay.width), (stay.end_s, -stay.width)]
+    for held in study.record.holdings():
+        changes += [(held.start_s, held.width), (held.end_s, -held.width)]
     changes.sort()
     spent: list[float] = []
     busy, total, since, place = 0.0, 0.0, 0.0, 0

@@ -72,15 +72,15 @@ class Writes:
     async def write(self, before: Study, after: Study, changes: Changes) -> None:
         """Add everything that a cycle changed. The order keeps every constraint satisfied in between, and what a
         lease reported before the time at which the next one is granted."""
-        created, moved = _folded(changes)
-        self._insert(_CREATE_TRIALS, map(_created, created))
+        self._insert(_CREATE_TRIALS, map(_created, changes.created))
         self._append_history(after, changes)
         self._guarded(_UPDATE_LEASES, map(_progress, changes.updated.values()))
         self._insert(_BEGIN_GRANTS, map(_grant, changes.grants.values()))
         self._insert(_ADD_PARTS, (part for grant in changes.grants.values() for part in _grant_parts(grant)))
         self._insert(_GRANT_LEASES, map(_granted, changes.granted.values()))
+        self._guarded(_CLOSE_GRANTS, ({"g_grant": grant_id} for grant_id in changes.closed_grants))
         self._guarded(_END_GRANTS, ({"g_grant": grant_id} for grant_id in changes.ended_grants))
-        async for trials in _by_turns(moved):
+        async for trials in _by_turns(changes.trials):
             self._move_trials(trials)
         self._move_slots(changes)
         logged = list(enumerate(changes.events, start=before.cursor + 1))
@@ -101,16 +101,7 @@ class Writes:
 
     def _move_trials(self, changes: Sequence[TrialChange]) -> None:
         for wave in _waves(changes):
-            progress, moves = list[Columns](), list[Columns]()
-            for change in wave:
-                if rows.is_progress(change.before, change.after):
-                    progress.append(_guards(change) | rows.progress_columns(change.after))
-                else:
-                    ends = change.after.state is State.TERMINATED
-                    end = {"end_cursor": change.cursor if ends else None}
-                    moves.append(_guards(change) | rows.trial_columns(change.after) | end)
-            self._guarded(_PROGRESS_TRIALS, progress)
-            self._guarded(_MOVE_TRIALS, moves)
+            self._guarded(_MOVE_TRIALS, map(_moved, wave))
 
     def _move_slots(self, changes: Changes) -> None:
         left = {key: grant for key, grant in changes.vacated.items() if key not in changes.occupied}
@@ -170,6 +161,8 @@ def _grant(grant: Grant) -> Columns:
         "milli": grant.milli,
         "memory_bytes": grant.memory_bytes,
         "model": grant.model,
+        "seats": grant.seats,
+        "key": grant.key,
     }
 
 
@@ -210,29 +203,15 @@ def _parts(slots: dict[tuple[int, int], tuple[int, int]]) -> Iterable[Columns]:
             yield {"g_worker": worker, "g_index": index, "milli": milli, "memory": memory}
 
 
-def _guards(change: TrialChange) -> Columns:
-    return {
+def _moved(change: TrialChange) -> Columns:
+    ends = change.after.state is State.TERMINATED
+    return rows.trial_columns(change.after) | {
         "g_study": change.before.study_id,
         "g_number": change.before.number,
         "g_attempt": change.before.attempt,
         "g_state": change.before.state.value,
+        "end_cursor": change.cursor if ends else None,
     }
-
-
-def _folded(changes: Changes) -> tuple[list[Trial], Sequence[TrialChange]]:
-    """The new trials as they are after they were launched, where the cycle that created them did so; and what is left
-    to change after that."""
-    if not changes.created:
-        return [], changes.trials
-    new = {trial.number: trial for trial in changes.created}
-    left = list[TrialChange]()
-    for change in changes.trials:
-        number = change.after.number
-        if new.get(number) is change.before and change.after.state in (State.PENDING, State.RUNNING):
-            new[number] = change.after
-        else:
-            left.append(change)
-    return list(new.values()), left
 
 
 def _waves(changes: Sequence[TrialChange]) -> list[list[TrialChange]]:
@@ -292,7 +271,7 @@ _LEASE_COLUMNS = (
 _CREATE_TRIALS = _inserting(tables.trial, *rows.TRIAL_IDENTITY, *rows.TRIAL_COLUMNS)
 _GRANT_LEASES = _inserting(tables.lease, *_LEASE_COLUMNS, expires_at=lambda new: now + _seconds(new.ttl_s))
 _BEGIN_GRANTS = _inserting(
-    tables.slot_grant, "id", "study_id", "slot_count", "milli", "memory_bytes", "model"
+    tables.slot_grant, "id", "study_id", "slot_count", "milli", "memory_bytes", "model", "seats", "key"
 )
 _ADD_PARTS = _inserting(tables.grant_part, "grant_id", "worker_id", "incarnation", "slots")
 _REPORTS = _inserting(tables.report, *rows.REPORT_COLUMNS)
@@ -325,19 +304,28 @@ def _ending_grants() -> Statement:
 _END_GRANTS = _ending_grants()
 
 
-def _updating_trials(*names: str) -> Statement:
+def _closing_grants() -> Statement:
+    g = tables.slot_grant
+    lost = given({"g_grant": g.c.id})
+    return _guarding(update(g).where(g.c.id == lost.c.g_grant, g.c.live, ~g.c.closed).values(closed=True))
+
+
+_CLOSE_GRANTS = _closing_grants()
+
+
+def _moving_trials() -> Statement:
     t = tables.trial
     guards = {"g_study": t.c.study_id, "g_number": t.c.number, "g_attempt": t.c.attempt, "g_state": t.c.state}
+    names = (*rows.TRIAL_COLUMNS, "end_cursor")
     new = given(guards | {name: t.c[name] for name in names})
     query = update(t).where(*(of == new.c[name] for name, of in guards.items()))
     values: dict[str, ColumnElement[Any]] = {name: new.c[name] for name in names}
-    if "end_cursor" in values:  # set once: what changes in a trial that is over does not end it again
-        values["end_cursor"] = func.coalesce(t.c.end_cursor, new.c.end_cursor)
+    # Set once: what changes in a trial that is over does not end it again.
+    values["end_cursor"] = func.coalesce(t.c.end_cursor, new.c.end_cursor)
     return _guarding(query.values(values))
 
 
-_PROGRESS_TRIALS = _updating_trials(*rows.PROGRESS_COLUMNS)
-_MOVE_TRIALS = _updating_trials(*rows.TRIAL_COLUMNS, "end_cursor")
+_MOVE_TRIALS = _moving_trials()
 
 
 def _vacating_slots() -> Statement:

@@ -27,6 +27,9 @@ class HolderView:
     milli: int
     memory_bytes: int
     leaving: str
+    bundle: str = ""
+    """The bundle that it runs in; empty where it has a process of its own."""
+    bundle_seats: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +125,10 @@ async def workers(conn: AsyncConnection, keys: Sequence[Key]) -> list[WorkerView
     }
     lv, g, p = tables.leave, tables.slot_grant, tables.grant_part
     held = (
-        select(le.c.id, le.c.study_id, le.c.number, le.c.grant_time, g.c.milli, g.c.memory_bytes)
-        .add_columns(p.c.worker_id, p.c.slots)
+        select(
+            le.c.id, le.c.grant_id, le.c.study_id, le.c.number, le.c.grant_time, g.c.milli, g.c.memory_bytes
+        )
+        .add_columns(g.c.seats, p.c.worker_id, p.c.slots)
         .join_from(p, g, g.c.id == p.c.grant_id)
         .join(le, and_(le.c.grant_id == g.c.id, le.c.live))
         .where(p.c.worker_id.in_(found))
@@ -131,7 +136,9 @@ async def workers(conn: AsyncConnection, keys: Sequence[Key]) -> list[WorkerView
     )
     slots = (
         select(s, s.c.index.label("place"), held.c.number, held.c.milli, st.c.name.label("study_name"))
-        .add_columns(held.c.memory_bytes.label("budget"), lv.c.why)
+        .add_columns(
+            held.c.memory_bytes.label("budget"), held.c.grant_id.label("held_by"), held.c.seats, lv.c.why
+        )
         .join_from(
             s,
             held,
@@ -139,7 +146,7 @@ async def workers(conn: AsyncConnection, keys: Sequence[Key]) -> list[WorkerView
             isouter=True,
         )
         .join(st, held.c.study_id == st.c.id, isouter=True)
-        .join(lv, lv.c.lease_id == held.c.id, isouter=True)
+        .join(lv, lv.c.grant_id == held.c.grant_id, isouter=True)
         .where(s.c.worker_id.in_(found), or_(s.c.present, s.c.defect != "", held.c.id.is_not(None)))
         .order_by(s.c.worker_id, s.c.index, held.c.grant_time, held.c.id)
     )
@@ -157,6 +164,8 @@ async def workers(conn: AsyncConnection, keys: Sequence[Key]) -> list[WorkerView
                 milli=row.milli,
                 memory_bytes=row.budget,
                 leaving=row.why or "",
+                bundle=row.held_by if row.seats > 1 else "",
+                bundle_seats=row.seats if row.seats > 1 else 0,
             )
             listed[-1].holders.append(holder)
     return list(found.values())

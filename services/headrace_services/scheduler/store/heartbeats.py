@@ -126,6 +126,6 @@ _EXTEND = compiled(
 _LEASES = compiled(select(_le.c.id, _le.c.worker_id).where(_theirs))
 _LEAVING = compiled(
     select(*lease_rows.COLUMNS, _lv.c.why)
-    .select_from(lease_rows.SOURCE.join(_lv, _lv.c.lease_id == _le.c.id))
+    .select_from(lease_rows.SOURCE.join(_lv, _lv.c.grant_id == _le.c.grant_id))
     .where(_theirs, _lv.c.at_report)
 )

@@ -18,6 +18,9 @@ COLUMNS = (
     _g.c.milli,
     _g.c.memory_bytes,
     _g.c.model,
+    _g.c.seats,
+    _g.c.key,
+    _g.c.closed,
     _parts.label("parts"),
     _sharing.label("sharing"),
 )

@@ -55,6 +55,7 @@ from headrace_services.scheduler.core.plan import Plan
 from headrace_services.scheduler.core.records import Decision, History, RungView, Slot, Study
 from headrace_services.scheduler.core.results import Result
 from headrace_services.scheduler.store import (
+    bundles,
     exploits,
     leases,
     neighbours,
@@ -101,11 +102,6 @@ async def open_study(
     if locked.row is None:
         return Opened(study=None)
     return Opened(study=rows.study(locked.row, spec), rows=found.rows(), answers=answers.answers())
-
-
-async def lock_study(conn: AsyncConnection, study_id: int) -> Study | None:
-    """Lock a study's row until the transaction ends; None where the study was deleted."""
-    return (await open_study(conn, study_id, Named())).study
 
 
 async def serve(
@@ -254,10 +250,14 @@ async def _candidates(conn: AsyncConnection, study_id: int, need: Candidates) ->
     async with pipeline(conn) as sent:
         runnable = sent.run(_RUNNABLE, study=study_id, most=need.limit)
         live = sent.run(_LIVE_COUNT, study=study_id)
+        seats = bundles.ask_open(sent, study_id, need.bundles) if need.bundles else None
         asked = _Asked(sent, study_id, Named(numbers=need.numbers))
     assert live.row is not None
     return Waiting(
-        runnable=tuple(rows.trial(row) for row in runnable.rows), live=live.row.live, rows=asked.rows()
+        runnable=tuple(rows.trial(row) for row in runnable.rows),
+        live=live.row.live,
+        rows=asked.rows(),
+        bundles=bundles.read(seats) if seats else (),
     )
 
 
@@ -330,10 +330,10 @@ _numbers = bindparam("numbers", type_=ARRAY(BigInteger))
 
 
 def _locking(*columns: Any) -> Statement:
-    """A study's row, with what others ask of its leases: for [study, at the next report?, why] by lease."""
+    """A study's row, with what others ask of its grants: for [study, at the next report?, why] by grant."""
     lv = tables.leave
     asked = func.jsonb_object_agg(
-        lv.c.lease_id, func.jsonb_build_array(lv.c.for_study_id, lv.c.at_report, lv.c.why)
+        lv.c.grant_id, func.jsonb_build_array(lv.c.for_study_id, lv.c.at_report, lv.c.why)
     )
     query = select(
         *columns,
@@ -359,7 +359,10 @@ _LEASES = compiled(
     )
 )
 _TRIALS = compiled(select(_t).where(_t.c.study_id == _study, _t.c.number == any_(_numbers)))
-_LIVE_COUNT = compiled(select(func.count().label("live")).where(_le.c.study_id == _study, _le.c.live))
+_held_by = func.coalesce(_le.c.grant_id, _le.c.id)
+_LIVE_COUNT = compiled(
+    select(func.count(_held_by.distinct()).label("live")).where(_le.c.study_id == _study, _le.c.live)
+)
 _LIVE_NUMBERS = compiled(select(_le.c.number).where(_le.c.study_id == _study, _le.c.live))
 _UNLEASED = compiled(
     select(_t)
@@ -380,7 +383,9 @@ _RUNNABLE = compiled(
     .limit(bindparam("most", type_=BigInteger))
 )
 _SLOTS_OF_TRIALS = compiled(
-    slots_query(held=True)
+    slots_query(granted=True)
+    .join(_le, _le.c.grant_id == tables.slot_grant.c.id)
+    .add_columns(_le.c.id.label("held_by"))
     .where(_le.c.study_id == _study, _le.c.number == any_(_numbers), _le.c.live)
     .order_by(tables.slot.c.index)
 )

@@ -39,7 +39,7 @@ from headrace_services.scheduler.core.lifecycle import State
 from headrace_services.scheduler.core.placement import Request, Running, suits
 from headrace_services.scheduler.core.placement.shares import Totals
 from headrace_services.scheduler.core.placement.speeds import grant_kind, step_s
-from headrace_services.scheduler.core.records import Slot
+from headrace_services.scheduler.core.records import LeaseName, Slot
 from headrace_services.scheduler.core.standing import Standing
 from headrace_services.scheduler.store import neighbours, rows, tables
 from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement, compiled, given, pipeline
@@ -51,17 +51,15 @@ MOST_DEVICES = 4096
 """How many devices a search for slots to keep looks at."""
 
 
-def slots_query(*, held: bool = False) -> Select[tuple[object, ...]]:
-    """Slots and their workers, with what is left of each; `held`: for each lease, with what its grant has of it."""
+def slots_query(*, granted: bool = False) -> Select[tuple[object, ...]]:
+    """Slots and their workers, with what is left of each; `granted`: for each grant, with what it has of it."""
     s, w = tables.slot, tables.worker
-    le, g, p = tables.lease, tables.slot_grant, tables.grant_part
+    g, p = tables.slot_grant, tables.grant_part
     free: Any = case((s.c.grant_id.is_(None), 1000 - s.c.shared_milli), else_=0)
     used: Any = s.c.shared_memory_bytes
-    further: tuple[Any, ...] = ()
-    if held:
+    if granted:
         free = g.c.milli
         used = case((g.c.milli < 1000, s.c.memory_bytes - g.c.memory_bytes), else_=0)
-        further = (le.c.id.label("held_by"),)
     query = select(
         s.c.worker_id,
         s.c.index.label("slot_index"),
@@ -77,11 +75,10 @@ def slots_query(*, held: bool = False) -> Select[tuple[object, ...]]:
         w.c.incarnation,
         w.c.log_dir,
         and_(s.c.present, w.c.connected, w.c.expires_at > now).label("placeable"),
-        *further,
     ).join_from(s, w, s.c.worker_id == w.c.id)
-    if held:
+    if granted:
         query = query.join(p, and_(p.c.worker_id == s.c.worker_id, s.c.index == func.any(p.c.slots)))
-        query = query.join(g, g.c.id == p.c.grant_id).join(le, le.c.grant_id == g.c.id)
+        query = query.join(g, g.c.id == p.c.grant_id)
     return query
 
 
@@ -211,7 +208,8 @@ async def runnable_exists(conn: AsyncConnection, study_id: int) -> bool:
 
 
 async def running_on(conn: AsyncConnection, worker_ids: Iterable[int]) -> tuple[Running, ...]:
-    """The trials on these workers, of all studies, each with the time to its next rung where speed was measured."""
+    """The grants on these workers, of all studies, each with the time until the last of its trials is at its next rung,
+    where speed was measured."""
     le, t, st, lv = tables.lease, tables.trial, tables.study, tables.leave
     g, p = tables.slot_grant, tables.grant_part
     query = (
@@ -221,6 +219,7 @@ async def running_on(conn: AsyncConnection, worker_ids: Iterable[int]) -> tuple[
                 le.c.study_id,
                 le.c.number,
                 le.c.attempt,
+                le.c.grant_id,
                 p.c.worker_id,
                 p.c.slots,
                 g.c.milli,
@@ -228,16 +227,16 @@ async def running_on(conn: AsyncConnection, worker_ids: Iterable[int]) -> tuple[
                 le.c.step,
             ),
             *(t.c.milestone, t.c.speeds, st.c.name, st.c.priority, st.c.standing),
-            lv.c.lease_id.is_not(None).label("asked"),
+            lv.c.grant_id.is_not(None).label("asked"),
         )
         .join_from(le, t, and_(t.c.study_id == le.c.study_id, t.c.number == le.c.number))
         .join(g, g.c.id == le.c.grant_id)
         .join(p, p.c.grant_id == g.c.id)
         .join(st, st.c.id == le.c.study_id)
-        .join(lv, lv.c.lease_id == le.c.id, isouter=True)
+        .join(lv, lv.c.grant_id == le.c.grant_id, isouter=True)
         .where(le.c.live, p.c.worker_id.in_(sorted(set(worker_ids))))
     )
-    found = []
+    found: dict[tuple[str, int], Running] = {}
     for row in await conn.execute(query):
         left = None
         standing = neighbours.readable_standing(row)
@@ -245,8 +244,8 @@ async def running_on(conn: AsyncConnection, worker_ids: Iterable[int]) -> tuple[
             left = (row.milestone - row.step) * per_step
         running = Running(
             key=(row.study_id, row.number),
-            lease_id=row.id,
-            attempt=row.attempt,
+            grant_id=row.grant_id,
+            leases=(LeaseName(id=row.id, study_id=row.study_id, number=row.number, attempt=row.attempt),),
             worker_id=row.worker_id,
             slots=tuple(row.slots),
             milli=row.milli,
@@ -254,8 +253,9 @@ async def running_on(conn: AsyncConnection, worker_ids: Iterable[int]) -> tuple[
             leaves_in_s=left,
             asked=row.asked,
         )
-        found.append(running)
-    return tuple(found)
+        first = found.get((row.grant_id, row.worker_id))
+        found[row.grant_id, row.worker_id] = running if first is None else first.beside(running)
+    return tuple(found.values())
 
 
 def _per_step_s(row: Any, standing: Standing) -> float | None:
@@ -292,33 +292,33 @@ def ask_totals(sent: Pipeline) -> AskedTotals:
 def tell_others(sent: Pipeline, study_id: int, changes: Changes) -> None:
     """Write the messages of a study to others' trials, and drop what is void of earlier ones."""
     if changes.forgotten_asks:
-        sent.run(_FORGET_ASKS, leases=sorted(changes.forgotten_asks))
+        sent.run(_FORGET_ASKS, grants=sorted(changes.forgotten_asks))
     if changes.withdraw_asks:
         sent.run(_WITHDRAW_ASKS, study=study_id)
     if changes.asks:
         asks = [
             {
-                "lease_id": lease_id,
+                "grant_id": grant_id,
                 "for_study_id": ask.for_study_id,
                 "at_report": ask.at_report,
                 "why": ask.why,
             }
-            for lease_id, ask in sorted(changes.asks.items())
+            for grant_id, ask in sorted(changes.asks.items())
         ]
         sent.run(_ASK, asks)
 
 
 def _asking() -> Statement:
-    """Ask the holders of leases that are still live; asking for the next report goes before asking for the rung."""
-    le, lv = tables.lease, tables.leave
-    new = given({name: lv.c[name] for name in ("lease_id", "for_study_id", "at_report", "why")})
-    live = select(le.c.id, le.c.study_id, new.c.for_study_id, new.c.at_report, new.c.why)
-    live = live.join_from(new, le, le.c.id == new.c.lease_id).where(le.c.live)
-    names = ("lease_id", "study_id", "for_study_id", "at_report", "why")
+    """Ask the grants that are still live; asking for the next report goes before asking for the rung."""
+    g, lv = tables.slot_grant, tables.leave
+    new = given({name: lv.c[name] for name in ("grant_id", "for_study_id", "at_report", "why")})
+    live = select(g.c.id, g.c.study_id, new.c.for_study_id, new.c.at_report, new.c.why)
+    live = live.join_from(new, g, g.c.id == new.c.grant_id).where(g.c.live)
+    names = ("grant_id", "study_id", "for_study_id", "at_report", "why")
     asking = insert(lv).from_select(names, live, include_defaults=False)
     return compiled(
         asking.on_conflict_do_update(
-            index_elements=[lv.c.lease_id],
+            index_elements=[lv.c.grant_id],
             set_={name: asking.excluded[name] for name in ("for_study_id", "at_report", "why")},
             where=and_(~lv.c.at_report, asking.excluded.at_report),
         )
@@ -327,7 +327,7 @@ def _asking() -> Statement:
 
 _ASK = _asking()
 _FORGET_ASKS = compiled(
-    delete(tables.leave).where(tables.leave.c.lease_id == any_(bindparam("leases", type_=ARRAY(Text))))
+    delete(tables.leave).where(tables.leave.c.grant_id == any_(bindparam("grants", type_=ARRAY(Text))))
 )
 _WITHDRAW_ASKS = compiled(
     delete(tables.leave).where(tables.leave.c.for_study_id == bindparam("study", type_=BigInteger))

@@ -8,7 +8,7 @@ order of their commit, so a longer history always begins with a shorter one.
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, and_, exists, func, or_, select, true
+from sqlalchemy import Select, Text, and_, exists, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
@@ -151,13 +151,76 @@ async def earlier(conn: AsyncConnection, name: str, level: int, limit: int, *, t
     return [_measured(row) for row in await conn.execute(query)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Another study whose best configurations are wanted."""
+
+    id: int
+    state: StudyState
+    detail: str
+    planned: int
+    """How many configurations it tries."""
+    ended: int
+    """How many of its trials have ended."""
+
+
+async def source(conn: AsyncConnection, name: str) -> Source | None:
+    """Another study as a source of configurations; None where there is none of this name."""
+    s, t = tables.study, tables.trial
+    ended = (
+        select(func.count())
+        .where(t.c.study_id == s.c.id, t.c.state == State.TERMINATED.value)
+        .correlate(s)
+        .scalar_subquery()
+        .label("ended")
+    )
+    most = func.coalesce(s.c.planned, 0).label("most")
+    query = select(s.c.id, s.c.state, s.c.detail, most, ended).where(s.c.name == name)
+    row = (await conn.execute(query)).one_or_none()
+    if row is None:
+        return None
+    return Source(
+        id=row.id, state=StudyState(row.state), detail=row.detail, planned=row.most, ended=row.ended
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A trial of a source."""
+
+    number: int
+    params: Params
+    value: float
+
+
+async def best_left(conn: AsyncConnection, source_id: int, study_id: int, *, maximize: bool) -> Found | None:
+    """The best sound trial of a source whose configuration no trial of the study has yet."""
+    t, mine = tables.trial, tables.trial.alias()
+    taken = select(mine.c.source).where(mine.c.study_id == study_id, mine.c.source.is_not(None))
+    value = t.c.best_value.desc() if maximize else t.c.best_value.asc()
+    query = (
+        select(t.c.number, t.c.params, t.c.best_value)
+        .where(
+            t.c.study_id == source_id,
+            ~t.c.baseline,
+            t.c.best_value.is_not(None),
+            t.c.reason.is_distinct_from(Reason.FAILED.value),
+            t.c.number.not_in(taken),
+        )
+        .order_by(value, t.c.step.desc(), t.c.number)
+        .limit(1)
+    )
+    row = (await conn.execute(query)).one_or_none()
+    return None if row is None else Found(row.number, row.params, row.best_value)
+
+
 async def studies_to_propose_for(conn: AsyncConnection) -> list[int]:
     """Active studies of the pool with no trial that could start now, oldest first."""
     s, t = tables.study, tables.trial
     # One at a time by its index: as a join it might read the waiting trials of all studies.
     waiting = select(t.c.number).where(t.c.study_id == s.c.id, *_runnable(t)).limit(1).scalar_subquery()
     kind = s.c.spec["sampler"]["kind"].as_string()
-    most = s.c.spec["max_trials"].as_string().label("most")
+    most = func.coalesce(s.c.planned.cast(Text), s.c.spec["max_trials"].as_string()).label("most")
     query = (
         select(s.c.id, s.c.sampled, most)
         .where(s.c.state == StudyState.ACTIVE.value, kind.not_in(["random", "grid"]), waiting.is_(None))

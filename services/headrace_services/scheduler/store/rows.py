@@ -4,7 +4,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from operator import attrgetter
 from typing import Any
 
 from msgspec.structs import asdict, fields
@@ -56,8 +55,8 @@ def study(row: AnyRow, spec: StudySpec | None = None) -> Study:
         now=datetime.fromtimestamp(now_s, UTC),
         now_s=now_s,
         leaving={
-            lease_id: Leaving(for_study_id=asker, at_report=at_report, why=why)
-            for lease_id, (asker, at_report, why) in (getattr(row, "leaving", None) or {}).items()
+            grant_id: Leaving(for_study_id=asker, at_report=at_report, why=why)
+            for grant_id, (asker, at_report, why) in (getattr(row, "leaving", None) or {}).items()
         },
     )
 
@@ -130,24 +129,19 @@ def speeds(columns: Columns) -> Speeds:
     return {kind: (steps, seconds) for kind, (steps, seconds) in columns.items()}
 
 
-TRIAL_IDENTITY = ("study_id", "number", "params", "baseline", "bracket", "generation", "create_time")
+TRIAL_IDENTITY = (
+    "study_id",
+    "number",
+    "params",
+    "baseline",
+    "bracket",
+    "generation",
+    "source",
+    "create_time",
+)
 """The columns of a trial that its creation sets for good; an exploit alone gives it other parameters."""
 TRIAL_COLUMNS = tuple(part.name for part in fields(Trial) if part.name not in TRIAL_IDENTITY)
 """Those that change over its life: every further field of the record is a column of the same name."""
-PROGRESS_COLUMNS = (
-    "step",
-    "milestone",
-    "rungs",
-    "value",
-    "best_value",
-    "best_step",
-    "metrics",
-    "checkpoint",
-    "losses_in_row",
-    "steps_spent",
-    "speeds",
-)
-"""Those that a report changes while its trial stays where it is."""
 
 
 def trial(row: AnyRow) -> Trial:
@@ -165,16 +159,6 @@ def trial_identity(record: Trial) -> Columns:
     return _written(record, TRIAL_IDENTITY)
 
 
-def progress_columns(record: Trial) -> Columns:
-    """The columns that a report changes while its trial stays where it is."""
-    return _written(record, PROGRESS_COLUMNS)
-
-
-def is_progress(before: Trial, after: Trial) -> bool:
-    """Whether the progress columns are all that changed."""
-    return bool(_standing(before) == _standing(after))
-
-
 def study_columns(record: Study) -> Columns:
     """The columns of a study that a cycle changes."""
     return {name: getattr(record, name) for name in STUDY_COLUMNS} | {
@@ -188,6 +172,7 @@ STUDY_COLUMNS = (
     "cursor",
     "next_number",
     "sampled",
+    "planned",
     "reports",
     "metric_seen",
     "early_failures",
@@ -238,7 +223,26 @@ def _grant(row: AnyRow) -> Grant:
         milli=row.milli,
         memory_bytes=row.memory_bytes,
         model=row.model,
+        seats=row.seats,
+        key=row.key,
+        closed=row.closed,
         leases=row.sharing,
+    )
+
+
+def bundle_grant(row: AnyRow) -> Grant:
+    """The grant in a row of `bundles`."""
+    part = Part(worker_id=row.worker_id, incarnation=row.granted_to, slots=(row.slot_index,))
+    return Grant(
+        id=row.grant_id,
+        study_id=row.study_id,
+        parts=(part,),
+        milli=row.milli,
+        memory_bytes=row.budget,
+        model=row.learnt_by,
+        seats=row.seats,
+        key=row.key,
+        leases=row.members,
     )
 
 
@@ -394,7 +398,6 @@ _WRITTEN: dict[str, Callable[[Any], Any]] = {
 }
 """How fields are written that are not as the column has them. Enums are texts."""
 _TRIAL_FIELDS = tuple(part.name for part in fields(Trial))
-_standing = attrgetter(*(name for name in TRIAL_COLUMNS if name not in PROGRESS_COLUMNS))
 
 
 def _read(row: AnyRow, names: Iterable[str]) -> dict[str, Any]:

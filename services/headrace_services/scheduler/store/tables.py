@@ -100,7 +100,8 @@ worker = Table(
     Index("worker_away", "last_seen", postgresql_where=text("NOT connected")),
 )
 
-# Slots that are held: by one lease, or by several that share them.
+# Slots that are held: by one lease, or by several that share them. The trigger lease_begins counts them: never more
+# live leases than seats.
 slot_grant = Table(
     "slot_grant",
     metadata,
@@ -114,14 +115,23 @@ slot_grant = Table(
     Column("memory_bytes", BigInteger, nullable=False, server_default="0"),
     # The device model, by which speed is learnt.
     Column("model", Text, nullable=False, server_default=""),
+    # How many live leases it may have, what their trials have in common, and whether it takes no further one.
+    Column("seats", Integer, nullable=False, server_default="1"),
+    Column("key", Text, nullable=False, server_default=""),
+    Column("closed", Boolean, nullable=False, server_default="false"),
     Column("live", Boolean, nullable=False, server_default="true"),
     time_column("grant_time", now=True),
     time_column("end_time"),
     CheckConstraint("live = (end_time IS NULL)", name="end"),
     CheckConstraint("slot_count >= 1", name="slots"),
+    # A bundle is on one slot.
+    CheckConstraint("seats = 1 OR (seats > 1 AND slot_count = 1)", name="seats"),
+    # Only a bundle takes further trials, and so none any more.
+    CheckConstraint("NOT closed OR seats > 1", name="closed"),
     # A grant of several slots has them whole.
     CheckConstraint("milli = 1000 OR (milli BETWEEN 1 AND 999 AND slot_count = 1)", name="milli"),
     Index("slot_grant_study", "study_id"),
+    Index("slot_grant_open", "study_id", postgresql_where=text("live AND seats > 1 AND NOT closed")),
 )
 
 grant_part = Table(
@@ -207,13 +217,13 @@ slot = Table(
     Index("slot_grant_id", "grant_id", postgresql_where=text("grant_id IS NOT NULL")),
 )
 
-# Running trials that are to leave their slots to others. Written by the cycles of other studies, without the lock
-# of the trial's own, which reads it with its row: a message between studies that share a cluster.
+# Grants whose trials are to leave their slots to others. Written by the cycles of other studies, without the lock
+# of the grant's own, which reads it with its row: a message between studies that share a cluster.
 leave = Table(
     "leave",
     metadata,
-    Column("lease_id", Text, ForeignKey("lease.id", ondelete="CASCADE"), primary_key=True),
-    # The study whose trial is to leave, and the one that asks.
+    Column("grant_id", Text, ForeignKey("slot_grant.id", ondelete="CASCADE"), primary_key=True),
+    # The study whose trials are to leave, and the one that asks.
     Column("study_id", BigInteger, nullable=False),
     Column("for_study_id", BigInteger, ForeignKey("study.id", ondelete="CASCADE"), nullable=False),
     # At the next report with a checkpoint; else at the next rung.
@@ -234,6 +244,8 @@ trial = Table(
     Column("bracket", Integer, nullable=False, server_default="0"),
     # Of the trials that an evolutionary sampler proposed.
     Column("generation", Integer),
+    # The trial of another study whose configuration it has.
+    Column("source", BigInteger),
     Column("attempt", BigInteger, nullable=False, server_default="0"),
     Column("step", BigInteger, nullable=False, server_default="0"),
     Column("milestone", BigInteger),
@@ -250,6 +262,7 @@ trial = Table(
     Column("failures", Integer, nullable=False, server_default="0"),
     Column("interruptions", Integer, nullable=False, server_default="0"),
     Column("losses_in_row", Integer, nullable=False, server_default="0"),
+    Column("kills_in_row", Integer, nullable=False, server_default="0"),
     Column("steps_spent", BigInteger, nullable=False, server_default="0"),
     Column("log_path", Text, nullable=False, server_default=""),
     Column("log_tail", Text, nullable=False, server_default=""),

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
-from sqlalchemy import ColumnElement, Select, and_, func, select
+from sqlalchemy import ColumnElement, Select, and_, case, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.core.lifecycle import State
-from headrace_services.scheduler.core.records import RungView, TrialView
-from headrace_services.scheduler.store import exploits, rows, tables
+from headrace_services.scheduler.core.records import BundleView, RungView, TrialView
+from headrace_services.scheduler.store import bundles, exploits, rows, tables
 
 
 async def one(conn: AsyncConnection, study_id: int, number: int) -> TrialView | None:
@@ -63,7 +63,13 @@ def _views() -> Select[Any]:
     g, p = tables.slot_grant, tables.grant_part
     return (
         select(
-            t, p.c.slots.label("lease_slots"), g.c.milli.label("lease_milli"), w.c.name.label("worker_name")
+            t,
+            p.c.slots.label("lease_slots"),
+            g.c.milli.label("lease_milli"),
+            w.c.name.label("worker_name"),
+            case((and_(le.c.live, g.c.seats > 1), g.c.id)).label("bundle"),
+            g.c.seats.label("bundle_seats"),
+            bundles.members.label("bundle_members"),
         )
         .join_from(t, le, last_lease(t, le), isouter=True)
         .join(w, le.c.worker_id == w.c.id, isouter=True)
@@ -109,5 +115,16 @@ def _view(row: Any) -> TrialView:
     slots = tuple(row.lease_slots or ())
     milli = row.lease_milli if slots else 0
     return TrialView(
-        trial=trial, worker=row.worker_name, slots=slots, milli=milli, last_worker=row.worker_name
+        trial=trial,
+        worker=row.worker_name,
+        slots=slots,
+        milli=milli,
+        bundle=_bundle(row),
+        last_worker=row.worker_name,
     )
+
+
+def _bundle(row: Any) -> BundleView | None:
+    if row.bundle is None:
+        return None
+    return BundleView(id=row.bundle, members=row.bundle_members, seats=row.bundle_seats)

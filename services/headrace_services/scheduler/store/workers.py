@@ -26,7 +26,7 @@ from headrace.errors import WorkerNameTakenError
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core.lifecycle import State, StudyState
 from headrace_services.scheduler.core.records import Lease, Trial
-from headrace_services.scheduler.store import leases, rows, tables
+from headrace_services.scheduler.store import bundles, leases, rows, tables
 from headrace_services.scheduler.store.defects import Defect, each
 from headrace_services.scheduler.store.pipeline import given
 
@@ -280,16 +280,16 @@ async def _expired(conn: AsyncConnection, keys: Sequence[tuple[str, int]]) -> li
 
 
 async def forget_asked_of_ended(conn: AsyncConnection) -> None:
-    """Drop what was asked of leases that are over.
+    """Drop what was asked of grants that are over.
 
-    The cycle that ends a lease does so too, but cannot see what another study's cycle was about to ask just then.
+    The cycle that ends a grant does so too, but cannot see what another study's cycle was about to ask just then.
     """
-    le, lv = tables.lease, tables.leave
-    await conn.execute(delete(lv).where(lv.c.lease_id == le.c.id, ~le.c.live))
+    g, lv = tables.slot_grant, tables.leave
+    await conn.execute(delete(lv).where(lv.c.grant_id == g.c.id, ~g.c.live))
 
 
 async def studies_waiting_for_slots(conn: AsyncConnection) -> list[int]:
-    """Active studies that might start a trial if they got a slot, oldest first; none while no slot is free.
+    """Active studies that might start a trial, oldest first: on a free slot, or on an open seat of their own.
 
     A trial without a milestone counts too: it may be the one to be promoted next, which only a cycle can decide.
     """
@@ -306,9 +306,10 @@ async def studies_waiting_for_slots(conn: AsyncConnection) -> list[int]:
         t.c.study_id == st.c.id, t.c.state.in_([State.PENDING.value, State.PAUSED.value]), ~t.c.user_paused
     )
     untouched = st.c.next_number == 0
+    own = exists().where(tables.slot_grant.c.study_id == st.c.id, *bundles.OPEN)
     query = (
         select(st.c.id)
-        .where(and_(st.c.state == StudyState.ACTIVE.value, free, or_(waiting, untouched)))
+        .where(st.c.state == StudyState.ACTIVE.value, or_(free, own), or_(waiting, untouched))
         .order_by(st.c.id)
     )
     return [int(row.id) for row in await conn.execute(query)]

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from headrace.errors import DatabaseUnavailableError, DrainingError, StudyNotFoundError
-from headrace.spec import check_assignment
+from headrace.spec import BestOfSampler, check_assignment
 from headrace_services.scheduler.core.inputs import Proposed
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.records import Params, Proposal, ProposalFailure, Study
@@ -19,6 +19,7 @@ from headrace_services.scheduler.samplers.random import RandomSampler
 from headrace_services.scheduler.store import proposals
 from headrace_services.scheduler.store.database import is_strained, transaction
 from headrace_services.scheduler.store.defects import is_transient, reason_of
+from headrace_services.scheduler.suggesting.best_of import next_of_best
 from headrace_services.scheduler.suggesting.pool import AttemptFailedError, Pool
 from headrace_services.scheduler.suggesting.reading import Levels, read
 
@@ -121,7 +122,7 @@ class Suggester:
             study.task = None
 
     async def _propose(self, study_id: int, study: _Study) -> bool:
-        """Have the next proposal computed, and submit it. Returns False where the study takes none."""
+        """Have the next proposal computed, and submit it. Returns False where the study takes none now."""
         failures: list[str] = []
         attempts = 1 if study.broken else ATTEMPTS
         while True:
@@ -132,6 +133,8 @@ class Suggester:
                     self._studies.pop(study_id, None)
                     return False
                 row = standing.study
+                if isinstance(row.spec.sampler, BestOfSampler):
+                    return await self._take_best(row, row.spec.sampler, study)
                 try:
                     params, proposal = await self._attempt(row, study.levels, len(failures))
                 except AttemptFailedError as error:
@@ -152,6 +155,16 @@ class Suggester:
         study.wanted -= 1  # the step's answer, which comes first, may set it anew
         proposed = Proposed(index=row.sampled, params=params, proposal=proposal, failure=failure)
         await self._hub.submit(study_id, Submission(input=proposed))
+        return True
+
+    async def _take_best(self, row: Study, sampler: BestOfSampler, study: _Study) -> bool:
+        """Submit the next of the best configurations of another study, if there is one by now."""
+        async with transaction(self._hub.engine) as conn:
+            found = await next_of_best(conn, row, sampler)
+        if found is None:
+            return False  # the sweep asks again
+        study.wanted -= 1
+        await self._hub.submit(row.id, Submission(input=found))
         return True
 
     async def _attempt(self, row: Study, levels: Levels, attempt: int) -> tuple[Params, Proposal]:
@@ -179,4 +192,8 @@ def takes_proposals(study: Study) -> bool:
         return False
     if study.spec.baseline is not None and not study.next_number:
         return False
-    return len(study.spec.enqueued) + pooled <= study.sampled < study.spec.max_trials
+    return len(study.spec.enqueued) + pooled <= study.sampled < _planned(study)
+
+
+def _planned(study: Study) -> int:
+    return study.spec.max_trials if study.planned is None else study.planned

@@ -145,7 +145,7 @@ def _leaving_rank(run: Running) -> tuple[object, ...]:
         not run.asked,
         -run.over_share,
         inf if run.leaves_in_s is None else run.leaves_in_s,
-        run.lease_id,
+        run.grant_id,
     )
 
 
@@ -191,7 +191,7 @@ def _only_waits_its_turn(cluster: Cluster, waiting: Waiting, occupants: Occupant
 
 def _rank(openings: list[_Opening], waiting: Waiting) -> tuple[object, ...]:
     """Preempt those of less priority, the least first; then what is ready soonest; then what moves the fewest."""
-    leaving = {run.lease_id: run for opening in openings for run in opening.leaving}
+    leaving = {run.grant_id: run for opening in openings for run in opening.leaving}
     return (
         sum(run.priority >= waiting.priority for run in leaving.values()),
         sum(run.priority for run in leaving.values()),
@@ -205,8 +205,8 @@ def _rank(openings: list[_Opening], waiting: Waiting) -> tuple[object, ...]:
 
 
 def _asks(openings: list[_Opening], waiting: Waiting) -> tuple[Ask, ...]:
-    leaving = {run.lease_id: run for opening in openings for run in opening.leaving}
+    leaving = {run.grant_id: run for opening in openings for run in opening.leaving}
     return tuple(
-        Ask(lease_id=lease_id, at_report=run.priority < waiting.priority, in_favour_of=waiting.key)
-        for lease_id, run in sorted(leaving.items())
+        Ask(grant_id=grant_id, at_report=run.priority < waiting.priority, in_favour_of=waiting.key)
+        for grant_id, run in sorted(leaving.items())
     )

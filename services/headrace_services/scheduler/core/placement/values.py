@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from headrace.spec import Resources
 from headrace.spec.resources import WHOLE
-from headrace_services.scheduler.core.records import Slot
+from headrace_services.scheduler.core.records import LeaseName, Slot
 from headrace_services.scheduler.core.standing import Standing
 
 Key = tuple[int, int]
@@ -105,11 +105,12 @@ class Waiting(Struct, frozen=True, kw_only=True):
 
 
 class Running(Struct, frozen=True, kw_only=True):
-    """A trial on its slots."""
+    """A trial on its slots, or several that share them."""
 
     key: Key
-    lease_id: str
-    attempt: int = 0
+    """The trial; of several the first."""
+    grant_id: str
+    leases: tuple[LeaseName, ...] = ()
     worker_id: int
     slots: tuple[int, ...]
     milli: int = WHOLE
@@ -117,9 +118,19 @@ class Running(Struct, frozen=True, kw_only=True):
     over_share: float = 0.0
     """How far its study is above its share; where several could leave, the greatest goes."""
     leaves_in_s: float | None = None
-    """Until its next rung, where it can be paused for others."""
+    """Until its next rung, where it can be paused for others; of several trials the last one's."""
     asked: bool = False
     """Whether it was told to leave already."""
+
+    def beside(self, other: "Running") -> "Running":
+        """The same with a further trial of its grant: all of them have to leave."""
+        known = self.leaves_in_s is not None and other.leaves_in_s is not None
+        return replace(
+            self,
+            key=min(self.key, other.key),
+            leases=(*self.leases, *other.leases),
+            leaves_in_s=max(self.leaves_in_s or 0.0, other.leaves_in_s or 0.0) if known else None,
+        )
 
 
 class Reservation(Struct, frozen=True, kw_only=True):
@@ -153,9 +164,9 @@ class Placement(Struct, frozen=True, kw_only=True):
 
 
 class Ask(Struct, frozen=True, kw_only=True):
-    """Tell a running trial to leave its slots, with its checkpoint, at its next rung or its next report."""
+    """Tell the trials of a grant to leave its slots, with their checkpoints, at their next rung or next report."""
 
-    lease_id: str
+    grant_id: str
     at_report: bool
     in_favour_of: Key
 

@@ -1,0 +1,45 @@
+"""What a transfer came to: the trials that train the best configurations of another study, and the regret.
+
+The regret of a transfer is what trusting the first study's ranking alone would have lost: the best value of all these
+trials against that of the first one taken.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace.client.model import StudyInfo, TrialInfo
+from headrace.client.outcome import Outcome
+from headrace.spec import BestOfSampler
+
+
+@dataclass(frozen=True, slots=True)
+class Transferred:
+    """The trials of a study whose sampler is `best_of`, in the order in which they were taken: the best one first."""
+
+    study: StudyInfo
+    trials: tuple[TrialInfo, ...]
+
+    @classmethod
+    def of(cls, study: StudyInfo, trials: Iterable[TrialInfo]) -> "Transferred | None":
+        """The transfer of a study with these trials; None for any other study."""
+        if not isinstance(study.spec.sampler, BestOfSampler):
+            return None
+        return cls(study, tuple(trial for trial in trials if trial.source is not None))
+
+    @property
+    def source_study(self) -> str:
+        """The name of the other study."""
+        sampler = self.study.spec.sampler
+        assert isinstance(sampler, BestOfSampler)
+        return sampler.study
+
+    @property
+    def regret(self) -> float | None:
+        """By how much the best of all trials is better than the first one taken. None where the first has no sound
+        value."""
+        values = [trial.best_value for trial in self.trials if not trial.failed]
+        known = [value for value in values if value is not None]
+        if not known or self.trials[0].failed or self.trials[0].best_value is None:
+            return None
+        best = max(known) if Outcome(self.study).maximize else min(known)
+        return abs(best - self.trials[0].best_value)

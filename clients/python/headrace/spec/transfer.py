@@ -1,0 +1,67 @@
+"""Transfer: a second study trains the best configurations of a first one on something larger.
+
+The second study is an ordinary one, `NAME-target`, whose sampler is `best_of` the first. It has the same objective,
+constraints and space, and trains each configuration to the end of a budget of its own.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from headrace.spec.domains import SpecModel
+from headrace.spec.problems import Problem
+from headrace.spec.resources import Resources
+from headrace.spec.sampler import BestOfSampler, Eager
+from headrace.spec.scalars import Count, Steps, Text
+from headrace.spec.template import TrialTemplate
+
+SUFFIX: Final = "-target"
+
+
+class Transfer(SpecModel):
+    """What the best configurations are trained on."""
+
+    callable: Text
+    top: Count = 3
+    eager: Eager | None = None
+    steps: Steps | None = None
+    resources: Resources = Resources()
+
+    def study_name(self, name: str) -> str:
+        """The name of the study that follows the one of this name."""
+        return f"{name}{SUFFIX}"
+
+    def fields(self, name: str, template: TrialTemplate) -> dict[str, Any]:
+        """The fields of the second study that are not those of the first, the study of this name."""
+        return {
+            "sampler": BestOfSampler(study=name, eager=self.eager).model_dump(),
+            "policy": {"kind": "run_all"},
+            "template": {**template.model_dump(), "callable": self.callable},
+            "resources": self.resources.model_dump(),
+            "max_trials": self.top,
+            **({} if self.steps is None else {"max_steps": self.steps}),
+        }
+
+
+def transfer_problems(transfer: Transfer, known: Mapping[str, Any]) -> Iterator[Problem]:
+    """What is wrong between `transfer` and the study's other fields, as far as those are sound."""
+    template: TrialTemplate | None = known.get("template")
+    if "template" in known and (template is None or template.callable is None):
+        yield Problem(
+            loc=("transfer",),
+            message="needs a trial that is a callable, beside which its own one lies",
+            remedy="Name a function: trial: {callable: train:train}.",
+        )
+    if known.get("further_objectives"):
+        yield Problem(
+            loc=("transfer",),
+            message="takes the best configurations, and with several objectives there is no best one",
+            remedy="Leave out transfer, or all objectives but one.",
+        )
+    most = known.get("max_trials")
+    if most is not None and transfer.top > most:
+        yield Problem(
+            loc=("transfer", "top"),
+            value=transfer.top,
+            message=f"is more than the {most} configurations that are tried",
+            remedy="Raise the number of trials, or take fewer of the best.",
+        )

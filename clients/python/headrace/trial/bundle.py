@@ -1,0 +1,228 @@
+"""A bundle as a script sees it: several trials of one model that train in one process, as a fused group.
+
+```python
+def train(bundle: trial.Bundle) -> None:
+    group = hydro.fuse(bundle.model(make_model), optimizer="adamw")   # empty: trials join and leave
+    bundle.track(group=group)
+    for turn in bundle.steps():
+        group.step(batch, loss_fn)
+        bundle.report(val_loss=evaluate(group))              # a value for each of group.ids
+```
+
+Each member is an ordinary trial, with reports, decisions and a checkpoint of its own. A turn is one step of each
+member that trains. Members stand at different steps; between turns some leave and others join.
+The same function runs a study
+without `fuse`, as bundles of one, and by hand.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from headrace.trial import cores
+from headrace.trial.bundle_crew import Crew
+from headrace.trial.bundle_member import Member
+from headrace.trial.bundle_values import rows
+
+
+class SharedParams:
+    """Parameters that are equal for all members, read by name. A trial with another value cannot join any more."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+
+    def __getitem__(self, name: str) -> Any:
+        """The value. Raises `ValueError` where members differ, and `KeyError` where they have no such parameter."""
+        values = [member.params.get(name) for member in self._crew.live]
+        if any(value != values[0] for value in values):
+            raise ValueError(
+                f"bundle.params[{name!r}]: members have {', '.join(sorted({repr(value) for value in values}))}. Name "
+                "it in fuse.apart, so that a bundle's trials have one value; or read it from each member's own params"
+            )
+        if not values or values[0] is None:
+            return self._crew.live[0].params[name] if values else _no_members(name)
+        self._crew.built_with[name] = values[0]
+        return values[0]
+
+    def __iter__(self) -> NoReturn:
+        """Refused: what is read is what a bundle is built with."""
+        raise TypeError(
+            "bundle.params is read by name, such as bundle.params['width']; a member's are member.params"
+        )
+
+
+class Bundle:
+    """The trials that one process trains together; made by `trial.main` or the worker, never by hand."""
+
+    def __init__(self, crew: Crew) -> None:
+        self.params = SharedParams(crew)
+        self._crew = crew
+        self._every: int | None = None
+        self._begun = self._in_turn = self._reported = False
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f"a Bundle has no {name!r}; each trial's own is in bundle.members: params, step, seed, state",
+                name=name,
+            )
+
+    def __len__(self) -> int:
+        """How many members train now."""
+        return len(self.members)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Those that train, in the order of `group.ids`; before `track`, those that are there."""
+        return tuple(self._crew.training if self._crew.tracked else self._crew.live)
+
+    @property
+    def member_steps(self) -> list[int]:
+        """Each member's step, in the order of `group.ids`."""
+        return [member.step for member in self._crew.training]
+
+    @property
+    def seats(self) -> int:
+        """How many members the process may hold."""
+        return self._crew.seats
+
+    @property
+    def cpus(self) -> int:
+        """How many cores this process may use; see `Trial.cpus`."""
+        return cores.cpus()
+
+    @property
+    def loader_workers(self) -> int:
+        """How many workers a data loader should have; see `Trial.loader_workers`."""
+        return cores.loader_workers(self.cpus)
+
+    def step_of(self, member: int) -> int:
+        """The step of the member with this id in the group."""
+        for one in self._crew.training:
+            if one.id == member:
+                return one.step
+        raise KeyError(
+            f"no member {member!r} trains; those that do are {[one.id for one in self._crew.training]}"
+        )
+
+    def model(self, factory: Any) -> Any:
+        """What to fuse: the model, or the function that makes one, with the arguments that it needs.
+
+        Arguments without a default are taken from `bundle.params`, so they shape the whole bundle.
+        """
+        if not callable(factory):
+            raise TypeError(f"bundle.model(...) got a {type(factory).__name__}; give the model's function")
+        if hasattr(factory, "state_dict") or not (needed := _needed(factory)):
+            return factory
+        return functools.partial(factory, **{name: self.params[name] for name in needed})
+
+    def track(
+        self, *, group: Any, member: Callable[[Member], Mapping[str, Any]] | None = None, **shared: Any
+    ) -> None:
+        """Hands over the empty group; members join it now, and between turns.
+
+        `member` makes a member's settings for `group.add`. By default they are the trial's seed and all its parameters
+        but those read from `bundle.params`. What else the loop reads is given by name, and shared by all. Raises
+        `TypeError` for what is no group or cannot be saved, and `ValueError` for a group with members.
+        """
+        if self._crew.tracked:
+            raise ValueError("bundle.track(...) was called before: a bundle has one group")
+        lacks = [name for name in ("add", "drop", "member_state", "ids") if not hasattr(group, name)]
+        if lacks:
+            raise TypeError(
+                f"bundle.track(group=...) got a {type(group).__name__}, which has no {', '.join(lacks)}; give what "
+                "hydro.fuse(...) returns"
+            )
+        if len(group.ids):
+            raise ValueError(
+                f"bundle.track(group=...) got a group with {len(group.ids)} members; make it empty, hydro.fuse(model, "
+                "optimizer=...): members join as trials do"
+            )
+        self._crew.track(group, member, shared)
+
+    def steps(self, *, checkpoint_every: int | None = None) -> Iterator[int]:
+        """Turns, counted from 1 in this process, until no member is left.
+
+        `checkpoint_every=n` also saves a member that reports n steps or more after its last save.
+        """
+        if checkpoint_every is not None and checkpoint_every < 1:
+            raise ValueError(f"checkpoint_every must be at least 1, not {checkpoint_every}")
+        if not self._crew.tracked:
+            raise ValueError("bundle.steps() comes after bundle.track(group=...)")
+        if self._begun:
+            raise ValueError("bundle.steps() was called before: a bundle has one loop")
+        self._begun, self._every = True, checkpoint_every
+        turn = 0
+        while self._crew.ready():
+            turn += 1
+            self._crew.begin()
+            self._in_turn, self._reported = True, False
+            try:
+                yield turn
+            finally:
+                self._in_turn = False
+            if not self._reported:
+                self._refuse_silence()
+
+    def report(
+        self, metrics: Mapping[str, Any] | None = None, /, *, save: bool = False, **named: Any
+    ) -> None:
+        """Reports the turn, once: for each metric a value of each member, in the order of `group.ids`.
+
+        Members at their milestone are saved first; `save=True` saves all. The group changes after the turn, not here.
+        Raises `TypeError` or `ValueError` for values that are not one for each member, and for a metric that the study
+        reads and that is missing.
+        """
+        if not self._crew.tracked:
+            raise ValueError(
+                "bundle.report(...) comes after bundle.track(group=...), inside `for turn in bundle.steps():`"
+            )
+        if not self._in_turn:
+            raise ValueError("bundle.report(...) comes inside `for turn in bundle.steps():`")
+        if self._reported:
+            raise ValueError(
+                "bundle.report(...) was called before in this turn; report all metrics together, once"
+            )
+        if "step" in named:
+            raise TypeError(
+                "bundle.report(step=...): each member has a step of its own, and a turn is one of each"
+            )
+        told = rows(metrics, named, self._crew.training)
+        self._reported = True
+        self._crew.report(told, save=save, every=self._every)
+
+    def _refuse_silence(self) -> None:
+        for member in self._crew.training:
+            if member.at_milestone:
+                raise ValueError(
+                    f"{member.name} came to step {member.step}, where it is compared, and nothing was reported: call "
+                    "bundle.report(...) in each turn"
+                )
+
+
+def takes_bundle(function: Callable[..., Any]) -> bool:
+    """Whether a training function takes a bundle: by its first parameter's name, or its type."""
+    try:
+        first = next(iter(inspect.signature(function).parameters.values()), None)
+    except (TypeError, ValueError):
+        return False
+    if first is None:
+        return False
+    kind = first.annotation
+    named = kind.rpartition(".")[2].strip("'\"") == "Bundle" if isinstance(kind, str) else kind is Bundle
+    return named or (first.name == "bundle" and kind is inspect.Parameter.empty)
+
+
+def _needed(factory: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [one.name for one in parameters if one.kind in plain and one.default is one.empty]
+
+
+def _no_members(name: str) -> NoReturn:
+    raise KeyError(f"{name!r}: the bundle has no members")

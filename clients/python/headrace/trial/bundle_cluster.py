@@ -1,0 +1,78 @@
+"""A bundle under a worker daemon: one call a turn carries all that its members say and are told.
+
+Turns are counted. A turn that is repeated has the same sequence, and the daemon gives the same answer.
+"""
+
+import os
+
+from headrace.grants import BUNDLE
+from headrace.trial import convert, title
+from headrace.trial.bundle_runtime import Answer, Attached, Refused, Said, Seat
+from headrace.trial.line import Line
+from headrace.trial.runtime import Decision, TrialRuntimeError
+from headrace.v1 import runtime_pb2
+
+
+class ClusterBundle:
+    """The runtime of a bundle's process that a worker daemon spawned."""
+
+    def __init__(self, address: str, grant_id: str) -> None:
+        self._grant_id = grant_id
+        self._line = Line(address)
+        self._sequence = 0
+
+    @classmethod
+    def from_environment(cls) -> "ClusterBundle":
+        """Reads what the daemon passes: `HEADRACE_RUNTIME` and `HEADRACE_BUNDLE`."""
+        if not os.environ.get("HEADRACE_RUNTIME"):
+            raise TrialRuntimeError(f"{BUNDLE} is set and HEADRACE_RUNTIME is not: a worker sets both")
+        title.show_trial(os.environ)
+        return cls(os.environ["HEADRACE_RUNTIME"], os.environ[BUNDLE])
+
+    def attach(self) -> Attached:
+        """Asks the daemon for the members that are there."""
+        request = runtime_pb2.AttachBundleRequest(grant_id=self._grant_id)
+        answer = self._line.call(self._line.stub.AttachBundle, request)
+        return Attached(members=tuple(map(_seat, answer.members)), seats=answer.seats)
+
+    def turn(self, said: Said) -> Answer:
+        """Takes one turn."""
+        self._sequence += 1
+        request = runtime_pb2.TurnRequest(
+            grant_id=self._grant_id,
+            sequence=self._sequence,
+            restored=[convert.restored(lease, read_time_s) for lease, read_time_s in said.restored],
+            reports=[convert.report(lease, report) for lease, report in said.reports],
+            finished=[
+                convert.finish(one.lease, error=one.error, traceback=one.traceback) for one in said.finished
+            ],
+            waits=said.waits,
+        )
+        answer = self._line.call(self._line.stub.Turn, request)
+        return Answer(
+            decisions=tuple((one.lease_id, _verdict(one)) for one in answer.decisions),
+            joined=tuple(map(_seat, answer.joined)),
+            gone=tuple(answer.gone),
+            over=answer.over,
+        )
+
+    def finish(self, *, error: str, traceback: str, out_of_memory: bool) -> None:
+        """Says how the program ended, and closes the connection. A daemon that was given up is told nothing."""
+        if self._line.gone:
+            return
+        request = runtime_pb2.FinishBundleRequest(
+            grant_id=self._grant_id,
+            error=convert.head_of(error),
+            traceback=convert.tail_of(traceback),
+            out_of_memory=out_of_memory,
+        )
+        self._line.call(self._line.stub.FinishBundle, request)
+        self._line.close()
+
+
+def _seat(answer: runtime_pb2.AttachResponse) -> Seat:
+    return Seat(lease=answer.lease_id, assignment=convert.assignment(answer))
+
+
+def _verdict(told: runtime_pb2.MemberDecision) -> Decision | Refused:
+    return Refused(reason=told.refused) if told.refused else convert.decision(told.decision)

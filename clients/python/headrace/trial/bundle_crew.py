@@ -1,0 +1,307 @@
+"""The members of a bundle's process: who trains, who waits for a decision, who joins and who leaves.
+
+    joins ── in the group, trains ── has reported, waits ──┬── told to go on: trains
+                                                           ├── told to leave, or gone: out of the group
+                                                           └── no word when others train on: out of the group with its
+                                                               state, and back in when it is told to go on
+
+The group changes between turns alone. No member takes a step past its milestone without a decision; members before it
+are answered at once. Whatever happens to one member changes nothing for the others: a member that the group refuses,
+whose checkpoint cannot be read or whose report is not taken fails alone.
+
+A message that is lost is repeated by the runtime. A process that is lost has lost what its members did since their
+checkpoints, as trials do.
+"""
+
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from headrace.trial import raised
+from headrace.trial.bundle_member import Member, try_state
+from headrace.trial.bundle_runtime import Attached, BundleRuntime, Finish, Refused, Said
+from headrace.trial.bundle_shared import Shared
+from headrace.trial.runtime import Action, Decision, Report
+
+logger = logging.getLogger("headrace.trial")
+Settings = Mapping[str, Any]
+_APART = "Trials that differ in it need bundles of their own: name it in fuse.apart, and read it from bundle.params"
+
+
+class Group(Protocol):
+    """What a bundle asks of a fused group. Without `seen` a failure in a step ends the process."""
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """Its members, in the order of their losses; an id is never given twice."""
+
+    def add(self, members: Sequence[Any], states: Sequence[Mapping[str, Any]] | None = None) -> Sequence[int]:
+        """Takes members in, all or none, and returns their ids."""
+
+    def drop(self, members: Sequence[int]) -> None:
+        """Lets members out."""
+
+    def member_state(self, member: int) -> Mapping[str, Any]:
+        """A member's state, with which `add` takes it in again to the bit; a copy."""
+
+
+class Crew:
+    """All members of one process, over all calls of its function."""
+
+    def __init__(self, runtime: BundleRuntime, attached: Attached) -> None:
+        self._runtime = runtime
+        self.seats = attached.seats
+        self._members = {seat.lease: Member(seat) for seat in attached.members}
+        self._leaving: list[int] = []
+        self._restored: list[tuple[str, float]] = []
+        self._finished: list[Finish] = []
+        self.over = False
+        # The states of shared objects when all members were last between two steps.
+        self._then: Mapping[str, Any] = {}
+        self.build_anew()
+
+    def build_anew(self) -> None:
+        """The function begins: nothing is built yet."""
+        self._group: Group | None = None
+        self._settings: Callable[[Member], Any] = self._all_settings
+        self._shared = Shared({})
+        # The parameters that the program was built with.
+        self.built_with: dict[str, Any] = {}
+        self._leaving.clear()
+        self._mark: Mapping[int, int] | None = None
+        self._checked = False
+
+    @property
+    def tracked(self) -> bool:
+        """Whether there is a group."""
+        return self._group is not None
+
+    @property
+    def live(self) -> list[Member]:
+        """All members whose leases run, also those that wait."""
+        return list(self._members.values())
+
+    @property
+    def training(self) -> list[Member]:
+        """Those in the group, in its order."""
+        if self._group is None:
+            return []
+        known = {member.id: member for member in self._members.values() if member.id is not None}
+        return [known[number] for number in self._group.ids if number in known]
+
+    def track(
+        self, group: Group, settings: Callable[[Member], Any] | None, shared: Mapping[str, Any]
+    ) -> None:
+        """Takes the group, and puts the members that are there into it."""
+        self._shared = Shared(shared, before=self._then)
+        self._group = group
+        self._settings = settings or self._all_settings
+        self._settle()
+
+    def ready(self) -> bool:
+        """Brings the group up to date, and waits until a member can train; False where none is left."""
+        while not self.over:
+            if not all(member.waits for member in self.live):  # else the group stays as it is
+                self._settle()
+                if self.training:
+                    return True
+            self.talk(waits=True)
+        return False
+
+    def begin(self) -> None:
+        """The members train their next step now."""
+        for member in self.training:
+            member.step += 1
+
+    def report(self, rows: Sequence[Mapping[str, float]], *, save: bool, every: int | None) -> None:
+        """Saves the members that are due, passes on what they report, and takes what they are told."""
+        assert self._group is not None
+        members = self.training
+        trained = [member.trained_s() for member in members]
+        reports = []
+        for member, row, trained_s in zip(members, rows, trained, strict=True):
+            assert member.id is not None
+            started = time.monotonic()
+            folder = None
+            if member.due(asked=save, every=every):
+                folder = member.save(self._group.member_state(member.id), self._shared.entries)
+            report = Report(
+                sequence=member.next_sequence(),
+                step=member.step,
+                metrics=row,
+                checkpoint_dir=folder,
+                train_time_s=trained_s,
+                save_time_s=time.monotonic() - started if folder is not None else 0.0,
+                warnings=tuple(member.to_tell),
+            )
+            member.to_tell.clear()
+            reports.append((member.lease, report))
+        for member in members:
+            member.waits = True
+        self._come_to_rest()
+        self.talk(reports=tuple(reports))
+        for member in members:
+            member.answered()
+
+    def talk(self, *, reports: tuple[tuple[str, Report], ...] = (), waits: bool = False) -> None:
+        """One turn with the runtime."""
+        said = Said(
+            restored=tuple(self._restored), reports=reports, finished=tuple(self._finished), waits=waits
+        )
+        self._restored.clear()
+        self._finished.clear()
+        answer = self._runtime.turn(said)
+        for lease, verdict in answer.decisions:
+            if (member := self._members.get(lease)) is not None:
+                self._take(member, verdict)
+        for seat in answer.joined:
+            self._members.setdefault(seat.lease, Member(seat))
+        for lease in answer.gone:
+            if (member := self._members.get(lease)) is not None:
+                self._leave(member)
+        if answer.over:
+            self.over = True
+
+    def tell_finished(self) -> None:
+        """Says what was not said yet."""
+        if self._finished:
+            self.talk()
+
+    def blamed(self, error: BaseException) -> Member | None:
+        """The member that an exception names."""
+        number = None if raised.out_of_memory(error) else raised.blamed(error)
+        return next((member for member in self.training if member.id == number), None)
+
+    def go_on_without(self, member: Member, error: BaseException) -> bool:
+        """The member fails; its words are for `talk`. Returns whether the others can begin again in this process, from
+        where they are: they can unless the error came in the middle of their step."""
+        assert self._group is not None
+        at_rest = self._mark is not None and self._mark == self._seen()
+        self._fail(member, error)
+        others = self.training
+        if others and not at_rest:
+            return False
+        for one in others:
+            assert one.id is not None
+            one.kept, one.id, one.step = self._group.member_state(one.id), None, one.done
+        return True
+
+    def _settle(self) -> None:
+        """Lets members out and takes members in."""
+        group = self._group
+        assert group is not None
+        for member in self.training:
+            if member.waits and member.id is not None:
+                member.kept = group.member_state(member.id)
+                self._leaving.append(member.id)
+                member.id = None
+        if self._leaving:
+            group.drop(tuple(self._leaving))
+            self._leaving.clear()
+        entering = [member for member in self._members.values() if member.id is None and not member.waits]
+        prepared = [
+            (member, settings) for member in entering if (settings := self._prepared(member)) is not None
+        ]
+        fresh = [one for one in prepared if one[0].kept is None]
+        self._add([one for one in prepared if one[0].kept is not None])
+        self._add(fresh)
+        self._check_state()
+        self._come_to_rest()
+
+    def _prepared(self, member: Member) -> Any:
+        """Reads its checkpoint and returns its settings; None where it cannot train, and is out."""
+        try:
+            first = member.restore is None
+            member.read()
+            if member.done >= member.max_steps:
+                self._finish(member)
+                return None
+            for name, value in self.built_with.items():
+                if member.params.get(name) != value:
+                    raise ValueError(  # noqa: TRY301 - it is this member's
+                        f"{member.name} has {name}={member.params.get(name)!r}, "
+                        f"and this bundle was built with {value!r}. {_APART}"
+                    )
+            settings = self._settings(member)
+            if settings is None:
+                raise TypeError(  # noqa: TRY301
+                    "bundle.track(member=...) returned None; return the member's settings, such as {'lr': 0.1}"
+                )
+            self._shared.meet(member)
+        except Exception as error:  # noqa: BLE001 - it is this member's, and told
+            self._fail(member, error)
+            return None
+        if first and member.restore is not None:
+            self._restored.append((member.lease, member.restore.read_time_s))
+        return settings
+
+    def _add(self, entering: Sequence[tuple[Member, Any]]) -> None:
+        if not entering:
+            return
+        assert self._group is not None
+        states = [member.kept for member, _ in entering if member.kept is not None]
+        try:
+            ids = self._group.add([settings for _, settings in entering], states or None)
+        except Exception as error:
+            if raised.out_of_memory(error):
+                raise
+            if len(entering) > 1:
+                for one in entering:
+                    self._add([one])
+                return
+            self._fail(entering[0][0], error, remedy=_APART if raised.of_shapes(error) else "")
+            return
+        for (member, _), number in zip(entering, ids, strict=True):
+            member.enter(number)
+
+    def _all_settings(self, member: Member) -> Settings:
+        own = {name: value for name, value in member.params.items() if name not in self.built_with}
+        return {"seed": member.seed, **own}
+
+    def _check_state(self) -> None:
+        """Before the first step, for all members: can a checkpoint hold what the group gives?"""
+        if not self._checked and (training := self.training):
+            assert self._group is not None
+            assert training[0].id is not None
+            try_state(self._group.member_state(training[0].id))
+            self._checked = True
+
+    def _take(self, member: Member, verdict: Decision | Refused) -> None:
+        member.waits = False
+        if isinstance(verdict, Refused):
+            self._finish(member, error=f"the worker refuses the report: {verdict.reason}")
+        elif verdict.action is not Action.CONTINUE:
+            self._leave(member)
+        elif member.done >= member.max_steps:
+            self._finish(member)
+        else:
+            member.milestone = verdict.next_milestone or member.milestone
+
+    def _fail(self, member: Member, error: BaseException, remedy: str = "") -> None:
+        logger.warning("headrace: %s fails, and the others of its bundle go on", member.name)
+        traceback.print_exception(error, file=sys.stderr)
+        line, trace = raised.words(error)
+        self._finish(member, error=f"{line}. {remedy}" if remedy else line, trace=trace)
+
+    def _finish(self, member: Member, *, error: str = "", trace: str = "") -> None:
+        self._finished.append(Finish(lease=member.lease, error=error, traceback=trace or error))
+        self._leave(member)
+
+    def _leave(self, member: Member) -> None:
+        del self._members[member.lease]
+        if member.id is not None:
+            self._leaving.append(member.id)
+
+    def _come_to_rest(self) -> None:
+        """All members are between two steps: from here they can begin again."""
+        for member in self.training:
+            member.done = member.step
+        self._mark = self._seen()
+        self._then = self._shared.take()
+
+    def _seen(self) -> Mapping[int, int] | None:
+        seen = getattr(self._group, "seen", None)
+        return None if seen is None else dict(seen())

@@ -1,0 +1,160 @@
+"""A member of a bundle: an ordinary trial whose steps a group takes together with others'.
+
+Its checkpoint is that of a trial that tracks `model=` and `optimizer=` (and `scaler=`, where the group keeps one), so
+it goes on in a plain script, and a plain script's goes on here. What the group knows beyond that is kept beside it.
+"""
+
+import functools
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.trial.bundle_runtime import Seat
+from headrace.trial.codec import encode, try_encode
+from headrace.trial.configuration import Params
+from headrace.trial.restore import Restore
+from headrace.trial.saving import Content, Saver
+from headrace.trial.tracking import Tracked
+
+PLAIN = ("model", "optimizer", "scaler")
+"""Of a group's state of a member: what a plain script tracks under the same names."""
+
+
+class Member:
+    """One trial of a bundle."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._assignment = assignment = seat.assignment
+        self.params: Mapping[str, Any] = Params(assignment.params)
+        # Plain values of the script's own, saved with this member.
+        self.state: dict[str, Any] = {}
+        # The step being trained, or last trained.
+        self.step = 0
+        # In the group; None while it is not.
+        self.id: int | None = None
+        self.lease = seat.lease
+        self.milestone = assignment.next_milestone
+        # It has reported, and is not told yet what to do.
+        self.waits = False
+        # Its state while it is out of the group; None for a member that begins.
+        self.kept: Mapping[str, Any] | None = None
+        # The whole steps behind it.
+        self.done = 0
+        self.to_tell: list[str] = []
+        self.restore: Restore | None = None
+        self._saver = Saver(assignment)
+        self._sequence = 0
+        self._saved_step = 0
+        self._since = time.monotonic()
+
+    @property
+    def name(self) -> str:
+        """`studies/{study}/trials/{number}`."""
+        return self._assignment.trial
+
+    @property
+    def number(self) -> int:
+        """The trial's number within its study; by hand the member's place."""
+        number = self.name.rpartition("/")[2]
+        return int(number) if number.isdecimal() else 0
+
+    @property
+    def seed(self) -> int:
+        """The trial's own seed."""
+        return self._assignment.seed
+
+    @property
+    def max_steps(self) -> int:
+        """The full budget."""
+        return self._assignment.max_steps
+
+    @property
+    def resumed(self) -> bool:
+        """Whether it continues from a checkpoint."""
+        return self._assignment.restore_dir is not None
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """The metrics that the study reads, and as what."""
+        read = {
+            self._assignment.metric: "the study's objective",
+            **dict.fromkeys(self._assignment.further_metrics, "a further objective"),
+            **dict.fromkeys(self._assignment.constraint_metrics, "a constraint"),
+        }
+        return {name: role for name, role in read.items() if name}
+
+    @property
+    def at_milestone(self) -> bool:
+        """Whether the step being trained has to be reported, and decided upon."""
+        return self.step >= self.milestone or self.step in self._assignment.rungs
+
+    def read(self) -> None:
+        """Reads the checkpoint that it continues from, if there is one; raises what a trial alone would raise."""
+        if self.restore is not None or self._assignment.restore_dir is None:
+            return
+        self.restore = restore = Restore(self._assignment.restore_dir, seed=self.seed)
+        restore.put_back_values(self.state)
+        state: dict[str, Any] = dict(restore.member)
+        scaled = "scaler" in restore.names()
+        for name in PLAIN if scaled else PLAIN[:2]:
+            restore.give(
+                Tracked(name=name, target=None, take=dict, give=functools.partial(state.__setitem__, name)),
+                self.params,
+            )
+        self.kept = state
+        self.step = self.done = restore.loop_step
+        self._saved_step = restore.step
+
+    def enter(self, number: int) -> None:
+        """It is in the group now, under this id."""
+        self.id, self.kept = number, None
+        self._since = time.monotonic()
+
+    def due(self, *, asked: bool, every: int | None) -> bool:
+        """Whether the step that it reports is to be saved."""
+        often = every is not None and self.step - self._saved_step >= every
+        return (asked or often or self.step >= self.milestone) and self._assignment.checkpoint_dir is not None
+
+    def save(self, state: Mapping[str, Any], shared: Mapping[str, Tracked]) -> Path | None:
+        """Writes its checkpoint from the group's state of it."""
+        beyond = {name: value for name, value in state.items() if name not in PLAIN}
+        try:
+            encode(beyond.get("settings"), "settings", for_json=False)
+        except TypeError:  # an object of the user's own, which the user's function makes again
+            del beyond["settings"]
+        content = Content(
+            step=self.step,
+            loop_step=self.step,
+            tracked={**{name: _plain(name, state) for name in PLAIN if name in state}, **shared},
+            state=self.state,
+            params=self.params,
+            member=beyond,
+        )
+        folder = self._saver.save(content, self._sequence + 1, longest_s=0.0)
+        self._saved_step = self.step
+        return folder
+
+    def next_sequence(self) -> int:
+        """The number of its next report."""
+        self._sequence += 1
+        return self._sequence
+
+    def trained_s(self) -> float:
+        """How long it has trained since it came in, or since its last report was answered."""
+        return time.monotonic() - self._since
+
+    def answered(self) -> None:
+        """The turn's call is back."""
+        self._since = time.monotonic()
+
+
+def try_state(state: Mapping[str, Any]) -> None:
+    """Raises `TypeError`, naming the part, where a checkpoint could not hold a member's state."""
+    for name, value in state.items():
+        if name != "settings":
+            try_encode(value, name)
+
+
+def _plain(name: str, state: Mapping[str, Any]) -> Tracked:
+    return Tracked(name=name, target=None, take=lambda: state[name], give=lambda _: None)

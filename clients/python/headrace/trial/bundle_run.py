@@ -1,0 +1,64 @@
+"""One process of a bundle, from its first member to its last: calls the function, and says how it ended.
+
+An exception that names a member ends that member alone. The function is then called again, in this process, with the
+others where they were: so it builds its model and data anew. Where the exception came in the middle of a step, the
+others cannot go on from memory; the process ends, and they go on from their checkpoints.
+"""
+
+import traceback
+from collections.abc import Callable
+
+from headrace.trial import memory, raised, rng
+from headrace.trial.bundle import Bundle
+from headrace.trial.bundle_crew import Crew
+from headrace.trial.bundle_runtime import Attached, BundleRuntime
+from headrace.trial.runtime import DaemonGone, TrialRuntimeError
+
+
+def run_bundle(function: Callable[[Bundle], object], runtime: BundleRuntime, attached: Attached) -> None:
+    """Seeds, calls `function` with the bundle, and finishes it; an exception of the whole bundle is raised again."""
+    crew = Crew(runtime, attached)
+    try:
+        while _present(crew):
+            rng.seed_all(crew.live[0].seed)
+            memory.apply_budget()
+            if _runs_through(function, crew):
+                break
+            crew.build_anew()
+        crew.tell_finished()
+    except (TrialRuntimeError, DaemonGone):
+        raise  # there is nobody to tell
+    except BaseException as error:
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            runtime.finish(error="", traceback="", out_of_memory=False)
+            raise
+        line, trace = raised.words(error)
+        runtime.finish(error=line, traceback=trace, out_of_memory=raised.out_of_memory(error))
+        raise
+    runtime.finish(error="", traceback="", out_of_memory=False)
+
+
+def _present(crew: Crew) -> bool:
+    """Waits for a member; False where none comes any more."""
+    while not crew.over and not crew.live:
+        crew.talk(waits=True)
+    return not crew.over
+
+
+def _runs_through(function: Callable[[Bundle], object], crew: Crew) -> bool:
+    """Calls the function; False where a member failed, and the function is to be called again for the others."""
+    try:
+        function(Bundle(crew))
+    except Exception as error:
+        culprit = crew.blamed(error)
+        if culprit is None:
+            raise
+        goes_on = crew.go_on_without(culprit, error)
+        crew.talk()
+        if not goes_on:
+            raise RuntimeError(
+                f"{culprit.name} failed in the middle of a step; the others of its bundle go on from their checkpoints"
+            ) from None
+        traceback.clear_frames(error.__traceback__)  # they hold the group's memory
+        return False
+    return True

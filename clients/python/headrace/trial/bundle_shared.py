@@ -1,0 +1,67 @@
+"""Objects that all members of a bundle share: a position in the data, a generator.
+
+Each member's checkpoint has their state. The first member that comes from a checkpoint brings it; a member that comes
+when they are somewhere else is told so, for it does not train then as it would alone.
+"""
+
+import copy
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.trial.bundle_member import PLAIN, Member
+from headrace.trial.codec import encode, try_encode
+from headrace.trial.digests import digest
+from headrace.trial.tracking import Tracked, tracked
+
+
+class Shared:
+    """The shared objects of one bundle."""
+
+    def __init__(self, objects: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
+        """`before` are the states to go on from, where the program begins anew in its process."""
+        self.entries: dict[str, Tracked] = {}
+        for name, target in objects.items():
+            if name in PLAIN:
+                raise ValueError(
+                    f"bundle.track({name}=...): a member's own {name} has this name; use another"
+                )
+            entry = tracked(name, target)
+            if not isinstance(entry, Tracked):
+                raise TypeError(f"bundle.track({name}=...): what saves itself on all ranks cannot be shared")
+            try_encode(entry.take(), name)
+            self.entries[name] = entry
+        self._fresh = {name: _digest(entry.take(), name) for name, entry in self.entries.items()}
+        self._given = bool(before)
+        for name, state in (before or {}).items():
+            if name in self.entries:
+                self.entries[name].give(state)
+
+    def take(self) -> dict[str, Any]:
+        """Their states, which do not change with them."""
+        return {name: copy.deepcopy(entry.take()) for name, entry in self.entries.items()}
+
+    def meet(self, member: Member) -> None:
+        """A member comes in: gives what its checkpoint has if it is the first, and else says what differs."""
+        brought: dict[str, Any] = {}
+        if member.restore is not None:
+            for name in self.entries.keys() & member.restore.names():
+                asked = Tracked(
+                    name=name, target=None, take=dict, give=functools.partial(brought.__setitem__, name)
+                )
+                member.restore.give(asked, member.params)
+        for name, entry in self.entries.items():
+            if name in brought and not self._given:
+                entry.give(brought[name])
+                continue
+            own = _digest(brought[name], name) if name in brought else self._fresh[name]
+            if own != _digest(entry.take(), name):
+                member.to_tell.append(
+                    f"{name} is shared by the bundle, and is not where this trial's own would be: it sees other data "
+                    "than alone. Let data follow each member's own steps, bundle.member_steps"
+                )
+        self._given = True
+
+
+def _digest(state: Any, name: str) -> str:
+    return digest(encode(state, name, for_json=False))

@@ -1,0 +1,110 @@
+"""Messages of the worker daemon, turned into the trial library's values, and back."""
+
+from pathlib import Path
+
+from google.protobuf.duration_pb2 import Duration
+
+from headrace.grants import DEFAULT_RANK_PATIENCE_S
+from headrace.trial.runtime import Action, Assignment, Decision, Report, TrialRuntimeError
+from headrace.v1 import event_pb2, runtime_pb2, spec_pb2
+
+# Of an error's text and of a traceback, which may hold whole tensors; the worker keeps less.
+_TOLD_CHARACTERS = 16 << 10
+
+_ACTIONS = {
+    event_pb2.DECISION_ACTION_CONTINUE: Action.CONTINUE,
+    event_pb2.DECISION_ACTION_PAUSE: Action.PAUSE,
+    event_pb2.DECISION_ACTION_STOP: Action.STOP,
+}
+
+
+def assignment(answer: runtime_pb2.AttachResponse, *, rank: int = 0, in_gang: bool = False) -> Assignment:
+    """Who the trial is and where it continues."""
+    values = answer.parameters.values
+    return Assignment(
+        trial=answer.trial,
+        params={
+            name: getattr(values[name], values[name].WhichOneof("kind") or "") for name in sorted(values)
+        },
+        max_steps=answer.max_steps,
+        next_milestone=answer.next_milestone,
+        seed=answer.seed,
+        metric=answer.metric,
+        further_metrics=tuple(answer.further_metrics),
+        constraint_metrics=tuple(answer.constraint_metrics),
+        rungs=tuple(answer.rungs),
+        restore_dir=Path(answer.restore_dir) if answer.restore_dir else None,
+        resume_step=answer.resume_step,
+        last_step=answer.last_step,
+        checkpoint_dir=Path(answer.checkpoint_dir) if answer.checkpoint_dir else None,
+        slots=tuple(answer.slots),
+        rank=rank,
+        ranks=max(1, len(answer.slots)) if in_gang else 1,
+        rank_patience_s=_patience_s(answer.template),
+        target=answer.template.callable,
+        working_dir=answer.template.working_dir,
+    )
+
+
+def restored(lease_id: str, read_time_s: float) -> runtime_pb2.RestoredRequest:
+    """The checkpoint is loaded."""
+    return runtime_pb2.RestoredRequest(lease_id=lease_id, read_time=_duration(read_time_s))
+
+
+def report(lease_id: str, told: Report, *, rank: int = 0) -> runtime_pb2.ReportRequest:
+    """A report."""
+    return runtime_pb2.ReportRequest(
+        lease_id=lease_id,
+        sequence=told.sequence,
+        step=told.step,
+        metrics=told.metrics,
+        checkpoint_dir=str(told.checkpoint_dir or ""),
+        train_time=_duration(told.train_time_s),
+        save_time=_duration(told.save_time_s),
+        rank=rank,
+        warnings=told.warnings,
+    )
+
+
+def finish(
+    lease_id: str, *, error: str, traceback: str, rank: int = 0, exit_code: int = 0
+) -> runtime_pb2.FinishRequest:
+    """How a program ended."""
+    return runtime_pb2.FinishRequest(
+        lease_id=lease_id,
+        error=head_of(error),
+        traceback=tail_of(traceback),
+        rank=rank,
+        exit_code=exit_code,
+    )
+
+
+def decision(answer: event_pb2.Decision) -> Decision:
+    """What is decided. Raises `TrialRuntimeError` for an action that is not known here."""
+    action = _ACTIONS.get(answer.action)
+    if action is None:
+        raise TrialRuntimeError(
+            f"the worker answered with the unknown decision {answer.action}; it is newer than this Headrace"
+        )
+    return Decision(action=action, next_milestone=answer.next_milestone, reason=answer.reason)
+
+
+def head_of(error: str) -> str:
+    """As much of an error's text as is told."""
+    return error[:_TOLD_CHARACTERS]
+
+
+def tail_of(traceback: str) -> str:
+    """As much of a traceback as is told."""
+    return traceback[-_TOLD_CHARACTERS:]
+
+
+def _patience_s(template: spec_pb2.TrialTemplate) -> float:
+    """How long a rank of a gang may be late: as long as the study lets a trial be silent, else a minute."""
+    if not template.HasField("report_timeout"):
+        return DEFAULT_RANK_PATIENCE_S
+    return template.report_timeout.ToTimedelta().total_seconds()
+
+
+def _duration(seconds: float) -> Duration:
+    return Duration(seconds=int(seconds), nanos=int((seconds % 1.0) * 1e9))

@@ -1,0 +1,48 @@
+"""An exception that ended a program, as it is told, and whom it blames."""
+
+import traceback
+from collections.abc import Iterator
+
+_OUT_OF_MEMORY = frozenset({"OutOfMemoryError", "MemoryError"})
+_CPU_ALLOCATOR = ("DefaultCPUAllocator", "not enough memory")
+"""PyTorch's word for it on a CPU, where it raises a plain `RuntimeError`."""
+
+
+def words(error: BaseException) -> tuple[str, str]:
+    """Its line and its traceback."""
+    lines = traceback.format_exception_only(error)
+    line = lines[-1] if isinstance(error, SyntaxError) else lines[0]
+    return line.strip(), "".join(traceback.format_exception(error))
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, on a device or on the machine; told by names, for torch may not be there."""
+    for one in _chain(error):
+        if not _OUT_OF_MEMORY.isdisjoint(kind.__name__ for kind in type(one).__mro__):
+            return True
+        if isinstance(one, RuntimeError) and any(text in str(one) for text in _CPU_ALLOCATOR):
+            return True
+    return False
+
+
+def blamed(error: BaseException) -> int | None:
+    """The id of the one member that it names; None where it names none."""
+    for one in _chain(error):
+        member = getattr(one, "member", None)
+        if isinstance(member, int) and not isinstance(member, bool):
+            return member
+    return None
+
+
+def of_shapes(error: BaseException) -> bool:
+    """Whether a group refuses a member for what it is, and not for how it trains."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return not names.isdisjoint({"StaticShapeError", "MemberError"})
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__

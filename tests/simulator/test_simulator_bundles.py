@@ -1,0 +1,244 @@
+"""Bundles on virtual time: seats, the time of a step, shares beside ordinary studies, and processes that die."""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from simulated_studies import flat, make_spec, simulate
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.core.inputs import ExitedArrived
+from headrace_services.scheduler.core.lifecycle import StudyState
+from headrace_services.scheduler.simulator.cluster import machines
+from headrace_services.scheduler.simulator.costs import Costs, Failures
+from headrace_services.scheduler.simulator.curves import SeedModel
+from headrace_services.scheduler.simulator.engine import Simulation
+from headrace_services.scheduler.simulator.record import Record
+from headrace_services.scheduler.simulator.study import StudySimulation
+
+RUN_ALL = {"kind": "run_all"}
+PROGRAM = {"callable": "train:train", "working_dir": "/tmp"}
+
+
+def fused(most: int = 4, apart: tuple[str, ...] = (), **changes: Any) -> StudySpec:
+    return make_spec(template=PROGRAM, fuse={"most": most, "apart": apart}, **changes)
+
+
+def most_at_once(record: Record) -> dict[str, int]:
+    """How many trials each grant held at once, at most."""
+    changes: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for stay in record.stays:
+        if stay.end_s > stay.start_s:
+            changes[stay.grant] += [(stay.start_s, 1), (stay.end_s, -1)]
+    found = {}
+    for grant, moments in changes.items():
+        held = most = 0
+        for _, change in sorted(moments):
+            held += change
+            most = max(most, held)
+        found[grant] = most
+    return found
+
+
+def test_a_bundle_takes_the_time_of_one_trial_and_its_slot_is_counted_once() -> None:
+    spec = fused(policy=RUN_ALL, max_trials=8)
+    _, study = simulate(spec, flat([0.5] * 8))
+    assert study.record.end_s == 2 * 90
+    assert [(held.start_s, held.end_s) for held in study.record.holdings()] == [(0, 180)], "one process"
+    assert set(most_at_once(study.record).values()) == {4}
+    assert study.rows.study.standing.usage.settled(180).gpu_s == 180
+
+
+def test_every_further_member_makes_the_step_longer_by_the_given_share() -> None:
+    spec = fused(policy=RUN_ALL, max_trials=8)
+    _, study = simulate(spec, flat([0.5] * 8), costs=Costs(crowding=0.5))
+    assert study.record.end_s == pytest.approx(2 * 90 * 2.5)
+    lone = fused(policy=RUN_ALL, max_trials=1)
+    _, study = simulate(lone, flat([0.5]), costs=Costs(crowding=0.5))
+    assert study.record.end_s == pytest.approx(90)
+
+
+def test_members_that_leave_make_the_others_faster_at_once() -> None:
+    """Two of four members end at half time: the steps of the others take 1.5 instead of 2.5 from then on."""
+    spec = fused(
+        policy={"kind": "asha", "eta": 2, "rungs": [4, 8], "variant": "stopping"}, max_trials=4, max_steps=8
+    )
+    _, study = simulate(spec, flat([0.1, 0.2, 0.3, 0.4], steps=8), costs=Costs(crowding=0.5))
+    ends = sorted({stay.end_s for stay in study.record.stays})
+    assert ends[0] == pytest.approx(4 * 10 * 2.5)
+    stopped = sum(stay.end_s == ends[0] for stay in study.record.stays)
+    assert 1 <= stopped <= 3
+    assert ends[-1] == pytest.approx(ends[0] + 4 * 10 * (1 + 0.5 * (3 - stopped)))
+
+
+def test_trials_spread_over_the_slots_before_they_share_one() -> None:
+    spec = fused(policy=RUN_ALL, max_trials=6)
+    _, study = simulate(spec, flat([0.5] * 6), workers=3)
+    assert study.record.end_s == 90
+    assert sorted(most_at_once(study.record).values()) == [2, 2, 2]
+
+
+def test_the_decisions_are_those_of_the_same_study_on_as_many_slots() -> None:
+    """What a policy decides depends on when results come, and not on who shares a process."""
+    values = [0.9, 0.1, 0.5, 0.3, 0.7, 0.2, 0.8, 0.4, 0.6]
+    _, bundled = simulate(fused(most=3), flat(values), workers=1)
+    _, apart = simulate(make_spec(template=PROGRAM), flat(values), workers=3)
+    ends = [
+        {number: (trial.reason, trial.step) for number, trial in study.rows.trials.items()}
+        for study in (bundled, apart)
+    ]
+    assert ends[0] == ends[1]
+    assert bundled.record.end_s == apart.record.end_s
+
+
+class Site:
+    """Studies on one cluster, run up to a moment."""
+
+    def __init__(self, workers: int, *specs: StudySpec, costs: Costs | None = None, **more: Any) -> None:
+        self.studies = [
+            StudySimulation.of(
+                spec,
+                SeedModel.of(spec, seed=place, trials=spec.max_trials),
+                costs=costs or Costs(write_s=0.1),
+                name=f"study-{place}",
+                number=place,
+                log=True,
+            )
+            for place, spec in enumerate(specs, start=1)
+        ]
+        self.simulation = Simulation(machines(workers), self.studies, **more)
+
+    def run(self, until_s: float) -> None:
+        """Stop the studies then, whatever they are at."""
+
+        def stop() -> None:
+            self.used = [one.rows.study.standing.usage.settled(until_s).gpu_s for one in self.studies]
+            raise StoppedError
+
+        self.simulation._at(until_s, (0, 0), stop)
+        with pytest.raises(StoppedError):
+            self.simulation.run()
+
+
+class StoppedError(Exception):
+    """The moment has come."""
+
+
+ASHA = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9]}
+
+
+@pytest.mark.parametrize("policy", [ASHA, RUN_ALL])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_study_of_bundles_gets_its_share_of_the_slots_and_uses_it(
+    policy: dict[str, Any], workers: int
+) -> None:
+    many: dict[str, Any] = {"max_trials": 9_000, "policy": policy}
+    site = Site(workers, fused(most=8, **many), make_spec(**many))
+    site.run(300.0)
+    total = workers * 300.0
+    for used in site.used:
+        assert used == pytest.approx(total / 2, rel=0.2)
+    bundled, apart = (sum(s.to_step - s.from_step for s in one.record.segments) for one in site.studies)
+    assert bundled > 3 * apart, "its seats are filled most of the time"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_weights_hold_between_bundles_and_ordinary_trials(first: int) -> None:
+    many: dict[str, Any] = {"max_trials": 9_000, "policy": ASHA}
+    specs = [fused(most=8, weight=3.0, **many), make_spec(**many)]
+    site = Site(4, *(specs if not first else specs[::-1]))
+    site.run(300.0)
+    heavy, light = site.used if not first else site.used[::-1]
+    assert heavy / light == pytest.approx(3.0, rel=0.15)
+
+
+def test_a_small_study_of_bundles_does_not_wait_for_a_large_ordinary_one() -> None:
+    ordinary = make_spec(max_trials=9_000, policy=RUN_ALL)
+    site = Site(4, ordinary, fused(most=8, max_trials=64, policy=RUN_ALL))
+    site.run(200.0)
+    assert site.studies[1].rows.study.state is StudyState.COMPLETED
+
+
+def _dying(site: Site, chance: random.Random, killers: set[int]) -> None:
+    """Now and then the process that a killer is in dies, with all who are in it."""
+
+    def happen() -> None:
+        for study in site.studies:
+            if study.over or study.spec.fuse is None:
+                continue
+            for run in [run for run in study.runs.values() if run.lease.number in killers]:
+                for member in study.members(run.grant_id):
+                    lost = ExitedArrived(
+                        lease_id=member.lease.id,
+                        number=member.lease.number,
+                        attempt=member.lease.attempt,
+                        sequence=member.next_sequence(),
+                        outcome="LOST",
+                        error="died of SIGKILL",
+                    )
+                    site.simulation._end(member, "interrupted")
+                    site.simulation._step(study, lost)
+        if not all(study.over for study in site.studies):
+            site.simulation._at(site.simulation.now_s + chance.uniform(0.05, 0.3), (0, 0), happen)
+
+    site.simulation._at(chance.uniform(0.0, 5.0), (0, 0), happen)
+
+
+def _specs(chance: random.Random) -> Iterator[StudySpec]:
+    space = {
+        "x": {"type": "float", "low": 0.0, "high": 1.0},
+        "width": {"type": "categorical", "values": [8, 16, 32]},
+    }
+    for _ in range(chance.randint(1, 3)):
+        fields: dict[str, Any] = {
+            "space": space,
+            "policy": chance.choice(
+                (ASHA, RUN_ALL, {"kind": "hyperband", "eta": 3}, {**ASHA, "variant": "stopping"})
+            ),
+            "max_trials": chance.randint(5, 60),
+            "max_parallel": chance.choice((0, 0, 2)),
+            "weight": chance.choice((1.0, 3.0)),
+            "priority": chance.choice((0, 0, 1)),
+            "resources": chance.choice(({}, {}, {"gpu_milli": 500, "gpu_memory_bytes": 8 << 30})),
+        }
+        apart = chance.choice(((), ("width",)))
+        most = chance.choice((2, 3, 8, 32))
+        yield fused(most=most, apart=apart, **fields) if chance.random() < 0.7 else make_spec(**fields)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_studies_of_bundles_come_to_their_ends(seed: int) -> None:
+    """No grant has more trials than seats or two keys, a slot is charged once and comes back, and nothing starves."""
+    chance = random.Random(f"bundles {seed}")
+    failures = Failures(mean_time_s=chance.choice((None, 60.0)), detect_s=2.0, repair_s=5.0, seed=seed)
+    costs = chance.choice((Costs(), Costs(write_s=0.1, read_s=0.1, start_s=0.5, crowding=0.05)))
+    site = Site(chance.randint(1, 4), *_specs(chance), costs=costs, failures=failures)
+    killers = {chance.randrange(5)} if chance.random() < 0.5 else set()
+    if killers:
+        _dying(site, chance, killers)
+    site.simulation.run()
+    assert site.simulation.cluster.free_milli() == 1000 * len(site.simulation.cluster.up)
+    for study in site.studies:
+        assert study.rows.study.state in (StudyState.COMPLETED, StudyState.FAILED)
+        usage = study.rows.study.standing.usage
+        assert (usage.gpu_milli, study.rows.live_grants, len(study.rows.leases)) == (0, 0, 0)
+        held_s = sum(held.slot_s for held in study.record.holdings())
+        if failures.mean_time_s is None:
+            assert usage.gpu_s == pytest.approx(held_s)
+        most = study.spec.fuse.most if study.spec.fuse else 1
+        assert max(most_at_once(study.record).values()) <= most
+        assert _keys_of_grants(study) <= 1
+        failed = {n for n, trial in study.rows.trials.items() if trial.reason == "FAILED"}
+        assert failed <= killers, "nobody is charged for another's fault"
+
+
+def _keys_of_grants(study: StudySimulation) -> int:
+    """How many keys the trials of one grant had, at most."""
+    if study.spec.fuse is None:
+        return 1
+    keys = defaultdict(set)
+    for stay in study.record.stays:
+        keys[stay.grant].add(study.spec.fuse.key(study.rows.trials[stay.trial].params))
+    return max(map(len, keys.values()), default=0)
