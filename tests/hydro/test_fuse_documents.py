@@ -11,7 +11,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "fuse-trials.md
 
 def test_the_how_to_runs() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 7
     names: dict[str, Any] = {}
     state = torch.get_rng_state()
     torch.manual_seed(0)

@@ -9,6 +9,7 @@ from fake_group import FakeGroup, MemberError
 from recording_runtime import RecordingRuntime
 
 from headrace.trial import Bundle, main
+from headrace.trial.bundle_local import LocalBundle
 from headrace.trial.bundle_run import run_bundle
 from headrace.trial.bundle_solo import SoloBundle
 
@@ -123,3 +124,31 @@ def test_a_plain_trial_goes_on_from_a_members_checkpoint(recording: RecordingRun
     t.track(model=model, optimizer=optimizer)
     row = group.rows[0]
     assert (t.step, model.count, optimizer.count) == (2, row["w"], row["m"])
+
+
+@pytest.mark.parametrize(
+    ("error", "out_of_memory"), [(MemoryError("too many"), True), (MemberError("late", member=0), False)]
+)
+def test_what_ends_the_whole_bundle(
+    tmp_path: Path, error: Exception, *, out_of_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is nobody's fault; a member's error in the middle of a step leaves the others only their checkpoints."""
+    told: list[tuple[str, bool]] = []
+
+    def finish(_: LocalBundle, *, error: str, traceback: str, out_of_memory: bool) -> None:
+        assert traceback
+        told.append((error, out_of_memory))
+
+    def train(bundle: Bundle) -> None:
+        group = FakeGroup()
+        bundle.track(group=group)
+        for _ in bundle.steps():
+            group.step()
+            raise error
+
+    monkeypatch.setattr(LocalBundle, "finish", finish)
+    local = LocalBundle(params=[{"lr": 2}, {"lr": 3}], steps=3, seed=0, checkpoints=tmp_path)
+    with pytest.raises((MemoryError, RuntimeError)):
+        run_bundle(train, local, local.attach())
+    assert [memory for _, memory in told] == [out_of_memory]
+    assert out_of_memory or "in the middle of a step" in told[0][0]

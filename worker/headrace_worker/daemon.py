@@ -32,8 +32,10 @@ from headrace.bounds.sessions import TROUBLE
 from headrace.spec.resources import WHOLE
 from headrace.target import Target
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
-from headrace_worker.attempt import Attempt, Place
+from headrace_worker.alone import Alone
+from headrace_worker.attempt import Attempt
 from headrace_worker.bubble_agent import keep_bubble_agent
+from headrace_worker.bundle import Bundle
 from headrace_worker.checkpoints import CheckpointError, CheckpointStore, store_from_url
 from headrace_worker.checkpoints.retention import PruneOrder, Retention, superseded
 from headrace_worker.courier import Courier
@@ -55,6 +57,7 @@ from headrace_worker.effects import (
 )
 from headrace_worker.launch import folder_of
 from headrace_worker.outbox import DurableOutbox, Entry, Outbox
+from headrace_worker.place import Place
 from headrace_worker.process import bury, end_group, end_strays
 from headrace_worker.retries import Retries
 from headrace_worker.runtime_server import RuntimeServer
@@ -83,6 +86,7 @@ class Daemon:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._attempts: dict[str, Attempt] = {}
+        self._bundles: dict[str, Bundle] = {}
         self._retention = Retention()
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -139,7 +143,7 @@ class Daemon:
         self._health = DeviceHealth(devices, changed=partial(loop.call_soon_threadsafe, failed))
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self.stop)
-        async with RuntimeServer(self._attempts, settings.home / "runtime") as runtime:
+        async with RuntimeServer(self._attempts, self._bundles, settings.home / "runtime") as runtime:
             self._standbys = Standbys(settings.home, enabled=settings.prestart)
             self._place = Place(
                 devices=tuple(devices.devices),
@@ -251,17 +255,34 @@ class Daemon:
     def _start(self, assign: worker_pb2.Assign) -> None:
         try:
             folder_of(assign)
-            turn = self._slots.join(assign.grant.slots, assign.grant.milli or WHOLE)
+            host = self._host(assign)
         except ValueError as error:
             self._tasks.create_task(self._refuse(assign.lease, str(error)))
             return
-        attempt = Attempt(assign, turn, self._place)
+        attempt = Attempt(assign, host, self._place)
+        if isinstance(host, Bundle) and assign.grant.id not in self._bundles:
+            self._bundles[assign.grant.id] = host
+            self._tasks.create_task(self._live(assign.grant.id, host), name=f"bundle {assign.grant.id}")
         self._attempts[assign.lease.lease_id] = attempt
         self._all_gone.clear()
         log.info("%s: assigned on slot %s", assign.lease.trial, list(assign.grant.slots))
         self._tasks.create_task(self._run(attempt), name=f"attempt {assign.lease.lease_id}")
         if self._stopping.is_set():
             attempt.stop(0.0)
+
+    def _host(self, assign: worker_pb2.Assign) -> Alone | Bundle:
+        """Where an assigned trial runs: in the bundle of its grant, or alone. Raises `ValueError`."""
+        grant = assign.grant
+        if grant.seats > 1 and (bundle := self._bundles.get(grant.id)) is not None:
+            return bundle
+        turn = self._slots.join(grant.slots, grant.milli or WHOLE)
+        return Bundle(assign, turn, self._place) if grant.seats > 1 else Alone(assign, turn, self._place)
+
+    async def _live(self, grant_id: str, bundle: Bundle) -> None:
+        try:
+            await bundle.live()
+        finally:
+            del self._bundles[grant_id]
 
     async def _run(self, attempt: Attempt) -> None:
         lease_id = attempt.lease.lease_id
@@ -421,7 +442,7 @@ async def _bury_predecessor(outbox: Outbox, home: Path) -> None:
         if killed and recorded.pid is not None:
             log.warning("%s: killed %s, left by an earlier daemon", recorded.lease.trial, killed)
             await end_group(recorded.pid)
-        await end_strays(recorded.lease.lease_id)
+        await end_strays(recorded.carried)
         exited = worker_pb2.Exited(
             lease=recorded.lease, outcome=worker_pb2.EXIT_OUTCOME_LOST, error="the worker daemon died"
         )

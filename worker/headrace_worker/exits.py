@@ -101,6 +101,16 @@ def on_failed_device(verdict: Verdict, defect: str) -> Verdict:
     return replace(verdict, outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
 
 
+def for_all(verdict: Verdict, *, members: int, out_of_memory: bool) -> Verdict:
+    """What the end of a bundle's process comes to for each of its members: one that failed charges none of them."""
+    if verdict.outcome == worker_pb2.EXIT_OUTCOME_FINISHED:
+        return verdict
+    trials = f"{members} trial{'s' * (members != 1)}"
+    memory = ", out of memory" if out_of_memory else ""
+    error = _ERROR.kept(f"the process of its bundle ended with {trials} in it{memory}: {verdict.error}")
+    return replace(verdict, outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
+
+
 def signal_name(number: int) -> str:
     """Names a signal, also a real-time one."""
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace.environment import select
 from headrace.folders import study_folder
-from headrace.grants import CPUS, GPU_MEMORY_BYTES, GPU_SHARE, WORLD_SIZE
+from headrace.grants import BUNDLE, CPUS, GPU_MEMORY_BYTES, GPU_SHARE, WORLD_SIZE
 from headrace.spec.convert import params_from_proto
 from headrace.spec.resources import WHOLE
 from headrace.spec.template import CommandLine
@@ -45,6 +45,11 @@ def study_and_number(trial: str) -> tuple[str, int]:
     if found is None or found[1] in {".", ".."}:
         raise ValueError(f"trial {trial!r} is not of the form studies/STUDY/trials/NUMBER")
     return found[1], int(found[2])
+
+
+def file_name(name: str) -> str:
+    """A name, such as a lease's, as far as it is fit for a file."""
+    return "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:80] or "_"
 
 
 def folder_of(assign: worker_pb2.Assign) -> str:
@@ -95,6 +100,8 @@ def launch_of(
         env[GATE_VARIABLE] = gate
     env.update(template.env)
     env[LEASE_VARIABLE] = assign.lease.lease_id
+    if assign.grant.seats > 1:
+        env[BUNDLE] = assign.grant.id
     env.update(
         HEADRACE_RUNTIME=runtime,
         CUDA_VISIBLE_DEVICES=",".join(gpus),

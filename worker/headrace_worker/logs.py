@@ -38,6 +38,15 @@ class AttemptLog:
         """Writes a line of the worker's own."""
         self.file.write(f"headrace: {line}\n".encode(errors="replace"))
 
+    def add(self, text: str) -> None:
+        """Copies in what the trial's program wrote elsewhere."""
+        if text:
+            self.file.write(text.encode(errors="replace").rstrip(b"\n") + b"\n")
+
+    def part(self) -> "AttemptLog":
+        """The same log from its end as of now on."""
+        return AttemptLog(self.path, self.file, os.fstat(self.file.fileno()).st_size)
+
     def close(self) -> None:
         """Closes the daemon's descriptor; the trial has its own."""
         self.file.close()

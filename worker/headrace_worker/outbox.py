@@ -45,7 +45,8 @@ CREATE TABLE IF NOT EXISTS leases (
   trial TEXT NOT NULL,
   attempt INTEGER NOT NULL,
   pid INTEGER,
-  started REAL
+  started REAL,
+  mark TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE IF NOT EXISTS uploads (
   uri TEXT PRIMARY KEY,
@@ -70,6 +71,13 @@ class RecordedLease:
     lease: event_pb2.LeaseRef
     pid: int | None
     started: float | None
+    # What the process carries in its environment as its lease; empty: this lease.
+    mark: str = ""
+
+    @property
+    def carried(self) -> str:
+        """The lease by which the process is known."""
+        return self.mark or self.lease.lease_id
 
 
 class Outbox:
@@ -86,9 +94,12 @@ class Outbox:
         self._upgrade()
 
     def _upgrade(self) -> None:
-        """Takes over the file of an older worker, in which a lease's attempt was called `epoch`."""
-        if "epoch" in {name for _, name, *_ in self._db.execute("PRAGMA table_info(leases)")}:
+        """Takes over the file of an older worker: there a lease's attempt was called `epoch`, and it had no mark."""
+        columns = {name for _, name, *_ in self._db.execute("PRAGMA table_info(leases)")}
+        if "epoch" in columns:
             self._db.execute("ALTER TABLE leases RENAME COLUMN epoch TO attempt")
+        if "mark" not in columns:
+            self._db.execute("ALTER TABLE leases ADD COLUMN mark TEXT NOT NULL DEFAULT ''")
 
     def append(self, lease_id: str, request: worker_pb2.SessionRequest, *, upload: str = "") -> int:
         """Adds a `Report` or `Restored` and returns its sequence; its checkpoint's upload is complete with it."""
@@ -132,11 +143,11 @@ class Outbox:
             lambda: self._db.executemany("DELETE FROM messages WHERE sequence = ?", [(s,) for s in sequences])
         )
 
-    def hold(self, lease: event_pb2.LeaseRef) -> None:
-        """Writes down that the lease is held, before its process exists."""
+    def hold(self, lease: event_pb2.LeaseRef, mark: str = "") -> None:
+        """Writes down that the lease is held, before its process exists, and the lease that marks the process."""
         self._db.execute(
-            "INSERT OR IGNORE INTO leases (lease_id, trial, attempt) VALUES (?, ?, ?)",
-            (lease.lease_id, lease.trial, lease.attempt),
+            "INSERT OR IGNORE INTO leases (lease_id, trial, attempt, mark) VALUES (?, ?, ?, ?)",
+            (lease.lease_id, lease.trial, lease.attempt, mark),
         )
 
     def started(self, lease_id: str, pid: int, started: float) -> None:
@@ -152,9 +163,10 @@ class Outbox:
                 lease=event_pb2.LeaseRef(lease_id=lease_id, trial=trial, attempt=attempt),
                 pid=pid,
                 started=started,
+                mark=mark,
             )
-            for lease_id, trial, attempt, pid, started in self._db.execute(
-                "SELECT lease_id, trial, attempt, pid, started FROM leases ORDER BY rowid"
+            for lease_id, trial, attempt, pid, started, mark in self._db.execute(
+                "SELECT lease_id, trial, attempt, pid, started, mark FROM leases ORDER BY rowid"
             )
         ]
 
@@ -249,9 +261,9 @@ class DurableOutbox:
         """See `Aside.summary`. For any thread: it touches no database."""
         return self._outbox.aside.summary()
 
-    async def hold(self, lease: event_pb2.LeaseRef) -> None:
+    async def hold(self, lease: event_pb2.LeaseRef, mark: str = "") -> None:
         """See `Outbox.hold`."""
-        await self._durably(lambda: self._outbox.hold(lease))
+        await self._durably(lambda: self._outbox.hold(lease, mark))
 
     async def started(self, lease_id: str, pid: int, started: float) -> None:
         """See `Outbox.started`."""

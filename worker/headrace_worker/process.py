@@ -145,7 +145,7 @@ def bury(recorded: RecordedLease) -> list[int]:
     leader_is_ours = any(p.pid == pid and abs(_created(p) - started) < _START_TOLERANCE_S for p in members)
     killed = []
     for process in members:
-        if leader_is_ours or _carries(process, recorded.lease.lease_id):
+        if leader_is_ours or _carries(process, recorded.carried):
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 process.kill()  # psutil checks the start time once more
                 killed.append(process.pid)

@@ -98,8 +98,12 @@ class Reports:
     def _unanswered(self) -> int:
         return sum(not answer.done() for answer in self._answers.values())
 
-    async def report(self, request: runtime_pb2.ReportRequest) -> event_pb2.Decision:
+    async def report(
+        self, request: runtime_pb2.ReportRequest, durable: Callable[[], None] = lambda: None
+    ) -> event_pb2.Decision:
         """Takes a report and returns the decision. A cancelled call leaves the report on its way.
+
+        `durable` is called when a report that is new here is in the outbox, and may wait for its decision.
 
         Raises `ReportInvalidError`, `CheckpointInvalidError`, `TooManyReportsError`, or `LeaseOverError`.
         """
@@ -113,16 +117,18 @@ class Reports:
             )
         self._calls += 1
         try:
-            return await self._answer_to(request)
+            return await self._answer_to(request, durable)
         finally:
             self._calls -= 1
 
-    async def _answer_to(self, request: runtime_pb2.ReportRequest) -> event_pb2.Decision:
+    async def _answer_to(
+        self, request: runtime_pb2.ReportRequest, durable: Callable[[], None]
+    ) -> event_pb2.Decision:
         if request.rank:
             return await self._report_of_rank(request)
         answer = self._answers.get(request.sequence)
         if answer is None:
-            answer = asyncio.create_task(self._take(request), name=f"report {request.sequence}")
+            answer = asyncio.create_task(self._take(request, durable), name=f"report {request.sequence}")
             self._answers[request.sequence] = answer
             for old in [s for s, task in self._answers.items() if task.done()][:-_REMEMBERED]:
                 del self._answers[old]
@@ -183,7 +189,9 @@ class Reports:
             answer.cancel()
         await asyncio.gather(*self._answers.values(), return_exceptions=True)
 
-    async def _take(self, request: runtime_pb2.ReportRequest) -> event_pb2.Decision:
+    async def _take(
+        self, request: runtime_pb2.ReportRequest, durable: Callable[[], None]
+    ) -> event_pb2.Decision:
         folder = self._folder(request)
         async with self._in_order:
             if self._told_to_leave is not None:
@@ -230,6 +238,7 @@ class Reports:
                 self._saved(sequence, order)
             if folder:
                 await asyncio.to_thread(clear_away, folder)
+        durable()
         if awaits:
             decided = await decision
             self._leave_soon = False

@@ -32,6 +32,11 @@ class Slots:
         self._call(wanted)
         return turn
 
+    def behind(self, turn: "Turn") -> list["Turn"]:
+        """The turns that come after one on its slots."""
+        lines = [self._lines[index] for index in turn.indices]
+        return [other for line in lines if turn in line for other in line[line.index(turn) + 1 :]]
+
     def _leave(self, turn: "Turn") -> None:
         for index in turn.indices:
             if turn in self._lines[index]:
@@ -56,6 +61,11 @@ class Turn:
         self.milli = milli
         self.indices = indices
         self.called = asyncio.Event()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether another lease waits for one of its slots."""
+        return any(not turn.called.is_set() for turn in self._slots.behind(self))
 
     def leave(self) -> None:
         """Gives the slots to the next; may be repeated."""

@@ -9,8 +9,9 @@ def train(bundle: trial.Bundle) -> None:
         bundle.report(val_loss=evaluate(group))              # a value for each of group.ids
 ```
 
-Each member is an ordinary trial, with reports, decisions and a checkpoint of its own. A turn is one step of every member
-that trains. Members stand at different steps; between turns some leave and others join. The same function runs a study
+Each member is an ordinary trial, with reports, decisions and a checkpoint of its own. A turn is one step of each
+member that trains. Members stand at different steps; between turns some leave and others join.
+The same function runs a study
 without `fuse`, as bundles of one, and by hand.
 """
 
@@ -123,7 +124,7 @@ class Bundle:
         """Hands over the empty group; members join it now, and between turns.
 
         `member` makes a member's settings for `group.add`. By default they are the trial's seed and all its parameters
-        but those read from `bundle.params`. What else the loop reads is given by name, and shared by all members. Raises
+        but those read from `bundle.params`. What else the loop reads is given by name, and shared by all. Raises
         `TypeError` for what is no group or cannot be saved, and `ValueError` for a group with members.
         """
         if self._crew.tracked:

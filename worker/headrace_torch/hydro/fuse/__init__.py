@@ -1,7 +1,8 @@
 """Fuse: many trials of one model, each with its own hyperparameters, trained as one batched model.
 
     fuse                  makes a `Group` of a surrogate, a module or a factory
-    Group                 step, drop, add, member_state
+    Group                 step, drop, add, member_state, state_dict
+    EpochBatches          each member's own next batch
     schedules             StepDecay, Cosine, WarmUp, OneCycle
     PerMember, LossScale  a batch, a gradient scaler of a member's own
     ProbeReport           which engine was picked for this model, and why
@@ -13,12 +14,14 @@ A member computes what it would alone: its own gradient, rate, clipping, dropout
 from headrace_torch.hydro.fuse.buckets import PerMember
 from headrace_torch.hydro.fuse.capacity import CapacityPlan, plan_capacity
 from headrace_torch.hydro.fuse.entry import fuse
+from headrace_torch.hydro.fuse.epoch_batches import EpochBatches
 from headrace_torch.hydro.fuse.errors import (
     FuseError,
     FusionGapError,
     LossShapeError,
     MemberError,
     MemoryBudgetError,
+    OutOfMemoryError,
     PoolError,
     StaticShapeError,
 )
@@ -30,6 +33,7 @@ from headrace_torch.hydro.fuse.schedules import Cosine, OneCycle, Schedule, Sett
 __all__ = [
     "CapacityPlan",
     "Cosine",
+    "EpochBatches",
     "FuseError",
     "FusionGapError",
     "Group",
@@ -39,6 +43,7 @@ __all__ = [
     "MemberError",
     "MemoryBudgetError",
     "OneCycle",
+    "OutOfMemoryError",
     "PerMember",
     "PoolError",
     "ProbeReport",

@@ -57,7 +57,9 @@ def split(
     rows = rows_of(batch)
     for slot, size in zip(slots, sizes, strict=True):
         if size is not None and size > rows:
-            raise MemberError(f"member {slot.id}: batch_size {size} is more than the batch's {rows} rows")
+            raise MemberError(
+                f"member {slot.id}: batch_size {size} is more than the batch's {rows} rows", member=slot.id
+            )
     wanted = [rows if size is None else size for size in sizes]
     if batching == "pad":
         if batch_norm:

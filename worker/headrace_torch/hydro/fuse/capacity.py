@@ -21,9 +21,10 @@ import torch
 
 from headrace_torch.hydro.fuse.entry import fuse
 from headrace_torch.hydro.fuse.errors import FuseError, MemoryBudgetError
-from headrace_torch.hydro.fuse.group import EngineChoice, Group
+from headrace_torch.hydro.fuse.group import Group
 from headrace_torch.hydro.fuse.member import OptimizerName
 from headrace_torch.hydro.fuse.memory import peak_bytes
+from headrace_torch.hydro.fuse.running import EngineChoice
 from headrace_torch.hydro.fuse.source import Source
 
 START, LAST = 2, 64  # on a CPU a single member runs with a ghost beside it, so a profile begins at two

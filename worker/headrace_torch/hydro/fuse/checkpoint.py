@@ -1,17 +1,19 @@
 """A member's state as the state dicts of a plain model and of torch's own optimizer, and back.
 
 What is written needs no Hydro to be read: `model.load_state_dict`, `optimizer.load_state_dict`,
-`GradScaler.load_state_dict`.
+`GradScaler.load_state_dict`. It holds tensors and plain values only. Dropout needs nothing but `settings` and `seen`.
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headrace_torch.hydro.fuse.errors import FuseError
+from headrace_torch.hydro.fuse import settings
+from headrace_torch.hydro.fuse.errors import MemberError
 from headrace_torch.hydro.fuse.member import Member, OptimizerName
 from headrace_torch.hydro.fuse.states import MOMENTS, MemberStates, Slot
 from headrace_torch.hydro.parametrize.parametrization import Parametrization
@@ -28,19 +30,19 @@ def plain_optimizer(
     """
     now = member.setting(step)
     name: OptimizerName = parametrization.optimizer  # type: ignore[assignment]  # its table has the same three
-    settings: dict[str, Any]
+    given: dict[str, Any]
     if name == "sgd":
         momentum = member.momentum if now.momentum is None or member.momentum == 0 else now.momentum
-        settings = {"momentum": momentum, "dampening": member.dampening, "nesterov": member.nesterov}
+        given = {"momentum": momentum, "dampening": member.dampening, "nesterov": member.nesterov}
     else:
         beta1 = member.betas[0] if now.momentum is None else now.momentum
-        settings = {"betas": (beta1, member.betas[1])}
+        given = {"betas": (beta1, member.betas[1])}
     optimizer = parametrization.make_optimizer(
         model,
         lr=now.lr,
         weight_decay=member.decay(name),
         eps=None if name == "sgd" else member.eps,
-        **settings,
+        **given,
     )
     first = parametrization.make_optimizer(model, lr=member.lr, weight_decay=member.decay(name))
     for group, initial in zip(optimizer.param_groups, first.param_groups, strict=True):
@@ -53,7 +55,8 @@ def read(states: MemberStates, position: int, template: nn.Module, parametrizati
 
     Returns:
         `model`: a state dict of the user's model. `optimizer`: one of torch's. `scaler`: one of
-        `torch.amp.GradScaler`, if the member has one. `step`: optimizer steps taken. `seen`: batches seen.
+        `torch.amp.GradScaler`, if the member has one. `step`: optimizer steps taken. `seen`: batches seen. `settings`:
+        the member's hyperparameters, as `Group.add` takes them. `buffers`: those that a state dict leaves out, if any.
     """
     slot = states.slots[position]
     own = {name: view.clone() for name, view in states.layout.of_row(states.rows[position]).items()}
@@ -79,7 +82,15 @@ def read(states: MemberStates, position: int, template: nn.Module, parametrizati
                 entry["step"] = torch.tensor(float(taken))
             if entry:
                 packed["state"][index] = entry
-    state: State = {"model": model, "optimizer": packed, "step": slot.step, "seen": slot.seen}
+    state: State = {
+        "model": model,
+        "optimizer": packed,
+        "step": slot.step,
+        "seen": slot.seen,
+        "settings": settings.plain(slot.member),
+    }
+    if left_out := {name: held[name] for name in states.buffers if name not in model}:
+        state["buffers"] = left_out
     if slot.member.scaler is not None:
         state["scaler"] = {
             "scale": slot.scale,
@@ -115,26 +126,23 @@ def write(
     Args:
         states: the row's tensors and slot are overwritten.
         position: of the row.
-        state: from `read`, or with the same keys from a plain run; without `optimizer` the moments stay zero.
+        state: from `read`, or with the same keys from a plain run; without `optimizer` the moments stay zero. Without
+            `step` it is Adam's own count.
         template: the user's model.
         parametrization: of the group.
 
     Raises:
-        FuseError: the state is of another model.
+        MemberError: the state is of another model or optimizer, or does not say its step.
     """
-    held: Mapping[str, Tensor] = state["model"]
+    slot = states.slots[position]
+    held: Mapping[str, Tensor] = {**state.get("buffers", {}), **state["model"]}
     row = states.layout.of_row(states.rows[position])
     for name, target in (*row.items(), *((key, one[position]) for key, one in states.buffers.items())):
         if name not in held and name in row:
-            raise FuseError(f"the state has no {name}: it is of another model")
+            raise MemberError(f"the state has no {name}: it is of another model", member=slot.id)
         if name in held:
-            if held[name].shape != target.shape:
-                raise FuseError(
-                    f"{name} has shape {tuple(held[name].shape)} in the state, not {tuple(target.shape)}"
-                )
-            target.copy_(held[name])
-    slot = states.slots[position]
-    step = int(state.get("step", 0))
+            _copy(name, held[name], target, slot)
+    step = _step(state, slot)
     skipped: dict[str, int] = {}
     if "optimizer" in state:
         optimizer = plain_optimizer(template, parametrization, slot.member, step)
@@ -146,17 +154,49 @@ def write(
             for moment in MOMENTS[parametrization.optimizer]:
                 value = kept.get(index, {}).get(moment)
                 if value is not None and moment in states.moments:
-                    states.layout.of_row(states.moments[moment][position])[name].copy_(value)
+                    target = states.layout.of_row(states.moments[moment][position])[name]
+                    _copy(f"{moment} of {name}", value, target, slot)
     scaler = state.get("scaler") or {}
-    states.slots[position] = Slot(
-        id=slot.id,
-        member=slot.member,
+    states.slots[position] = replace(
+        slot,
         step=step,
         seen=int(state.get("seen", step)),
         scale=float(scaler.get("scale", slot.scale)),
         good_steps=int(scaler.get("_growth_tracker", slot.good_steps)),
         skipped=skipped,
     )
+
+
+def fill(module: nn.Module, states: MemberStates, position: int) -> nn.Module:
+    """Copies a member's parameters and buffers into a module of its own, and returns it."""
+    rows = states.layout.of_row(states.rows[position])
+    held = {name: value[position] for name, value in states.buffers.items()}
+    with torch.no_grad():
+        for name, one in (*module.named_parameters(), *module.named_buffers()):
+            one.copy_(rows[name] if name in rows else held[name])
+    return module
+
+
+def _copy(name: str, value: Tensor, target: Tensor, slot: Slot) -> None:
+    if value.shape != target.shape:
+        raise MemberError(
+            f"{name} has shape {tuple(value.shape)} in the state, not {tuple(target.shape)}", member=slot.id
+        )
+    target.copy_(value)
+
+
+def _step(state: Mapping[str, Any], slot: Slot) -> int:
+    """The optimizer steps behind a state: what it says, else what Adam has counted."""
+    if "step" in state:
+        return int(state["step"])
+    entries = state.get("optimizer", {}).get("state", {}).values()
+    counts = [int(one["step"]) for one in entries if "step" in one]
+    if entries and not counts:
+        raise MemberError(
+            "the state does not say its step, and SGD does not count: add state['step'], the optimizer steps taken",
+            member=slot.id,
+        )
+    return max(counts, default=0)
 
 
 def _taken(entry: Mapping[str, Tensor] | None, step: int, *, stateless: bool) -> int:

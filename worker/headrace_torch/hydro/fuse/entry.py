@@ -4,15 +4,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from headrace_torch.hydro.fuse.buckets import Batching
-from headrace_torch.hydro.fuse.errors import (
-    FuseError,
-)
-from headrace_torch.hydro.fuse.group import EngineChoice, Group
+from headrace_torch.hydro.fuse.errors import FuseError
+from headrace_torch.hydro.fuse.group import Group
 from headrace_torch.hydro.fuse.layout import layout_of
-from headrace_torch.hydro.fuse.member import OPTIMIZERS, Member, OptimizerName, parse_member
+from headrace_torch.hydro.fuse.member import OPTIMIZERS, Member, OptimizerName
+from headrace_torch.hydro.fuse.running import EngineChoice, Running
+from headrace_torch.hydro.fuse.settings import parse_member
 from headrace_torch.hydro.fuse.source import Models, Source, template_of
+from headrace_torch.hydro.fuse.updates import updates_of
 from headrace_torch.hydro.gate import Gate, ask, same_rules
 from headrace_torch.hydro.shrink.surrogate import Surrogate
 
@@ -21,7 +23,7 @@ ENGINES: tuple[EngineChoice, ...] = ("auto", "grouped", "vmap", "separate", "poo
 
 def fuse(
     source: Source,
-    members: Sequence[Mapping[str, Any] | Member],
+    members: Sequence[Mapping[str, Any] | Member] | None = None,
     optimizer: OptimizerName = "adamw",
     *,
     engine: EngineChoice = "auto",
@@ -35,7 +37,7 @@ def fuse(
     Args:
         source: a surrogate of `hydro.shrink` (members train under its parametrization), a module (all members begin
             with its tensors), or a factory (called once per seed, with torch's generator seeded).
-        members: hyperparameters, one mapping each; see `Member`.
+        members: hyperparameters, one mapping each; see `Member`. None makes a group without members, for `Group.add`.
         optimizer: "adamw", "adam" or "sgd", as in torch.optim.
         engine: "auto" probes at the first step and picks; the others are taken as they are.
         workers: processes for what cannot be fused; None and 0 start none, and members run in this process.
@@ -49,29 +51,36 @@ def fuse(
         MemberError: a hyperparameter is unknown, out of range, or not one of this optimizer's.
         StaticShapeError: members' models differ in shape; names the layer.
         CoordinateCheckError: the surrogate's coordinate check failed.
-        FuseError: no members, no trainable parameter, or parameters of several dtypes.
+        FuseError: an empty list of members, no trainable parameter, or parameters of several dtypes; or no members, and
+            a factory that needs arguments.
     """
     if optimizer not in OPTIMIZERS:
         raise FuseError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, not {optimizer!r}")
     if engine not in ENGINES:
         raise FuseError(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
-    parsed = [parse_member(one, optimizer, position) for position, one in enumerate(members)]
-    if not parsed:
-        raise FuseError("a group needs at least one member")
+    parsed = [parse_member(one, optimizer, position) for position, one in enumerate(members or ())]
+    if members is not None and not parsed:
+        raise FuseError(
+            "a group needs at least one member; leave members out for a group that they join later"
+        )
     if isinstance(source, Surrogate) and not source.is_target:
         known = source.family.gates.get(same_rules(optimizer)) if gate is None else gate
         ask(known, what="fuse of a surrogate")
     models = Models(source)
     where = None if device is None else torch.device(device)
-    template = template_of(models.make(parsed[:1], 0, None)[0], where)
-    return Group(
-        template=template,
-        models=models,
-        layout=layout_of(template),
-        members=parsed,
-        optimizer=optimizer,
-        parametrization=models.parametrization(template, optimizer),
-        engine=engine,
-        workers=workers,
-        batching=batching,
+    template = template_of(_first(models, parsed), where)
+    layout = layout_of(template)
+    updates = updates_of(optimizer, layout, models.parametrization(template, optimizer), template)
+    running = Running(
+        template=template, models=models, updates=updates, choice=engine, workers=workers, batching=batching
     )
+    return Group(
+        template=template, models=models, layout=layout, updates=updates, running=running, members=parsed
+    )
+
+
+def _first(models: Models, members: Sequence[Member]) -> nn.Module:
+    """The model of the first member, or of one with the defaults where there is none yet."""
+    if not members:
+        models.refuse_arguments()
+    return models.make(members[:1] or [Member(lr=0.0)], [0], None)[0]

@@ -1,5 +1,7 @@
 """What fusion refuses, and what it cannot fuse; every message names the layer, op or hyperparameter."""
 
+import torch
+
 from headrace_torch.hydro.errors import HydroError
 
 
@@ -8,11 +10,22 @@ class FuseError(HydroError):
 
 
 class MemberError(FuseError, ValueError):
-    """A member's hyperparameter is unknown, out of range, or not one of this optimizer's."""
+    """One member is to blame: for a hyperparameter, for its state, or because it raised in a step.
+
+    The group's state is that before the call. So the caller can drop this member, and repeat the step for the others.
+
+    Attributes:
+        member: the member's id, or the one that it would have got; None where no one member is to blame.
+    """
+
+    def __init__(self, message: str, *, member: int | None = None) -> None:
+        """Keeps the id."""
+        super().__init__(message)
+        self.member = member
 
 
-class StaticShapeError(FuseError, ValueError):
-    """Members' models have different shapes, so no stacked tensor can hold them; names the layer."""
+class StaticShapeError(MemberError):
+    """A member's model has other shapes than the group's, so no stacked tensor can hold both; names the layer."""
 
 
 class LossShapeError(FuseError, ValueError):
@@ -40,3 +53,27 @@ class PoolError(FuseError, RuntimeError):
 
 class MemoryBudgetError(FuseError, ValueError):
     """Not even one member fits the memory budget."""
+
+
+class OutOfMemoryError(FuseError, MemoryError):
+    """A device has too little memory for so many members; no one of them is to blame.
+
+    Attributes:
+        members: how many there were.
+    """
+
+    def __init__(self, members: int, device: torch.device, error: BaseException) -> None:
+        """Says how many members were too many."""
+        super().__init__(
+            f"{device} has too little memory for a step of {members} members: use fewer members, a smaller batch or a "
+            f"smaller model ({str(error).partition(chr(10))[0]})"
+        )
+        self.members = members
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, on a device or on the machine."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and ("DefaultCPUAllocator" in text or "not enough memory" in text)

@@ -123,5 +123,6 @@ def check_same(first: nn.Module, other: nn.Module, position: int) -> None:
             raise StaticShapeError(
                 f"layer {layer or '(model)'}: {tensor} has shape {ours.get(name, 'none')} in member 0 and "
                 f"{theirs.get(name, 'none')} in member {position}; members of a group share all shapes: "
-                "fuse those of equal shape, one group per shape"
+                "fuse those of equal shape, one group per shape",
+                member=position,
             )

@@ -1,14 +1,10 @@
-"""A member: one trial's hyperparameters, checked when the group is made.
-
-`FIELDS` is the table of what a member may say and which optimizers heed it.
-"""
+"""A member: one trial's hyperparameters. `FIELDS` is the table of what one may say, and which optimizers heed it."""
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from headrace_torch.hydro.fuse.errors import MemberError
 from headrace_torch.hydro.fuse.schedules import Schedule, Setting
 
 OptimizerName = Literal["sgd", "adam", "adamw"]
@@ -121,39 +117,3 @@ FIELDS: Mapping[str, Field] = {
     ),
 }
 assert [one.name for one in fields(Member)] == list(FIELDS)
-
-
-def parse_member(given: Mapping[str, Any] | Member, optimizer: OptimizerName, position: int) -> Member:
-    """Makes a member of a mapping such as `{"lr": 1e-3, "betas": (0.9, 0.95)}`.
-
-    Raises:
-        MemberError: a key is unknown, a value out of range, or the optimizer does not know the setting.
-    """
-    if isinstance(given, Member):
-        values: dict[str, Any] = {one.name: getattr(given, one.name) for one in fields(Member)}
-        said = {one.name for one in fields(Member) if values[one.name] != one.default}
-    else:
-        values, said = dict(given), set(given)
-    if unknown := sorted(values.keys() - FIELDS.keys()):
-        raise MemberError(
-            f"member {position}: {unknown[0]!r} is not a hyperparameter that members may differ in; they are "
-            f"{', '.join(FIELDS)}; what changes the model's shapes belongs to a group of its own"
-        )
-    if "lr" not in values:
-        raise MemberError(f"member {position} has no lr")
-    for name, value in values.items():
-        rule = FIELDS[name]
-        if not rule.valid(value):
-            raise MemberError(f"member {position}: {name} must {rule.must}, not {value!r}")
-        if name in said and optimizer not in rule.optimizers:
-            raise MemberError(
-                f"member {position}: {name} is a setting of {' and '.join(rule.optimizers)}, not of {optimizer}"
-            )
-    if "betas" in values:
-        values["betas"] = (values["betas"][0], values["betas"][1])
-    member = Member(**values)
-    if member.nesterov and (member.momentum <= 0 or member.dampening != 0):
-        raise MemberError(
-            f"member {position}: nesterov needs a momentum and no dampening, as in torch.optim.SGD"
-        )
-    return member

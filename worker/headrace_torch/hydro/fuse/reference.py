@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headrace_torch.hydro.fuse.checkpoint import plain_optimizer
+from headrace_torch.hydro.fuse.checkpoint import fill, plain_optimizer
 from headrace_torch.hydro.fuse.engines.loss import checked
 from headrace_torch.hydro.fuse.engines.separate import generators_of, member_ops
 from headrace_torch.hydro.fuse.engines.work import Batch, Traits, Work
@@ -53,7 +53,7 @@ def train(
         traits: of the model.
         parametrization: of the group.
     """
-    _load(module, states, position)
+    fill(module, states, position)
     slot, found = states.slots[position], []
     kept: dict[Any, Any] = {}
     for work in works:
@@ -88,11 +88,3 @@ def train(
 def batch_of(work: Work, position: int) -> Batch:
     """Returns a member's batch."""
     return work.batch[position] if work.own else work.batch
-
-
-@torch.no_grad()
-def _load(module: nn.Module, states: MemberStates, position: int) -> None:
-    rows = states.layout.of_row(states.rows[position])
-    held = {name: value[position] for name, value in states.buffers.items()}
-    for name, one in (*module.named_parameters(), *module.named_buffers()):
-        one.copy_(rows[name] if name in rows else held[name])

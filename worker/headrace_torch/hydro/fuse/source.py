@@ -1,5 +1,6 @@
 """Where members' models come from: a surrogate, a module, or a factory."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headrace_torch.hydro.fuse.errors import MemberError, StaticShapeError
+from headrace_torch.hydro.fuse.errors import FuseError, MemberError, StaticShapeError
 from headrace_torch.hydro.fuse.layout import check_same
 from headrace_torch.hydro.fuse.member import Member, OptimizerName
 from headrace_torch.hydro.fuse.objects import difference
@@ -31,7 +32,9 @@ class Models:
     source: Source
     differ: str = ""
 
-    def make(self, members: Sequence[Member], first: int, template: nn.Module | None) -> list[nn.Module]:
+    def make(
+        self, members: Sequence[Member], numbers: Sequence[int], template: nn.Module | None
+    ) -> list[nn.Module]:
         """Makes a model for each; members with equal seeds and arguments share one.
 
         A surrogate and a factory are called once per (seed, model), with torch's generator seeded and restored; a
@@ -39,7 +42,7 @@ class Models:
 
         Args:
             members: for whom.
-            first: number of the first of them, for messages.
+            numbers: their ids, for messages.
             template: a model whose shapes all must share; None takes the first's.
 
         Raises:
@@ -49,7 +52,7 @@ class Models:
         """
         made: dict[Any, nn.Module] = {}
         models = []
-        for number, member in enumerate(members, first):
+        for number, member in zip(numbers, members, strict=True):
             key = (member.seed, tuple(sorted((member.model or {}).items(), key=lambda item: item[0])))
             if key not in made:
                 made[key] = one = self._one(member, number)
@@ -59,6 +62,24 @@ class Models:
                 self._compare(alike, one, number)
             models.append(made[key])
         return models
+
+    def refuse_arguments(self) -> None:
+        """Refuses a factory that cannot be called without arguments, where no member says them.
+
+        Raises:
+            FuseError: names them.
+        """
+        if isinstance(self.source, Surrogate | nn.Module):
+            return
+        try:
+            inspect.signature(self.source).bind()
+        except TypeError as error:
+            raise FuseError(
+                f"a group without members calls the factory without arguments, and: {error}; bind them with "
+                "functools.partial"
+            ) from None
+        except ValueError:  # it has no signature that could be read
+            return
 
     def own(self, member: Member, template: nn.Module) -> nn.Module:
         """Makes a member's own module, on the template's device; its registered tensors' values do not matter."""
@@ -74,7 +95,8 @@ class Models:
             raise StaticShapeError(
                 f"{found.path} is a tensor that the model has not registered, and member {number} has another one "
                 "than member 0: a group keeps only what is registered; use register_buffer or nn.Parameter, or for "
-                "layers nn.ModuleList"
+                "layers nn.ModuleList",
+                member=number,
             )
         self.differ = self.differ or f"attribute {found.path} differs between members 0 and {number}"
 
@@ -82,7 +104,8 @@ class Models:
         if member.model and (isinstance(self.source, Surrogate | nn.Module)):
             raise MemberError(
                 f"member {number}: model={dict(member.model)} are arguments for a factory, and fuse was given a "
-                f"{type(self.source).__name__}: pass the factory"
+                f"{type(self.source).__name__}: pass the factory",
+                member=number,
             )
         if isinstance(self.source, Surrogate):
             return self.source.build(member.seed)

@@ -31,6 +31,7 @@ class Slot:
         seen: batches that it has seen: steps, and those that its scaler skipped. Keys dropout.
         scale: its gradient scaler's scale; 1 without one.
         good_steps: since the scale last changed.
+        name: what the user calls it; None if it has no name.
         skipped: of these steps, how many a parameter sat out because it had no gradient; by name, 0 is left out.
     """
 
@@ -40,6 +41,7 @@ class Slot:
     seen: int = 0
     scale: float = 1.0
     good_steps: int = 0
+    name: str | None = None
     skipped: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -125,23 +127,34 @@ def fresh(
     slots: Sequence[Slot],
     moments: Sequence[str],
     device: torch.device,
+    *,
+    like: nn.Module,
 ) -> MemberStates:
-    """Copies models' tensors into rows; moments are zero."""
+    """Copies models' tensors into rows; moments are zero. `like` is a model with the same tensors."""
     rows = torch.zeros(len(models), layout.row, dtype=layout.dtype, device=device)
     for row, model in zip(rows, models, strict=True):
         own = dict(model.named_parameters())
         for name, view in layout.of_row(row).items():
             view.copy_(own[name].detach())
-    held = [{**dict(one.named_buffers()), **_constants(layout, one)} for one in models]
+    held = [_held(layout, one) for one in models]
     return MemberStates(
         layout=layout,
         rows=rows,
         moments={name: torch.zeros_like(rows) for name in moments},
-        buffers={name: torch.stack([one[name].detach() for one in held]).to(device) for name in held[0]},
+        buffers={
+            name: torch.stack([one[name] for one in held]).to(device)
+            if held
+            else torch.zeros((0, *value.shape), dtype=value.dtype, device=device)
+            for name, value in _held(layout, like).items()
+        },
         slots=list(slots),
     )
 
 
-def _constants(layout: Layout, model: nn.Module) -> dict[str, Tensor]:
+def _held(layout: Layout, model: nn.Module) -> dict[str, Tensor]:
+    """What is kept beside the rows: buffers, and parameters that are not trained."""
     own = dict(model.named_parameters())
-    return {name: own[name].detach() for name in layout.constants}
+    return {
+        **{name: one.detach() for name, one in model.named_buffers()},
+        **{name: own[name].detach() for name in layout.constants},
+    }

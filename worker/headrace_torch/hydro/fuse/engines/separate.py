@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from headrace_torch.hydro.errors import HydroError
 from headrace_torch.hydro.fuse.between import Between
 from headrace_torch.hydro.fuse.dropout import Masks, key
 from headrace_torch.hydro.fuse.engines.loss import checked
 from headrace_torch.hydro.fuse.engines.work import Batch, Outcome, Traits, Work, copied
-from headrace_torch.hydro.fuse.errors import FuseError
+from headrace_torch.hydro.fuse.errors import FuseError, MemberError, is_out_of_memory
 from headrace_torch.hydro.fuse.member import Member
 from headrace_torch.hydro.fuse.obstacles import EngineName, Need
 from headrace_torch.hydro.fuse.ops import MemberOps
@@ -61,6 +62,7 @@ class SeparateEngine:
 
         Raises:
             FuseError: the forward pass changes its batch, and did not at the first step.
+            MemberError: the model or the loss raised; says for which member.
         """
         if self._of is not states.token:
             # A module that stayed would keep the memory of who has gone. (A pool's worker knows its own members only.)
@@ -76,7 +78,8 @@ class SeparateEngine:
             if pristine is not None and place:  # the first member changes the user's batch, as it would alone
                 batch = copied(pristine)
             before = None if self._copies or place else _versions(batch)
-            loss, missing = self._one(states, position, work, batch, place, grads[place])
+            with blamed(states.slots[position]):
+                loss, missing = self._one(states, position, work, batch, place, grads[place])
             if before is not None and _versions(batch) != before:
                 raise FuseError(
                     "the forward pass changes its batch in place, and did not at the first step: let it change a copy"
@@ -183,6 +186,19 @@ def _watch(held: OwnModule, between: Between) -> None:
 
 
 _NOTHING: nullcontext[None] = nullcontext()
+
+
+@contextmanager
+def blamed(slot: Slot) -> Iterator[None]:
+    """Says whose step it was that the user's code raised in. Too little memory is nobody's own."""
+    try:
+        yield
+    except HydroError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise MemberError(f"member {slot.id}: {type(error).__name__}: {error}", member=slot.id) from error
 
 
 @contextmanager

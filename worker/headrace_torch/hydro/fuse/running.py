@@ -1,0 +1,270 @@
+"""What runs a group's steps: the engine, picked at the first step, and what happens when it fails.
+
+    first step          look at the model, then probe, or take the engine that was asked for
+    group doubles       probe again: what is fastest for one member is not for sixteen
+    fused step fails    go on separately, where the step can be repeated
+    member raises       buffers are put back; `MemberError` says whose step it was
+
+Drops never change the engine, so that those who stay keep their bits.
+"""
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from headrace_torch.hydro.errors import HydroError
+from headrace_torch.hydro.fuse import checkpoint
+from headrace_torch.hydro.fuse.buckets import Batching, Bucket, PerMember, split
+from headrace_torch.hydro.fuse.engines.pool import PoolEngine, unreachable
+from headrace_torch.hydro.fuse.engines.separate import SeparateEngine
+from headrace_torch.hydro.fuse.engines.work import Engine, Outcome, Traits, Work
+from headrace_torch.hydro.fuse.equality import Subject, compare, measure
+from headrace_torch.hydro.fuse.errors import (
+    FuseError,
+    FusionGapError,
+    MemberError,
+    OutOfMemoryError,
+    PoolError,
+    is_out_of_memory,
+)
+from headrace_torch.hydro.fuse.inspection import inspect
+from headrace_torch.hydro.fuse.member import Member
+from headrace_torch.hydro.fuse.obstacles import ENGINES, EngineName, Need, refuse_loss, why_not
+from headrace_torch.hydro.fuse.probe import probe
+from headrace_torch.hydro.fuse.report import ProbeReport
+from headrace_torch.hydro.fuse.source import Models
+from headrace_torch.hydro.fuse.states import MemberStates
+from headrace_torch.hydro.fuse.updates import Updates
+
+EngineChoice = Literal["auto"] | EngineName
+GROWTH = 2  # a group of so many times as many members as were probed is probed again
+
+
+@dataclass(slots=True, kw_only=True)
+class Running:
+    """The engine of a group.
+
+    Attributes:
+        template: the model.
+        models: makes members' own.
+        updates: the group's optimizer.
+        choice: what the user asked for.
+        workers: processes for what cannot be fused.
+        batching: how batch sizes meet.
+        engine: None until it is picked.
+        traits: of the model, from then on.
+        report: of the last probe.
+        before: the engine of the run that a saved state is from; with it go that run's bits.
+    """
+
+    template: torch.nn.Module
+    models: Models
+    updates: Updates
+    choice: EngineChoice
+    workers: int | None
+    batching: Batching
+    engine: Engine | None = None
+    traits: Traits = field(default_factory=Traits)
+    report: ProbeReport | None = None
+    before: EngineName | None = None
+    _probed: int = 0
+
+    @property
+    def changes(self) -> str:
+        """The attribute that a step changes, if one engine has to be kept because of it."""
+        needs = self.traits.needs
+        return needs.get(Need.ATTRIBUTES) or needs.get(Need.MEMORY) or ""
+
+    def close(self) -> None:
+        """Ends worker processes, if there are any."""
+        if self.engine is not None:
+            self.engine.close()
+
+    def forget(self) -> None:
+        """Picks again at the next step; not where a step changes an attribute: another engine would begin it anew."""
+        if not self.changes:
+            self.close()
+            self.engine = None
+
+    def refuse_joiners(self) -> None:
+        """Refuses members that join where all share what a step changes.
+
+        Raises:
+            FuseError: names the attribute.
+        """
+        changes = self.traits.needs.get(Need.MEMORY)
+        if changes and self.engine is not None and ENGINES[self.engine.name].fused:
+            raise FuseError(
+                f"no member can join later: {changes}, and a fused pass has one for all members; use engine='separate'"
+            )
+
+    def joined(self, members: int) -> None:
+        """Members have joined; now there are so many."""
+        larger = self.choice == "auto" and members >= GROWTH * self._probed
+        other = bool(self.models.differ) and Need.ATTRIBUTES not in self.traits.needs
+        if self.engine is not None and (larger or other):
+            self.forget()
+
+    def own(self, member: Member) -> torch.nn.Module:
+        """A member's own module."""
+        return self.models.own(member, self.template)
+
+    def engine_for(self, states: MemberStates, batch: Any, loss: Any) -> Engine:
+        """Returns the engine; picks it if there is none."""
+        if self.engine is None:
+            self.engine = self._pick(states, batch, loss)
+            self._probed, self.before = len(states), None
+        return self.engine
+
+    def buckets(self, states: MemberStates, batch: Any, loss: Any) -> list[Bucket]:
+        """Splits a batch among the members.
+
+        Raises:
+            FuseError: a call per batch size, where the user's code counts calls or changes the batch.
+        """
+        found = split(states.slots, batch, loss, self.batching, self.traits.batch_norm)
+        if len(found) > 1:
+            if self.traits.counts_calls:
+                raise FuseError(
+                    "the loss computes something else when it is called again, and members of different batch sizes "
+                    "need a call per size: keep its count in the model, or make a group per batch size"
+                )
+            if Need.BATCH in self.traits.needs and not isinstance(batch, PerMember):
+                raise FuseError(
+                    "the forward pass changes its batch in place, and members of different batch sizes share its rows: "
+                    "let it change a copy (x = x.clone()), or make a group per batch size"
+                )
+        return found
+
+    @contextmanager
+    def undone(self, states: MemberStates) -> Iterator[None]:
+        """A step: after an error buffers are as before, if members ran one after the other.
+
+        Raises:
+            OutOfMemoryError: an allocation failed in it.
+        """
+        fused = self.engine is not None and ENGINES[self.engine.name].fused
+        kept = {} if fused else {name: states.buffers[name].clone() for name in self.traits.mutable}
+        try:
+            yield
+        except Exception as error:
+            for name, value in kept.items():
+                states.buffers[name].copy_(value)
+            if is_out_of_memory(error) and not isinstance(error, OutOfMemoryError):
+                raise OutOfMemoryError(len(states), states.rows.device, error) from error
+            raise
+
+    def run(self, states: MemberStates, bucket: Bucket, grads: Tensor) -> Outcome:
+        """Runs a bucket; an engine that fails later than at the first step gives way to separate members."""
+        engine = self.engine
+        assert engine is not None
+        try:
+            return engine.run(states, bucket.positions, bucket.work, grads)
+        except HydroError as error:
+            if not isinstance(error, PoolError) or self.choice == "pool":
+                raise
+            reason = f"the pool failed: {error}".partition("\n")[0]
+        except Exception as error:
+            if not ENGINES[engine.name].fused or is_out_of_memory(error):
+                raise  # the user's code raises it; or members are too many, which another engine would hide
+            reason = f"a step could not be fused: {error}".partition("\n")[0]
+            if self.choice != "auto":
+                raise FusionGapError(reason) from error
+            if why := self._not_again():
+                raise FusionGapError(f"{reason}; it is not repeated separately: {why}") from error
+        engine.close()
+        self.engine = SeparateEngine(self.own, self.traits)
+        if self.report is not None:
+            self.report = replace(self.report, engine="separate", reason=reason)
+        return self.engine.run(states, bucket.positions, bucket.work, grads)
+
+    def _not_again(self) -> str:
+        """Why a fused step that failed must not be repeated separately; empty if it may."""
+        if self.traits.mutable:
+            return f"buffer {min(self.traits.mutable)} may be half a step ahead"
+        if changes := self.traits.needs.get(Need.MEMORY):
+            return f"{changes}, and a separate module begins without it; use engine='separate' from the start"
+        if self.traits.remembers:
+            return (
+                "a call changes what the loss keeps, and separately there is one per member; keep its count in the "
+                "model, or use engine='separate' from the start"
+            )
+        return ""
+
+    def _pick(self, states: MemberStates, batch: Any, loss: Any) -> Engine:
+        """Looks at the model, then takes the engine that was asked for, or probes."""
+        refuse_loss(getattr(loss, "criterion", loss))
+        first = split(states.slots, batch, loss, self.batching, "")[0]
+        at = first.positions[0]
+        model = checkpoint.fill(self.own(states.slots[at].member), states, at)
+        self.traits = inspect(model, first.work, differ=self.models.differ)
+        rated = [slot.id for slot in states.slots if slot.member.dropout is not None]
+        if self.traits.recomputes and rated:
+            raise MemberError(
+                "dropout: the model recomputes activations (checkpointing), and there dropout has the model's own "
+                "rate; set rates in the factory, with the member's model arguments",
+                member=rated[0],
+            )
+        if self.traits.batch_norm:  # padding may be refused now
+            split(states.slots, batch, loss, self.batching, self.traits.batch_norm)
+        subject = Subject(
+            template=self.template,
+            own=self.own,
+            traits=self.traits,
+            states=states.select(first.positions),
+            work=first.work,
+            updates=self.updates,
+        )
+        if self.choice != "auto":
+            engine, self.report = self._asked(self.choice, subject, len(states))
+            return engine
+        if self.before is not None:
+            with suppress(FuseError):  # another machine, another torch: what ran there may not be equal here
+                engine, self.report = self._asked(self.before, subject, len(states))
+                return engine
+        engine, self.report = probe(subject)
+        if engine.name == "separate" and self.workers:
+            engine, self.report = self._spread_out(first.work, engine, self.report, states)
+        return engine
+
+    def _asked(self, name: EngineName, subject: Subject, members: int) -> tuple[Engine, ProbeReport]:
+        """The engine that was asked for by name, if it is right."""
+        local = "separate" if name == "pool" else name
+        reason = why_not(name, subject.traits.needs)
+        if name == "pool":
+            reason = reason or unreachable(self.template, subject.work.loss_fn)
+        error: float | None = None
+        if not reason:
+            reason, error = compare(measure(subject), local)
+        if reason and not ENGINES[name].fused and name != "pool":
+            raise FuseError(f"no engine trains this model as torch.optim would: {reason}")
+        if reason:
+            raise FusionGapError(reason)
+        errors: dict[str, float] = {} if error is None else {local: error}
+        report = ProbeReport(engine=name, reason="asked for", error=errors)
+        return (self._pool(members) if name == "pool" else subject.engine(local)), report
+
+    def _pool(self, members: int) -> PoolEngine:
+        count = self.workers or min(members, (os.cpu_count() or 1) // torch.get_num_threads())
+        return PoolEngine(self.template, self.traits, max(1, count))
+
+    def _spread_out(
+        self, work: Work, separate: Engine, report: ProbeReport, states: MemberStates
+    ) -> tuple[Engine, ProbeReport]:
+        """Separate members over a pool, which was asked for with `workers`, if it can run them."""
+        reason = why_not("pool", self.traits.needs)
+        if not reason and states.rows.device.type != "cpu":
+            reason = "a pool needs a CPU"
+        reason = reason or unreachable(self.template, work.loss_fn)
+        if reason:
+            warnings.warn(f"no process pool: {reason}", stacklevel=6)
+            return separate, replace(report, reason=f"{report.reason}; no pool: {reason}")
+        return self._pool(len(states)), replace(
+            report, engine="pool", reason=f"{report.reason}; over {self.workers} processes"
+        )

@@ -1,0 +1,104 @@
+"""An ordinary trial: one lease on one process.
+
+    wait for the slots → spawn → supervise → the group is gone
+
+A trial whose last attempt here failed waits for a while before it is spawned (`retries`).
+"""
+
+import asyncio
+
+from headrace.v1 import worker_pb2
+from headrace_worker.attempt import Attempt
+from headrace_worker.exits import Ending, Finished, Verdict, classify
+from headrace_worker.logs import last_line
+from headrace_worker.place import Place
+from headrace_worker.process import CannotStartError, TrialProcess
+from headrace_worker.program import AFTER_TERM_S, Program, grace_s, silence_s
+from headrace_worker.slots import Turn
+
+
+class Alone:
+    """Runs one attempt in a process of its own."""
+
+    shared = False
+
+    def __init__(self, assign: worker_pb2.Assign, turn: Turn, place: Place) -> None:
+        self._assign = assign
+        self._turn = turn
+        self._place = place
+        self._attempt: Attempt | None = None
+        self._program = Program(
+            assign.template, tuple(turn.indices), place.standbys, excused=self._excused, silent=self._silent
+        )
+        self.mark = assign.lease.lease_id
+
+    def expect(self, attempt: Attempt) -> None:
+        """Takes the attempt, before it is prepared."""
+        self._attempt = attempt
+
+    async def run(self, attempt: Attempt) -> Verdict:
+        """Runs the program to its end; see `Host`."""
+        await attempt.unless_ended(self._turn.called.wait())
+        await attempt.unless_ended(asyncio.sleep(self._place.retries.wait_s(attempt.lease.trial)))
+        try:
+            launch = self._place.launch_of(self._assign)
+        except ValueError as error:  # the template names no program
+            return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=str(error))
+        output = await attempt.open_log(launch.log_path)
+
+        async def started(process: TrialProcess) -> None:
+            await self._place.courier.outbox.started(attempt.lease.lease_id, process.pid, process.started)
+
+        try:
+            exit_code = await self._program.run(launch, output, started)
+        except (CannotStartError, ValueError) as error:
+            output.note(str(error))
+            return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=str(error))
+        tail = output.tail()
+        verdict = classify(
+            exit_code,
+            ending=attempt.ending,
+            finished=attempt.finished,
+            last_line=last_line(tail),
+            withheld=launch.withheld,
+        )
+        said = attempt.finished or Finished()
+        words = f"{tail}\n{said.traceback}\n{said.error}"
+        return await self._place.judged(verdict, self._turn.indices, words)
+
+    def told(self, attempt: Attempt, term_in_s: float, kill_in_s: float) -> None:  # noqa: ARG002 - a host's
+        """The attempt is to end, and so is its process."""
+        self._program.end_in(term_in_s, kill_in_s)
+
+    def finished(self, attempt: Attempt) -> None:  # noqa: ARG002 - a host's
+        """The program says that it is about to end: it has its grace to do so."""
+        grace = grace_s(self._assign.template)
+        self._program.end_in(grace, grace + AFTER_TERM_S)
+
+    def attached(self) -> None:
+        """The program asked for its configuration."""
+        self._program.attached()
+
+    def trains(self) -> None:
+        """The program trains."""
+        self._program.trains()
+
+    def heard(self) -> None:
+        """The program gave a sign of life."""
+        self._program.heard()
+
+    def leave(self, attempt: Attempt) -> None:  # noqa: ARG002 - a host's
+        """Gives the slots to the next."""
+        self._turn.leave()
+
+    def _excused(self) -> bool:
+        attempt = self._attempt
+        return attempt is None or bool(attempt.ending or attempt.finished or attempt.reports.pending)
+
+    def _silent(self) -> None:
+        attempt = self._attempt
+        assert attempt is not None
+        error = f"reported nothing for {silence_s(self._assign.template):g} s"
+        if not attempt.has_reported:
+            error += " since its start: it hangs, or report_timeout_s is too short for it (imports count)"
+        attempt.fail(Ending(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=error))

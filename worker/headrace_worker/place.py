@@ -1,0 +1,59 @@
+"""What all attempts of a daemon share: its devices and folders, the store, the outbox, what stands by."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.v1 import trial_pb2, worker_pb2
+from headrace_worker.checkpoints import CheckpointStore
+from headrace_worker.checkpoints.retention import PruneOrder
+from headrace_worker.courier import Courier
+from headrace_worker.exits import Verdict, on_failed_device
+from headrace_worker.launch import Launch, launch_of
+from headrace_worker.retries import Retries
+from headrace_worker.standby import Standbys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The daemon, as an attempt sees it."""
+
+    devices: tuple[worker_pb2.Device, ...]
+    runtime: str
+    log_dir: Path
+    scratch_dir: Path
+    environ: Mapping[str, str]
+    # The machine's cores that trials may use.
+    cores: int
+    pass_env: tuple[str, ...]
+    trial_umask: int | None
+    store: CheckpointStore
+    courier: Courier
+    standbys: Standbys
+    retries: Retries
+    # Says which failure of a device ended a program on these slots that failed with these words, or nothing.
+    device_failure: Callable[[Sequence[int], str], Awaitable[str]]
+    # A report with a checkpoint is in the outbox.
+    saved: Callable[[str, int, PruneOrder], None]
+    # An upload goes on in its thread though nobody wants it any more.
+    abandoned: Callable[["asyncio.Task[trial_pb2.CheckpointRef]", str], None]
+
+    def launch_of(self, assign: worker_pb2.Assign) -> Launch:
+        """What to start for an assignment; raises `ValueError` where its template names no program."""
+        return launch_of(
+            assign,
+            devices=self.devices,
+            runtime=self.runtime,
+            log_dir=self.log_dir,
+            environ=self.environ,
+            cores=self.cores,
+            pass_env=self.pass_env,
+            umask=self.trial_umask,
+        )
+
+    async def judged(self, verdict: Verdict, slots: Sequence[int], words: str) -> Verdict:
+        """The verdict, after a look at the devices: nobody is charged for a failure of theirs."""
+        if verdict.outcome != worker_pb2.EXIT_OUTCOME_FAILED:
+            return verdict
+        return on_failed_device(verdict, await self.device_failure(slots, words))

@@ -1,0 +1,142 @@
+"""A process on granted slots: started or taken from those that stand by, watched, and ended when it is time.
+
+It ends by itself, or when those that it runs for say so (`end_in`): SIGTERM after one time, SIGKILL after another. A
+later word can only make it quicker. A process that is silent for longer than its template allows is reported to them.
+
+It is over when no process of its group runs any more.
+"""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+
+from headrace.v1 import spec_pb2
+from headrace_worker.launch import Launch
+from headrace_worker.logs import AttemptLog
+from headrace_worker.process import TrialProcess
+from headrace_worker.standby import Standbys
+
+DEFAULT_GRACE_S = 30.0
+AFTER_TERM_S = 5.0
+"""Between SIGTERM and SIGKILL, for a process that has had its grace already."""
+_NEVER = float("inf")
+
+
+def grace_s(template: spec_pb2.TrialTemplate) -> float:
+    """How long a trial has to leave when it is told to."""
+    return template.grace.ToTimedelta().total_seconds() if template.HasField("grace") else DEFAULT_GRACE_S
+
+
+def silence_s(template: spec_pb2.TrialTemplate) -> float:
+    """How long a trial may say nothing; infinite where the template sets no bound."""
+    if not template.HasField("report_timeout"):
+        return _NEVER
+    return template.report_timeout.ToTimedelta().total_seconds()
+
+
+class Program:
+    """One process."""
+
+    def __init__(
+        self,
+        template: spec_pb2.TrialTemplate,
+        slots: tuple[int, ...],
+        standbys: Standbys,
+        *,
+        excused: Callable[[], bool],
+        silent: Callable[[], None],
+    ) -> None:
+        """`excused` says whether its silence is not its own; `silent` is told of one that is too long."""
+        self._silence_s = silence_s(template)
+        self._slots = slots
+        self._standbys = standbys
+        self._excused = excused
+        self._silent = silent
+        # Set when there is something new to consider: an earlier deadline, a sign of life.
+        self._news = asyncio.Event()
+        self._term_at = _NEVER
+        self._kill_at = _NEVER
+        self._heard_at = 0.0
+        self._launch: Launch | None = None
+        self._imported = False
+        self.process: TrialProcess | None = None
+
+    async def run(
+        self, launch: Launch, output: AttemptLog, started: Callable[[TrialProcess], Awaitable[None]]
+    ) -> int:
+        """Starts it and returns its exit code when its group is gone. Raises `CannotStartError`."""
+        self._heard_at = _now()
+        self._launch = launch
+        process = await self._standbys.take(launch, self._slots, output)
+        self._imported = process is not None
+        process = process or await TrialProcess.spawn(launch, output.file)
+        try:
+            self.process = process
+            await started(process)
+            return await self._supervise(process)
+        finally:
+            await process.group_gone()
+            self.process = None
+            self._launch = None  # a call that comes late prepares nothing
+            self._standbys.idle(self._slots)
+
+    def end_in(self, term_in_s: float, kill_in_s: float) -> None:
+        """Ends it with SIGTERM after one time, with SIGKILL after the other; what was said before may be sooner."""
+        now = _now()
+        self._term_at = min(self._term_at, now + term_in_s)
+        self._kill_at = min(self._kill_at, now + kill_in_s)
+        self._news.set()
+
+    def heard(self) -> None:
+        """It gave a sign of life."""
+        self._heard_at = _now()
+        self._news.set()
+
+    def attached(self) -> None:
+        """It asked for its configuration. One that stood by has imported its module already."""
+        self.heard()
+        if self._imported:
+            self.trains()
+
+    def trains(self) -> None:
+        """It trains now: it is time to start the process that the next trial here will find ready."""
+        launch, self._launch = self._launch, None
+        if launch is not None:
+            self._standbys.prepare(launch, self._slots)
+
+    async def _supervise(self, process: TrialProcess) -> int:
+        """Waits for the leader's end, and hastens it when it is time."""
+        exited = asyncio.create_task(process.wait())
+        try:
+            while not exited.done():
+                self._news.clear()
+                now = _now()
+                if self._silence_ends_at() <= now:
+                    self._silent()
+                if self._kill_at <= now:
+                    process.send(signal.SIGKILL)
+                    self._kill_at = self._term_at = _NEVER
+                elif self._term_at <= now:
+                    process.send(signal.SIGTERM)
+                    process.send(signal.SIGCONT)  # a stopped process would not notice
+                    self._term_at = _NEVER
+                next_at = min(self._kill_at, self._term_at, self._silence_ends_at())
+                news = asyncio.create_task(self._news.wait())
+                try:
+                    await asyncio.wait(
+                        {exited, news},
+                        timeout=None if next_at == _NEVER else max(0.0, next_at - now),
+                        return_when=asyncio.FIRST_COMPLETED,
+                    )
+                finally:
+                    news.cancel()
+            return exited.result()
+        finally:
+            exited.cancel()
+
+    def _silence_ends_at(self) -> float:
+        return _NEVER if self._excused() else self._heard_at + self._silence_s
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
