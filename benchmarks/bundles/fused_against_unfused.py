@@ -1,9 +1,9 @@
 """Trials per hour of one study, fused and unfused, on two slots; and members' curves beside their runs alone.
 
-One `headrace up` serves all turns. A turn is `headrace run` of `study.yaml` or `unfused.yaml` of `examples/fused_digits`.
-The order changes from pair to pair. A study's time is from its first trial's creation to its last trial's end. ASHA
-decides by what has arrived, so the number of steps differs from run to run: steps per hour are given too. Each ratio is
-the median over the pairs, with a 90 % bootstrap interval.
+One `headrace up` serves all turns. A turn is `headrace run` of `study.yaml` or of `unfused.yaml` of the example
+`fused_digits`. The order changes from pair to pair. A study's time is from its first trial's creation to its last
+trial's end. ASHA decides by what has arrived, so the number of steps differs from run to run: steps per hour are given
+too. Each ratio is the median over the pairs, with a 90 % bootstrap interval.
 
 Then each trial of the first fused run is trained alone, in plain PyTorch: its model, AdamW, the same batches. Given is
 the greatest relative difference of its losses, per epoch. An epoch is 38 steps.
