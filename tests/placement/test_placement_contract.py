@@ -301,6 +301,18 @@ def test_a_higher_priority_has_the_least_that_is_in_its_way_leave_at_the_next_re
     assert [kept.slots for kept in plan.reservations] == [(1,)]
 
 
+def test_nobody_comes_back_to_slots_that_a_higher_priority_is_about_to_get() -> None:
+    """A preempted trial that ends soon took its slot back until the end of another that left just after it."""
+    devices, running = _full(1, [20.0, 35.0])
+    urgent = job(0, 2, priority=10)
+    (kept,) = BestFit().plan(Cluster(devices=devices, running=running), [urgent]).reservations
+    assert kept.ready_in_s == 0.0, "they leave at their next report"
+    left = (device(1, 0), devices[1])
+    cluster = Cluster(devices=left, running=running[1:], reservations=(kept,))
+    preempted = job(0, key=(2, 0), run_s={"H200": 1.0})
+    assert BestFit().plan(cluster, [urgent, preempted]).placements == ()
+
+
 def test_no_worker_could_ever_serve_it() -> None:
     devices, running = _full(1, [10.0, 20.0])
     plan = BestFit().plan(Cluster(devices=devices, running=running), [job(0, 3)])

@@ -260,7 +260,11 @@ def slots_reserved(number: int, worker: str, slots: tuple[int, ...], ready_in_s:
     when = ""
     if ready_in_s is not None:
         detail["ready_in_s"] = ready_in_s
-        when = f", free in {ready_in_s:.0f} s by measured times"
+        when = (
+            f", free in {ready_in_s:.0f} s by measured times"
+            if ready_in_s
+            else ", free at the next reports there"
+        )
     plural = "s" * (len(slots) != 1)
     return Event(
         number=number,

@@ -31,7 +31,7 @@ from headrace_services.scheduler.core.records import Slot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opening:
-    """When a slot could have room, and who would have to leave it."""
+    """When a slot could have room, by the rungs of those who would have to leave it."""
 
     slot: Slot
     ready_in_s: float
@@ -78,7 +78,7 @@ def reserve(
     if not candidates:
         return None
     chosen = min(candidates, key=lambda openings: _rank(openings, waiting))
-    ready = max(opening.ready_in_s for opening in chosen)
+    ready = max((_leaves_in_s(run) for run in _leaving_at_rungs(chosen, waiting)), default=0.0)
     reservation = Reservation(
         key=waiting.key,
         worker_id=chosen[0].slot.worker_id,
@@ -133,6 +133,12 @@ def _may_be_asked(run: Running, waiting: Waiting) -> bool:
     own = run.key[0] == waiting.key[0]
     request = waiting.request
     return run.priority <= waiting.priority and not (own and len(run.slots) * run.milli >= request.size)
+
+
+def _leaving_at_rungs(openings: list[_Opening], waiting: Waiting) -> list[Running]:
+    """Who leaves at a rung. Those of less priority leave at a report, which may come at any moment: no work of others
+    surely ends before that."""
+    return [run for opening in openings for run in opening.leaving if run.priority >= waiting.priority]
 
 
 def _leaves_in_s(run: Running) -> float:
