@@ -23,6 +23,9 @@ from headrace.check.discover import Heap, script_frames
 from headrace.check.snapshot import Control, Moment, Reported, SegmentResult, Snapshot, result_of
 from headrace.grants import RANK
 from headrace.trial import Trial
+from headrace.trial.bundle import takes_bundle
+from headrace.trial.bundle_run import run_bundle
+from headrace.trial.bundle_solo import SoloBundle
 from headrace.trial.gang import die_with_parent
 from headrace.trial.runtime import Action, Assignment, Decision, Report, Runtime
 from headrace.trial.script import Defaults, finish_with, install, run
@@ -156,7 +159,10 @@ def run_segment(control: Control, rank: int = 0) -> SegmentResult:
     try:
         if control.target:
             function = import_target(control.target, str(script.parent))
-            if not segment.attached:  # else it asked when it was imported, and has run
+            if takes_bundle(function):  # one member, of which the reports are compared
+                solo = SoloBundle(segment)
+                run_bundle(function, solo, solo.attach())
+            elif not segment.attached:  # else it asked when it was imported, and has run
                 run(function, segment, segment.attach(), segment)
         else:
             sys.path.insert(0, str(script.parent))
