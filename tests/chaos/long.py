@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import scenario_bundles
 import scenario_freeze_worker
 import scenario_full_disk
 import scenario_gang
@@ -58,6 +59,9 @@ SCENARIOS = {
     ),
     "gang-zero": Scenario(
         partial(scenario_gang.run, kind="zero"), 20, "kill -9 of gangs of 4 ranks with DeepSpeed's ZeRO-2"
+    ),
+    "bundles": Scenario(
+        scenario_bundles.run, 20, "kill -9 of bundles, of their worker, of the scheduler and of Postgres"
     ),
     "streams": Scenario(scenario_streams.run, 10, "256 streams over a bad line, for so many minutes"),
 }

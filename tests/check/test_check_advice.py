@@ -297,7 +297,7 @@ def test_a_checkpoint_of_the_scripts_own_in_its_folder_is_named_where_two_runs_p
     said = render(run_check(script, steps=2, launch=launch_segment))
     assert "not deterministic by itself" in said
     assert "the runs wrote own.pt into the working folder" in said
-    assert "put t.number into its name; delete it before the next run" in said
+    assert "put t.id into its name; delete it before the next run" in said
 
 
 def test_of_a_script_with_numbered_checkpoints_of_its_own_the_check_says_that_steps_begin_anew(
@@ -313,7 +313,7 @@ def test_of_a_script_with_numbered_checkpoints_of_its_own_the_check_says_that_st
         "a trial that loads ckpt-0.pt after a pause goes on with its weights, but its steps are counted"
         in said
     )
-    assert "put t.number" not in said
+    assert "put t.id" not in said
 
 
 def test_a_check_runs_where_trials_run_and_names_what_it_leaves_there(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from headrace.trial import convert
 from headrace.trial.bundle_cluster import ClusterBundle
 from headrace.trial.bundle_runtime import Finish, Refused, Said
 from headrace.trial.runtime import Action, Decision, Report
@@ -66,3 +67,8 @@ def test_a_turn_that_is_lost_is_repeated_with_its_sequence(daemon: tuple[Daemon,
     assert [turn.sequence for turn in servicer.turns] == [1, 1, 2, 2]
     assert servicer.turns[0].reports[0].metrics["loss"] == 0.5
     assert servicer.turns[0].finished[0].error == "bad"
+
+
+def test_a_trials_id_is_that_of_its_lease_without_the_attempt() -> None:
+    answer = runtime_pb2.AttachResponse(lease_id="9cf138c63bd0.7.2", trial="studies/a/trials/7")
+    assert convert.assignment(answer).id == "9cf138c63bd0-7"

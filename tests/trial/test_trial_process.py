@@ -26,6 +26,7 @@ def test_a_trial_is_told_who_it_is(daemon: StartDaemon) -> None:
 def train(t):
     assert dict(t.params) == {"lr": 0.5, "layers": 3, "act": "relu", "bias": True}, t.params
     assert type(t.params["layers"]) is int and type(t.params["bias"]) is bool
+    assert t.id == "studies-moons-trials-7", "this worker names no lease"
     assert (t.name, t.number, t.seed, t.max_steps, t.step) == ("studies/moons/trials/7", 7, 11, 9, 0)
     assert (t.slots, t.world_size, t.resumed) == ((0, 1), 2, False)
     import random

@@ -105,8 +105,8 @@ def test_a_parameter_that_is_not_active_says_what_is(recording: RecordingRuntime
         ("should_prune", r"Trial has no attribute 'should_prune': t.report\(...\) asks the study's policy"),
         ("set_user_attr", "report numbers as further metrics"),
         ("get_checkpoint", r"t.track\(model=..., optimizer=...\)"),
-        ("get_trial_id", "use t.number, or t.name"),
-        ("trial_dir", "all trials share the study's working_dir, so put t.number into a file's name"),
+        ("get_trial_id", "use t.id, t.number, or t.name"),
+        ("trial_dir", "all trials share the study's working_dir, so put t.id into a file's name"),
         ("colour", "^Trial has no attribute 'colour'$"),
     ],
 )
@@ -160,7 +160,7 @@ def test_a_checkpoint_in_the_folder_that_all_trials_share_is_warned_of(
     t.report(loss=0.5)
     (told,) = (warning for report in recording.reports for warning in report.warnings)
     assert told.startswith("own.pt was written in the folder that all trials share")
-    assert "t.number" in told
+    assert "t.id" in told
 
 
 @pytest.mark.parametrize(

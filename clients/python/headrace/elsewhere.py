@@ -85,9 +85,9 @@ _PRUNE: Final = (
 _METRIC: Final = "report numbers as further metrics, which show, export and the report list"
 SAVE: Final = "t.track(model=..., optimizer=...) names what a pause saves and puts back"
 
-_NAME: Final = "use t.number, or t.name"
+_NAME: Final = "use t.id, t.number, or t.name"
 _FOLDER: Final = (
-    "all trials share the study's working_dir, so put t.number into a file's name; a checkpoint is t.track's"
+    "all trials share the study's working_dir, so put t.id into a file's name; a checkpoint is t.track's"
 )
 
 TRIAL: Final = {

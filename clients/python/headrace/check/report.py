@@ -126,7 +126,7 @@ def _lines(report: CheckReport) -> Iterator[str]:
             files = listed(report.own_checkpoints)
             yield f"  the runs wrote {files} into the working folder: one that loads it goes on from the one before"
             shared = not all(map(is_numbered, report.own_checkpoints))
-            name = ", or put t.number into its name" if shared else ""
+            name = ", or put t.id into its name" if shared else ""
             yield f"  remedy: t.track(...) what it holds{name}; delete it before the next run"
     if report.trajectory is not None and report.nondeterminism is None:
         yield ""

@@ -41,6 +41,9 @@ def assignment(answer: runtime_pb2.AttachResponse, *, rank: int = 0, in_gang: bo
         rank=rank,
         ranks=max(1, len(answer.slots)) if in_gang else 1,
         rank_patience_s=_patience_s(answer.template),
+        id=answer.lease_id.rpartition(".")[0].replace(
+            ".", "-"
+        ),  # of the study's uid, the number and the attempt
         target=answer.template.callable,
         working_dir=answer.template.working_dir,
     )

@@ -55,6 +55,8 @@ class Assignment:
     ranks: int = 1
     # How long the ranks of a gang wait for one of them, beyond the longest stretch between two reports.
     rank_patience_s: float = DEFAULT_RANK_PATIENCE_S
+    # Differs from that of every other trial, of this study and of all others.
+    id: str = ""
     # `module:function` and where it lies; empty where the script runs by itself.
     target: str = ""
     working_dir: str = ""

@@ -102,6 +102,14 @@ class Trial:
         return int(number) if number.isdecimal() else 0
 
     @property
+    def id(self) -> str:
+        """Differs from that of every other trial, of this study and of all others, also of deleted ones of its name.
+
+        For the names of files of one's own, since all trials share a folder: letters, digits and hyphens.
+        """
+        return self._assignment.id or self.name.replace("/", "-")
+
+    @property
     def seed(self) -> int:
         """The trial's own seed; the global random generators have been seeded with it already."""
         return self._assignment.seed

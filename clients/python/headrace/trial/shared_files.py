@@ -72,7 +72,7 @@ def told(names: tuple[str, ...]) -> str:
     """What such files do, and what to do instead."""
     return (
         f"{listed(names)} was written in the folder that all trials share: trials overwrite it, and may load each "
-        f"other's. Put t.number into its name, or let Headrace keep the state: t.track(model=..., optimizer=...)"
+        f"other's. Put t.id into its name, or let Headrace keep the state: t.track(model=..., optimizer=...)"
     )
 
 
