@@ -101,6 +101,16 @@ def on_failed_device(verdict: Verdict, defect: str) -> Verdict:
     return replace(verdict, outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
 
 
+def for_all(verdict: Verdict, *, members: int, out_of_memory: bool) -> Verdict:
+    """What the end of a bundle's process comes to for each of its members: success is theirs, a failure nobody's."""
+    if verdict.outcome == worker_pb2.EXIT_OUTCOME_FINISHED:
+        return verdict
+    trials = "1 trial" if members == 1 else f"{members} trials"
+    what = f"its bundle of {trials} {'ran out of memory' if out_of_memory else 'ended'}"
+    error = _ERROR.kept(f"{what}: {verdict.error}" if verdict.error else what)
+    return replace(verdict, outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
+
+
 def signal_name(number: int) -> str:
     """Names a signal, also a real-time one."""
     try:

@@ -7,6 +7,7 @@ likes (remove it, cut it, put a pipe in its place) costs it its log and nobody a
 
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -37,6 +38,11 @@ class AttemptLog:
     def note(self, line: str) -> None:
         """Writes a line of the worker's own."""
         self.file.write(f"headrace: {line}\n".encode(errors="replace"))
+
+    def add(self, text: str) -> None:
+        """Writes what another process printed, as far as the disk takes it."""
+        with suppress(OSError):
+            self.file.write(text.encode(errors="replace"))
 
     def close(self) -> None:
         """Closes the daemon's descriptor; the trial has its own."""

@@ -21,8 +21,10 @@ from headrace.bounds.edge import BoundsInterceptor
 from headrace.errors import LEASE_GONE
 from headrace.v1 import runtime_pb2, runtime_pb2_grpc
 from headrace_worker.attempt import Attempt
+from headrace_worker.bundle import Bundle
 from headrace_worker.checkpoints import CheckpointInvalidError
 from headrace_worker.reports import LeaseOverError, ReportInvalidError, TooManyReportsError
+from headrace_worker.turns import TurnInvalidError
 
 # sockaddr_un holds 107 bytes.
 _LONGEST_PATH = 100
@@ -38,8 +40,9 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # Any: the same for 
 
 
 class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
-    def __init__(self, attempts: Mapping[str, Attempt]) -> None:
+    def __init__(self, attempts: Mapping[str, Attempt], bundles: Mapping[str, Bundle]) -> None:
         self._attempts = attempts
+        self._bundles = bundles
 
     async def Attach(  # noqa: N802 - generated for both kinds of server
         self,
@@ -80,18 +83,59 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
         (await self._attempt(request.lease_id, context)).finish(request)
         return runtime_pb2.FinishResponse()
 
+    async def AttachBundle(  # noqa: N802 - generated for both kinds of server
+        self,
+        request: runtime_pb2.AttachBundleRequest,
+        context: _Context,
+    ) -> runtime_pb2.AttachBundleResponse:
+        return (await self._bundle(request.grant_id, context)).attach()
+
+    async def Turn(  # noqa: N802 - generated for both kinds of server
+        self,
+        request: runtime_pb2.TurnRequest,
+        context: _Context,
+    ) -> runtime_pb2.TurnResponse:
+        bundle = await self._bundle(request.grant_id, context)
+        try:
+            return await bundle.turn(request)
+        except TurnInvalidError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except LeaseOverError as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+
+    async def FinishBundle(  # noqa: N802 - generated for both kinds of server
+        self,
+        request: runtime_pb2.FinishBundleRequest,
+        context: _Context,
+    ) -> runtime_pb2.FinishBundleResponse:
+        (await self._bundle(request.grant_id, context)).finish(request)
+        return runtime_pb2.FinishBundleResponse()
+
     async def _attempt(self, lease_id: str, context: _Context) -> Attempt:
         attempt = self._attempts.get(lease_id)
         if attempt is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"You no longer hold this trial ({LEASE_GONE})")
+        if attempt.in_bundle:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"lease_id {lease_id!r} is a member of a bundle: call AttachBundle and Turn with the grant's id",
+            )
         return attempt
+
+    async def _bundle(self, grant_id: str, context: _Context) -> Bundle:
+        bundle = self._bundles.get(grant_id)
+        if bundle is None or not bundle.runs:
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND, f"grant_id {grant_id!r} is not a bundle that runs here"
+            )
+        return bundle
 
 
 class RuntimeServer:
     """Serves while it is entered; the socket lies in a folder of its own that only this user can enter."""
 
-    def __init__(self, attempts: Mapping[str, Attempt], note: Path) -> None:
-        self._attempts = attempts
+    def __init__(self, attempts: Mapping[str, Attempt], bundles: Mapping[str, Bundle], note: Path) -> None:
+        self._servicer = _Servicer(attempts, bundles)
         # Says where the folder is, for the next daemon to remove it if this one cannot.
         self._note = note
         self._folder = Path()
@@ -108,7 +152,7 @@ class RuntimeServer:
         self._note.write_text(str(self._folder))
         self.address = f"unix:{self._folder / 'rt'}"
         self._server = grpc.aio.server(interceptors=(BoundsInterceptor(),), options=_OPTIONS)
-        runtime_pb2_grpc.add_TrialRuntimeServiceServicer_to_server(_Servicer(self._attempts), self._server)
+        runtime_pb2_grpc.add_TrialRuntimeServiceServicer_to_server(self._servicer, self._server)
         self._server.add_insecure_port(self.address)
         await self._server.start()
         return self

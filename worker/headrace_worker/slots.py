@@ -43,19 +43,27 @@ class Slots:
             if all(self._fits(turn, index) for index in turn.indices):
                 turn.called.set()
 
+    def _wanted(self, turn: "Turn") -> bool:
+        return any(not other.called.is_set() for index in turn.indices for other in self._lines[index])
+
     def _fits(self, turn: "Turn", index: int) -> bool:
         line = self._lines[index]
         return sum(other.milli for other in line[: line.index(turn) + 1]) <= WHOLE
 
 
 class Turn:
-    """One lease's place in the queues."""
+    """The place of one grant in the queues: of a lease, or of all leases of a bundle."""
 
     def __init__(self, slots: Slots, indices: list[int], milli: int) -> None:
         self._slots = slots
         self.milli = milli
         self.indices = indices
         self.called = asyncio.Event()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether others wait for one of these slots."""
+        return self._slots._wanted(self)
 
     def leave(self) -> None:
         """Gives the slots to the next; may be repeated."""

@@ -1,0 +1,331 @@
+"""A bundle: the leases of one grant, its members, in one process.
+
+    the first members are ready, the slots are free → spawn → turns: members join and leave → none is left → it ends
+
+A member is an ordinary attempt: its own reports, checkpoint, folder, log and Exited. Here is what they share: the
+slots, the process, its log, and its end.
+
+Members join a process that runs (`turns`). When the last one was told to end, the process lives on for LINGER_S, since
+the scheduler gives a freed seat away at once; it does not where other leases wait for its slots. Then it is told that
+it is over, and has the template's grace. Who comes after that waits for the next process, on the same slots.
+
+Nobody is charged for a process that dies or fails, as nobody knows whose doing it was: all that were aboard are lost,
+and the scheduler finds the culprit by smaller bundles. A member is charged for what is said of it alone: its own error, or
+a report that cannot be taken. A process that says it succeeded, or that ends so, has finished all that are aboard.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Coroutine
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from headrace.v1 import runtime_pb2, worker_pb2
+from headrace_worker.attempt import Attempt
+from headrace_worker.backoff import Backoff
+from headrace_worker.disk import when_there_is_room
+from headrace_worker.exits import Ending, Finished, Verdict, classify, for_all
+from headrace_worker.launch import file_name, log_path
+from headrace_worker.logs import AttemptLog, last_line, shows
+from headrace_worker.place import Place
+from headrace_worker.process import CannotStartError, TrialProcess
+from headrace_worker.program import AFTER_TERM_S, Program, grace_s, silence_s
+from headrace_worker.seats import Seat, Seats
+from headrace_worker.slots import Turn
+from headrace_worker.turns import Turns
+
+log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+LINGER_S = 0.05
+"""How long a process without members waits for the next one."""
+_FULL_DISK_CAP_S = 5.0
+
+
+class _EmptyError(Exception):
+    """Something was interrupted because no member is left."""
+
+
+class Bundle:
+    """Runs the members of one grant, and makes their process."""
+
+    shared = True
+
+    def __init__(self, assign: worker_pb2.Assign, turn: Turn, place: Place) -> None:
+        """Begins with the first lease of the grant."""
+        self._first = assign
+        self._template = assign.template
+        self._slots = turn
+        self._place = place
+        self._seats = Seats(assign.grant.seats)
+        self._turns = Turns(self._seats)
+        self._program: Program | None = None
+        self._output: AttemptLog | None = None  # of the last process; the members read its file to the end
+        self._ending: Ending | None = None
+        self._finished: Finished | None = None
+        self._out_of_memory = False
+        self.mark = assign.lease.lease_id
+        self.trouble = ""
+
+    # What its members need of it (attempt.Host).
+
+    def expect(self, attempt: Attempt) -> None:
+        """Takes a member, which is on its way."""
+        self._seats.add(attempt)
+
+    async def run(self, attempt: Attempt) -> Verdict:
+        """Offers a prepared member to the process; returns when the process has let go of it."""
+        lease_id = attempt.lease.lease_id
+        seat = self._seats.of(lease_id)
+        await attempt.unless_ended(asyncio.sleep(self._place.retries.wait_s(attempt.lease.trial)))
+        own = await attempt.open_log(log_path(self._place.log_dir, attempt.assign))
+        own.note(f"trains in a bundle of up to {self._seats.most} trials, which prints into {self._log_path}")
+        if (program := self._program) and (process := program.process):
+            await self._record(lease_id, process)
+        assert seat is not None
+        seat.ready = True
+        self._seats.changed()
+        verdict = await seat.over
+        words = await asyncio.to_thread(self._said_of, seat)
+        own.add(words)
+        return await self._place.judged(verdict, self._slots.indices, words)
+
+    def told(self, attempt: Attempt, term_in_s: float, kill_in_s: float) -> None:
+        """A member is to end. The process hears of it with a turn, and ends with the last one."""
+        seat = self._seats.of(attempt.lease.lease_id)
+        if seat is not None and not seat.aboard:
+            seat.let_go()
+        if not attempt.decided:
+            self._turns.forget(attempt.lease.lease_id)
+        assert attempt.ending is not None
+        stopping = attempt.ending.outcome == worker_pb2.EXIT_OUTCOME_LOST
+        self._end_if_empty(term_in_s, kill_in_s, at_once=stopping)
+        self._seats.changed()
+
+    def finished(self, attempt: Attempt) -> None:
+        """A member ended by itself, as its program says."""
+        if seat := self._seats.of(attempt.lease.lease_id):
+            seat.settle(classify(0, ending=attempt.ending, finished=attempt.finished, last_line=""))
+
+    def attached(self) -> None:
+        """The process was told of a member."""
+        if self._program:
+            self._program.attached()
+
+    def trains(self) -> None:
+        """The process trains."""
+        if self._program:
+            self._program.trains()
+
+    def heard(self) -> None:
+        """The process gave a sign of life."""
+        if self._program:
+            self._program.heard()
+
+    def leave(self, attempt: Attempt) -> None:
+        """A member is over."""
+        self._seats.remove(attempt.lease.lease_id)
+        grace = grace_s(self._template)
+        self._end_if_empty(grace, grace + AFTER_TERM_S)
+        self._seats.changed()
+
+    # What its process says.
+
+    @property
+    def runs(self) -> bool:
+        """Whether a process of it may call."""
+        return self._program is not None
+
+    def attach(self) -> runtime_pb2.AttachBundleResponse:
+        """Answers with the members that are there now."""
+        self.heard()
+        self._note_output()
+        answer = self._turns.attach()
+        self._note_output()
+        return answer
+
+    async def turn(self, request: runtime_pb2.TurnRequest) -> runtime_pb2.TurnResponse:
+        """Takes a turn; see `Turns.turn`."""
+        self.heard()
+        try:
+            return await self._turns.turn(request)
+        finally:
+            self._note_output()
+            self.heard()  # the time that the answer took was not the process's
+
+    def finish(self, request: runtime_pb2.FinishBundleRequest) -> None:
+        """Notes what the program says of its own end; the first word counts, and it has its grace to exit."""
+        if self._finished is None:
+            self._finished = Finished(error=request.error, traceback=request.traceback)
+            self._out_of_memory = request.out_of_memory
+            grace = grace_s(self._template)
+            self._close(grace, grace + AFTER_TERM_S)
+        self.heard()
+
+    # Its life.
+
+    async def live(self) -> None:
+        """Runs one process after the other while there are members."""
+        try:
+            while self._seats.living:
+                try:
+                    await self._unless_empty(self._slots.called.wait())
+                    await self._seats.until(lambda: self._seats.waiting or not self._seats.living)
+                    if self._seats.waiting:
+                        await self._run_process()
+                except _EmptyError:
+                    continue
+        finally:
+            self._slots.leave()
+
+    def stop(self, within_s: float) -> None:
+        """The daemon ends; the members are told by themselves."""
+        self._end_if_empty(0.0, min(within_s, grace_s(self._template)), at_once=True)
+
+    def shorten_log(self) -> None:
+        """Cuts a log that has grown too large. For any thread."""
+        if (found := self._output) is not None and not found.file.closed:
+            found.shorten()
+
+    async def _run_process(self) -> None:
+        self._turns = Turns(self._seats)
+        self._ending = self._finished = None
+        self._out_of_memory = False
+        program = Program(
+            self._template,
+            tuple(self._slots.indices),
+            self._place.standbys,
+            excused=self._excused,
+            silent=self._silent,
+        )
+        output = await self._unless_empty(self._open_log())
+        self._output = output
+        for seat in self._seats.waiting:  # it is theirs: its failure to start is too
+            seat.aboard = True
+        self._note_output()
+        self._program = program
+        verdict = Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error="the worker failed")
+        withheld: tuple[str, ...] = ()
+        exit_code: int | None = None
+        try:
+            launch = replace(self._place.launch_of(self._first), log_path=output.path)
+            withheld = launch.withheld
+            exit_code = await program.run(launch, output, self._started)
+        except (CannotStartError, OSError, ValueError) as error:
+            output.note(str(error))
+            verdict = replace(verdict, error=str(error))
+        finally:
+            self._program = None
+            await self._turns.close()
+            await self._settle(verdict, exit_code, withheld)
+            output.close()
+
+    async def _settle(self, verdict: Verdict, exit_code: int | None, withheld: tuple[str, ...]) -> None:
+        """The process is gone: so are all that were aboard."""
+        members = self._seats.aboard
+        if exit_code is not None and self._output is not None:
+            tail = await asyncio.to_thread(self._output.tail)
+            verdict = classify(
+                exit_code,
+                ending=self._ending,
+                finished=self._finished,
+                last_line=last_line(tail),
+                withheld=withheld,
+            )
+            said = self._finished or Finished()
+            words = f"{tail}\n{said.traceback}\n{said.error}"
+            verdict = await self._place.judged(verdict, self._slots.indices, words)
+        for seat in members:
+            if seat.attempt.ending is not None and verdict.outcome != worker_pb2.EXIT_OUTCOME_FINISHED:
+                seat.let_go()
+            else:
+                seat.settle(for_all(verdict, members=len(members), out_of_memory=self._out_of_memory))
+        self._seats.changed()
+
+    async def _started(self, process: TrialProcess) -> None:
+        for seat in self._seats.living:
+            await self._record(seat.attempt.lease.lease_id, process)
+
+    async def _record(self, lease_id: str, process: TrialProcess) -> None:
+        await self._place.courier.outbox.started(lease_id, process.pid, process.started)
+
+    def _end_if_empty(self, term_in_s: float, kill_in_s: float, *, at_once: bool = False) -> None:
+        if self._seats.staying or self._program is None:
+            return
+        if at_once or self._turns.over or self._slots.wanted:
+            self._close(term_in_s, kill_in_s)
+            return
+        turns = self._turns
+
+        def lingered() -> None:
+            if turns is self._turns and not self._seats.staying:
+                self._close(term_in_s, kill_in_s)
+
+        asyncio.get_running_loop().call_later(LINGER_S, lingered)
+
+    def _close(self, term_in_s: float, kill_in_s: float) -> None:
+        self._turns.over = True
+        if self._program is not None:
+            self._program.end_in(term_in_s, kill_in_s)
+        self._seats.changed()
+
+    def _excused(self) -> bool:
+        return bool(self._ending or self._turns.over or self._turns.pending)
+
+    def _silent(self) -> None:
+        error = f"reported nothing for {silence_s(self._template):g} s"
+        self._ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=error)
+        self._close(0.0, min(grace_s(self._template), AFTER_TERM_S))
+
+    def _note_output(self) -> None:
+        """What the process prints from now on is for those that have come aboard, too."""
+        if self._output is not None and not self._output.file.closed:
+            size = os.fstat(self._output.file.fileno()).st_size
+            for seat in self._seats.aboard:
+                seat.printed_at = size if seat.printed_at is None else seat.printed_at
+
+    def _said_of(self, seat: Seat) -> str:
+        """The end of what the process printed while a member was aboard, and why it failed."""
+        if seat.printed_at is None or self._output is None:
+            return ""
+        try:
+            with self._output.path.open("rb") as file:
+                words = AttemptLog(self._output.path, file, seat.printed_at).tail()
+        except OSError as error:
+            log.warning("%s: the end of its bundle's log cannot be read: %s", seat.attempt.lease.trial, error)
+            return ""
+        said = self._finished
+        return words if said is None or shows(words, said.traceback) else words + said.traceback
+
+    @property
+    def _log_path(self) -> Path:
+        return log_path(self._place.log_dir, self._first).with_name(
+            f"bundle-{file_name(self._first.grant.id)}.log"
+        )
+
+    async def _open_log(self) -> AttemptLog:
+        slots = ",".join(map(str, self._slots.indices))
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        header = f"{when} bundle {self._first.grant.id} on slot {slots}"
+
+        def note(trouble: str) -> None:
+            self.trouble = f"no room to start a bundle: {trouble}" if trouble else ""
+
+        return await when_there_is_room(
+            lambda: AttemptLog.open(self._log_path, header), note, Backoff(cap_s=_FULL_DISK_CAP_S)
+        )
+
+    async def _unless_empty(self, work: Coroutine[Any, Any, _Result]) -> _Result:  # Any: Coroutine's own
+        """Awaits, unless the last member leaves before; the work is then cancelled."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self._seats.changed())
+        try:
+            await self._seats.until(lambda: task.done() or not self._seats.living)
+            if not task.done():
+                raise _EmptyError
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
