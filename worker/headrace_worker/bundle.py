@@ -10,8 +10,8 @@ the scheduler gives a freed seat away at once; it does not where other leases wa
 it is over, and has the template's grace. Who comes after that waits for the next process, on the same slots.
 
 Nobody is charged for a process that dies or fails, as nobody knows whose doing it was: all that were aboard are lost,
-and the scheduler finds the culprit by smaller bundles. A member is charged for what is said of it alone: its own error, or
-a report that cannot be taken. A process that says it succeeded, or that ends so, has finished all that are aboard.
+and the scheduler finds the culprit by smaller bundles. A member is charged for what is said of it alone: its own error,
+or a report that cannot be taken. A process that says it succeeded, or that ends so, has finished all that are aboard.
 """
 
 import asyncio
@@ -237,8 +237,11 @@ class Bundle:
             said = self._finished or Finished()
             words = f"{tail}\n{said.traceback}\n{said.error}"
             verdict = await self._place.judged(verdict, self._slots.indices, words)
+        succeeded = verdict.outcome == worker_pb2.EXIT_OUTCOME_FINISHED
         for seat in members:
-            if seat.attempt.ending is not None and verdict.outcome != worker_pb2.EXIT_OUTCOME_FINISHED:
+            ending = seat.attempt.ending
+            # As of a lone trial: success counts where a stopping daemon merely was in its way.
+            if ending is not None and not (succeeded and ending.outcome == worker_pb2.EXIT_OUTCOME_LOST):
                 seat.let_go()
             else:
                 seat.settle(for_all(verdict, members=len(members), out_of_memory=self._out_of_memory))
