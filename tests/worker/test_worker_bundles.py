@@ -301,7 +301,6 @@ async def test_kill_9_of_the_daemon_loses_all_members_and_leaves_nothing(
     stray = """
 if os.fork() == 0:
     os.setsid()
-    signal.pthread_sigmask(signal.SIG_BLOCK, [])
     (MARKS / "stray").write_text(str(os.getpid()))
     os.execvp("sleep", ["sleep", "100"])
 """
@@ -314,12 +313,10 @@ if os.fork() == 0:
     assert psutil.Process(stray_pid).environ()["HEADRACE_LEASE_ID"] == first.lease.lease_id
     daemon.kill()
     await daemon.wait()
-    third = bundle.start(3)
     await daemons.start()
     after = BundleSite(site, await scheduler.stream(2))
     exited = await after.exited(second)
     assert (exited.outcome, exited.error) == (LOST, "the worker daemon died")
-    assert not after.exits(third), "it never came to the worker"
     for pid in (*bundle.pids(), stray_pid):
         await until(lambda pid=pid: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
 
