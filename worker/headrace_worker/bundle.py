@@ -16,9 +16,11 @@ or a report that cannot be taken. A process that says it succeeded, or that ends
 
 import asyncio
 import logging
+import os
 from collections.abc import Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace.v1 import runtime_pb2, worker_pb2
@@ -27,7 +29,7 @@ from headrace_worker.backoff import Backoff
 from headrace_worker.disk import when_there_is_room
 from headrace_worker.exits import Ending, Finished, Verdict, classify, for_all
 from headrace_worker.launch import file_name, log_path
-from headrace_worker.logs import AttemptLog, last_line
+from headrace_worker.logs import AttemptLog, last_line, shows
 from headrace_worker.place import Place
 from headrace_worker.process import CannotStartError, TrialProcess
 from headrace_worker.program import AFTER_TERM_S, Program, grace_s, silence_s
@@ -52,9 +54,7 @@ class Bundle:
     shared = True
 
     def __init__(self, assign: worker_pb2.Assign, turn: Turn, place: Place) -> None:
-        """Begins with the first lease of the grant. Raises `ValueError` for a grant that has no name."""
-        if not assign.grant.id:
-            raise ValueError(f"grant.id is empty: a grant of {assign.grant.seats} seats needs one")
+        """Begins with the first lease of the grant."""
         self._first = assign
         self._template = assign.template
         self._slots = turn
@@ -62,11 +62,10 @@ class Bundle:
         self._seats = Seats(assign.grant.seats)
         self._turns = Turns(self._seats)
         self._program: Program | None = None
-        self._output: AttemptLog | None = None
+        self._output: AttemptLog | None = None  # of the last process; the members read its file to the end
         self._ending: Ending | None = None
         self._finished: Finished | None = None
         self._out_of_memory = False
-        self._log_path = log_path(place.log_dir, assign).with_name(f"bundle-{file_name(assign.grant.id)}.log")
         self.mark = assign.lease.lease_id
         self.trouble = ""
 
@@ -89,7 +88,7 @@ class Bundle:
         seat.ready = True
         self._seats.changed()
         verdict = await seat.over
-        words = seat.words or await asyncio.to_thread(_said, seat)
+        words = await asyncio.to_thread(self._said_of, seat)
         own.add(words)
         return await self._place.judged(verdict, self._slots.indices, words)
 
@@ -238,48 +237,15 @@ class Bundle:
             said = self._finished or Finished()
             words = f"{tail}\n{said.traceback}\n{said.error}"
             verdict = await self._place.judged(verdict, self._slots.indices, words)
+        succeeded = verdict.outcome == worker_pb2.EXIT_OUTCOME_FINISHED
         for seat in members:
-            seat.words = await asyncio.to_thread(_said, seat)
-            if seat.attempt.ending is not None and verdict.outcome != worker_pb2.EXIT_OUTCOME_FINISHED:
+            ending = seat.attempt.ending
+            # As of a lone trial: success counts where a stopping daemon merely was in its way.
+            if ending is not None and not (succeeded and ending.outcome == worker_pb2.EXIT_OUTCOME_LOST):
                 seat.let_go()
             else:
                 seat.settle(for_all(verdict, members=len(members), out_of_memory=self._out_of_memory))
         self._seats.changed()
-
-    def _note_output(self) -> None:
-        """Notes from where on the log is that of the members who have come aboard."""
-        if (output := self._output) is None or output.file.closed:
-            return
-        for seat in self._seats.aboard:
-            seat.output = seat.output or output.part()
-
-    async def _open_log(self) -> AttemptLog:
-        slots = ", ".join(map(str, self._slots.indices))
-        header = (
-            f"{datetime.now(UTC).isoformat(timespec='seconds')} bundle {self._first.grant.id} on slot {slots}"
-        )
-        return await when_there_is_room(
-            lambda: AttemptLog.open(self._log_path, header), self._note_room, Backoff(cap_s=_FULL_DISK_CAP_S)
-        )
-
-    def _note_room(self, trouble: str) -> None:
-        if trouble and not self.trouble:
-            log.warning("bundle %s: waits for room: %s", self._first.grant.id, trouble)
-        self.trouble = f"no room to start a bundle: {trouble}" if trouble else ""
-
-    async def _unless_empty(self, work: Coroutine[Any, Any, _Result]) -> _Result:  # Any: Coroutine's own
-        """Awaits, unless all members are over before; the work is then cancelled."""
-        task = asyncio.create_task(work)
-        empty = asyncio.create_task(self._seats.until(lambda: not self._seats.living))
-        try:
-            await asyncio.wait({task, empty}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise _EmptyError
-            return task.result()
-        finally:
-            empty.cancel()
-            task.cancel()
-            await asyncio.gather(task, empty, return_exceptions=True)
 
     async def _started(self, process: TrialProcess) -> None:
         for seat in self._seats.living:
@@ -316,12 +282,53 @@ class Bundle:
         self._ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=error)
         self._close(0.0, min(grace_s(self._template), AFTER_TERM_S))
 
+    def _note_output(self) -> None:
+        """What the process prints from now on is for those that have come aboard, too."""
+        if self._output is not None and not self._output.file.closed:
+            size = os.fstat(self._output.file.fileno()).st_size
+            for seat in self._seats.aboard:
+                seat.printed_at = size if seat.printed_at is None else seat.printed_at
 
-def _said(seat: Seat) -> str:
-    """What the process printed while the member was aboard, as far as it is kept. For any thread."""
-    if seat.output is None or seat.output.file.closed:
-        return ""
-    try:
-        return seat.output.tail()
-    except (OSError, ValueError):  # a disk that fails; closed just now
-        return ""
+    def _said_of(self, seat: Seat) -> str:
+        """The end of what the process printed while a member was aboard, and why it failed."""
+        if seat.printed_at is None or self._output is None:
+            return ""
+        try:
+            with self._output.path.open("rb") as file:
+                words = AttemptLog(self._output.path, file, seat.printed_at).tail()
+        except OSError as error:
+            log.warning("%s: the end of its bundle's log cannot be read: %s", seat.attempt.lease.trial, error)
+            return ""
+        said = self._finished
+        return words if said is None or shows(words, said.traceback) else words + said.traceback
+
+    @property
+    def _log_path(self) -> Path:
+        return log_path(self._place.log_dir, self._first).with_name(
+            f"bundle-{file_name(self._first.grant.id)}.log"
+        )
+
+    async def _open_log(self) -> AttemptLog:
+        slots = ",".join(map(str, self._slots.indices))
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        header = f"{when} bundle {self._first.grant.id} on slot {slots}"
+
+        def note(trouble: str) -> None:
+            self.trouble = f"no room to start a bundle: {trouble}" if trouble else ""
+
+        return await when_there_is_room(
+            lambda: AttemptLog.open(self._log_path, header), note, Backoff(cap_s=_FULL_DISK_CAP_S)
+        )
+
+    async def _unless_empty(self, work: Coroutine[Any, Any, _Result]) -> _Result:  # Any: Coroutine's own
+        """Awaits, unless the last member leaves before; the work is then cancelled."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self._seats.changed())
+        try:
+            await self._seats.until(lambda: task.done() or not self._seats.living)
+            if not task.done():
+                raise _EmptyError
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

@@ -33,7 +33,7 @@ from headrace.spec.resources import WHOLE
 from headrace.target import Target
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
 from headrace_worker.alone import Alone
-from headrace_worker.attempt import Attempt
+from headrace_worker.attempt import Attempt, Host
 from headrace_worker.bubble_agent import keep_bubble_agent
 from headrace_worker.bundle import Bundle
 from headrace_worker.checkpoints import CheckpointError, CheckpointStore, store_from_url
@@ -239,7 +239,8 @@ class Daemon:
 
     def trouble(self) -> str:
         """Says which disk or store does not take what has to be written."""
-        found = [self._courier.outbox.trouble, self._no_room, *(a.trouble for a in self._attempts.values())]
+        hindered: list[Attempt | Bundle] = [*self._attempts.values(), *self._bundles.values()]
+        found = [self._courier.outbox.trouble, self._no_room, *(one.trouble for one in hindered)]
         return TROUBLE.kept("; ".join(dict.fromkeys(text for text in found if text)))
 
     def set_aside(self) -> str:
@@ -255,14 +256,11 @@ class Daemon:
     def _start(self, assign: worker_pb2.Assign) -> None:
         try:
             folder_of(assign)
-            host = self._host(assign)
+            host = self._host_of(assign)
         except ValueError as error:
             self._tasks.create_task(self._refuse(assign.lease, str(error)))
             return
         attempt = Attempt(assign, host, self._place)
-        if isinstance(host, Bundle) and assign.grant.id not in self._bundles:
-            self._bundles[assign.grant.id] = host
-            self._tasks.create_task(self._live(assign.grant.id, host), name=f"bundle {assign.grant.id}")
         self._attempts[assign.lease.lease_id] = attempt
         self._all_gone.clear()
         log.info("%s: assigned on slot %s", assign.lease.trial, list(assign.grant.slots))
@@ -270,19 +268,30 @@ class Daemon:
         if self._stopping.is_set():
             attempt.stop(0.0)
 
-    def _host(self, assign: worker_pb2.Assign) -> Alone | Bundle:
-        """Where an assigned trial runs: in the bundle of its grant, or alone. Raises `ValueError`."""
+    def _host_of(self, assign: worker_pb2.Assign) -> Host:
+        """Where the lease's program runs; the slots of its grant are taken once. Raises `ValueError`."""
         grant = assign.grant
-        if grant.seats > 1 and (bundle := self._bundles.get(grant.id)) is not None:
-            return bundle
+        if grant.seats > 1 and grant.id in self._bundles:
+            return self._bundles[grant.id]
+        if grant.seats > 1 and not grant.id:
+            raise ValueError(f"grant.id is empty: a grant of {grant.seats} seats needs one")
         turn = self._slots.join(grant.slots, grant.milli or WHOLE)
-        return Bundle(assign, turn, self._place) if grant.seats > 1 else Alone(assign, turn, self._place)
+        if grant.seats <= 1:
+            return Alone(assign, turn, self._place)
+        bundle = self._bundles[grant.id] = Bundle(assign, turn, self._place)
+        self._tasks.create_task(self._run_bundle(bundle, grant.id), name=f"bundle {grant.id}")
+        return bundle
 
-    async def _live(self, grant_id: str, bundle: Bundle) -> None:
+    async def _run_bundle(self, bundle: Bundle, grant_id: str) -> None:
         try:
             await bundle.live()
         finally:
             del self._bundles[grant_id]
+            self._note_gone()
+
+    def _note_gone(self) -> None:
+        if not self._attempts and not self._bundles:
+            self._all_gone.set()
 
     async def _run(self, attempt: Attempt) -> None:
         lease_id = attempt.lease.lease_id
@@ -291,8 +300,7 @@ class Daemon:
         finally:
             self._attempts.pop(lease_id, None)
             self._retention.over(lease_id)
-            if not self._attempts:
-                self._all_gone.set()
+            self._note_gone()
 
     async def _refuse(self, lease: event_pb2.LeaseRef, error: str) -> None:
         log.error("%s: refused: %s", lease.trial, error)
@@ -340,7 +348,7 @@ class Daemon:
         """Keeps every trial's log within its bound."""
         while True:
             await asyncio.sleep(_LOG_LOOK_S)
-            await asyncio.to_thread(_shorten, list(self._attempts.values()))
+            await asyncio.to_thread(_shorten, [*self._attempts.values(), *self._bundles.values()])
 
     # The end.
 
@@ -349,21 +357,24 @@ class Daemon:
         # First, lest the slots that become free now are given to the next trials.
         session.leave()
         await self._standbys.close()
-        for attempt in list(self._attempts.values()):
-            attempt.stop(self._settings.stop_grace_s)
-        if self._attempts:
+        self._stop_all(self._settings.stop_grace_s)
+        if self._attempts or self._bundles:
             self._all_gone.clear()
             gone = asyncio.create_task(self._all_gone.wait())
             hurry = asyncio.create_task(self._hurry.wait())
             await asyncio.wait({gone, hurry}, return_when=asyncio.FIRST_COMPLETED)
             hurry.cancel()
-            for attempt in list(self._attempts.values()):
-                attempt.stop(0.0)
+            self._stop_all(0.0)
             await gone
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_ACKS_S):
                 await self._courier.emptied()
                 await self._courier.delete_now()
+
+    def _stop_all(self, within_s: float) -> None:
+        every: list[Attempt | Bundle] = [*self._attempts.values(), *self._bundles.values()]
+        for running in every:
+            running.stop(within_s)
 
 
 @dataclass(slots=True)
@@ -397,12 +408,12 @@ def _no_room(home: Path, attempts: Sequence[Attempt]) -> str:
     return f"{full}; {trial} has {taken >> 20} MiB in its folder"
 
 
-def _shorten(attempts: Sequence[Attempt]) -> None:
-    for attempt in attempts:
+def _shorten(writers: Sequence[Attempt | Bundle]) -> None:
+    for writer in writers:
         try:
-            attempt.shorten_log()
+            writer.shorten_log()
         except (OSError, ValueError) as error:  # a full disk; closed by now
-            log.debug("%s: its log is not cut: %s", attempt.lease.trial, error)
+            log.debug("a log is not cut: %s", error)
 
 
 def _identity(settings: WorkerSettings, devices: Sequence[worker_pb2.Device]) -> Identity:

@@ -102,12 +102,12 @@ def on_failed_device(verdict: Verdict, defect: str) -> Verdict:
 
 
 def for_all(verdict: Verdict, *, members: int, out_of_memory: bool) -> Verdict:
-    """What the end of a bundle's process comes to for each of its members: one that failed charges none of them."""
+    """What the end of a bundle's process comes to for each of its members: success is theirs, a failure nobody's."""
     if verdict.outcome == worker_pb2.EXIT_OUTCOME_FINISHED:
         return verdict
-    trials = f"{members} trial{'s' * (members != 1)}"
-    memory = ", out of memory" if out_of_memory else ""
-    error = _ERROR.kept(f"the process of its bundle ended with {trials} in it{memory}: {verdict.error}")
+    trials = "1 trial" if members == 1 else f"{members} trials"
+    what = f"its bundle of {trials} {'ran out of memory' if out_of_memory else 'ended'}"
+    error = _ERROR.kept(f"{what}: {verdict.error}" if verdict.error else what)
     return replace(verdict, outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
 
 

@@ -7,6 +7,7 @@ likes (remove it, cut it, put a pipe in its place) costs it its log and nobody a
 
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -39,13 +40,9 @@ class AttemptLog:
         self.file.write(f"headrace: {line}\n".encode(errors="replace"))
 
     def add(self, text: str) -> None:
-        """Copies in what the trial's program wrote elsewhere."""
-        if text:
-            self.file.write(text.encode(errors="replace").rstrip(b"\n") + b"\n")
-
-    def part(self) -> "AttemptLog":
-        """The same log from its end as of now on."""
-        return AttemptLog(self.path, self.file, os.fstat(self.file.fileno()).st_size)
+        """Writes what another process printed, as far as the disk takes it."""
+        with suppress(OSError):
+            self.file.write(text.encode(errors="replace"))
 
     def close(self) -> None:
         """Closes the daemon's descriptor; the trial has its own."""

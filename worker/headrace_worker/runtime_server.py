@@ -111,24 +111,31 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
         (await self._bundle(request.grant_id, context)).finish(request)
         return runtime_pb2.FinishBundleResponse()
 
-    async def _bundle(self, grant_id: str, context: _Context) -> Bundle:
-        bundle = self._bundles.get(grant_id)
-        if bundle is None or not bundle.runs:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"this worker does not run bundle {grant_id!r}")
-        return bundle
-
     async def _attempt(self, lease_id: str, context: _Context) -> Attempt:
         attempt = self._attempts.get(lease_id)
         if attempt is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"You no longer hold this trial ({LEASE_GONE})")
+        if attempt.in_bundle:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"lease_id {lease_id!r} is a member of a bundle: call AttachBundle and Turn with the grant's id",
+            )
         return attempt
+
+    async def _bundle(self, grant_id: str, context: _Context) -> Bundle:
+        bundle = self._bundles.get(grant_id)
+        if bundle is None or not bundle.runs:
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND, f"grant_id {grant_id!r} is not a bundle that runs here"
+            )
+        return bundle
 
 
 class RuntimeServer:
     """Serves while it is entered; the socket lies in a folder of its own that only this user can enter."""
 
     def __init__(self, attempts: Mapping[str, Attempt], bundles: Mapping[str, Bundle], note: Path) -> None:
-        self._attempts, self._bundles = attempts, bundles
+        self._servicer = _Servicer(attempts, bundles)
         # Says where the folder is, for the next daemon to remove it if this one cannot.
         self._note = note
         self._folder = Path()
@@ -145,9 +152,7 @@ class RuntimeServer:
         self._note.write_text(str(self._folder))
         self.address = f"unix:{self._folder / 'rt'}"
         self._server = grpc.aio.server(interceptors=(BoundsInterceptor(),), options=_OPTIONS)
-        runtime_pb2_grpc.add_TrialRuntimeServiceServicer_to_server(
-            _Servicer(self._attempts, self._bundles), self._server
-        )
+        runtime_pb2_grpc.add_TrialRuntimeServiceServicer_to_server(self._servicer, self._server)
         self._server.add_insecure_port(self.address)
         await self._server.start()
         return self

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from headrace_worker.attempt import Attempt
 from headrace_worker.exits import Verdict
-from headrace_worker.logs import AttemptLog
 
 
 @dataclass(slots=True, eq=False)
@@ -27,9 +26,8 @@ class Seat:
     aboard: bool = False
     # The turn whose answer tells the process that this member leaves.
     told_in: int | None = None
-    # The bundle's log, from the moment on at which this member went aboard; and what was in it at the end.
-    output: AttemptLog | None = None
-    words: str = ""
+    # How long the bundle's log was when this member went aboard.
+    printed_at: int | None = None
 
     @property
     def lives(self) -> bool:

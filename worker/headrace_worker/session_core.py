@@ -88,6 +88,8 @@ class _Held:
     ref: event_pb2.LeaseRef
     slots: frozenset[int]
     milli: int = WHOLE
+    # The leases of one bundle take its slots once; a lone lease's is its own id.
+    grant: str = ""
     releasing: bool = False
     conflict_ticks: int = 0
 
@@ -213,11 +215,13 @@ class SessionCore:
         if self._answers_heartbeats and self._silent_ticks > self._silence_ticks:
             return f"the scheduler left {self._silent_ticks - 1} heartbeats unanswered"
         running: Counter[int] = Counter()
+        counted: set[str] = set()
         worst = 0
         reason = ""
         for lease_id, held in self._held.items():
-            if held.releasing:
+            if held.releasing or held.grant in counted:
                 continue
+            counted.add(held.grant)
             crowded = any(running[slot] + held.milli > WHOLE for slot in held.slots)
             held.conflict_ticks = held.conflict_ticks + 1 if crowded else 0
             if held.conflict_ticks > worst:
@@ -309,7 +313,8 @@ class SessionCore:
         if lease_id in self._held or lease_id in self._leaving or lease_id in self._ended:
             return []
         milli = assign.grant.milli or WHOLE
-        self._held[lease_id] = _Held(assign.lease, frozenset(assign.grant.slots), milli)
+        grant = assign.grant.id if assign.grant.seats > 1 else lease_id
+        self._held[lease_id] = _Held(assign.lease, frozenset(assign.grant.slots), milli, grant)
         return [Start(assign=assign)]
 
     def _decide(self, said: worker_pb2.LeaseDecision) -> list[Effect]:

@@ -32,11 +32,6 @@ class Slots:
         self._call(wanted)
         return turn
 
-    def behind(self, turn: "Turn") -> list["Turn"]:
-        """The turns that come after one on its slots."""
-        lines = [self._lines[index] for index in turn.indices]
-        return [other for line in lines if turn in line for other in line[line.index(turn) + 1 :]]
-
     def _leave(self, turn: "Turn") -> None:
         for index in turn.indices:
             if turn in self._lines[index]:
@@ -48,13 +43,16 @@ class Slots:
             if all(self._fits(turn, index) for index in turn.indices):
                 turn.called.set()
 
+    def _wanted(self, turn: "Turn") -> bool:
+        return any(not other.called.is_set() for index in turn.indices for other in self._lines[index])
+
     def _fits(self, turn: "Turn", index: int) -> bool:
         line = self._lines[index]
         return sum(other.milli for other in line[: line.index(turn) + 1]) <= WHOLE
 
 
 class Turn:
-    """One lease's place in the queues."""
+    """The place of one grant in the queues: of a lease, or of all leases of a bundle."""
 
     def __init__(self, slots: Slots, indices: list[int], milli: int) -> None:
         self._slots = slots
@@ -64,8 +62,8 @@ class Turn:
 
     @property
     def wanted(self) -> bool:
-        """Whether another lease waits for one of its slots."""
-        return any(not turn.called.is_set() for turn in self._slots.behind(self))
+        """Whether others wait for one of these slots."""
+        return self._slots._wanted(self)
 
     def leave(self) -> None:
         """Gives the slots to the next; may be repeated."""

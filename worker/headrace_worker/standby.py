@@ -29,7 +29,7 @@ from pathlib import Path
 
 import psutil
 
-from headrace_worker.launch import LEASE_VARIABLE, TRIAL_VARIABLE, Launch
+from headrace_worker.launch import BUNDLE_VARIABLE, LEASE_VARIABLE, TRIAL_VARIABLE, Launch
 from headrace_worker.logs import AttemptLog
 from headrace_worker.process import CannotStartError, TrialProcess
 
@@ -143,15 +143,20 @@ def family(home: Path) -> str:
 
 def _nameless(launch: Launch) -> Launch:
     """All of a launch but the lease: what two launches must have in common to use one process."""
-    env: Mapping[str, str] = {**launch.env, LEASE_VARIABLE: "", TRIAL_VARIABLE: ""}
+    env: Mapping[str, str] = {**launch.env, **dict.fromkeys(_names(launch), "")}
     return replace(launch, env=env, log_path=launch.log_path.parent)
+
+
+def _names(launch: Launch) -> list[str]:
+    """The variables that say whose process it is."""
+    return [name for name in (LEASE_VARIABLE, TRIAL_VARIABLE, BUNDLE_VARIABLE) if name in launch.env]
 
 
 async def _spawn(launch: Launch, family: str) -> _Standby:
     ours, theirs = socket.socketpair()
     arguments = (*launch.args, "--standby", str(theirs.fileno()), launch.target, launch.working_dir)
     nobody = f"{family}{uuid.uuid4().hex}".ljust(_ROOM, ".")  # its own, for it marks what the process starts
-    env = {**launch.env, LEASE_VARIABLE: nobody, TRIAL_VARIABLE: nobody}
+    env = {**launch.env, **dict.fromkeys(_names(launch), nobody)}
     with theirs, tempfile.TemporaryFile() as printed:
         try:
             process = await TrialProcess.spawn(
@@ -168,7 +173,7 @@ def _tell(standby: _Standby, launch: Launch, attempt_log: AttemptLog) -> bool:
     """Tells a process whose it is; False where it does not listen any more."""
     if standby.idle is not None:
         standby.idle.cancel()
-    names = {name: launch.env[name] for name in (LEASE_VARIABLE, TRIAL_VARIABLE)}
+    names = {name: launch.env[name] for name in _names(launch)}
     try:
         with standby.line as line:
             socket.send_fds(line, [json.dumps(names).encode()], [attempt_log.file.fileno()])

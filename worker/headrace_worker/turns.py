@@ -91,17 +91,17 @@ class Turns:
 
     async def _take(self, request: runtime_pb2.TurnRequest) -> runtime_pb2.TurnResponse:
         ended = {finish.lease_id for finish in request.finished}
-        for seat in self._seats.aboard:
-            if seat.told_in is not None and seat.attempt.lease.lease_id not in ended:
-                seat.let_go()
+        for left in self._seats.aboard:
+            if left.told_in is not None and left.attempt.lease.lease_id not in ended:
+                left.let_go()
         restored = [(self._seats.of(one.lease_id), one) for one in request.restored]
         await asyncio.gather(*(seat.attempt.restored(one) for seat, one in restored if seat))
         for report in request.reports:
             self._ask(report)
         await self._seats.until(lambda: not self._storing)
         for finish in request.finished:
-            if (ended_one := self._seats.of(finish.lease_id)) is not None:
-                ended_one.attempt.finish(finish)
+            if seat := self._seats.of(finish.lease_id):
+                seat.attempt.finish(finish)
         if request.waits:
             await self._seats.until(self._has_news)
         with suppress(TimeoutError):
