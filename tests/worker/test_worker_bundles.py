@@ -52,7 +52,7 @@ async def test_two_members_share_a_process_and_one_that_waits_holds_up_nobody(
     await bundle.sees(over=True)
     assert len(bundle.pids()) == 1
     assert bundle.reports(other)[-1].checkpoint.uri.startswith("file://")
-    assert not list((site.root / "home/scratch").iterdir())
+    await until(lambda: not list((site.root / "home/scratch").iterdir()))  # cleared away beside the Exited
     assert "training" in exited.log_tail
     assert f"bundle of up to 4 trials, which prints into {site.root}" in log_of(site, 1).read_text()
 

@@ -17,8 +17,6 @@ from headrace.v1 import spec_pb2, worker_pb2
 # Marks every process of a trial, its children's children too.
 LEASE_VARIABLE = "HEADRACE_LEASE_ID"
 TRIAL_VARIABLE = "HEADRACE_TRIAL"
-# Of a bundle's process: the grant whose leases it holds.
-BUNDLE_VARIABLE = "HEADRACE_BUNDLE"
 # The stage whose idle windows all trials of this worker work in; set by whoever starts the worker.
 GATE_VARIABLE = "HEADRACE_BUBBLE_GATE"
 _TRIAL = re.compile(r"studies/([^/]+)/trials/(\d+)")
@@ -111,8 +109,6 @@ def launch_of(
         **_share(assign.grant),
         **{CPUS: str(_cores(assign.grant, cores, len(devices)))},
     )
-    if assign.grant.seats > 1:
-        env[BUNDLE_VARIABLE] = assign.grant.id
     return Launch(
         args=_args(assign),
         env=env,

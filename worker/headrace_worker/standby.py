@@ -29,7 +29,8 @@ from pathlib import Path
 
 import psutil
 
-from headrace_worker.launch import BUNDLE_VARIABLE, LEASE_VARIABLE, TRIAL_VARIABLE, Launch
+from headrace.grants import BUNDLE
+from headrace_worker.launch import LEASE_VARIABLE, TRIAL_VARIABLE, Launch
 from headrace_worker.logs import AttemptLog
 from headrace_worker.process import CannotStartError, TrialProcess
 
@@ -149,7 +150,7 @@ def _nameless(launch: Launch) -> Launch:
 
 def _names(launch: Launch) -> list[str]:
     """The variables that say whose process it is."""
-    return [name for name in (LEASE_VARIABLE, TRIAL_VARIABLE, BUNDLE_VARIABLE) if name in launch.env]
+    return [name for name in (LEASE_VARIABLE, TRIAL_VARIABLE, BUNDLE) if name in launch.env]
 
 
 async def _spawn(launch: Launch, family: str) -> _Standby:
