@@ -10,7 +10,7 @@ from fuse_models import Solo, apart, batches, built, factory, loss_of, mixed_mem
 from torch import Tensor
 
 from headrace_torch import hydro
-from headrace_torch.hydro.fuse import group as group_module
+from headrace_torch.hydro.fuse import running
 from headrace_torch.hydro.fuse.engines import stacked
 from headrace_torch.hydro.fuse.member import Member
 from headrace_torch.hydro.fuse.schedules import Setting
@@ -70,7 +70,7 @@ def test_a_mean_over_members_is_found(optimizer: str, monkeypatch: pytest.Monkey
         greatest_difference("mlp", optimizer, "grouped")
     # And without the probe in front: the trajectories themselves are apart, also under Adam, which divides by the
     # gradient's size.
-    monkeypatch.setattr(group_module, "compare", lambda *_: ("", None))
+    monkeypatch.setattr(running, "compare", lambda *_: ("", None))
     assert greatest_difference("mlp", optimizer, "grouped", steps=10) > 1e4 * TOLERANCE
 
 

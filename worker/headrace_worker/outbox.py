@@ -18,12 +18,13 @@ disk into waiting.
 import asyncio
 import logging
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -198,7 +199,16 @@ class Outbox:
             self._db.execute("DELETE FROM uploads WHERE uri = ?", (upload,))
         return sequence
 
+    def together(self, works: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Does several pieces of work in one transaction, with one wait for the disk. Returns what each returned.
+
+        Where one of them fails nothing is done, and its error is raised.
+        """
+        return self._transaction(lambda: [work() for work in works])
+
     def _transaction(self, work: Callable[[], _Result]) -> _Result:
+        if self._db.in_transaction:  # one of several (`together`)
+            return work()
         self._db.execute("BEGIN IMMEDIATE")
         try:
             result = work()
@@ -227,14 +237,16 @@ def _entry(sequence: int, lease_id: str, body: bytes) -> Entry:
 class DurableOutbox:
     """The outbox for the event loop: one thread, and patience with a full disk.
 
-    A call that cannot be written is tried again until it can; `trouble` says why meanwhile. Cancelling a call
-    does not undo it: what the thread has begun, it ends.
+    Calls that wait for the thread are written together, in their order: the members of a bundle report at once, and
+    wait for the disk once. A call that cannot be written is tried again until it can; `trouble` says why meanwhile.
+    Cancelling a call does not undo it: what the thread has begun, it ends.
     """
 
     def __init__(self, outbox: Outbox, backoff: Callable[[], Backoff] = Backoff) -> None:
         self._outbox = outbox
         self._backoff = backoff
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outbox")
+        self._waiting: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self.trouble = ""
 
     async def append(self, lease_id: str, request: worker_pb2.SessionRequest, *, upload: str = "") -> int:
@@ -288,10 +300,12 @@ class DurableOutbox:
 
     async def _durably(self, work: Callable[[], _Result]) -> _Result:
         backoff = self._backoff()
-        loop = asyncio.get_running_loop()
         while True:
             try:
-                result = await loop.run_in_executor(self._thread, work)
+                done: Future[_Result] = Future()
+                self._waiting.append((work, done))
+                self._thread.submit(self._take)
+                result = await asyncio.wrap_future(done)
             except (sqlite3.OperationalError, OSError) as error:
                 trouble = f"the outbox cannot be written: {error}"
                 if trouble != self.trouble:
@@ -303,3 +317,23 @@ class DurableOutbox:
                     log.warning("the outbox can be written again")
                     self.trouble = ""
                 return result
+
+    def _take(self) -> None:
+        """Does all that waits. In the thread."""
+        taken = []
+        while self._waiting:
+            work, done = self._waiting.popleft()
+            if done.set_running_or_notify_cancel():
+                taken.append((work, done))
+        if len(taken) > 1:
+            with suppress(Exception):  # then one by one: only the one at fault fails
+                for (_, done), result in zip(
+                    taken, self._outbox.together([work for work, _ in taken]), strict=True
+                ):
+                    done.set_result(result)
+                return
+        for work, done in taken:
+            try:
+                done.set_result(work())
+            except BaseException as error:  # noqa: BLE001  (whoever waits for it gets it)
+                done.set_exception(error)

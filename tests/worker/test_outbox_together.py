@@ -1,0 +1,53 @@
+"""What many say at once is written at once: one wait for the disk, and an error of one is its own."""
+
+import asyncio
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker.outbox import DurableOutbox, Outbox
+
+
+def report(step: int) -> worker_pb2.SessionRequest:
+    lease = event_pb2.LeaseRef(lease_id=f"a.{step}.1", trial=f"studies/a/trials/{step}", attempt=1)
+    return worker_pb2.SessionRequest(report=worker_pb2.Report(lease=lease, step=step))
+
+
+async def test_messages_that_come_together_wait_for_the_disk_once(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "outbox.sqlite")
+    statements: list[str] = []
+    outbox._db.set_trace_callback(statements.append)
+    durable = DurableOutbox(outbox)
+    held = threading.Event()
+    durable._thread.submit(held.wait)  # the disk is busy
+    sent = [asyncio.create_task(durable.append(f"a.{step}.1", report(step))) for step in range(32)]
+    await asyncio.sleep(0)
+    held.set()
+    sequences = await asyncio.gather(*sent)
+    assert sequences == sorted(set(sequences)), "in the order of the calls"
+    assert statements.count("COMMIT") == 1
+    assert [entry.request.report.step for entry in await durable.after(0, 100)] == list(range(32))
+    durable.close()
+
+
+async def test_a_call_that_fails_among_others_fails_alone(tmp_path: Path) -> None:
+    durable = DurableOutbox(Outbox(tmp_path / "outbox.sqlite"))
+    held = threading.Event()
+    durable._thread.submit(held.wait)
+
+    def fails() -> None:
+        raise sqlite3.IntegrityError("no")
+
+    sound = [asyncio.create_task(durable.append(f"a.{step}.1", report(step))) for step in range(3)]
+    await asyncio.sleep(0)
+    failing = asyncio.create_task(durable._durably(fails))
+    await asyncio.sleep(0)
+    held.set()
+    assert len(set(await asyncio.gather(*sound))) == 3
+    with pytest.raises(sqlite3.IntegrityError):
+        await failing
+    assert len(await durable.after(0, 100)) == 3, "none is written twice"
+    durable.close()
