@@ -14,6 +14,7 @@ from headrace.client.model import TrialFailure, TrialState
 from headrace.client.outcome import fallen
 from headrace.client.wording import number
 from headrace.errors import UnreachableError
+from headrace.v1 import spec_pb2
 
 
 def picture_of(script: Script, first: int, last: int) -> Picture:
@@ -141,6 +142,16 @@ def test_the_picture_says_why_the_best_value_got_worse(script: Script) -> None:
     assert said in text_of(picture, 120)
     picture.update(Update(events=(), study=before))
     assert said not in text_of(picture, 120)
+
+
+def test_a_study_with_several_objectives_is_followed_though_it_has_no_best_trial(script: Script) -> None:
+    script.final.study.spec.policy.CopyFrom(spec_pb2.Policy(run_all=spec_pb2.RunAllPolicy()))
+    script.final.study.spec.further_objectives.add(metric="accuracy", goal=spec_pb2.GOAL_MAXIMIZE)
+    study = convert.study(script.final.study)
+    picture = Picture(study, expected_steps=None, now=BEGAN)
+    picture.update(Update(events=(), study=replace(study, leader=None)))
+    assert text_of(picture, 120)
+    assert fallen(study, replace(study, leader=None)) == ""
 
 
 def test_a_trial_that_is_tried_again_is_told() -> None:

@@ -69,7 +69,7 @@ class Picture:
     def update(self, update: Update) -> None:
         """Takes in what `watch()` yields."""
         before, self.study = self.study, update.study
-        if before.best != self.study.best:
+        if before.leader != self.study.leader:
             self._fallen = fallen(before, self.study)
         self._trouble = None
         self._last.extend(event for event in update.events if noteworthy(event))

@@ -127,9 +127,12 @@ class Outcome:
 
 
 def fallen(before: StudyInfo, now: StudyInfo) -> str:
-    """Why the best value got worse from one moment to a later one; empty where it did not."""
+    """Why the best value got worse from one moment to a later one; empty where it did not, and with several
+    objectives."""
+    if now.spec.further_objectives:
+        return ""
     old, new = before.best, now.best
-    if now.spec.further_objectives or old is None or new is None or old.number == new.number:
+    if old is None or new is None or old.number == new.number:
         return ""
     was, best = old.best_value, new.best_value
     if was is None or best is None or not (best < was if Outcome(now).maximize else best > was):
