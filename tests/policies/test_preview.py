@@ -28,6 +28,12 @@ def test_run_all_is_exact():
     assert [(rung.milestone, rung.trials, rung.steps) for rung in shown.rungs] == [(27, 10, 270)]
 
 
+def test_several_objectives_are_counted_as_one_is():
+    further = (Objective(metric="latency", goal=Goal.MINIMIZE),)
+    shown = preview(spec(RunAllPolicy(), trials=10, further_objectives=further), slots=4)
+    assert (shown.steps, [rung.trials for rung in shown.rungs]) == (270, [10])
+
+
 def test_the_baseline_is_counted_in_steps_and_not_in_trials():
     shown = preview(spec(RunAllPolicy(), trials=10, baseline={"x": 0.5}), slots=1)
     assert (shown.trials, shown.steps, shown.steps_run_all) == (10, 297, 297)

@@ -44,6 +44,24 @@ async def test_a_trial_reports_waits_at_its_milestone_and_goes_on(
     assert sequences == sorted(set(sequences))
 
 
+async def test_a_program_that_fails_behind_the_decision_at_its_last_report_is_told(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    command = site.program(
+        """
+        assert report(9, save=True).action == 3
+        raise OSError("saving failed")
+        """
+    )
+    stream.send(assign=site.assign(command, milestone=9))
+    stream.decide(await stream.get("report", 1), STOP)
+    exited = await stream.get("exited")
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_FAILED
+    assert "OSError: saving failed" in exited.error
+
+
 async def test_a_program_that_ends_by_itself_has_finished(site: Site, scheduler: ScriptedScheduler) -> None:
     site.start()
     stream = await scheduler.stream()

@@ -141,7 +141,8 @@ class Attempt:
         if decision.action != event_pb2.DECISION_ACTION_CONTINUE:
             self.decided = self.decided or self.ending is None
             grace = grace_s(self.assign.template)
-            self._end(Ending(outcome=worker_pb2.EXIT_OUTCOME_RELEASED), grace, grace + AFTER_TERM_S)
+            ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, decided=True)
+            self._end(ending, grace, grace + AFTER_TERM_S)
 
     def kill(self, *, fenced: bool) -> None:
         """Ends the trial: the lease was cancelled or is not ours any more."""

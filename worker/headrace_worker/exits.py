@@ -23,6 +23,8 @@ class Ending:
 
     outcome: worker_pb2.ExitOutcome.ValueType
     error: str = ""
+    # A decision, which the program hears in answer to a report: how it fails afterwards is its own doing.
+    decided: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +57,9 @@ def classify(
 ) -> Verdict:
     """Decides an outcome from the exit code (negative: a signal) and from what was said before.
 
-    In order: the daemon's own reason, except that a program which said that it had succeeded has, when it was merely
-    in the way of a stopping daemon; then the program's word, except that a full disk is the machine's failure; then
+    In order: the daemon's own reason, with two exceptions. A program that said that it had succeeded has, when it was
+    merely in the way of a stopping daemon. A program that fails by itself behind a decision has failed: the scheduler
+    knows whether that matters. Then the program's word, except that a full disk is the machine's failure; then
     the exit code, which of a gang is that of the rank that ended it. An error that names a variable which the trial was
     not given (`withheld`) says so.
     """
@@ -64,7 +67,11 @@ def classify(
     if finished is not None and finished.exit_code:
         who, exit_code, finished = f"rank {finished.rank} ", finished.exit_code, None
     succeeded = finished is not None and not finished.error
-    if ending is not None and not (ending.outcome == worker_pb2.EXIT_OUTCOME_LOST and succeeded):
+    failed = exit_code > 0 or (finished is not None and bool(finished.error))
+    lets_it_speak = ending is not None and (
+        (ending.outcome == worker_pb2.EXIT_OUTCOME_LOST and succeeded) or (ending.decided and failed)
+    )
+    if ending is not None and not lets_it_speak:
         return Verdict(outcome=ending.outcome, error=ending.error, exit_code=exit_code)
     if finished is not None and finished.error:
         full = says_full(finished.error)

@@ -79,10 +79,9 @@ def _simulated(spec: StudySpec, trials: int) -> tuple[int, int]:
 
 
 def _simulate(spec: StudySpec, trials: int, slots: int, seed: int) -> _Run:
-    """One study on a virtual clock, a unit of time a step."""
-    small = spec.model_copy(
-        update={"max_trials": trials, "enqueued": (), "sampler": RandomSampler(), "seed": spec.seed + seed}
-    )
+    """One study on a virtual clock, a unit of time a step. No policy decides by a further objective."""
+    changes = {"max_trials": trials, "enqueued": (), "sampler": RandomSampler(), "seed": spec.seed + seed}
+    small = spec.model_copy(update={**changes, "further_objectives": ()})
     at_once = trials + (spec.baseline is not None)
     curves = SeedModel.of(small, seed=seed, trials=at_once)
     study = StudySimulation.of(small, curves)
