@@ -5,10 +5,7 @@ from headrace.client.model import StudyInfo
 from headrace.spec.surrogate import GATE, PLOT, gate_name
 
 _PLACE = f"objects/plot/{PLOT}"
-UNCHECKED = (
-    "gate: false: nothing checks whether what is best for the small copy is best for the model. "
-    "Its best configurations may be wrong for the model."
-)
+UNCHECKED = "OFF (gate: false): nothing checks whether the small copy's best configurations are the model's"
 
 
 def is_gate(study: StudyInfo) -> bool:
@@ -33,7 +30,7 @@ def said_of(study: StudyInfo) -> str | None:
     if gate is None or not gate.study:
         return None
     if own_gate(study):
-        return f"study {gate.study} checks first whether the small copy stands for the model"
+        return f"study {gate.study}, which checks first whether the small copy stands for the model"
     return f"passed before, in study {gate.study}: the same model, settings and version"
 
 
@@ -51,5 +48,5 @@ def lines_of(study: StudyInfo) -> list[tuple[str, str]]:
             )
         )
     if trial is not None and trial.checkpoint is not None:
-        lines.append(("plot", f"{trial.checkpoint.uri}/{_PLACE}"))
+        lines.append(("plot", f"{trial.checkpoint.uri.rstrip('/')}/{_PLACE}"))
     return lines

@@ -41,6 +41,7 @@ def add_trials(state: CycleState, command: AddTrials) -> Added:
             [Violation(field="trials", message="cannot join a population that trains", remedy=remedy)]
         )
     state.wants_placement = True
+    placing.create_baseline(state)  # it is the first trial, also of a study that waits
     return Added(numbers=tuple(placing.create(state, params).number for params in command.params))
 
 

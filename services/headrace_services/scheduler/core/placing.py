@@ -190,6 +190,14 @@ def create(
     return trial
 
 
+def create_baseline(state: CycleState) -> Trial | None:
+    """Create the baseline, the first trial of a study that has one; None where it is there, or there is none."""
+    baseline = state.study.spec.baseline
+    return (
+        create(state, baseline, baseline=True) if baseline is not None and _baseline_is_due(state) else None
+    )
+
+
 def _next_job(state: CycleState, passed_over: Container[int] = ()) -> tuple[int, Promotion | None] | None:
     """What to run next: what was interrupted, then promotions, then new configurations. Behind a trial that found no
     slots first the one that has slots kept for it: they may be those that keep the first one off."""
@@ -382,8 +390,8 @@ def _more_to_create(state: CycleState) -> bool:
 def _create_next(state: CycleState) -> Trial | None:
     """Create the next configuration: the baseline, then enqueued ones, then the sampler's."""
     spec = state.study.spec
-    if spec.baseline is not None and _baseline_is_due(state):
-        return create(state, spec.baseline, baseline=True)
+    if (baseline := create_baseline(state)) is not None:
+        return baseline
     index = state.study.sampled
     if index >= state.sampled_limit or next_is_pooled(state):
         return None
