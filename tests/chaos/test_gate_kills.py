@@ -1,0 +1,85 @@
+"""The scheduler is killed between a gate and its study, and between the study and its transfer: nothing changes.
+
+Each kill waits for the moment: the study before has just ended, and the one behind it has no trial yet.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from cluster_site import Cluster, cluster, connect, until
+
+from headrace.client import Client
+from headrace.client.model import StudyState
+from headrace.spec import parse_spec
+
+PROGRAM = """
+from torch import nn
+from headrace import trial
+
+def make_model(width=64):
+    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
+
+def train(t: trial.Trial) -> None:
+    for _ in t.steps():
+        t.report(loss=t.params["lr"])
+"""
+# Stands in for the check, which takes seconds, in the processes of trials alone.
+STAND_IN = """
+import sys
+from types import ModuleType
+
+found = ModuleType("headrace_torch.hydro.gate_trial")
+
+def run(t):
+    for _ in t.steps():
+        t.report(worst_slope=0.1)
+
+found.run = run
+sys.modules[found.__name__] = found
+"""
+
+
+def test_the_scheduler_is_killed_between_the_three_studies(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "sitecustomize.py").write_text(STAND_IN)
+    spec: dict[str, Any] = {
+        "objective": {"metric": "loss", "goal": "minimize"},
+        "trial": {
+            "callable": "train:train",
+            "working_dir": str(tmp_path),
+            "env": {"PYTHONPATH": str(tmp_path)},
+        },
+        "space": {"lr": {"type": "float", "low": 0.1, "high": 1.0}},
+        "surrogate": {"model": "train:make_model", "width": 16},
+        "policy": {"kind": "run_all"},
+        "trials": 3,
+        "steps": 2,
+        "transfer": {"callable": "train:train", "top": 2},
+    }
+    with cluster(tmp_path / "site") as site, connect(site) as client:
+        client.create_study("small", parse_spec(spec))
+        for before, behind in (("small-gate", "small"), ("small", "small-target")):
+            until(lambda before=before: ended(client, before), f"the end of {before}", 120)
+            early = client.study(behind).status().counts.terminated
+            scheduler = site.child("scheduler")
+            assert site.kill(scheduler)
+            assert early == 0
+            until(lambda scheduler=scheduler: new_scheduler(site, scheduler.pid), "a scheduler again", 60)
+        until(lambda: ended(client, "small-target"), "the end of the transfer", 120)
+        for name, trials in {"small-gate": 1, "small": 3, "small-target": 2}.items():
+            study = client.study(name)
+            assert study.status().state is StudyState.COMPLETED, study.status().detail
+            found = list(study.trials())
+            assert [(one.failures, one.step) for one in found] == [(0, 2)] * trials
+        best = sorted(client.study("small").trials(), key=lambda one: one.params["lr"])
+        sources = [one.source for one in client.study("small-target").trials()]
+        assert sources == [one.number for one in best[:2]]
+
+
+def ended(client: Client, name: str) -> bool:
+    return client.study(name).status().state.ended
+
+
+def new_scheduler(site: Cluster, old: int) -> bool:
+    found = site.child("scheduler")
+    return found is not None and found.pid != old
