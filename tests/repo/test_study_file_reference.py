@@ -13,6 +13,7 @@ from headrace.spec.resources import Elastic, ElasticGrant
 from headrace.spec.sampler import SAMPLERS
 from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, RungMedianPolicy
 from headrace.spec.study import Resources, StudySpec
+from headrace.spec.surrogate import Gate, Surrogate
 from headrace.spec.template import TrialTemplate
 from headrace.spec.transfer import Transfer
 
@@ -38,6 +39,8 @@ MODELS = {
     "sampler": tuple(SAMPLERS.values()),
     "constraints": (Constraint,),
     "warm_start": (WarmStart,),
+    "surrogate": (Surrogate,),
+    "gate": (Gate,),
     "transfer": (Transfer,),
     "policy": tuple(POLICIES.values()),
     "resources": (Resources,),

@@ -87,7 +87,7 @@ class Summary:
         lines.append(("trials", self._trials()))
         lines += self._warm_start_lines()
         failures = wording.failures(study)
-        if failures is not None:
+        if failures is not None and not gates.is_gate(study):  # its end says it all
             lines.append(("failures", failures))
             shown = "shows the log's end" if study.spec.template else "tells what happened"
             lines.append(("", f"headrace why {study.name} {study.failures[0].trial} {shown}"))
