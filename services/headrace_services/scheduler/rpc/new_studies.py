@@ -51,7 +51,7 @@ class Created:
 def wanted_studies(study_id: str, message: SpecMessage) -> WantedStudies:
     """The new study and those that come with it. Raises InvalidFieldError with every violation of spec and id."""
     checks = Checks()
-    checks.take(lambda: check_study_id(study_id))
+    is_named = checks.take(lambda: check_study_id(study_id)) is not None
     spec = checks.take(lambda: from_proto(message))
     if spec is not None and isinstance(spec.sampler, GpSampler) and find_spec("torch") is None:
         checks.note(
@@ -64,12 +64,13 @@ def wanted_studies(study_id: str, message: SpecMessage) -> WantedStudies:
     if spec is not None:
         checks.take(partial(refuse_what_stays, spec))
         first = checks.take(partial(_wanted, study_id, spec))
-        if (checking := spec.gate_study()) is not None:
+        if is_named and (checking := spec.gate_study()) is not None:
             key = spec.gate.key if spec.gate is not None else ""
-            gate = checks.take(partial(_wanted, gate_name(study_id), checking, key or None))
-        if spec.transfer is not None:
-            name = spec.transfer.study_name(study_id)
-            follower = checks.take(lambda: _wanted(name, spec.target(study_id)))
+            name = gate_name(study_id)
+            gate = checks.take(lambda: _wanted(check_study_id(name), checking, key or None))
+        if is_named and spec.transfer is not None:
+            target = spec.transfer.study_name(study_id)
+            follower = checks.take(lambda: _wanted(check_study_id(target), spec.target(study_id)))
     checks.done()
     assert first is not None
     return WantedStudies(first=first, gate=gate, follower=follower)
@@ -110,7 +111,7 @@ async def create_studies(conn: AsyncConnection, wanted: WantedStudies) -> Create
 
 
 def _wanted(name: str, spec: StudySpec, checks: str | None = None) -> Wanted:
-    return Wanted(check_study_id(name), spec, expected_trials(spec), checks)
+    return Wanted(name, spec, expected_trials(spec), checks)
 
 
 def _checked_by(spec: StudySpec, gate: str, *, waits: bool) -> StudySpec:
