@@ -149,9 +149,9 @@ def _unreported(spec: StudySpec, trial: Trial, lease: Lease) -> str:
 def _silent(lease: Lease) -> str:
     """What to say of an attempt whose program ended with success, and reported nothing."""
     return (
-        f"this attempt began at step {_begun_at(lease)}, reported nothing and exited with 0. Did its loop have no "
-        "turns, as one over a range of its own that goes on from a file? Loop over t.steps(), and call t.report(...) "
-        "in it; what a function returns does not count"
+        f"this attempt began at step {_begun_at(lease)}, reported nothing and exited with 0. Loop over t.steps(), and "
+        "call t.report(...) in it: what a function returns does not count. A loop over a range of its own that goes on "
+        "from a file may have had no turns"
     )
 
 
