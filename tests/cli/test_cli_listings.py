@@ -11,9 +11,10 @@ from commands_run import Invoke
 from fake_study_service import FakeStudyService
 from scripted_study import Script, race
 
+from headrace.cli import views
 from headrace.cli.output import Output
-from headrace.client import Client
-from headrace.v1 import spec_pb2, study_pb2, trial_pb2
+from headrace.client import Client, convert_events
+from headrace.v1 import event_pb2, spec_pb2, study_pb2, trial_pb2
 
 TRIAL_KEYS = {
     "source",
@@ -325,6 +326,17 @@ def test_a_bundle_is_one_line_with_its_seats(fake: FakeStudyService, invoke: Inv
     assert "digits/3 7 12 (3 of 32 seats)" in line
     shown = json.loads(invoke("cluster", "--json").out)["workers"][-1]["slots"][0]["holders"]
     assert [holder["bundle"] for holder in shown] == ["d1.3.1"] * 3
+    assert "digits/3 7 12 (3 of 32 seats)" in invoke("workers").out
+
+
+def test_every_kind_of_event_has_its_name_and_its_detail() -> None:
+    kinds = event_pb2.Event.DESCRIPTOR.oneofs_by_name["detail"].fields
+    for field in kinds:
+        proto = event_pb2.Event(message="m")
+        getattr(proto, field.name).SetInParent()
+        shown = views.event(convert_events.event(proto))
+        assert (shown["kind"], field.name in shown) == (field.name, True)
+    assert views.event(convert_events.event(event_pb2.Event(message="m")))["kind"] == "note"
 
 
 def test_export_as_csv_and_json(fake: FakeStudyService, invoke: Invoke, script: Script, tmp_path) -> None:  # type: ignore[no-untyped-def]
