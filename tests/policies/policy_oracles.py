@@ -5,7 +5,7 @@ Nothing here is shared with the policies but the names of the folds. Lists, sort
 """
 
 from oracle import Oracle
-from oracles_asha import AshaPromotionOracle, AshaStoppingOracle, PashaOracle, PricedOracle
+from oracles_asha import AshaPromotionOracle, AshaStoppingOracle, HedgedOracle, PashaOracle, PricedOracle
 from oracles_stopping import LearningCurveOracle, MedianOracle, RungMedianOracle
 from oracles_synchronous import PbtOracle, SynchronousOracle
 
@@ -23,6 +23,8 @@ def oracle_of(spec, ladders):
     match policy.kind:
         case "run_all":
             return RunAllOracle(spec, ladders)
+        case "asha" if policy.effort or policy.arrival == "optimistic":
+            return HedgedOracle(spec, ladders)
         case "asha":
             promotes = policy.variant == "promotion"
             return (AshaPromotionOracle if promotes else AshaStoppingOracle)(spec, ladders)

@@ -61,7 +61,7 @@ def test_every_key_is_there(title: str) -> None:
     ("model", "name"),
     [
         *((StudySpec, name) for name in ("max_parallel", "max_retries", "seed", "checkpoints_kept")),
-        *((AshaPolicy, name) for name in ("variant", "eta", "brackets")),
+        *((AshaPolicy, name) for name in ("variant", "eta", "brackets", "arrival")),
         *((MedianPolicy, name) for name in ("completed_only", "min_peers")),
         *((RungMedianPolicy, name) for name in ("tolerance", "min_results")),
         *((LearningCurvePolicy, name) for name in ("threshold", "min_points")),

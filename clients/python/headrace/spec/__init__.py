@@ -17,6 +17,7 @@ from headrace.spec.convert import (
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain
 from headrace.spec.file import StudyFile, load_study_file, parse_named_spec, parse_spec
 from headrace.spec.halving import (
+    AshaArrival,
     AshaPolicy,
     AshaVariant,
     HyperbandPolicy,
@@ -54,6 +55,7 @@ from headrace.spec.transfer import Transfer
 
 __all__ = [
     "POLICIES",
+    "AshaArrival",
     "AshaPolicy",
     "AshaVariant",
     "BestOfSampler",

@@ -62,6 +62,28 @@ ASHA_VARIANT_STOPPING: AshaVariant.ValueType  # 2
 """It is terminated."""
 Global___AshaVariant: _TypeAlias = AshaVariant  # noqa: Y015
 
+class _AshaArrival:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AshaArrivalEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AshaArrival.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ASHA_ARRIVAL_UNSPECIFIED: _AshaArrival.ValueType  # 0
+    ASHA_ARRIVAL_CAUTIOUS: _AshaArrival.ValueType  # 1
+    """It waits for its turn."""
+    ASHA_ARRIVAL_OPTIMISTIC: _AshaArrival.ValueType  # 2
+    """It goes on at once. With fewer than η results, everyone does."""
+
+class AshaArrival(_AshaArrival, metaclass=_AshaArrivalEnumTypeWrapper):
+    """What becomes of a trial that arrives at a rung among the best 1/η of those that are there so far."""
+
+ASHA_ARRIVAL_UNSPECIFIED: AshaArrival.ValueType  # 0
+ASHA_ARRIVAL_CAUTIOUS: AshaArrival.ValueType  # 1
+"""It waits for its turn."""
+ASHA_ARRIVAL_OPTIMISTIC: AshaArrival.ValueType  # 2
+"""It goes on at once. With fewer than η results, everyone does."""
+Global___AshaArrival: _TypeAlias = AshaArrival  # noqa: Y015
+
 class _Processes:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -909,6 +931,8 @@ class AshaPolicy(_message.Message):
     MIN_STEPS_FIELD_NUMBER: _builtins.int
     RUNGS_FIELD_NUMBER: _builtins.int
     BRACKETS_FIELD_NUMBER: _builtins.int
+    ARRIVAL_FIELD_NUMBER: _builtins.int
+    EFFORT_FIELD_NUMBER: _builtins.int
     variant: Global___AshaVariant.ValueType
     eta: _builtins.int
     """The reduction factor η ≥ 2."""
@@ -916,6 +940,10 @@ class AshaPolicy(_message.Message):
     """The first rung, in steps, from which the rest follow as min_steps·η^k up to max_steps; excludes `rungs`."""
     brackets: _builtins.int
     """The number of brackets; bracket s skips the first s rungs. 0 means 1."""
+    arrival: Global___AshaArrival.ValueType
+    """What becomes of a trial that arrives among the best 1/η so far."""
+    effort: _builtins.float
+    """The share of run-all's cost that waiting trials may use up when no promotion is left. 0: none."""
     @_builtins.property
     def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The rung levels themselves, strictly increasing, the last one equal to max_steps."""
@@ -928,10 +956,12 @@ class AshaPolicy(_message.Message):
         min_steps: _builtins.int = ...,
         rungs: _abc.Iterable[_builtins.int] | None = ...,
         brackets: _builtins.int = ...,
+        arrival: Global___AshaArrival.ValueType = ...,
+        effort: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brackets", b"brackets", "eta", b"eta", "min_steps", b"min_steps", "rungs", b"rungs", "variant", b"variant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrival", b"arrival", "brackets", b"brackets", "effort", b"effort", "eta", b"eta", "min_steps", b"min_steps", "rungs", b"rungs", "variant", b"variant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
