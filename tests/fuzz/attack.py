@@ -41,6 +41,7 @@ POLICIES: tuple[dict[str, Any], ...] = (
     {"kind": "hyperband"},
     {"kind": "pasha"},
     {"kind": "median"},
+    {"kind": "median", "variant": "vizier", "completed_only": True},
     {"kind": "rung_median"},
     {"kind": "learning_curve"},
     {"kind": "pbt", "interval": 3},

@@ -71,8 +71,13 @@ KINDS = {
     ],
     "median": [
         (MedianPolicy(min_peers=1, interval=2, grace_steps=2), 9),
-        (MedianPolicy(min_peers=2, interval=1, completed_only=True), 4),
+        (MedianPolicy(min_peers=2, interval=1), 4),
         (MedianPolicy(interval=3), 10),
+    ],
+    "vizier_median": [
+        (MedianPolicy(variant="vizier", min_peers=1, interval=2, grace_steps=2), 9),
+        (MedianPolicy(variant="vizier", min_peers=2, interval=1, completed_only=True), 4),
+        (MedianPolicy(variant="vizier", interval=3), 10),
     ],
     "rung_median": [
         (RungMedianPolicy(interval=5, grace_steps=10), 30),

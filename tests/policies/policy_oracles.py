@@ -6,7 +6,7 @@ Nothing here is shared with the policies but the names of the folds. Lists, sort
 
 from oracle import Oracle
 from oracles_asha import AshaPromotionOracle, AshaStoppingOracle, HedgedOracle, PashaOracle, PricedOracle
-from oracles_stopping import LearningCurveOracle, MedianOracle, RungMedianOracle
+from oracles_stopping import LearningCurveOracle, RungMedianOracle, RunningMedianOracle, VizierMedianOracle
 from oracles_synchronous import PbtOracle, SynchronousOracle
 
 
@@ -33,7 +33,8 @@ def oracle_of(spec, ladders):
         case "pasha":
             return PashaOracle(spec, ladders)
         case "median":
-            return MedianOracle(spec, ladders)
+            vizier = policy.variant == "vizier"
+            return (VizierMedianOracle if vizier else RunningMedianOracle)(spec, ladders)
         case "rung_median":
             return RungMedianOracle(spec, ladders)
         case "learning_curve":

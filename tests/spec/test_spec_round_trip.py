@@ -160,7 +160,8 @@ def specs(draw_):
                 SuccessiveHalvingPolicy(eta=eta, rungs=rungs, cohort=draw_(st.integers(1, numbers.TRIALS))),
                 HyperbandPolicy(eta=eta, rungs=rungs, price_pauses=draw_(st.booleans())),
                 PashaPolicy(eta=eta, epsilon=draw_(st.none() | st.just(0.0) | st.floats(0, 1e300))),
-                MedianPolicy(rungs=rungs, completed_only=draw_(st.booleans())),
+                MedianPolicy(rungs=rungs, variant="vizier", completed_only=draw_(st.booleans())),
+                MedianPolicy(rungs=rungs, min_peers=draw_(st.none() | st.integers(1, numbers.TRIALS))),
                 RungMedianPolicy(tolerance=draw_(st.floats(0, 0.99)), grace_steps=max_steps),
                 LearningCurvePolicy(threshold=draw_(st.floats(0, 0.99)), min_points=draw_(st.integers(1, 9))),
             ]

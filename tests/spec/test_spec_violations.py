@@ -206,6 +206,12 @@ BAD = [
     ),
     ({"policy__effort": 1.5}, "policy.effort", "a share", "0 (none) to 1 (all)"),
     ({"policy__arrival": "hopeful"}, "policy.arrival", "not a known choice", "cautious, optimistic"),
+    (
+        {"policy": {"kind": "median", "completed_only": True}},
+        "policy.completed_only",
+        "variant vizier",
+        "Remove",
+    ),
     ({"policy": {"kind": "median", "price_pauses": True}}, "policy.price_pauses", "not a known key", ""),
     ({"policy": {"kind": "successive_halving", "cohort": 0}}, "policy.cohort", "at least 1", ""),
     ({"policy": {"kind": "pasha", "epsilon": -0.1}}, "policy.epsilon", "0 or more", "estimated"),

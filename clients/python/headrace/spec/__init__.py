@@ -42,7 +42,7 @@ from headrace.spec.sampler import (
     TpeSampler,
 )
 from headrace.spec.scalars import Value
-from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, RungMedianPolicy
+from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, MedianVariant, RungMedianPolicy
 from headrace.spec.study import (
     StudySpec,
     check_assignment,
@@ -73,6 +73,7 @@ __all__ = [
     "IntDomain",
     "LearningCurvePolicy",
     "MedianPolicy",
+    "MedianVariant",
     "ModelBased",
     "Nsga2Sampler",
     "Nsga3Sampler",

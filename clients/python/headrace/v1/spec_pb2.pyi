@@ -62,6 +62,28 @@ ASHA_VARIANT_STOPPING: AshaVariant.ValueType  # 2
 """It is terminated."""
 Global___AshaVariant: _TypeAlias = AshaVariant  # noqa: Y015
 
+class _MedianVariant:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MedianVariantEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MedianVariant.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MEDIAN_VARIANT_UNSPECIFIED: _MedianVariant.ValueType  # 0
+    MEDIAN_VARIANT_AVERAGE: _MedianVariant.ValueType  # 1
+    """The trial's own running average: it stops where at least half of all averages are better."""
+    MEDIAN_VARIANT_VIZIER: _MedianVariant.ValueType  # 2
+    """Its best value so far: it stops where that is worse than the median of the others' averages."""
+
+class MedianVariant(_MedianVariant, metaclass=_MedianVariantEnumTypeWrapper):
+    """What is compared with the other trials' running averages."""
+
+MEDIAN_VARIANT_UNSPECIFIED: MedianVariant.ValueType  # 0
+MEDIAN_VARIANT_AVERAGE: MedianVariant.ValueType  # 1
+"""The trial's own running average: it stops where at least half of all averages are better."""
+MEDIAN_VARIANT_VIZIER: MedianVariant.ValueType  # 2
+"""Its best value so far: it stops where that is worse than the median of the others' averages."""
+Global___MedianVariant: _TypeAlias = MedianVariant  # noqa: Y015
+
 class _AshaArrival:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -1117,9 +1139,7 @@ Global___PashaPolicy: _TypeAlias = PashaPolicy  # noqa: Y015
 
 @_typing.final
 class MedianPolicy(_message.Message):
-    """Median stopping, as in Vizier: a trial whose best value so far is worse than the median of the others' running
-    averages is stopped.
-    """
+    """Median stopping: a trial that is worse than half of the others, by running averages, is stopped."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1128,14 +1148,16 @@ class MedianPolicy(_message.Message):
     COMPLETED_ONLY_FIELD_NUMBER: _builtins.int
     GRACE_STEPS_FIELD_NUMBER: _builtins.int
     MIN_PEERS_FIELD_NUMBER: _builtins.int
+    VARIANT_FIELD_NUMBER: _builtins.int
     interval: _builtins.int
     """The rule is applied every so many steps; 0 means a hundredth of max_steps. Excludes `rungs`."""
     completed_only: _builtins.bool
-    """Compare with completed trials only, instead of with all that came as far."""
+    """Vizier's rule alone: compare with completed trials only, instead of with all that came as far."""
     grace_steps: _builtins.int
-    """No trial is stopped before so many steps; 0 means a tenth of max_steps."""
+    """No trial is stopped before so many steps; 0 means the first look, or a tenth of max_steps with Vizier's rule."""
     min_peers: _builtins.int
-    """No trial is stopped while there are fewer others to compare with; 0 means 3."""
+    """No trial is stopped while there are fewer others to compare with; 0 means 4, or 3 with Vizier's rule."""
+    variant: Global___MedianVariant.ValueType
     @_builtins.property
     def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -1146,10 +1168,11 @@ class MedianPolicy(_message.Message):
         completed_only: _builtins.bool = ...,
         grace_steps: _builtins.int = ...,
         min_peers: _builtins.int = ...,
+        variant: Global___MedianVariant.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed_only", b"completed_only", "grace_steps", b"grace_steps", "interval", b"interval", "min_peers", b"min_peers", "rungs", b"rungs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed_only", b"completed_only", "grace_steps", b"grace_steps", "interval", b"interval", "min_peers", b"min_peers", "rungs", b"rungs", "variant", b"variant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
