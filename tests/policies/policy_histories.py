@@ -101,9 +101,9 @@ def spec_of(kind, variant, goal):
 class History:
     """One study on a few slots."""
 
-    def __init__(self, kind, seed, *, goal="minimize", flip=False, trouble=True, compare=True):
+    def __init__(self, kind, seed, *, goal="minimize", flip=False, trouble=True, compare=True, specs=spec_of):
         self.rng = random.Random(seed)
-        self.spec = spec_of(kind, self.rng.randrange(len(KINDS[kind])), goal)
+        self.spec = specs(kind, self.rng.randrange(len(KINDS[kind])), goal)
         self.policy = make_policy(self.spec)
         self.ladders = [self.policy.ladder(bracket) for bracket in range(self.policy.brackets)]
         self.oracle = oracle_of(self.spec, self.ladders) if compare else None
@@ -163,6 +163,8 @@ class History:
         self.pass_on(said.trial, said.bracket, said.rung)
         if said.exploit is not None:
             self.fold("exploited", said.exploit)
+            if isinstance(self.oracle, PbtOracle):
+                self.note_exploit(said.exploit)
         self.paused.pop(said.trial, None)
         self.running.append((said.trial, said.bracket, said.rung + 1))
 
@@ -178,7 +180,9 @@ class History:
         assert copied.checkpoint.uri in self.policy.pinned(copied.donor)
         assert oracle.may_become(oracle.params_at(copied.donor, said.rung), copied.params)
         assert copied.previous_params == oracle.params_at(said.trial, said.rung)
-        oracle.params[said.trial].append((said.rung + 1, copied.params))
+
+    def note_exploit(self, copied):
+        self.oracle.params[copied.number].append((copied.rung + 1, copied.params))
 
     def pass_on(self, trial, bracket, rung):
         self.tell("promoted", trial, bracket, rung)  # first: an oracle may look at how things stood

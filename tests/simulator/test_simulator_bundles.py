@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from bundle_records import most_at_once
 from simulated_studies import flat, make_spec, simulate
 
 from headrace.spec import StudySpec
@@ -16,7 +17,6 @@ from headrace_services.scheduler.simulator.cluster import machines
 from headrace_services.scheduler.simulator.costs import Costs, Failures
 from headrace_services.scheduler.simulator.curves import SeedModel
 from headrace_services.scheduler.simulator.engine import Simulation
-from headrace_services.scheduler.simulator.record import Record
 from headrace_services.scheduler.simulator.study import StudySimulation
 
 RUN_ALL = {"kind": "run_all"}
@@ -25,22 +25,6 @@ PROGRAM = {"callable": "train:train", "working_dir": "/tmp"}
 
 def fused(most: int = 4, apart: tuple[str, ...] = (), **changes: Any) -> StudySpec:
     return make_spec(template=PROGRAM, fuse={"most": most, "apart": apart}, **changes)
-
-
-def most_at_once(record: Record) -> dict[str, int]:
-    """How many trials each grant held at once, at most."""
-    changes: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for stay in record.stays:
-        if stay.end_s > stay.start_s:
-            changes[stay.grant] += [(stay.start_s, 1), (stay.end_s, -1)]
-    found = {}
-    for grant, moments in changes.items():
-        held = most = 0
-        for _, change in sorted(moments):
-            held += change
-            most = max(most, held)
-        found[grant] = most
-    return found
 
 
 def test_a_bundle_takes_the_time_of_one_trial_and_its_slot_is_counted_once() -> None:

@@ -1,6 +1,7 @@
 """Bundles: several leases of one grant on one real process, a daemon, and a scripted scheduler."""
 
 import os
+import re
 import signal
 import sqlite3
 from contextlib import closing
@@ -13,6 +14,7 @@ from daemon_process import DaemonProcess
 from scripted_scheduler import ScriptedScheduler, until
 from worker_site import Site
 
+from headrace.bundle_logs import LogReader
 from headrace.v1 import event_pb2, spec_pb2, worker_pb2
 from headrace_worker.exits import Verdict, for_all
 from headrace_worker.launch import Launch, launch_of
@@ -55,6 +57,30 @@ async def test_two_members_share_a_process_and_one_that_waits_holds_up_nobody(
     await until(lambda: not list((site.root / "home/scratch").iterdir()))  # cleared away beside the Exited
     assert "training" in exited.log_tail
     assert f"bundle of up to 4 trials, which prints into {site.root}" in log_of(site, 1).read_text()
+
+
+async def test_a_member_s_log_shows_what_its_bundle_prints_while_it_is_aboard(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    """As it is printed, and each line once, whether the log is followed or read afterwards."""
+    printing = TRAIN.replace("    say(", '    print("turn", turn, flush=True)\n    say(', 1)
+    bundle = await _bundle(site, scheduler, printing)
+    one, _ = bundle.start(1, milestone=3), bundle.start(2, milestone=200)
+    waiting = await bundle.report(one, 3)
+    reader = LogReader(log_of(site, 1))
+    live = b"".join(reader.new())
+    assert len(_turns(live)) >= 2
+    bundle.stream.decide(waiting, PAUSE)
+    await bundle.exited(one)
+    whole = live + b"".join(reader.new()) + reader.rest()
+    assert _turns(whole) == list(range(len(_turns(whole))))
+    afterwards = b"".join(LogReader(log_of(site, 1)).new())
+    assert _turns(afterwards) == list(range(len(_turns(afterwards))))
+    assert len(_turns(live)) <= len(_turns(afterwards)) <= len(_turns(whole))
+
+
+def _turns(printed: bytes) -> list[int]:
+    return [int(number) for number in re.findall(rb"^turn (\d+)$", printed, re.MULTILINE)]
 
 
 async def test_a_member_joins_a_bundle_that_runs_from_its_checkpoint(

@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from headrace import bundle_logs
 from headrace.v1 import runtime_pb2, worker_pb2
 from headrace_worker.attempt import Attempt
 from headrace_worker.backoff import Backoff
@@ -85,12 +86,12 @@ class Bundle:
         if (program := self._program) and (process := program.process):
             await self._record(lease_id, process)
         assert seat is not None
-        seat.ready = True
+        seat.log, seat.ready = own, True
         self._seats.changed()
         verdict = await seat.over
-        words = await asyncio.to_thread(self._said_of, seat)
-        own.add(words)
-        return await self._place.judged(verdict, self._slots.indices, words)
+        words, trace = await asyncio.to_thread(self._said_of, seat)
+        own.add(bundle_logs.copied(words) + trace)
+        return await self._place.judged(verdict, self._slots.indices, words + trace)
 
     def told(self, attempt: Attempt, term_in_s: float, kill_in_s: float) -> None:
         """A member is to end. The process hears of it with a turn, and ends with the last one."""
@@ -287,20 +288,23 @@ class Bundle:
         if self._output is not None and not self._output.file.closed:
             size = os.fstat(self._output.file.fileno()).st_size
             for seat in self._seats.aboard:
-                seat.printed_at = size if seat.printed_at is None else seat.printed_at
+                if seat.printed_at is None:
+                    seat.printed_at = size
+                    if seat.log is not None:
+                        seat.log.add(bundle_logs.aboard(self._output.path.name, size))
 
-    def _said_of(self, seat: Seat) -> str:
-        """The end of what the process printed while a member was aboard, and why it failed."""
+    def _said_of(self, seat: Seat) -> tuple[str, str]:
+        """The end of what the process printed while a member was aboard, and why it failed if it did not print that."""
         if seat.printed_at is None or self._output is None:
-            return ""
+            return "", ""
         try:
             with self._output.path.open("rb") as file:
                 words = AttemptLog(self._output.path, file, seat.printed_at).tail()
         except OSError as error:
             log.warning("%s: the end of its bundle's log cannot be read: %s", seat.attempt.lease.trial, error)
-            return ""
+            return "", ""
         said = self._finished
-        return words if said is None or shows(words, said.traceback) else words + said.traceback
+        return words, "" if said is None or shows(words, said.traceback) else said.traceback
 
     @property
     def _log_path(self) -> Path:

@@ -1,6 +1,7 @@
 """A bundle whose group computes in whole numbers: each member's curve depends on its own seed, x and step alone.
 
-`FUSED_RAISES` names a trial whose step 3 raises an error of its own, `FUSED_KILLS` one whose step 3 kills the process.
+`FUSED_RAISES` names a trial whose step 3 raises an error of its own, `FUSED_KILLS` one whose step 3 kills the process,
+`FUSED_DIVERGES` one whose score is NaN from step 3 on.
 """
 
 import os
@@ -67,7 +68,12 @@ class Group:
             row["m"] = (3 * row["m"] + row["w"] + row["seen"]) % PRIME
             row["w"] = (7 * row["w"] + int(1000 * row["x"]) * row["m"]) % PRIME
             row["seen"] += 1
-        return [row["w"] / PRIME for row in self._rows.values()]
+        return [self._score(row) for row in self._rows.values()]
+
+    @staticmethod
+    def _score(row: Mapping[str, Any]) -> float:
+        diverged = row["seen"] > 2 and str(row["number"]) == os.environ.get("FUSED_DIVERGES")
+        return float("nan") if diverged else row["w"] / PRIME
 
 
 def train(bundle: trial.Bundle) -> None:
