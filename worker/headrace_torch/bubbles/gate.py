@@ -300,7 +300,7 @@ class Gate:
                     break
                 self._skip(key, epoch, until)
             self._futex.wait(epoch, NAP_S)
-            if self._leaving and not self._file.alive():
+            if (self._leaving or words[AT["evict"]]) and not self._file.alive():
                 self.close()
                 return
             if words[EPOCH] == epoch and self._file.replaced():
