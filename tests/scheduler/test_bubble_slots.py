@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
 from headrace_services.scheduler.core.inputs import Preemption
+from headrace_services.scheduler.core.placement import Request
 from headrace_services.scheduler.store import cluster, placement, tables, workers
 from headrace_services.scheduler.store.database import transaction
 
@@ -121,6 +122,18 @@ async def test_a_member_moves_to_a_slot_of_its_own_at_its_rung(engine: AsyncEngi
     assert {row.failures + row.interruptions for row in await site.trials()} == {0}
     held = await usage(site)
     assert (held["cpu_slots"], held["bubble_slots"]) == (1, 0)
+
+
+async def test_nobody_waits_for_them_or_asks_who_is_there_to_leave(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec(bubbles=True, max_trials=2)).create()
+    worker_id, _ = await greet(site, stage(0), own(0))
+    alone, there = await site.kick()
+    assert there.bubbles
+    request = Request.of(site.spec.resources)
+    async with engine.connect() as conn:
+        assert [run.leases[0].id for run in await placement.running_on(conn, {worker_id})] == [alone.id]
+        found = [slot for slot in await placement.devices(conn, request) if slot.worker_id == worker_id]
+        assert [slot.index for slot in found] == [0]
 
 
 async def take_back_by_heartbeat(site: StudySite, worker_id: int, session: int) -> None:

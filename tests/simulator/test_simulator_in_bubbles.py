@@ -4,15 +4,16 @@ A stage gives trials a quarter of its time: a step of 10 s takes 40 s there.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from simulated_studies import flat, make_spec
 
-from headrace_services.scheduler.core import sharing
+from headrace_services.scheduler.core import placing, sharing
 from headrace_services.scheduler.core.inputs import PlaceNow, ReportArrived
 from headrace_services.scheduler.core.lifecycle import StudyState
-from headrace_services.scheduler.core.placement import Reservation, fit
+from headrace_services.scheduler.core.placement import Placement, Reservation, fit
 from headrace_services.scheduler.core.records import Checkpoint, Event, Trial
 from headrace_services.scheduler.core.state import CycleState
 from headrace_services.scheduler.simulator.cluster import GIB, Machine
@@ -255,15 +256,42 @@ def test_no_slot_in_bubbles_is_kept_for_anybody_and_nobody_is_asked_to_leave_one
 
 
 def test_a_run_of_little_priority_in_bubbles_makes_nobody_keep_slots() -> None:
-    """The trial of the first study is in nobody's way. That of the second one waits for its turn behind an equal."""
-    small = study(
-        1, priority=-5, policy={"kind": "median", "rungs": [30], "min_peers": 9}, max_trials=1, max_steps=30
-    )
+    """The trial of the first study is in nobody's way. That of the third one waits for its turn behind an equal."""
+    low = {"kind": "median", "rungs": [20, 30], "min_peers": 9}
+    small = study(1, priority=-5, policy=low, max_trials=1, max_steps=30)
     busy = study(2, bubbles=False, policy=RUN_ALL, max_trials=1, max_steps=20)
     waits = study(3, bubbles=False, policy=RUN_ALL, max_trials=1, max_steps=3)
-    simulation = Simulation((own(1), stages(1)), [busy, small, waits])
-    simulation.run()
+    run([own(1), stages(1)], busy, small, waits)
+    assert small.record.stays[0].worker == 2
     assert not events(waits, "slots_reserved")
+
+
+def test_what_a_cycle_gave_out_in_bubbles_is_in_nobodys_way_either() -> None:
+    """Its grants are not in the rows yet."""
+    one = study(max_trials=2)
+    simulation = Simulation((stages(1),), [one])
+    state = CycleState(one.rows.at(0.0, simulation.cluster), one.rows.fold)
+    [slot] = stages(1).devices()
+    state.offer([slot])
+    trial = Trial(study_id=1, number=0, params={"x": 0.5}, milestone=1)
+    state.load(trials=[trial])
+    placing._launch(
+        state, trial, Placement(key=(1, 0), slots=(slot,), milli=1000, memory_bytes=0, rule="bubbles"), None
+    )
+    assert state.changes.granted
+    assert sharing.just_granted(state) == ()
+
+
+def test_a_stage_of_an_unmeasured_model_does_not_hide_what_is_known_of_others() -> None:
+    one = study()
+    state = CycleState(one.rows.study, one.rows.fold)
+    speeds = {"H200": (10.0, 10.0), "H100": (10.0, 30.0)}
+    state.stand(speeds=speeds)
+    slower = replace(own(1, number=3), model="H100", name="slower")
+    beside = replace(stages(1), model="A100")
+    state.offer([*own(1).devices(), *slower.devices(), *beside.devices()])
+    waiting = sharing.waiting_for(state, Trial(study_id=1, number=0, params={"x": 0.5}, milestone=1), 1)
+    assert waiting.preference == {"H200": 0.0, "H100": 1.0}
 
 
 def test_backfill_goes_by_what_was_measured_outside_of_bubbles() -> None:
