@@ -22,7 +22,7 @@ SOCKET: Final = "agent.sock"
 Heard = Callable[[Sequence[bubble_pb2.BubbleJob] | None], None]
 
 
-async def watch_agent(heard: Heard, *, every_s: float = EVERY_S) -> None:
+async def watch_agent(heard: Heard) -> None:
     """Tell `heard` what the agent says, None where it says nothing, until this is cancelled."""
     target = f"unix:{folder() / SOCKET}"
     async with grpc.aio.insecure_channel(target, options=proxy_options(target)) as channel:
@@ -34,7 +34,7 @@ async def watch_agent(heard: Heard, *, every_s: float = EVERY_S) -> None:
             except grpc.aio.AioRpcError as error:
                 log.debug("the bubble agent does not answer: %s", error.details())
                 heard(None)
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(EVERY_S)
 
 
 def tell_to_leave(gate: str) -> None:
