@@ -146,6 +146,7 @@ def main() -> None:
     parser.add_argument("--own-slot-after", type=float, metavar="SECONDS", help="bring an ordinary slot then")
     parser.add_argument("--study", type=Path, default=HERE / "study.yaml")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended all the same
     ranks: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(dir="/dev/shm") as words, tempfile.TemporaryDirectory() as home:
         folder = Path(words)

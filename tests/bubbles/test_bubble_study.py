@@ -1,6 +1,6 @@
 """A study in the bubbles of a job, with a scheduler, workers, an agent and trials as real processes.
 
-The job is this process, with one stage. Short forms, without the processes: `tests/simulator/test_simulator_in_bubbles.py`,
+The job is this process, with one stage. Short forms: `tests/simulator/test_simulator_in_bubbles.py`,
 `tests/scheduler/test_bubble_slots.py`, `tests/worker/test_worker_in_bubbles.py`.
 """
 
