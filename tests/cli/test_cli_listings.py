@@ -19,6 +19,7 @@ from headrace.v1 import event_pb2, spec_pb2, study_pb2, trial_pb2
 TRIAL_KEYS = {
     "source",
     "bundle",
+    "bubbles",
     "bundle_members",
     "bundle_seats",
     "study",

@@ -60,6 +60,7 @@ class Bundle:
         self._template = assign.template
         self._slots = turn
         self._place = place
+        self._pace = place.bubbles.pace(turn.indices)
         self._seats = Seats(assign.grant.seats)
         self._turns = Turns(self._seats)
         self._program: Program | None = None
@@ -198,6 +199,7 @@ class Bundle:
             self._template,
             tuple(self._slots.indices),
             self._place.standbys,
+            pace=self._pace,
             excused=self._excused,
             silent=self._silent,
         )
@@ -279,7 +281,7 @@ class Bundle:
         return bool(self._ending or self._turns.over or self._turns.pending)
 
     def _silent(self) -> None:
-        error = f"reported nothing for {silence_s(self._template):g} s"
+        error = f"reported nothing for {silence_s(self._template, self._pace):g} s"
         self._ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=error)
         self._close(0.0, min(grace_s(self._template), AFTER_TERM_S))
 

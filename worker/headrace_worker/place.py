@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.v1 import trial_pb2, worker_pb2
+from headrace_worker.bubble_slots import BubbleSlots
 from headrace_worker.checkpoints import CheckpointStore
 from headrace_worker.checkpoints.retention import PruneOrder
 from headrace_worker.courier import Courier
@@ -20,6 +21,7 @@ class Place:
     """The daemon, as an attempt sees it."""
 
     devices: tuple[worker_pb2.Device, ...]
+    bubbles: BubbleSlots
     runtime: str
     log_dir: Path
     scratch_dir: Path
@@ -43,7 +45,8 @@ class Place:
         """What to start for an assignment; raises `ValueError` where its template names no program."""
         return launch_of(
             assign,
-            devices=self.devices,
+            devices=(*self.devices, *self.bubbles.devices),
+            gates=self.bubbles.gates,
             runtime=self.runtime,
             log_dir=self.log_dir,
             environ=self.environ,
@@ -56,4 +59,6 @@ class Place:
         """The verdict, after a look at the devices: nobody is charged for a failure of theirs."""
         if verdict.outcome != worker_pb2.EXIT_OUTCOME_FAILED:
             return verdict
+        if gone := self.bubbles.why_gone(slots):
+            return Verdict(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, error=gone, exit_code=verdict.exit_code)
         return on_failed_device(verdict, await self.device_failure(slots, words))

@@ -146,6 +146,11 @@ class Session:
         self._beat_due = True
         self._courier.wake.set()
 
+    def anew(self, why: str) -> None:
+        """Opens another session, in which the worker says anew what it offers."""
+        self._give_up = self._give_up or why
+        self._courier.wake.set()
+
     def leave(self) -> None:
         """Opens a last session, which offers no slots: nothing more is to be placed here."""
         self._core.leave()

@@ -113,6 +113,9 @@ class SessionCore:
         self._silent_ticks = 0
         self._silence_ticks = 0
         self.defects: Mapping[int, str] = {}
+        # Slots in the bubbles of large jobs; the devices that such jobs own are no ordinary slots meanwhile.
+        self.ephemeral: tuple[worker_pb2.Device, ...] = ()
+        self.owned: frozenset[str] = frozenset()
 
     # What the daemon tells it.
 
@@ -180,7 +183,8 @@ class SessionCore:
 
     def _devices(self) -> list[worker_pb2.Device]:
         devices = []
-        for device in self._identity.devices:
+        ordinary = [device for device in self._identity.devices if device.uuid not in self.owned]
+        for device in (*ordinary, *self.ephemeral):
             devices.append(worker_pb2.Device())
             devices[-1].CopyFrom(device)
             devices[-1].defect = self.defects.get(device.index, "")

@@ -38,6 +38,12 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "defect": TROUBLE,
         "links": Items(n.DEVICES),
     },
+    "Bubbles": {
+        "job": NAME,
+        "stage": Whole(0, 1_000_000),
+        "replica": Whole(0, 1_000_000),
+        "duty": Real(0, 1),
+    },
     "Heartbeat": {
         "sequence": SEQUENCE,
         "telemetry": Items(n.DEVICES),

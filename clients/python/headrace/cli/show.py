@@ -147,6 +147,8 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
     if trial.bundle:
         seats = f"{trial.bundle_members} of {trial.bundle_seats} seats taken"
         lines.append(("bundle", f"{trial.bundle}, {seats}"))
+    if trial.bubbles:
+        lines.append(("bubbles", f"ran in bubbles of {'; '.join(trial.bubbles)}"))
     if trial.checkpoint:
         lines.append(("checkpoint", f"{trial.checkpoint.uri} (step {trial.checkpoint.step})"))
     if trial.log_path:

@@ -225,6 +225,8 @@ class TrialInfo:
     """How many trials the bundle has now, this one included."""
     bundle_seats: int = 0
     """How many it may have."""
+    bubbles: tuple[str, ...] = ()
+    """The stages of large jobs in whose bubbles it ran or runs, in order, such as `job gpt, stage 2`."""
 
     def __repr__(self) -> str:
         said = f"step {self.step}, value {self.value}, best {self.best_value}, params {dict(self.params)}"

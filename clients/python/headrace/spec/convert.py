@@ -89,6 +89,7 @@ def to_proto(spec: StudySpec) -> pb.StudySpec:
         priority=spec.priority,
         further_objectives=[objective_to_proto(objective) for objective in spec.further_objectives],
         constraints=[constraint_to_proto(constraint) for constraint in spec.constraints],
+        bubbles=spec.bubbles,
     )
     if spec.template is not None:
         message.template.CopyFrom(_template(spec.template))
@@ -125,6 +126,7 @@ def from_proto(message: pb.StudySpec) -> StudySpec:
         "priority": message.priority,
         "further_objectives": [objective_data(objective) for objective in message.further_objectives],
         "constraints": [constraint_data(constraint) for constraint in message.constraints],
+        "bubbles": message.bubbles,
     }
     if message.max_steps or not listed_rungs(message.policy):
         data["max_steps"] = message.max_steps

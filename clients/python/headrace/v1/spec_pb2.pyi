@@ -159,6 +159,7 @@ class StudySpec(_message.Message):
     CONSTRAINTS_FIELD_NUMBER: _builtins.int
     WARM_START_FIELD_NUMBER: _builtins.int
     MAX_EARLY_FAILURES_FIELD_NUMBER: _builtins.int
+    BUBBLES_FIELD_NUMBER: _builtins.int
     max_trials: _builtins.int
     """How many configurations to try, the baseline not counted. A grid may yield fewer."""
     max_parallel: _builtins.int
@@ -177,6 +178,10 @@ class StudySpec(_message.Message):
     """A study of higher priority goes first, and takes slots from lower ones by checkpoint; 0 is ordinary."""
     max_early_failures: _builtins.int
     """A study ends as failed when so many trials have failed before anything was reported; 0 means 3."""
+    bubbles: _builtins.bool
+    """Trials on their way to a rung before the last one may run in the bubbles of a large job. Their program takes its
+    gate: one that does not would slow that job.
+    """
     @_builtins.property
     def objective(self) -> Global___Objective:
         """What to optimise."""
@@ -259,10 +264,11 @@ class StudySpec(_message.Message):
         constraints: _abc.Iterable[Global___Constraint] | None = ...,
         warm_start: Global___WarmStart | None = ...,
         max_early_failures: _builtins.int = ...,
+        bubbles: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "elastic", b"elastic", "fuse", b"fuse", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "template", b"template", "transfer", b"transfer", "warm_start", b"warm_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "elastic", b"elastic", "enqueued", b"enqueued", "further_objectives", b"further_objectives", "fuse", b"fuse", "max_early_failures", b"max_early_failures", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "priority", b"priority", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "template", b"template", "transfer", b"transfer", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "bubbles", b"bubbles", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "elastic", b"elastic", "enqueued", b"enqueued", "further_objectives", b"further_objectives", "fuse", b"fuse", "max_early_failures", b"max_early_failures", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "priority", b"priority", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "template", b"template", "transfer", b"transfer", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

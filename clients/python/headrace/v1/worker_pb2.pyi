@@ -299,6 +299,7 @@ class Device(_message.Message):
     UUID_FIELD_NUMBER: _builtins.int
     DEFECT_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
+    BUBBLES_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     kind: Global___DeviceKind.ValueType
     model: _builtins.str
@@ -311,6 +312,12 @@ class Device(_message.Message):
     def links(self) -> _containers.RepeatedScalarFieldContainer[Global___LinkKind.ValueType]:
         """How it is joined to the worker's other devices: the n-th entry to the device of index n. Empty where that is unknown."""
 
+    @_builtins.property
+    def bubbles(self) -> Global___Bubbles:
+        """Set where the device belongs to a large job, and can be had in its bubbles alone; `memory_bytes` is then what the
+        job leaves of its memory. Such a slot may be taken back at any time: its `defect` then says why.
+        """
+
     def __init__(
         self,
         *,
@@ -321,14 +328,48 @@ class Device(_message.Message):
         uuid: _builtins.str = ...,
         defect: _builtins.str = ...,
         links: _abc.Iterable[Global___LinkKind.ValueType] | None = ...,
+        bubbles: Global___Bubbles | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bubbles", b"bubbles"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["defect", b"defect", "index", b"index", "kind", b"kind", "links", b"links", "memory_bytes", b"memory_bytes", "model", b"model", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bubbles", b"bubbles", "defect", b"defect", "index", b"index", "kind", b"kind", "links", b"links", "memory_bytes", b"memory_bytes", "model", b"model", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Device: _TypeAlias = Device  # noqa: Y015
+
+@_typing.final
+class Bubbles(_message.Message):
+    """The stage of a pipeline-parallel job in whose idle windows a slot's trials work."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    DUTY_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job that owns the device."""
+    stage: _builtins.int
+    replica: _builtins.int
+    """Its data-parallel group."""
+    duty: _builtins.float
+    """The share of its time that trials may expect, from 0 to 1, when the slot was offered."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        stage: _builtins.int = ...,
+        replica: _builtins.int = ...,
+        duty: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duty", b"duty", "job", b"job", "replica", b"replica", "stage", b"stage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Bubbles: _TypeAlias = Bubbles  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):

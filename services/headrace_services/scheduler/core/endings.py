@@ -54,7 +54,8 @@ def restored(state: CycleState, message: RestoredArrived) -> Outcome:
         return Stale()
     # Nothing is noted where nothing moves: a change without an event would be hidden from other replicas.
     if state.trials[lease.number].state is State.RESUMED and state.is_fresh(lease, message.sequence):
-        read_s = message.read_time_s or state.trials[lease.number].read_s
+        before = state.trials[lease.number].read_s
+        read_s = before if lease.bubbles else message.read_time_s or before
         state.move(lease.number, Action.RESTORED, read_s=read_s)
     return Accepted()
 

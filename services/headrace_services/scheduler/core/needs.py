@@ -54,6 +54,12 @@ class AbleWorkers(Need[frozenset[str]], frozen=True, kw_only=True):
     request: Request
 
 
+class OwnSlots(Need[bool], frozen=True, kw_only=True):
+    """Whether a connected worker could serve a request with slots that are not ephemeral, if nobody else were on it."""
+
+    request: Request
+
+
 class SilentLeases(Need[frozenset[str]], frozen=True, kw_only=True):
     """Which of the live leases have expired by now."""
 
@@ -193,6 +199,7 @@ Needs = (
     Named
     | Decisions
     | AbleWorkers
+    | OwnSlots
     | SilentLeases
     | UnstartedCount
     | UserPausedCount

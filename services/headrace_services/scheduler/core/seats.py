@@ -32,6 +32,15 @@ def allowance(spec: StudySpec, trial: Trial) -> int:
     return 1 if spec.fuse is None else max(1, spec.fuse.most >> trial.losses_in_row)
 
 
+def seats_on(spec: StudySpec, trial: Trial, slot: Slot) -> int:
+    """How many seats a grant has that begins with this trial: on an ephemeral slot as many as its memory has room for,
+    at least one. `resources.gpu_memory_bytes` is what a full bundle needs."""
+    most, needed = allowance(spec, trial), spec.resources.gpu_memory_bytes
+    if not slot.owner or spec.fuse is None or not needed:
+        return most
+    return max(1, min(most, spec.fuse.most * slot.memory_bytes // needed))
+
+
 def losses_alone(spec: StudySpec, losses_in_row: int) -> int:
     """How many of a trial's losses in a row it had when nothing else was in its process."""
     shared = 0 if spec.fuse is None else spec.fuse.most.bit_length() - 1
@@ -50,15 +59,16 @@ def revived(state: CycleState, trial: Trial, placement: Placement) -> Grant | No
         grant = state.grants[grant_id]
         there = {(part.worker_id, index) for part in grant.parts for index in part.slots}
         size = (grant.milli, grant.memory_bytes) == (placement.milli, placement.memory_bytes)
-        if grant.seats > 1 and where == there and size and _suits(state, grant, trial):
+        if grant.seats > 1 and where == there and size and _suits(state, grant, trial, placement):
             return replace(grant, leases=1)
     return None
 
 
-def _suits(state: CycleState, grant: Grant, trial: Trial) -> bool:
+def _suits(state: CycleState, grant: Grant, trial: Trial, placement: Placement) -> bool:
     """Whether a bundle that is empty is what would be begun for the trial, and its process is there."""
     spec = state.study.spec
-    same = (grant.seats, grant.key) == (allowance(spec, trial), key_of(spec, trial.params))
+    begun = (seats_on(spec, trial, placement.slots[0]), key_of(spec, trial.params))
+    same = (grant.seats, grant.key) == begun
     return same and _takes_members(state, grant)
 
 
@@ -86,14 +96,23 @@ class OpenSeats:
         """How many are open."""
         return sum(grant.seats - grant.leases for grant in self._bundles())
 
-    def of(self, trial: Trial, params: Params) -> Grant | None:
+    def of(self, trial: Trial, params: Params, *, in_bubbles: bool = False) -> Grant | None:
         """Return the bundle that a trial with these parameters joins: of those that it may join the emptiest one."""
         spec = self._state.study.spec
         key, most = key_of(spec, params), allowance(spec, trial)
         fitting = [
-            grant for grant in self._bundles() if grant.key == key and grant.leases < min(grant.seats, most)
+            grant
+            for grant in self._bundles()
+            if grant.key == key
+            and grant.leases < min(grant.seats, most)
+            and bool(grant.bubbles) == in_bubbles
         ]
         return min(fitting, key=_fewest_first, default=None)
+
+    def own(self, key: str) -> int:
+        """How many are open for trials of a key, outside of bubbles."""
+        ours = (grant for grant in self._bundles() if grant.key == key and not grant.bubbles)
+        return sum(grant.seats - grant.leases for grant in ours)
 
     def _bundles(self) -> list[Grant]:
         """The bundles that may take a trial in."""

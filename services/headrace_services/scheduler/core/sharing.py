@@ -75,13 +75,14 @@ def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement 
 def waiting_for(state: CycleState, trial: Trial, milestone: int) -> Waiting:
     """Return a trial as the placer sees it: what it takes, and for how long by measured times."""
     request = request_at(state.study.spec, trial.params, trial.step, state.study.standing.avoided)
-    kinds = kinds_of(state.free, request)
-    known = kinds if request.slots == 1 else kinds | all_kinds(state.free)
+    free = [slot for slot in state.free if not slot.owner]  # no speed is learnt in bubbles
+    kinds = kinds_of(free, request)
+    known = kinds if request.slots == 1 else kinds | all_kinds(free)
     study = state.study.standing.speeds
     steps = max(1, milestone - trial.step)
     own = run_s(known, request, steps, study, trial.speeds)
     others = run_s(known, request, steps, study, {}) if len(kinds) > 1 and len(state.queue) > 1 else {}
-    liked = preference(guessed(own, state.free), guessed(others, state.free), kinds)
+    liked = preference(guessed(own, free), guessed(others, free), kinds)
     return Waiting(
         key=(state.study.id, trial.number),
         request=request,
@@ -151,8 +152,8 @@ def just_granted(state: CycleState) -> tuple[Running, ...]:
     for lease in state.changes.granted.values():
         if not lease.live or lease.worker_id is None or lease.grant is None:
             continue
-        if lease.grant.id not in state.changes.grants:
-            continue  # it joined a bundle
+        if lease.grant.id not in state.changes.grants or lease.bubbles:
+            continue  # it joined a bundle, or keeps nobody off
         running = Running(
             key=(state.study.id, lease.number),
             grant_id=lease.grant.id,
@@ -216,6 +217,11 @@ def own_share(state: CycleState) -> Share:
     return Share.of(state.study)
 
 
+def own_claim(state: CycleState) -> Claim:
+    """Return the study's place among others, as of now."""
+    return claim(own_share(state), state.room.totals, state.study.now_s)
+
+
 # --- others ----------------------------------------------------------------------------------------------
 
 
@@ -231,8 +237,7 @@ def hand_on(state: CycleState) -> Deciding[None]:
 
 def _leave_to_others(state: CycleState, kept: list[Reservation]) -> Deciding[None]:
     """Set aside what studies that go before this one could use of the free slots."""
-    own = claim(own_share(state), state.room.totals, state.study.now_s)
-    yield from _leave(state, kept, own)
+    yield from _leave(state, kept, own_claim(state))
 
 
 def _leave(state: CycleState, kept: list[Reservation], own: Claim) -> Deciding[None]:
@@ -293,7 +298,7 @@ def next_of(share: Share) -> Waiting:
 def _is_next(state: CycleState) -> bool:
     """Whether nobody goes before the study: only then are slots kept for it anew, and others asked to leave them."""
     room, now_s = state.room, state.study.now_s
-    own = claim(own_share(state), room.totals, now_s)
+    own = own_claim(state)
     return not room.ahead_of(own, now_s) and not room.others_may_go_before(own)
 
 

@@ -273,7 +273,7 @@ class CycleState:
             return
         self.grants[grant.id] = grant
         self._begin(lease, tuple(slot.part(grant.milli, grant.memory_bytes) for slot in slots))
-        self._use(slots[0], grant.size)
+        self._use(slots[0], grant, 1)
         for slot in slots:
             self._take(slot, grant)
 
@@ -317,7 +317,7 @@ class CycleState:
         self.live -= 1
         self.changes.vacate(grant)
         if slots:
-            self._use(slots[0], -grant.size)
+            self._use(slots[0], grant, -1)
         self.offer(slot for slot in slots if slot.placeable)
 
     def offer(self, slots: Iterable[Slot]) -> None:
@@ -341,9 +341,12 @@ class CycleState:
                 return
         raise ValueError(f"slot {slot.index} of {slot.worker_name} is not free")
 
-    def _use(self, slot: Slot, milli: int) -> None:
+    def _use(self, slot: Slot, grant: Grant, sign: int) -> None:
         usage = self.study.standing.usage.settled(self.study.now_s)
-        self.stand(usage=usage.hold(slot.kind == "GPU", milli))
+        if grant.bubbles:
+            self.stand(usage=usage.hold_bubbles(sign))
+        else:
+            self.stand(usage=usage.hold(slot.kind == "GPU", sign * grant.size))
 
     def update_lease(self, lease: Lease, **changes: Any) -> Lease:
         """Change a lease."""

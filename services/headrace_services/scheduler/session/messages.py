@@ -4,7 +4,7 @@ import hashlib
 import re
 from datetime import timedelta
 from functools import lru_cache
-from typing import assert_never
+from typing import Any, assert_never
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -63,6 +63,7 @@ def greeting(hello: worker_pb2.Hello) -> Greeting:
                 uuid=device.uuid,
                 defect=TROUBLE.kept(device.defect),
                 links=tuple(link if link in _LINKS else Link.UNKNOWN for link in device.links),
+                **_owned(device),
             )
             for device in hello.devices
         ),
@@ -73,6 +74,13 @@ def greeting(hello: worker_pb2.Hello) -> Greeting:
         host=hello.host,
         home=hello.home,
     )
+
+
+def _owned(device: worker_pb2.Device) -> dict[str, Any]:
+    if not device.HasField("bubbles"):
+        return {}
+    owner = device.bubbles
+    return {"owner": owner.job or "a job without a name", "stage": owner.stage, "duty": owner.duty}
 
 
 def _problem(field: str, message: str, remedy: str) -> Violation:

@@ -181,7 +181,10 @@ class Simulation:
             study=study,
             lease=lease,
             curve=study.curve(trial.number),
-            speed=machine.speed * wider**study.costs.scaling * (study.costs.apart if apart else 1.0),
+            speed=machine.speed
+            * machine.duty
+            * wider**study.costs.scaling
+            * (study.costs.apart if apart else 1.0),
             start_s=self.now_s,
             from_step=lease.step,
             step=lease.step,

@@ -163,6 +163,7 @@ def _grant(grant: Grant) -> Columns:
         "model": grant.model,
         "seats": grant.seats,
         "key": grant.key,
+        "bubbles": grant.bubbles,
     }
 
 
@@ -271,7 +272,8 @@ _LEASE_COLUMNS = (
 _CREATE_TRIALS = _inserting(tables.trial, *rows.TRIAL_IDENTITY, *rows.TRIAL_COLUMNS)
 _GRANT_LEASES = _inserting(tables.lease, *_LEASE_COLUMNS, expires_at=lambda new: now + _seconds(new.ttl_s))
 _BEGIN_GRANTS = _inserting(
-    tables.slot_grant, "id", "study_id", "slot_count", "milli", "memory_bytes", "model", "seats", "key"
+    tables.slot_grant,
+    *("id", "study_id", "slot_count", "milli", "memory_bytes", "model", "seats", "key", "bubbles"),
 )
 _ADD_PARTS = _inserting(tables.grant_part, "grant_id", "worker_id", "incarnation", "slots")
 _REPORTS = _inserting(tables.report, *rows.REPORT_COLUMNS)

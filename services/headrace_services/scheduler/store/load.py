@@ -42,6 +42,7 @@ from headrace_services.scheduler.core.needs import (
     Neighbourhood,
     NextInLine,
     Occupation,
+    OwnSlots,
     ResultsAfter,
     Rows,
     SilentLeases,
@@ -147,6 +148,8 @@ async def load(conn: AsyncConnection, study_id: int, need: Needs) -> Any:
             return await _surroundings(conn, study_id, need)
         case NextInLine():
             return await neighbours.next_in_line(conn, study_id, need)
+        case OwnSlots():
+            return bool(await placement.able_workers(conn, need.request))
         case FreeSlots():
             return await placement.free_slots(conn, need.request, need.limit)
         case Candidates():

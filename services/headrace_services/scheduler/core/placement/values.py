@@ -35,6 +35,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """Cores that must come with the GPUs, over all slots."""
     avoided: tuple[str, ...] = ()
     """The incarnations of workers on which nothing of the study is placed any more."""
+    bubbles: int | None = None
+    """The memory that an ephemeral slot must have at least; None where none will do."""
 
     @classmethod
     def of(cls, resources: Resources, avoided: Iterable[str] = ()) -> "Request":
