@@ -467,6 +467,7 @@ class Report(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     TRAIN_TIME_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """The worker's own count of durable messages; increases over restarts of the daemon too."""
     step: _builtins.int
@@ -489,6 +490,10 @@ class Report(_message.Message):
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """As in ReportRequest."""
 
+    @_builtins.property
+    def turn(self) -> _event_pb2.TurnCost:
+        """As in ReportRequest."""
+
     def __init__(
         self,
         *,
@@ -499,10 +504,11 @@ class Report(_message.Message):
         checkpoint: _trial_pb2.CheckpointRef | None = ...,
         train_time: _duration_pb2.Duration | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        turn: _event_pb2.TurnCost | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease", "train_time", b"train_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease", "train_time", b"train_time", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease", "metrics", b"metrics", "sequence", b"sequence", "step", b"step", "train_time", b"train_time", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease", "metrics", b"metrics", "sequence", b"sequence", "step", b"step", "train_time", b"train_time", "turn", b"turn", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -549,6 +555,7 @@ class Exited(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     LOG_TAIL_FIELD_NUMBER: _builtins.int
     EXIT_CODE_FIELD_NUMBER: _builtins.int
+    OUT_OF_MEMORY_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     outcome: Global___ExitOutcome.ValueType
     error: _builtins.str
@@ -556,6 +563,10 @@ class Exited(_message.Message):
     log_tail: _builtins.str
     """The end of the trial's log, at most 8 KiB."""
     exit_code: _builtins.int
+    out_of_memory: _builtins.int
+    """The trial's bundle ran out of memory with so many members; 0: it did not. Nobody is charged, and the next bundle of
+    the study on such a device has half as many.
+    """
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     def __init__(
@@ -567,10 +578,11 @@ class Exited(_message.Message):
         error: _builtins.str = ...,
         log_tail: _builtins.str = ...,
         exit_code: _builtins.int = ...,
+        out_of_memory: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "exit_code", b"exit_code", "lease", b"lease", "log_tail", b"log_tail", "outcome", b"outcome", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "exit_code", b"exit_code", "lease", b"lease", "log_tail", b"log_tail", "out_of_memory", b"out_of_memory", "outcome", b"outcome", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
