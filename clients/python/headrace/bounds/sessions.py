@@ -59,6 +59,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "train_time": TIME,
         "warnings": WARNINGS,
     },
+    "Reports": {"reports": MEMBERS},
     "CheckpointRef": {
         "uri": TEXT,
         "step": STEPS,
