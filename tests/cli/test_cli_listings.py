@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from datetime import datetime
 from pathlib import Path
 
@@ -71,6 +72,7 @@ STUDY_KEYS = {
     "failures",
     "waits_for",
     "warm_results",
+    "bundle_sizes",
     "baseline",
     "rungs",
     "steps_spent",
@@ -457,3 +459,32 @@ def test_of_equal_values_those_that_completed_come_first_then_those_that_trained
     steps = [script.final.trials[number].step for number in listed[4:-1]]
     assert steps == sorted(steps, reverse=True)
     assert steps[0] > steps[-1]
+
+
+@pytest.mark.parametrize(
+    ("fuse", "said"),
+    [
+        (spec_pb2.Fuse(most=16), "up to 16 trials"),
+        (spec_pb2.Fuse(most=1024, auto=True), "2 trials share a process until more is measured"),
+    ],
+)
+def test_a_study_shows_how_many_trials_share_a_process_and_why(
+    fake: FakeStudyService, invoke: Invoke, fuse: spec_pb2.Fuse, said: str
+) -> None:
+    study = fake.add(race("fused")).final.study
+    study.spec.template.callable = "train:train"
+    study.spec.fuse.CopyFrom(fuse)
+    assert f"bundles  {said}" in re.sub("  +", "  ", invoke("show", "fused").out)
+    turn = study_pb2.BundleTurn(members=8, turn_s=0.5, memory_bytes=7)
+    study.status.bundle_sizes.add(device="H100", apart="[64]", trials=8, reason="8 do 16", turns=[turn])
+    assert "bundles  up to 8 trials on H100 with [64]: 8 do 16" in re.sub(
+        "  +", "  ", invoke("show", "fused").out
+    )
+    (size,) = json.loads(invoke("show", "fused", "--json").out)["bundle_sizes"]
+    assert size == {
+        "device": "H100",
+        "apart": "[64]",
+        "trials": 8,
+        "reason": "8 do 16",
+        "turns": [{"members": 8, "turn_s": 0.5, "memory_bytes": 7}],
+    }

@@ -48,6 +48,7 @@ def study(info: StudyInfo) -> Json:
         "failures": [failure(one) for one in info.failures],
         "waits_for": info.waits_for,
         "warm_results": info.warm_results,
+        "bundle_sizes": [asdict(one) for one in info.bundle_sizes],
         "rungs": [
             {
                 "rung": r.rung,

@@ -30,6 +30,8 @@ from headrace.client.events import (
 from headrace.client.machines import Slot, Worker
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import (
+    BundleSize,
+    BundleTurn,
     Checkpoint,
     Exploit,
     Preview,
@@ -56,6 +58,8 @@ __all__ = [
     "AsyncClient",
     "AsyncStudy",
     "AsyncTrial",
+    "BundleSize",
+    "BundleTurn",
     "Checkpoint",
     "Client",
     "Decision",

@@ -1478,8 +1478,11 @@ class Fuse(_message.Message):
 
     MOST_FIELD_NUMBER: _builtins.int
     APART_FIELD_NUMBER: _builtins.int
+    AUTO_FIELD_NUMBER: _builtins.int
     most: _builtins.int
     """How many trials a bundle holds at most."""
+    auto: _builtins.bool
+    """The scheduler chooses how many trials a bundle holds, by what it measures; at most `most`."""
     @_builtins.property
     def apart(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Parameters that fix shapes, or that members of a bundle cannot differ in for another reason: the trials of a bundle
@@ -1491,10 +1494,11 @@ class Fuse(_message.Message):
         *,
         most: _builtins.int = ...,
         apart: _abc.Iterable[_builtins.str] | None = ...,
+        auto: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "most", b"most"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "auto", b"auto", "most", b"most"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
