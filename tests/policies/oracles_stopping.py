@@ -81,10 +81,10 @@ class RunningMedianOracle(VizierMedianOracle):
         return len(self.at(0, rung)) > (self.policy.min_peers or 4)
 
     def stops(self, trial, rung):
-        """At least half of all averages there are strictly better."""
+        """More than half of all averages there are strictly better."""
         averages = [self.average(t, rung) for t, _ in self.at(0, rung)]
         mine = self.average(trial, rung)
-        return sum(average < mine for average in averages) >= len(averages) / 2
+        return sum(average < mine for average in averages) > len(averages) / 2
 
 
 class LearningCurveOracle(StoppingOracle):

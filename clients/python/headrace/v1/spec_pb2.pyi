@@ -70,7 +70,7 @@ class _MedianVariantEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MedianV
     DESCRIPTOR: _descriptor.EnumDescriptor
     MEDIAN_VARIANT_UNSPECIFIED: _MedianVariant.ValueType  # 0
     MEDIAN_VARIANT_AVERAGE: _MedianVariant.ValueType  # 1
-    """The trial's own running average: it stops where at least half of all averages are better."""
+    """The trial's own running average: it stops where more than half of all averages are better."""
     MEDIAN_VARIANT_VIZIER: _MedianVariant.ValueType  # 2
     """Its best value so far: it stops where that is worse than the median of the others' averages."""
 
@@ -79,7 +79,7 @@ class MedianVariant(_MedianVariant, metaclass=_MedianVariantEnumTypeWrapper):
 
 MEDIAN_VARIANT_UNSPECIFIED: MedianVariant.ValueType  # 0
 MEDIAN_VARIANT_AVERAGE: MedianVariant.ValueType  # 1
-"""The trial's own running average: it stops where at least half of all averages are better."""
+"""The trial's own running average: it stops where more than half of all averages are better."""
 MEDIAN_VARIANT_VIZIER: MedianVariant.ValueType  # 2
 """Its best value so far: it stops where that is worse than the median of the others' averages."""
 Global___MedianVariant: _TypeAlias = MedianVariant  # noqa: Y015

@@ -1,6 +1,6 @@
 """Median stopping by ranks of running averages (the rule of Syne Tune's `MedianStoppingRule`).
 
-A trial is stopped at a look when at least half of the trials that were there have a strictly better running average
+A trial is stopped at a look when more than half of the trials that were there have a strictly better running average
 up to it; the trial itself counts among them. A running average is the mean of the finite values at the looks so far.
 The rule is in force from the fifth trial at a look on, unless the study says otherwise.
 
@@ -52,7 +52,7 @@ class RunningMedian(StoppingRule):
     def _judge(self, result: RungResult) -> Verdict:
         own, averages = self._own[result.rung][result.trial], self._averages[result.rung]
         better, count = averages.bisect_left(own), len(averages)
-        stops = 2 * better >= count
+        stops = 2 * better > count
         said = (
             f"{better} of {count} trials have a better running average than its {figure(self._sign * own)}: "
             f"{'it stops' if stops else 'it goes on'}"
