@@ -152,6 +152,13 @@ def _left_to_others(state: CycleState) -> frozenset[str]:
     others = {other.study_id: other for other in room.others.values() if other.study_id not in silent}
     for grant in sorted(_live(state), key=_fewest_first):
         slots = state.bundles[grant.id]
+        if grant.bubbles:
+            poorer = replace(own, usage=own.usage.hold_bubbles(-1))
+            first = sharing.first_for(slots[0], others.values(), poorer, now_s)
+            if first is not None:
+                left.add(grant.id)
+                own, others[first.study_id] = poorer, replace(first, wanted=first.wanted - 1)
+            continue
         gpu = slots[0].kind == "GPU"
         poorer = replace(own, usage=own.usage.settled(now_s).hold(gpu, -grant.size))
         ours = claim(poorer, room.totals, now_s)
