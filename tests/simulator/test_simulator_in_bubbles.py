@@ -294,6 +294,37 @@ def test_a_stage_of_an_unmeasured_model_does_not_hide_what_is_known_of_others() 
     assert waiting.preference == {"H200": 0.0, "H100": 1.0}
 
 
+def test_two_studies_share_stages_by_what_each_has_had_of_them() -> None:
+    """There is nothing else, so all that other slots are shared by is equal. A third study does not want stages."""
+    policy = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9]}
+    both = [study(n, policy=policy, max_trials=40) for n in (1, 2)]
+    third = study(3, bubbles=False, max_trials=3)
+    simulation = Simulation((own(1), stages(3)), [*both, third])
+    had: list[float] = []
+    at_s = 600.0
+    simulation._at(at_s, (0, 0), lambda: had.extend(_bubble_s(one, at_s) for one in both), matters=False)
+    simulation.run()
+    assert sum(had) == pytest.approx(3 * at_s, rel=0.02), "no stage is idle"
+    assert had[0] == pytest.approx(had[1], rel=0.2)
+
+
+def test_bundles_in_bubbles_make_room_for_others_too() -> None:
+    policy = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9]}
+    first, second = (study(n, policy=policy, max_trials=60, fuse={"most": 2}) for n in (1, 2))
+    simulation = Simulation((stages(2),), [first, second])
+    had: list[float] = []
+    at_s = 800.0
+    simulation._at(
+        at_s, (0, 0), lambda: had.extend(_bubble_s(one, at_s) for one in (first, second)), matters=False
+    )
+    simulation.run()
+    assert had[0] == pytest.approx(had[1], rel=0.3)
+
+
+def _bubble_s(one: StudySimulation, now_s: float) -> float:
+    return one.rows.study.standing.usage.settled(now_s).bubble_s
+
+
 def test_backfill_goes_by_what_was_measured_outside_of_bubbles() -> None:
     """Two steps end within 20 s on a slot that is kept for another from 25 s on. In bubbles they take 80 s."""
     one = study()

@@ -14,6 +14,8 @@ alone, so it is slow, and the job may take it back at any time.
     learnt speeds, the quantum  | measured                            | not measured
     pause prices, restore times | measured                            | not measured: the policy decides by what it has
     fair shares                 | charged, by kind of slot            | not charged; seconds are summed apart
+    who goes first              | by shares and priority              | by priority, then by what each holds and has had
+                                |                                     | of ephemeral slots alone
     reservations, backfill      | kept, waited for, asked of others   | never
     report_timeout              | runs by the clock                   | runs by the share of time that is expected
     when it is lost             | with its worker                     | asked to leave at the next report, then ended;
@@ -45,17 +47,23 @@ def any_open(state: CycleState) -> bool:
 
 
 def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement | None]:
-    """Return an ephemeral slot for a trial that found no slot of its own: of those that suit it the one with the most
-    time. None where it has to wait."""
+    """Return an ephemeral slot for a trial that found no slot of its own: of those that suit it, and are not left to
+    studies that go before, the one with the most time. None where it has to wait."""
     if not any_open(state) or not (yield from may_have(state, milestone)):
         return None
     waiting = sharing.waiting_for(state, trial, milestone)
     request = with_bubbles(state.study.spec, waiting.request)
     suitable = [slot for slot in state.free if slot.owner and suits(slot, request)]
-    if not suitable:
-        return None
-    chosen = min(suitable, key=lambda slot: (-slot.duty, slot.worker_name, slot.index))
-    return Placement(key=waiting.key, slots=(chosen,), milli=1000, memory_bytes=0, rule=RULE)
+    for slot in sorted(suitable, key=lambda slot: (-slot.duty, slot.worker_name, slot.index)):
+        if (slot.worker_id, slot.index) in state.room.left_bubbles:
+            continue
+        hopeless = sharing.silent(state)
+        others = [other for who, other in state.room.others.items() if who not in hopeless]
+        first = sharing.first_for(slot, others, sharing.own_share(state), state.study.now_s)
+        if first is None:
+            return Placement(key=waiting.key, slots=(slot,), milli=1000, memory_bytes=0, rule=RULE)
+        sharing.leave_bubbles(state, slot, first)
+    return None
 
 
 def may_have(state: CycleState, milestone: int) -> Deciding[bool]:
@@ -128,7 +136,12 @@ def seat(state: CycleState, trial: Trial, params: Params, milestone: int) -> Dec
     """Return a bundle in bubbles that a trial joins; None where it finds no seat there, or must not."""
     if not (yield from may_have(state, milestone)):
         return None
-    return seats.OpenSeats(state).of(trial, params, in_bubbles=True)
+    found = seats.OpenSeats(state).of(trial, params, in_bubbles=True)
+    if found is None:
+        state.room.wants_bubbles = with_bubbles(
+            state.study.spec, Request.of(state.study.spec.resources)
+        ).bubbles
+    return found
 
 
 def with_stage(trial: Trial, bubbles: str) -> tuple[str, ...]:

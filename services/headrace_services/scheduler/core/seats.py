@@ -60,15 +60,24 @@ def capacity_on(state: CycleState, device: str, key: str, memory_bytes: int = 0)
     return capacity(fuse, state.profile(device, key), memory_bytes)
 
 
+def _device(grant: Grant) -> str:
+    return _in_bubbles(grant.model, grant.bubbles)
+
+
+def _in_bubbles(kind: str, stage: str) -> str:
+    """The kind of device that bundles are measured on. A stage of a large job is one of its own: turns take longer in
+    its bubbles, and it has less memory to give."""
+    return f"{kind} in bubbles of {stage}".lstrip() if stage else kind
+
+
 _ALONE = Capacity(trials=1, seats=1, why="")
 
 
 def capacity_of(state: CycleState, grant: Grant) -> Capacity:
     """How many trials may share the process on a grant."""
     slots = state.bundles.get(grant.id, ())
-    return capacity_on(
-        state, grant.model, grant.key, grant.memory_bytes or (slots[0].memory_bytes if slots else 0)
-    )
+    memory_bytes = grant.memory_bytes or (slots[0].memory_bytes if slots else 0)
+    return capacity_on(state, _device(grant), grant.key, memory_bytes)
 
 
 def seats_for(state: CycleState, trial: Trial, placement: Placement) -> int:
@@ -79,7 +88,9 @@ def seats_for(state: CycleState, trial: Trial, placement: Placement) -> int:
 def seats_on(state: CycleState, trial: Trial, slots: Sequence[Slot], memory_bytes: int = 0) -> int:
     """The same on these slots, of which it has so much memory (0: all that a slot has)."""
     spec, slot = state.study.spec, slots[0]
-    found = capacity_on(state, kind_of(slots), key_of(spec, trial.params), memory_bytes or slot.memory_bytes)
+    key = key_of(spec, trial.params)
+    device = _in_bubbles(kind_of(slots), slot.bubbles)
+    found = capacity_on(state, device, key, memory_bytes or slot.memory_bytes)
     seats = found.seats if not trial.losses_in_row else allowance(found.trials, trial)
     return min(seats, room_on(spec, slot)) if slot.owner else seats
 
@@ -88,14 +99,14 @@ def learn(state: CycleState, lease: Lease, cost: TurnCost) -> None:
     """Take in what a turn cost; where more trials may share a process now, some may be placed."""
     if state.study.spec.fuse is None or lease.grant is None:
         return
-    profile = state.profile(lease.grant.model, lease.grant.key)
+    profile = state.profile(_device(lease.grant), lease.grant.key)
     _learnt(state, lease, profile, profile.learn(cost))
 
 
 def too_many(state: CycleState, lease: Lease, members: int) -> None:
     """A bundle ran out of memory with so many members, two or more: half as many share a process from now on."""
     assert lease.grant is not None
-    profile = state.profile(lease.grant.model, lease.grant.key)
+    profile = state.profile(_device(lease.grant), lease.grant.key)
     _learnt(state, lease, profile, profile.halved(members))
 
 
@@ -218,6 +229,13 @@ def _left_to_others(state: CycleState) -> frozenset[str]:
     others = {other.study_id: other for other in room.others.values() if other.study_id not in silent}
     for grant in sorted(_live(state), key=_fewest_first):
         slots = state.bundles[grant.id]
+        if grant.bubbles:
+            poorer = replace(own, usage=own.usage.hold_bubbles(-1))
+            first = sharing.first_for(slots[0], others.values(), poorer, now_s)
+            if first is not None:
+                left.add(grant.id)
+                own, others[first.study_id] = poorer, replace(first, wanted=first.wanted - 1)
+            continue
         gpu = slots[0].kind == "GPU"
         poorer = replace(own, usage=own.usage.settled(now_s).hold(gpu, -grant.size))
         ours = claim(poorer, room.totals, now_s)

@@ -26,9 +26,16 @@ from headrace_services.scheduler.core.placement import (
     request_at,
     requests_of,
     spare_slots,
+    suits,
     take,
 )
-from headrace_services.scheduler.core.placement.shares import Claim, Share, claim, joined
+from headrace_services.scheduler.core.placement.shares import (
+    Claim,
+    Share,
+    bubble_claim,
+    claim,
+    joined,
+)
 from headrace_services.scheduler.core.placement.speeds import (
     all_kinds,
     grant_kind,
@@ -204,6 +211,7 @@ def settle_standing(state: CycleState) -> None:
         wants_slots=blocked.request.slots if blocked else 0,
         wants_milli=blocked.request.milli if blocked else None,
         wants_cores=blocked.request.cores if blocked else None,
+        wants_bubbles=state.room.wants_bubbles if blocked else None,
         wants_count=count,
         quantum_s=_quantum_s(state),
         looked_s=state.study.now_s if blocked else 0.0,
@@ -284,6 +292,25 @@ def _look_further(state: CycleState, *, unlike: Iterable[Share]) -> Deciding[Non
         )
     )
     room.extend(line)
+
+
+def first_for(slot: Slot, others: Iterable[Share], own: Share, now_s: float) -> Share | None:
+    """Return the study that an ephemeral slot is left to: it waits for one like it, and goes before this one."""
+    waiting = [
+        other for other in others if other.wanted > 0 and other.wants is not None and suits(slot, other.wants)
+    ]
+    first = min(waiting, key=lambda other: bubble_claim(other, now_s), default=None)
+    return None if first is None or bubble_claim(own, now_s) < bubble_claim(first, now_s) else first
+
+
+def leave_bubbles(state: CycleState, slot: Slot, other: Share) -> None:
+    """Leave an ephemeral slot to another study, which is told."""
+    if other.study_id not in state.study.standing.left_to:
+        state.stand(left_to={**state.study.standing.left_to, other.study_id: state.study.now_s})
+    state.room.left_bubbles.add((slot.worker_id, slot.index))
+    state.room.kicks.add(other.study_id)
+    usage = other.usage.hold_bubbles(1)
+    state.room.others[other.study_id] = replace(other, usage=usage, wanted=other.wanted - 1)
 
 
 def next_of(share: Share) -> Waiting:
@@ -380,7 +407,7 @@ def _nothing_else_waits(state: CycleState, trial: Trial) -> bool:
 
 
 def _devices(state: CycleState) -> tuple[Slot, ...]:
-    return _without(tuple(state.free), state.room.withheld)
+    return _without(tuple(slot for slot in state.free if not slot.owner), state.room.withheld)
 
 
 def _without(devices: tuple[Slot, ...], withheld: list[Placement]) -> tuple[Slot, ...]:

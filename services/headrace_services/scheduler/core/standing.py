@@ -77,6 +77,8 @@ class Standing(Struct, frozen=True, kw_only=True):
     wants_milli: int | None = None
     """Thousandths of each of these slots, and `wants_cores` over all of them; None in rows of earlier versions."""
     wants_cores: int | None = None
+    wants_bubbles: int | None = None
+    """The memory that an ephemeral slot for it must have at least; None where none would do."""
     wants_count: int = 0
     """How many such trials it could start."""
     quantum_s: float = 30.0

@@ -125,7 +125,8 @@ def left_over(state: CycleState, before: Standing, freed: list[Slot]) -> bool:
     free = {(slot.worker_id, slot.index) for slot in state.free} - withheld
     after = state.study.standing
     if before.wants_slots and not after.wants_slots:
-        return any(not slot.owner for slot in state.free if (slot.worker_id, slot.index) in free)
+        wanted = before.wants_bubbles is not None
+        return any(wanted or not slot.owner for slot in state.free if (slot.worker_id, slot.index) in free)
     let_go = {(slot.worker_id, slot.index) for slot in freed}
     if before.reserved is not None and after.reserved != before.reserved:
         let_go |= {(before.reserved.worker_id, index) for index in before.reserved.slots}

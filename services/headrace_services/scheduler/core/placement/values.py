@@ -63,6 +63,7 @@ class Request(Struct, frozen=True, kw_only=True):
             slots=standing.wants_slots,
             milli=smallest.milli if standing.wants_milli is None else standing.wants_milli,
             cores=smallest.cores if standing.wants_cores is None else standing.wants_cores,
+            bubbles=standing.wants_bubbles,
         )
 
     @property
