@@ -15,8 +15,8 @@ last rung; when it ends on the way, no other one gets it. (Decision 0020.)
 goes on at once, and so does everyone while there are fewer than η results. The first arrivals run far without being
 selected, which hedges against early ranks that mislead. A trial outside them waits, as ever.
 
-**Effort** (promotion only). Where no promotion is left and no configuration is new, those that wait go on, until a
-share of run-all's cost is committed: see `effort`.
+**Effort** (promotion only). Where no promotion is left, no configuration is new, and nobody trains whose result may
+bring a promotion, those that wait go on, until a share of run-all's cost is committed: see `effort`. (Decision 0087.)
 
 **Stopping.** At a rung a trial goes on iff it is among the best max(1, ⌊n/η⌋) of the n results there, its own
 included; else it is stopped. A result that equals the last one kept is kept too: the rule stops what is worse than
@@ -203,22 +203,25 @@ class AshaPromotion(_Asha):
         super().record(result)
         if self._effort is not None:
             self._effort.runs_to(result.trial, result.milestone)
+            self._effort.trains.discard(result.trial)
 
     def promoted(self, trial: int, bracket: int, rung: int) -> None:
         waits = self._waits_at.get(trial) == (bracket, rung)
         beyond = waits and self._beyond(trial, bracket, rung)
         super().promoted(trial, bracket, rung)
         if self._effort is not None and waits and trial in self._in_training:
-            self._effort.given += beyond
-            self._effort.runs_to(
-                trial, self._ladders[bracket][min(rung + 1, len(self._ladders[bracket]) - 1)]
-            )
+            ladder = self._ladders[bracket]
+            self._effort.runs_to(trial, ladder[min(rung + 1, len(ladder) - 1)])
+            if beyond:
+                self._effort.given += 1
+                self._effort.trains.add(trial)
 
     def withdraw(self, trial: int) -> None:
         super().withdraw(trial)
         if self._effort is not None:
             top = self._top.get(trial)
             self._effort.ends_at(trial, self._ladders[top[0]][top[1]] if top else 0)
+            self._effort.trains.discard(trial)
 
     def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
         del more
@@ -253,8 +256,10 @@ class AshaPromotion(_Asha):
                 return self._promotion(trial, bracket, rung, kept, why)
         if more:
             return None
-        if self._effort is not None and (promotion := self._by_effort(self._effort)) is not None:
-            return promotion
+        if self._effort is not None and len(self._in_training) == len(self._effort.trains):
+            promotion = self._by_effort(self._effort)
+            if promotion is not None:
+                return promotion
         if self._in_training or self._last in self._withdrawn or self._finished():
             return None
         return self._last_promotion()

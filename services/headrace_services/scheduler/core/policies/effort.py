@@ -1,4 +1,4 @@
-"""Effort: a share of run-all's cost that waiting trials may use up when no promotion is left.
+"""Effort: a share of run-all's cost that waiting trials may use up when no promotion is left and none may come.
 
 Successive halving ends cheap. Where early ranks mislead, it ends too cheap: the best trial waits at a low rung. Effort
 spends more on those that wait, in turns: the best of those furthest along, and the one with the best quantile at its
@@ -15,6 +15,8 @@ class Effort:
         self._joined: set[int] = set()
         self._upto: dict[int, int] = {}
         self._committed = 0
+        self.trains: set[int] = set()
+        """Trials that train by effort."""
         self.given = 0
         """How many trials went on although they were not among the best 1/η."""
 
