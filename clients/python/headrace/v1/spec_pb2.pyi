@@ -1156,7 +1156,9 @@ class MedianPolicy(_message.Message):
     MIN_PEERS_FIELD_NUMBER: _builtins.int
     VARIANT_FIELD_NUMBER: _builtins.int
     interval: _builtins.int
-    """The rule is applied every so many steps; 0 means a hundredth of max_steps. Excludes `rungs`."""
+    """The rule is applied every so many steps; 0 means each one, at most 256 times; with Vizier's rule a hundredth of
+    max_steps. Excludes `rungs`.
+    """
     completed_only: _builtins.bool
     """Vizier's rule alone: compare with completed trials only, instead of with all that came as far."""
     grace_steps: _builtins.int
