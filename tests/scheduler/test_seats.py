@@ -337,7 +337,7 @@ async def test_auto_starts_small_grows_while_it_pays_and_stops_at_the_knee(engin
     times = {2: 1.0, 4: 1.1, 8: 2.3}
     for step, (count, grown) in enumerate(((2, 4), (4, 8), (8, 8)), start=1):
         first, *_ = await live(site)
-        cost = TurnCost(members=count, turns=3, time_s=3 * times[count])
+        cost = TurnCost(members=count, turns=10, time_s=10 * times[count])
         await site.step(site.report(first, step, 0.5, turn=cost))
         assert members(await live(site)) == [grown], "the bundle that runs takes further trials in"
     assert len(await grants(site)) == 1
@@ -345,7 +345,7 @@ async def test_auto_starts_small_grows_while_it_pays_and_stops_at_the_knee(engin
         await site.step(site.report(lease, 9, 0.5))
     assert members(await live(site)) == [4], "beyond the knee nobody joins"
     (row,) = await profiles(site)
-    assert {members: known["turns"] for members, known in row.turns.items()} == {"2": 3, "4": 3, "8": 3}
+    assert {members: known["turns"] for members, known in row.steady.items()} == {"2": 10, "4": 10, "8": 10}
     assert row.most is None
     notes = [event.message for event in await site.events("note")]
     assert [note.partition(" hold up to ")[2].split()[0] for note in notes] == ["4", "8", "4"]

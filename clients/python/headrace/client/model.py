@@ -321,6 +321,8 @@ class BundleTurn:
     """The least time of a turn: one step of each member."""
     memory_bytes: int
     """The most memory that a process held; 0 where that is not known."""
+    fresh: bool
+    """Whether trials joined or left right before each of these turns, which makes it longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

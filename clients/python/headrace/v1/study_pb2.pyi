@@ -301,21 +301,25 @@ class BundleTurn(_message.Message):
     MEMBERS_FIELD_NUMBER: _builtins.int
     TURN_S_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    FRESH_FIELD_NUMBER: _builtins.int
     members: _builtins.int
     turn_s: _builtins.float
     """The least time of a turn: one step of each member."""
     memory_bytes: _builtins.int
     """The most memory that a process held; 0 where that is not known."""
+    fresh: _builtins.bool
+    """Trials joined or left right before each of these turns."""
     def __init__(
         self,
         *,
         members: _builtins.int = ...,
         turn_s: _builtins.float = ...,
         memory_bytes: _builtins.int = ...,
+        fresh: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["members", b"members", "memory_bytes", b"memory_bytes", "turn_s", b"turn_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fresh", b"fresh", "members", b"members", "memory_bytes", b"memory_bytes", "turn_s", b"turn_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
