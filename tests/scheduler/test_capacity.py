@@ -62,7 +62,7 @@ def test_auto_holds_no_more_than_memory_allows() -> None:
     rising = {2: 1.0, 4: 1.0, 8: 1.0}
     held = {2: 3 * GIB, 4: 4 * GIB, 8: 6 * GIB}  # 2 GiB, and half a GiB a member
     found = capacity(AUTO, profile(rising, held), 10 * GIB)
-    assert (found.trials, found.seats) == (14, 1024)
+    assert (found.trials, found.seats, found.member_bytes) == (14, 1024, GIB // 2)
     assert "as many as fit 10 GiB" in found.why
     assert capacity(AUTO, profile(rising, held), 0).trials == 16, "the device's memory is not known"
     lone = profile({2: 1.0}, {2: 4 * GIB})

@@ -334,6 +334,8 @@ class BundleSize:
     """The values of `fuse.apart` that these trials have, as JSON; empty where it names none."""
     trials: int
     reason: str
+    member_bytes: int
+    """What each further trial takes of the device's memory; 0 where that is not known."""
     turns: tuple[BundleTurn, ...] = ()
     """What was measured, the fewest members first."""
 

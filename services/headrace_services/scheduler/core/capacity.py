@@ -118,6 +118,8 @@ class Capacity(Struct, frozen=True, kw_only=True):
     """How many seats a bundle begins with: with `auto` as many as it may ever have."""
     why: str
     """Of `trials`, in words."""
+    member_bytes: int = 0
+    """What each further member takes of memory; 0 where that is not known."""
 
 
 def capacity(fuse: Fuse, profile: Profile, memory_bytes: int) -> Capacity:
@@ -125,16 +127,17 @@ def capacity(fuse: Fuse, profile: Profile, memory_bytes: int) -> Capacity:
     bound, why = fuse.most, f"at most {fuse.most} as the study says"
     if profile.most is not None and profile.most < bound:
         bound, why = profile.most, "half of those with whom a process ran out of memory"
+    shared, each = _memory(profile)
+    found = Capacity(trials=bound, seats=bound, why=why, member_bytes=round(each))
     if not fuse.auto:
-        return Capacity(trials=bound, seats=bound, why=why)
-    fitting = _fitting(profile, memory_bytes)
-    ceiling, said = bound, why
-    if fitting is not None and fitting < ceiling:
-        ceiling, said = max(1, fitting), f"as many as fit {_gib(memory_bytes)} of memory"
+        return found
+    ceiling = bound
+    if each and memory_bytes and (fitting := int((memory_bytes * (1 - MARGIN) - shared) / each)) < bound:
+        ceiling, why = max(1, fitting), f"as many as fit {_gib(memory_bytes)} of memory"
     wanted, reason = _wanted(profile)
     if wanted > ceiling:
-        wanted, reason = ceiling, f"{said}; {reason}"
-    return Capacity(trials=wanted, seats=bound, why=reason)
+        wanted, reason = ceiling, f"{why}; {reason}"
+    return replace(found, trials=wanted, why=reason)
 
 
 def _wanted(profile: Profile) -> tuple[int, str]:
@@ -163,17 +166,16 @@ def _paying(turns: Turns) -> tuple[int, str]:
     return knee, f"{knee} do {rates[knee]:.3g} steps a second{beside}: more gain little"
 
 
-def _fitting(profile: Profile, memory_bytes: int) -> int | None:
-    """How many members the memory allows; None where nothing is known of it."""
+def _memory(profile: Profile) -> tuple[float, float]:
+    """The memory that all members share, and that of each; zeros where nothing is known of it."""
     points = profile.memory
-    if not points or not memory_bytes:
-        return None
+    if not points:
+        return 0.0, 0.0
     if len(points) == 1:
         ((members, held),) = points.items()
-        each, shared = held / members, 0.0
-    else:
-        each, shared = linear_regression(list(points), list(points.values()))
-    return int((memory_bytes * (1 - MARGIN) - shared) / each) if each > 0 else None
+        return 0.0, held / members
+    each, shared = linear_regression(list(points), list(points.values()))
+    return shared, max(0.0, each)
 
 
 def _gib(size: int) -> str:

@@ -53,12 +53,10 @@ def capacity_on(state: CycleState, device: str, key: str, memory_bytes: int = 0)
 _ALONE = Capacity(trials=1, seats=1, why="")
 
 
-def capacity_of(state: CycleState, grant: Grant) -> Capacity:
-    """How many trials may share the process on a grant."""
-    slots = state.bundles.get(grant.id, ())
-    return capacity_on(
-        state, grant.model, grant.key, grant.memory_bytes or (slots[0].memory_bytes if slots else 0)
-    )
+def capacity_of(state: CycleState, grant: Grant, slots: tuple[Slot, ...]) -> Capacity:
+    """How many trials may share the process on a grant of these slots."""
+    memory_bytes = grant.memory_bytes or (slots[0].memory_bytes if slots else 0)
+    return capacity_on(state, grant.model, grant.key, memory_bytes)
 
 
 def seats_for(state: CycleState, trial: Trial, placement: Placement) -> int:
@@ -153,7 +151,7 @@ class OpenSeats:
     def _room(self, grant: Grant) -> int:
         """How many trials may share a process on such a device."""
         if grant.id not in self._rooms:
-            self._rooms[grant.id] = capacity_of(self._state, grant).trials
+            self._rooms[grant.id] = capacity_of(self._state, grant, self._state.bundles[grant.id]).trials
         return self._rooms[grant.id]
 
     def _bundles(self) -> list[Grant]:

@@ -119,6 +119,7 @@ def _bundle_size(profile: Profile, found: Capacity) -> study_pb2.BundleSize:
         apart="" if profile.key == "[]" else profile.key,
         trials=found.trials,
         reason=found.why,
+        member_bytes=found.member_bytes,
         turns=[
             study_pb2.BundleTurn(
                 members=members, turn_s=known.time_s, memory_bytes=known.memory_bytes, fresh=fresh
