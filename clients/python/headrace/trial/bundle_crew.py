@@ -75,6 +75,7 @@ class Crew:
         self._mark: Mapping[int, int] | None = None
         self._checked = False
         self._stopwatch = Stopwatch()
+        self._how: object = None
 
     @property
     def tracked(self) -> bool:
@@ -118,12 +119,15 @@ class Crew:
         members = self.training
         for member in members:
             member.step += 1
-        self._stopwatch.begin(len(members))
+        self._stopwatch.begin([member.id for member in members if member.id is not None])
+        self._how = getattr(self._group, "report", None)
 
     def report(self, rows: Sequence[Mapping[str, float]], *, save: bool, every: int | None) -> None:
         """Saves the members that are due, passes on what they report, and takes what they are told."""
         assert self._group is not None
         members, cost = self.training, self._stopwatch.told()
+        if getattr(self._group, "report", None) is not self._how:
+            cost = None  # the group looked anew how to run its members, which took its time
         if not self.has_reported and (gains_nothing := _runs_apart(self._group)):
             members[0].to_tell.append(gains_nothing)
         trained = [member.trained_s() for member in members]

@@ -76,6 +76,7 @@ def _turn_cost(cost: TurnCost) -> event_pb2.TurnCost:
         turns=cost.turns,
         time=_duration(cost.time_s),
         memory_bytes=cost.memory_bytes,
+        fresh=cost.fresh,
     )
 
 

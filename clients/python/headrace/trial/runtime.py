@@ -72,6 +72,8 @@ class TurnCost:
     time_s: float
     # The most that the process ever held; 0 where that was with more members.
     memory_bytes: int
+    # Members joined or left right before each of them.
+    fresh: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,6 +129,7 @@ def _turn(cost: event_pb2.TurnCost) -> TurnCost:
         turns=max(1, cost.turns),
         time_s=seconds(cost.time),
         memory_bytes=cost.memory_bytes,
+        fresh=cost.fresh,
     )
 
 

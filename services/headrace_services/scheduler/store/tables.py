@@ -258,8 +258,10 @@ bundle_profile = Table(
     # What the trials of a bundle have in common, and its digest: a key may be longer than an index takes.
     Column("digest", Text, primary_key=True),
     Column("key", Text, nullable=False),
-    # For a number of members: turns, the least time of one in seconds, the most memory in bytes.
-    Column("turns", JSONB, nullable=False, server_default="{}"),
+    # For a number of members: turns, the least time of one in seconds, the most memory in bytes; and of turns before
+    # which trials joined or left.
+    Column("steady", JSONB, nullable=False, server_default="{}"),
+    Column("fresh", JSONB, nullable=False, server_default="{}"),
     # Half the members of the process that ran out of memory.
     Column("most", Integer),
     time_column("time", now=True),
