@@ -49,6 +49,7 @@ from headrace.spec.study import (
     check_study_id,
     violations_of,
 )
+from headrace.spec.surrogate import Gate, Surrogate
 from headrace.spec.template import CommandLine, TrialTemplate
 from headrace.spec.transfer import Transfer
 
@@ -64,6 +65,7 @@ __all__ = [
     "Constraint",
     "Domain",
     "FloatDomain",
+    "Gate",
     "Goal",
     "GpSampler",
     "GridSampler",
@@ -87,6 +89,7 @@ __all__ = [
     "StudyFile",
     "StudySpec",
     "SuccessiveHalvingPolicy",
+    "Surrogate",
     "TpeSampler",
     "Transfer",
     "TrialTemplate",
