@@ -14,6 +14,7 @@ from headrace.client.events import TrialCreated
 from headrace.client.model import TerminationReason, TrialInfo
 from headrace.client.sync import Study
 from headrace.spec import StudySpec
+from headrace.spec.fuse import Fuse
 from headrace_services.scheduler.session.messages import trial_seed
 
 sys.path.insert(0, str(PROGRAMS))
@@ -203,3 +204,41 @@ def test_a_model_proposes_while_bundles_train(site: Cluster) -> None:
     assert max(one.pending for one in modelled) >= 2, "members that train are taken into account"
     assert any("seat 2 of 4" in message for number in trials for message in said_of(study, number))
     assert len({one.params["x"] for one in trials.values()}) == 14
+
+
+def test_a_bundle_out_of_memory_goes_on_in_smaller_ones_and_charges_nobody(
+    site: Cluster, alone: dict[int, dict[int, float]]
+) -> None:
+    client = Client(site.address, timeout_s=60, connect_timeout_s=60)
+    policy = {"kind": "rung_median", "min_results": 100, "interval": 2}
+    limits = {"FUSED_MEMBER_MIB": "32", "FUSED_LIMIT_MIB": "200", "FUSED_STEP_S": "0.05"}
+    one_process = spec(most=8, policy=policy, **limits).model_copy(update={"max_parallel": 1})
+    study = client.create_study("short", one_process)
+    study.wait(150)
+    trials = study.trials()
+    assert {one.reason for one in trials} == {TerminationReason.COMPLETED}
+    assert [one.failures for one in trials] == [0] * TRIALS, "nobody is charged"
+    assert curves(study) == alone
+    (size,) = study.status().bundle_sizes
+    assert (size.trials, "ran out of memory" in size.reason) == (4, True)
+    events = [event for update in study.watch() for event in update.events]
+    (lesson,) = [one for one in events if "hold up to" in one.message]
+    after = [one.message for one in events if one.cursor > lesson.cursor and "in bundle" in one.message]
+    assert after, "trials are placed after the lesson"
+    assert all(" of 4 in bundle" in message for message in after), "each bundle after it starts right"
+
+
+def test_auto_finds_out_how_many_share_a_process(site: Cluster, alone: dict[int, dict[int, float]]) -> None:
+    client = Client(site.address, timeout_s=60, connect_timeout_s=60)
+    policy = {"kind": "rung_median", "min_results": 100, "interval": 2}
+    chosen = spec(most=8, policy=policy, FUSED_STEP_S="0.05").model_copy(
+        update={"fuse": Fuse.model_validate("auto"), "max_parallel": 1}
+    )
+    study = client.create_study("auto", chosen)
+    study.wait(150)
+    assert curves(study) == alone
+    (size,) = study.status().bundle_sizes
+    assert size.trials >= 8, "a turn takes the same time, however many members it has"
+    assert {2, 4} <= {turn.members for turn in size.turns}
+    assert all(turn.turn_s >= 0.05 for turn in size.turns)
+    assert all(turn.memory_bytes > 1 << 20 for turn in size.turns if turn.members in (2, 4))

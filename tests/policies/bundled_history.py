@@ -53,7 +53,9 @@ class BundledHistory(History):
     # --- the study -----------------------------------------------------------------------------------
 
     def play(self):
-        costs = self.chance.choice((Costs(), Costs(write_s=0.3, read_s=0.2, start_s=0.5, crowding=0.1)))
+        costs = self.chance.choice(
+            (Costs(), Costs(write_s=0.3, read_s=0.2, start_s=0.5, crowding={2: 1.1, 4: 1.3}))
+        )
         self.study = StudySimulation.of(self.spec, self, costs=costs)
         self.study.rows.fold.policy = self
         mean_time_s = self.chance.choice((None, 30.0)) if self.trouble else None

@@ -42,6 +42,12 @@ KINDS = {
         (AshaPolicy(variant="stopping"), 27),
         (AshaPolicy(variant="stopping", eta=2, brackets=2), 8),
     ],
+    "asha_hedged": [
+        (AshaPolicy(arrival="optimistic"), 27),
+        (AshaPolicy(effort=0.3), 27),
+        (AshaPolicy(arrival="optimistic", effort=0.2, eta=2, rungs=(2, 5, 12, 40)), 40),
+        (AshaPolicy(arrival="optimistic", effort=1, eta=2, brackets=3), 8),
+    ],
     "priced_pauses": [
         (AshaPolicy(price_pauses=True, eta=2), 8),
         (AshaPolicy(price_pauses=True, brackets=2), 27),
@@ -65,8 +71,13 @@ KINDS = {
     ],
     "median": [
         (MedianPolicy(min_peers=1, interval=2, grace_steps=2), 9),
-        (MedianPolicy(min_peers=2, interval=1, completed_only=True), 4),
+        (MedianPolicy(min_peers=2, interval=1), 4),
         (MedianPolicy(interval=3), 10),
+    ],
+    "vizier_median": [
+        (MedianPolicy(variant="vizier", min_peers=1, interval=2, grace_steps=2), 9),
+        (MedianPolicy(variant="vizier", min_peers=2, interval=1, completed_only=True), 4),
+        (MedianPolicy(variant="vizier", interval=3), 10),
     ],
     "rung_median": [
         (RungMedianPolicy(interval=5, grace_steps=10), 30),

@@ -19,7 +19,7 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,10 +31,12 @@ from typing import IO, assert_never
 from headrace.bounds.sessions import TROUBLE
 from headrace.spec.resources import WHOLE
 from headrace.target import Target
-from headrace.v1 import event_pb2, trial_pb2, worker_pb2
+from headrace.v1 import bubble_pb2, event_pb2, trial_pb2, worker_pb2
 from headrace_worker.alone import Alone
 from headrace_worker.attempt import Attempt, Host
 from headrace_worker.bubble_agent import keep_bubble_agent
+from headrace_worker.bubble_slots import BubbleSlots
+from headrace_worker.bubble_watch import tell_to_leave, watch_agent
 from headrace_worker.bundle import Bundle
 from headrace_worker.checkpoints import CheckpointError, CheckpointStore, store_from_url
 from headrace_worker.checkpoints.retention import PruneOrder, Retention, superseded
@@ -55,7 +57,9 @@ from headrace_worker.effects import (
     Start,
     Welcomed,
 )
+from headrace_worker.exits import Ending
 from headrace_worker.launch import folder_of
+from headrace_worker.memory import KernelKills
 from headrace_worker.outbox import DurableOutbox, Entry, Outbox
 from headrace_worker.place import Place
 from headrace_worker.process import bury, end_group, end_strays
@@ -112,6 +116,7 @@ class Daemon:
             cpu_slots=settings.cpu_slots,
             fake_gpus=settings.fake_gpus,
             fake_links=settings.fake_links,
+            bubbles=settings.bubbles,
         )
         settings.home.mkdir(parents=True, exist_ok=True)
         with _only_one(settings):
@@ -135,8 +140,10 @@ class Daemon:
         target = Target(replicas=settings.schedulers, tls=settings.tls, tls_ca=settings.tls_ca)
         session = Session(target, courier, handler=self)
 
+        self._bubble_slots = BubbleSlots()
+
         def failed() -> None:
-            core.defects = self._health.defects
+            core.defects = {**self._health.defects, **self._bubble_slots.gone}
             session.beat_soon()
 
         loop = asyncio.get_running_loop()
@@ -147,6 +154,7 @@ class Daemon:
             self._standbys = Standbys(settings.home, enabled=settings.prestart)
             self._place = Place(
                 devices=tuple(devices.devices),
+                bubbles=self._bubble_slots,
                 runtime=runtime.address,
                 log_dir=settings.log_dir.absolute(),
                 scratch_dir=settings.scratch_dir.absolute(),
@@ -158,6 +166,7 @@ class Daemon:
                 courier=courier,
                 standbys=self._standbys,
                 retries=Retries(),
+                kernel_kills=KernelKills.of_this_process(),
                 device_failure=self._device_failure,
                 saved=self._retention.saved,
                 abandoned=self._abandoned,
@@ -170,6 +179,8 @@ class Daemon:
                 lasting = [serving, sweeper, cutter, cleaner]
                 if settings.bubbles:
                     lasting.append(tasks.create_task(keep_bubble_agent(), name="bubble agent"))
+                    watching = watch_agent(partial(self._bubbles_heard, session, failed))
+                    lasting.append(tasks.create_task(watching, name="bubble slots"))
                 count = len(devices.devices)
                 print(f"headrace worker: {settings.name} offers {count} slot{'s' * (count != 1)}", flush=True)
                 await self._stopping.wait()
@@ -250,6 +261,33 @@ class Daemon:
     def beat(self) -> None:
         """Prunes what the last heartbeats have proven."""
         self._prune(self._retention.tick())
+
+    # Slots in bubbles.
+
+    def _bubbles_heard(
+        self, session: Session, failed: Callable[[], None], jobs: Sequence[bubble_pb2.BubbleJob] | None
+    ) -> None:
+        """Offers the stages that have come, and takes back those that have gone."""
+        slots, core = self._bubble_slots, self._courier.core
+        news = slots.heard(jobs, asyncio.get_running_loop().time())
+        core.ephemeral, core.owned = slots.devices, slots.owned
+        for device in slots.devices:
+            self._slots.add(device.index)
+        for index in news.taken_back:
+            log.info("slot %d is taken back: %s", index, slots.gone[index])
+            tell_to_leave(slots.gates[index])
+            asyncio.get_running_loop().call_later(self._settings.bubble_leave_s, self._end_those_on, index)
+        if news.taken_back or news.offered:
+            failed()
+        if news.offered:
+            session.anew("there are new slots in bubbles")
+
+    def _end_those_on(self, index: int) -> None:
+        """Ends the trials that are still on a slot that was taken back; nobody is charged for it."""
+        if why := self._bubble_slots.why_gone([index]):
+            for attempt in list(self._attempts.values()):
+                if index in attempt.assign.grant.slots:
+                    attempt.fail(Ending(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, error=why))
 
     # Attempts.
 

@@ -19,6 +19,7 @@ from pydantic import (
     Field,
     ModelWrapValidatorHandler,
     PlainSerializer,
+    StrictBool,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
@@ -29,6 +30,7 @@ from pydantic.fields import FieldInfo
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import names
 from headrace.spec import space as spaces
+from headrace.spec.bubbles import bubble_problems
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain, SpecModel
 from headrace.spec.fuse import Fuse, fuse_problems
 from headrace.spec.halving import AshaPolicy
@@ -59,6 +61,7 @@ _NOT_THE_TARGETS: Final = {
     "enqueued",
     "warm_start",
     "max_parallel",
+    "bubbles",
 }
 """What the study of a transfer does not have from the first one, beside what `Transfer` says."""
 
@@ -103,6 +106,7 @@ class StudySpec(SpecModel):
     priority: Priority = 0
     elastic: Elastic | None = None
     fuse: Fuse | None = None
+    bubbles: StrictBool = False
     transfer: Transfer | None = None
     further_objectives: tuple[Objective, ...] = ()
     constraints: tuple[Constraint, ...] = ()
@@ -233,6 +237,8 @@ class _Parts:
             yield from elastic_problems(known["elastic"], known["resources"], known["max_steps"])
         if known.get("fuse") is not None:
             yield from fuse_problems(known["fuse"], known, self.declared)
+        if known.get("bubbles") is True:
+            yield from bubble_problems(known)
         if known.get("transfer") is not None:
             yield from transfer_problems(known["transfer"], known)
         if known.get("resources") is not None and known["resources"].by is not None and "space" in known:

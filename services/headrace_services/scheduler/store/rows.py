@@ -90,6 +90,7 @@ def standing(columns: Columns) -> Standing:
         wants_slots=columns["wants_slots"],
         wants_milli=columns.get("wants_milli"),
         wants_cores=columns.get("wants_cores"),
+        wants_bubbles=columns["wants_bubbles"],
         wants_count=columns["wants_count"],
         quantum_s=columns["quantum_s"],
         looked_s=columns["looked_s"],
@@ -110,6 +111,7 @@ def standing_columns(record: Standing) -> Columns:
         "wants_slots": record.wants_slots,
         "wants_milli": record.wants_milli,
         "wants_cores": record.wants_cores,
+        "wants_bubbles": record.wants_bubbles,
         "wants_count": record.wants_count,
         "quantum_s": record.quantum_s,
         "looked_s": record.looked_s,
@@ -226,6 +228,7 @@ def _grant(row: AnyRow) -> Grant:
         seats=row.seats,
         key=row.key,
         closed=row.closed,
+        bubbles=row.bubbles,
         leases=row.sharing,
     )
 
@@ -242,6 +245,7 @@ def bundle_grant(row: AnyRow) -> Grant:
         model=row.learnt_by,
         seats=row.seats,
         key=row.key,
+        bubbles=row.bubbles,
         leases=row.members,
     )
 
@@ -263,6 +267,9 @@ def slot(row: AnyRow) -> Slot:
         links=tuple(row.links),
         free_milli=row.free_milli,
         used_memory_bytes=row.used_memory_bytes,
+        owner=row.owner,
+        stage=row.stage or 0,
+        duty=1.0 if row.duty is None else row.duty,
     )
 
 
@@ -387,6 +394,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "metrics": metrics_of_json,
     "checkpoint": checkpoint,
     "speeds": speeds,
+    "bubbles": tuple,
 }
 """How columns are read that are not as the record has them."""
 _WRITTEN: dict[str, Callable[[Any], Any]] = {
@@ -395,6 +403,7 @@ _WRITTEN: dict[str, Callable[[Any], Any]] = {
     "metrics": finite_json,
     "checkpoint": checkpoint_columns,
     "speeds": dict,
+    "bubbles": list,
 }
 """How fields are written that are not as the column has them. Enums are texts."""
 _TRIAL_FIELDS = tuple(part.name for part in fields(Trial))
