@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
-from statistics import fmean, quantiles
+from statistics import fmean, median, quantiles
 from typing import Any
 
 import torch
@@ -40,7 +40,8 @@ from headrace.spec import StudySpec  # noqa: E402
 
 START_S, CALIBRATION_S, SETTLE_S = 120.0, 3.0, 0.3
 BLOCK = 5
-Visit = list[float]
+Visit = list[tuple[float, float]]
+"""Of each turn how long it took, and how long of that after its last step."""
 
 
 def steps_of(turn_s: float, members: int) -> int:
@@ -143,11 +144,22 @@ def paired(
     for number in range(pairs):
         order = (one, other) if number % 2 == 0 else (other, one)
         found.append({name: sides.visit(name, turns, saves=saves) for name in order})
-        shown = {name: [round(turn, 4) for turn in visit] for name, visit in found[-1].items()}
+        shown = {name: [round(whole_s, 4) for whole_s, _ in visit] for name, visit in found[-1].items()}
         print(json.dumps({"pair": number + 1, **shown}), flush=True)
-    ratios = [fmean(pair[one]) / fmean(pair[other]) for pair in found]
-    shortest_s = min(turn for pair in found for visit in pair.values() for turn in visit)
-    return {**summary(ratios), "shortest_turn_s": round(shortest_s, 3), "pairs": found}
+    ratios = [mean_s(pair[one], 0) / mean_s(pair[other], 0) for pair in found]
+    return {
+        **summary(ratios),
+        "shortest_turn_s": round(min(whole_s for pair in found for whole_s, _ in pair[other]), 3),
+        "after_its_steps_ms": {
+            name: round(1e3 * median(mean_s(pair[name], 1) for pair in found), 2) for name in (one, other)
+        },
+        "pairs": found,
+    }
+
+
+def mean_s(visit: Visit, which: int) -> float:
+    """The mean over a visit's turns."""
+    return fmean(turn[which] for turn in visit)
 
 
 def summary(ratios: list[float]) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 Both sides are processes of their own that wait for the word of the benchmark, take so many turns, and tell how long
 each took. A turn is `STEPS` steps of the group and what is done with the losses: they are reported to the service, or
 read. A turn lasts from its first step to the first step of the next one, so all that the service does between two turns
-counts. Where the benchmark asks for it, the service saves all members in a visit's first turn.
+counts. How long it took after its last step is told beside it. Where the benchmark asks for it, the service saves all
+members in a visit's first turn.
 """
 
 import os
@@ -35,15 +36,16 @@ class Turns:
         self._line: Connection = Client(os.environ[BATON])
         self._line.send(name)
         self._left = 0
-        self._taken: list[float] = []
-        self._since = 0.0
+        self._taken: list[tuple[float, float]] = []
+        self._since = self._worked = 0.0
         # Whether the service is to save in the turn that begins.
         self.saves = False
 
     def begin(self) -> bool:
         """Ends the turn before, and waits for the word where that was the visit's last; False: there are no more."""
         if self._left:
-            self._taken.append(time.perf_counter() - self._since)
+            now = time.perf_counter()
+            self._taken.append((now - self._since, now - self._worked))
             self._left -= 1
             self.saves = False
             if not self._left:
@@ -53,6 +55,12 @@ class Turns:
             self._left, self.saves = self._line.recv()
         self._since = time.perf_counter()
         return self._left > 0
+
+    def worked(self, losses: torch.Tensor) -> list[float]:
+        """The turn's steps are done: what follows is not the group's."""
+        values: list[float] = losses.tolist()
+        self._worked = time.perf_counter()
+        return values
 
 
 class Work:
@@ -86,7 +94,7 @@ def service(bundle: trial.Bundle) -> None:
         if turns is None:
             bundle.report(loss=work.turn(1))
         elif turns.begin():
-            bundle.report(loss=work.turn(steps), save=turns.saves)
+            bundle.report(loss=turns.worked(work.turn(steps)), save=turns.saves)
         else:
             return
 
@@ -103,7 +111,7 @@ def bare(name: str, members: int) -> None:
     work, steps = Work(bare_group(members)), int(os.environ[STEPS])
     turns = Turns(name)
     while turns.begin():
-        work.turn(steps).tolist()
+        turns.worked(work.turn(steps))
 
 
 if __name__ == "__main__":
