@@ -55,6 +55,8 @@ class Crew:
     def __init__(self, runtime: BundleRuntime, attached: Attached) -> None:
         self._runtime = runtime
         self.seats = attached.seats
+        # What the study's trials train; all members are told the same.
+        self.surrogate = attached.members[0].assignment.surrogate if attached.members else None
         self._members = {seat.lease: Member(seat) for seat in attached.members}
         self._leaving: list[int] = []
         self._restored: list[tuple[str, float]] = []

@@ -52,6 +52,10 @@ study = Table(
     Column("next_number", BigInteger, nullable=False, server_default="0"),
     # Of studies older than the column it is unknown.
     Column("planned", BigInteger),
+    # The name of the study that it waits for.
+    Column("after", Text),
+    # Of a gate: the key of what it checks.
+    Column("checks", Text),
     Column("sampled", BigInteger, nullable=False, server_default="0"),
     Column("reports", BigInteger, nullable=False, server_default="0"),
     Column("metric_seen", Boolean, nullable=False, server_default="false"),
@@ -69,6 +73,8 @@ study = Table(
     CheckConstraint("(state IN ('COMPLETED', 'STOPPED', 'FAILED')) = (end_time IS NOT NULL)", name="end"),
     CheckConstraint("weight > 0", name="weight"),
     Index("study_active", "id", postgresql_where=text("state = 'ACTIVE'")),
+    Index("study_waiting", "id", postgresql_where=text("after IS NOT NULL AND end_time IS NULL")),
+    Index("study_checks", "checks", postgresql_where=text("checks IS NOT NULL")),
     Index("study_ending", "id", postgresql_where=text("standing ->> 'ended_through' IS NOT NULL")),
 )
 
