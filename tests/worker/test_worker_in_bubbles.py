@@ -189,7 +189,7 @@ async def test_a_daemon_offers_a_stage_and_ends_who_is_there_once_it_is_gone(
     await until(lambda: any(beat.defects for beat in stream.all("heartbeat")))
     [defect] = next(beat.defects for beat in stream.all("heartbeat") if beat.defects)
     assert (defect.index, defect.reason) == (FIRST_INDEX, "job gpt has ended, or its stage 1 has")
-    assert file.words[AT["evict"]] == 1, "its gate lets the trial go on to its next report"
+    await until(lambda: file.words[AT["evict"]], "its gate lets the trial go on to its next report")
     exited = await stream.get("exited")
     assert (exited.outcome, exited.error) == (worker_pb2.EXIT_OUTCOME_RELEASED, defect.reason)
     file.close()
