@@ -1,7 +1,8 @@
 """Asks the bubble agent of this machine, again and again, which stages trials may have, and has the scheduler told.
 
 A slot that was taken back is told of with the next heartbeat, as a device that failed. Its trials are asked to leave at
-their next report; those that are there after a while are ended. A new slot needs a new session: Hello names all devices.
+their next report; those that are there after a while are ended. A new slot needs a new session, whose Hello names all
+devices.
 """
 
 import asyncio
