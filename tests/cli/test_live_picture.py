@@ -144,7 +144,8 @@ def test_the_picture_says_why_the_best_value_got_worse(script: Script) -> None:
     assert said not in text_of(picture, 120)
 
 
-def test_a_study_with_several_objectives_is_followed_though_it_has_no_best_trial(script: Script) -> None:
+def test_a_study_with_several_objectives_is_followed_though_it_has_no_best_trial() -> None:
+    script = race()
     script.final.study.spec.policy.CopyFrom(spec_pb2.Policy(run_all=spec_pb2.RunAllPolicy()))
     script.final.study.spec.further_objectives.add(metric="accuracy", goal=spec_pb2.GOAL_MAXIMIZE)
     study = convert.study(script.final.study)

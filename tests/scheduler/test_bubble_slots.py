@@ -6,8 +6,9 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
-from study_site import StudySite, make_spec
+from study_site import StudySite, gone, make_spec
 
+from headrace_services.scheduler.core.capacity import TurnCost
 from headrace_services.scheduler.core.inputs import Preemption
 from headrace_services.scheduler.core.placement import Request
 from headrace_services.scheduler.store import cluster, placement, tables, workers
@@ -92,6 +93,23 @@ async def test_a_bundle_has_as_many_seats_as_its_stage_has_memory_for(
     leases = await site.kick()
     assert len(leases) == seats
     assert {lease.grant.seats for lease in leases if lease.grant} == ({seats} if seats else set())
+
+
+async def test_what_a_bundle_costs_in_bubbles_says_nothing_of_other_slots(engine: AsyncEngine) -> None:
+    """It turns slowly there, and runs out of memory early: a bundle on a slot of its own is as large as ever."""
+    site = await beside(engine, stage(0), fuse={"most": 4}, max_trials=4)
+    there = await site.kick()
+    assert [bool(lease.bubbles) for lease in there] == [True] * 4
+    await site.step(site.report(there[0], 1, 0.5, turn=TurnCost(members=4, turns=9, time_s=900.0)))
+    for lease in there:
+        await site.step(gone(lease, "LOST", error="its bundle ran out of memory", out_of_memory=4))
+    async with transaction(engine) as conn:
+        await conn.execute(update(tables.study).values(planned=8).where(tables.study.c.id == site.study_id))
+    await greet(site, own(0), name="w2")
+    leases = await site.kick()
+    seats = {bool(lease.bubbles): lease.grant.seats for lease in leases if lease.grant}
+    assert seats[False] == 4
+    assert seats.get(True, 2) == 2
 
 
 async def test_the_last_rung_runs_there_only_where_nothing_else_ever_could(engine: AsyncEngine) -> None:

@@ -19,8 +19,8 @@ FIRST = {"metric": "loss", "goal": "minimize"}
 SECOND = {"metric": "size", "goal": "minimize"}
 NAN = float("nan")
 NOTHING = (
-    "reported nothing and exited with 0. Did its loop have no turns, as one over a range of its own that goes on from "
-    "a file? Loop over t.steps(), and call t.report(...) in it; what a function returns does not count"
+    "reported nothing and exited with 0. Loop over t.steps(), and call t.report(...) in it: what a function returns "
+    "does not count. A loop over a range of its own that goes on from a file may have had no turns"
 )
 
 

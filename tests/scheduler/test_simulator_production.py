@@ -71,11 +71,10 @@ async def both(
                 await conn.execute(silent.values(expires_at=func.now()))
         await site.step(one)
     assert study.rows.events is not None
-    simulated = [
-        told(event.number, event.kind, event.message.replace("sim1.", f"{uid}."))
-        for event in study.rows.events
+    simulated = [told(event.number, event.kind, event.message) for event in study.rows.events]
+    served = [
+        told(row.number, row.kind, row.message.replace(f" {uid}.", " sim1.")) for row in await site.events()
     ]
-    served = [told(row.number, row.kind, row.message) for row in await site.events()]
     assert sum(isinstance(one, ReportArrived) for one in inputs) > spec.max_trials
     return simulated, served, study
 
@@ -91,24 +90,30 @@ async def beside(site: StudySite, name: str, stages: int) -> None:
 
 
 def told(number: int | None, kind: str, message: str) -> Told:
-    return number, kind, message.partition(":")[0] if kind == "trial_created" else message
+    named = kind in ("trial_created", "trial_exploited")  # with parameters, which differ
+    return number, kind, message.partition(":")[0] if named else message
 
 
 POLICIES: dict[str, dict[str, Any]] = {
     "asha": {"kind": "asha", "eta": 3, "rungs": [1, 3, 9, 27]},
     "asha-stopping": {"kind": "asha", "variant": "stopping", "eta": 3, "rungs": [1, 3, 9, 27]},
+    "hedged": {"kind": "asha", "eta": 3, "rungs": [1, 3, 9, 27], "arrival": "optimistic", "effort": 0.3},
     "brackets": {"kind": "asha", "eta": 3, "rungs": [1, 3, 9, 27], "brackets": 3},
     "hyperband": {"kind": "hyperband"},
+    "pbt": {"kind": "pbt", "interval": 9, "quantile": 0.5},
     "rung_median": {"kind": "rung_median", "rungs": [3, 9, 18, 27]},
 }
 
 
+@pytest.mark.parametrize("most", [1, 4], ids=["alone", "in bundles"])
 @pytest.mark.parametrize("name", POLICIES)
 async def test_equal_inputs_equal_events(
-    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, name: str
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, name: str, most: int
 ) -> None:
-    spec = make_spec(policy=POLICIES[name], max_trials=12, max_steps=27)
-    simulated, served, study = await both(engine, monkeypatch, spec, workers=3)
+    fuse = {"most": most} if most > 1 else None
+    spec = make_spec(policy=POLICIES[name], max_trials=12, max_steps=27, fuse=fuse)
+    simulated, served, study = await both(engine, monkeypatch, spec, workers=3 if most == 1 else 1)
+    assert any(" of 4 in bundle " in message for _, _, message in served) == (most > 1)
     assert simulated == served
     assert study.rows.study.state is StudyState.COMPLETED
 

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from bundle_records import most_at_once
 from simulated_studies import flat, make_spec, simulate
 
 from headrace.spec import StudySpec
+from headrace.spec.fuse import Fuse
+from headrace_services.scheduler.core.capacity import capacity
 from headrace_services.scheduler.core.inputs import ExitedArrived
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.preview import preview
@@ -16,7 +19,6 @@ from headrace_services.scheduler.simulator.cluster import machines
 from headrace_services.scheduler.simulator.costs import Costs, Failures
 from headrace_services.scheduler.simulator.curves import SeedModel
 from headrace_services.scheduler.simulator.engine import Simulation
-from headrace_services.scheduler.simulator.record import Record
 from headrace_services.scheduler.simulator.study import StudySimulation
 
 RUN_ALL = {"kind": "run_all"}
@@ -25,22 +27,6 @@ PROGRAM = {"callable": "train:train", "working_dir": "/tmp"}
 
 def fused(most: int = 4, apart: tuple[str, ...] = (), **changes: Any) -> StudySpec:
     return make_spec(template=PROGRAM, fuse={"most": most, "apart": apart}, **changes)
-
-
-def most_at_once(record: Record) -> dict[str, int]:
-    """How many trials each grant held at once, at most."""
-    changes: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for stay in record.stays:
-        if stay.end_s > stay.start_s:
-            changes[stay.grant] += [(stay.start_s, 1), (stay.end_s, -1)]
-    found = {}
-    for grant, moments in changes.items():
-        held = most = 0
-        for _, change in sorted(moments):
-            held += change
-            most = max(most, held)
-        found[grant] = most
-    return found
 
 
 def test_a_bundle_takes_the_time_of_one_trial_and_its_slot_is_counted_once() -> None:
@@ -54,10 +40,10 @@ def test_a_bundle_takes_the_time_of_one_trial_and_its_slot_is_counted_once() -> 
 
 def test_every_further_member_makes_the_step_longer_by_the_given_share() -> None:
     spec = fused(policy=RUN_ALL, max_trials=8)
-    _, study = simulate(spec, flat([0.5] * 8), costs=Costs(crowding=0.5))
+    _, study = simulate(spec, flat([0.5] * 8), costs=Costs(crowding={2: 1.5}))
     assert study.record.end_s == pytest.approx(2 * 90 * 2.5)
     lone = fused(policy=RUN_ALL, max_trials=1)
-    _, study = simulate(lone, flat([0.5]), costs=Costs(crowding=0.5))
+    _, study = simulate(lone, flat([0.5]), costs=Costs(crowding={2: 1.5}))
     assert study.record.end_s == pytest.approx(90)
 
 
@@ -66,7 +52,7 @@ def test_members_that_leave_make_the_others_faster_at_once() -> None:
     spec = fused(
         policy={"kind": "asha", "eta": 2, "rungs": [4, 8], "variant": "stopping"}, max_trials=4, max_steps=8
     )
-    _, study = simulate(spec, flat([0.1, 0.2, 0.3, 0.4], steps=8), costs=Costs(crowding=0.5))
+    _, study = simulate(spec, flat([0.1, 0.2, 0.3, 0.4], steps=8), costs=Costs(crowding={2: 1.5}))
     ends = sorted({stay.end_s for stay in study.record.stays})
     assert ends[0] == pytest.approx(4 * 10 * 2.5)
     stopped = sum(stay.end_s == ends[0] for stay in study.record.stays)
@@ -214,7 +200,7 @@ def test_random_studies_of_bundles_come_to_their_ends(seed: int) -> None:
     """No grant has more trials than seats or two keys, a slot is charged once and comes back, and nothing starves."""
     chance = random.Random(f"bundles {seed}")
     failures = Failures(mean_time_s=chance.choice((None, 60.0)), detect_s=2.0, repair_s=5.0, seed=seed)
-    costs = chance.choice((Costs(), Costs(write_s=0.1, read_s=0.1, start_s=0.5, crowding=0.05)))
+    costs = chance.choice((Costs(), Costs(write_s=0.1, read_s=0.1, start_s=0.5, crowding={2: 1.05})))
     site = Site(chance.randint(1, 4), *_specs(chance), costs=costs, failures=failures)
     killers = {chance.randrange(5)} if chance.random() < 0.5 else set()
     if killers:
@@ -257,3 +243,41 @@ def test_a_preview_knows_of_seats_and_groups() -> None:
     assert found.bundle_groups == 1
     assert preview(fused(most=4, apart=("width",), max_trials=16, space=widths), 1).bundle_groups == 2
     assert preview(make_spec(max_trials=16), 1).bundle_groups == 0
+
+
+@pytest.mark.parametrize(
+    ("crowding", "members", "times"),
+    [
+        ({}, 9, 1.0),
+        ({2: 1.5}, 3, 2.0),
+        ({8: 1.0, 16: 2.0}, 8, 1.0),
+        ({8: 1.0, 16: 2.0}, 12, 1.5),
+        ({8: 1.0, 16: 2.0}, 24, 3.0),
+    ],
+)
+def test_a_step_takes_longer_along_a_curve(crowding: dict[int, float], members: int, times: float) -> None:
+    assert Costs(crowding=crowding).slowdown(members) == times
+
+
+@pytest.mark.parametrize("crowding", [{4: 0.5}, {1: 2.0}])
+def test_a_curve_that_makes_a_bundle_quicker_than_one_trial_is_refused(crowding: dict[int, float]) -> None:
+    with pytest.raises(ValueError, match="crowding"):
+        Costs(crowding=crowding)
+
+
+def test_auto_finds_the_knee_of_the_curve_and_is_as_quick_as_the_best_number() -> None:
+    costs = Costs(crowding={8: 1.0, 64: 8.0})
+    curves = flat([0.5] * 400, steps=4)
+    ends: dict[object, float] = {}
+    for fuse in ("auto", 2, 8):
+        chosen = fuse if fuse == "auto" else {"most": fuse}
+        spec = make_spec(template=PROGRAM, fuse=chosen, policy=RUN_ALL, max_trials=400, max_steps=4)
+        _, study = simulate(spec, curves, costs=costs)
+        ends[fuse] = study.record.end_s
+        if fuse == "auto":
+            (profile,) = study.rows.profiles.values()
+            found = capacity(Fuse.model_validate("auto"), profile, 0)
+            assert found.trials == 8, found.why
+            assert max(most_at_once(study.record).values()) <= 16, "no number is tried that is twice the knee"
+    assert ends["auto"] <= 1.2 * ends[8]
+    assert ends["auto"] <= 0.35 * ends[2]

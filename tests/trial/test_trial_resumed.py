@@ -79,7 +79,9 @@ def test_steps_that_are_counted_anew_are_told_once(
     if tracked:
         t.track(model=torch.nn.Linear(2, 1))
     own_loop(t, t.steps())
-    warning = "this process reports step 1, though the trial had come to step 3: nothing is tracked"
+    warning = (
+        "this process reports step 1; an earlier one of the trial had come to step 3. Nothing is tracked"
+    )
     assert caplog.text.count(warning) == told
     assert [any(warning in one for one in report.warnings) for report in recording.reports[:2]] == [
         bool(told),

@@ -59,6 +59,7 @@ from headrace_worker.effects import (
 )
 from headrace_worker.exits import Ending
 from headrace_worker.launch import folder_of
+from headrace_worker.memory import KernelKills
 from headrace_worker.outbox import DurableOutbox, Entry, Outbox
 from headrace_worker.place import Place
 from headrace_worker.process import bury, end_group, end_strays
@@ -165,6 +166,7 @@ class Daemon:
                 courier=courier,
                 standbys=self._standbys,
                 retries=Retries(),
+                kernel_kills=KernelKills.of_this_process(),
                 device_failure=self._device_failure,
                 saved=self._retention.saved,
                 abandoned=self._abandoned,

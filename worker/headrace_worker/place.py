@@ -12,6 +12,7 @@ from headrace_worker.checkpoints.retention import PruneOrder
 from headrace_worker.courier import Courier
 from headrace_worker.exits import Verdict, on_failed_device
 from headrace_worker.launch import Launch, launch_of
+from headrace_worker.memory import KernelKills
 from headrace_worker.retries import Retries
 from headrace_worker.standby import Standbys
 
@@ -34,6 +35,7 @@ class Place:
     courier: Courier
     standbys: Standbys
     retries: Retries
+    kernel_kills: KernelKills
     # Says which failure of a device ended a program on these slots that failed with these words, or nothing.
     device_failure: Callable[[Sequence[int], str], Awaitable[str]]
     # A report with a checkpoint is in the outbox.

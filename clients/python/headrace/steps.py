@@ -89,9 +89,9 @@ def begun_anew(step: int, restored: int) -> str:
 def counted_anew(step: int, last: int) -> str:
     """What to say of a trial that reported up to a step, has no checkpoint, and reports an earlier step."""
     return (
-        f"this process reports step {step}, though the trial had come to step {last}: nothing is tracked, so its steps "
-        f"are counted anew, and up to step {last} they run again. Results at rungs where it was recorded stay. Where "
-        "the script loads a checkpoint of its own, its weights are further than this count. Write "
+        f"this process reports step {step}; an earlier one of the trial had come to step {last}. Nothing is tracked, "
+        f"so steps are counted anew, and up to step {last} they run again. Results at rungs where it was recorded "
+        "stay. Where the script loads a checkpoint of its own, its weights are further than this count. Write "
         "t.track(model=..., optimizer=...) before the loop: it saves and restores them together with the count"
     )
 

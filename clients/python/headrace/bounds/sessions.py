@@ -65,6 +65,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "train_time": TIME,
         "warnings": WARNINGS,
     },
+    "Reports": {"reports": MEMBERS},
     "CheckpointRef": {
         "uri": TEXT,
         "step": STEPS,
@@ -79,6 +80,13 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "error": ERROR,
         "log_tail": LOG_TAIL,
         "exit_code": Unbounded("whatever the system says"),
+        "out_of_memory": Whole(0, n.SEATS),
+    },
+    "TurnCost": {
+        "members": Whole(0, n.SEATS),
+        "turns": Whole(0, n.EXACT),
+        "time": TIME,
+        "memory_bytes": BYTES,
     },
     "AttachRequest": {"lease_id": NAME, "rank": RANK},
     "RestoredRequest": {"lease_id": NAME, "read_time": TIME},

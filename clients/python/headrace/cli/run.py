@@ -81,7 +81,11 @@ def run(
     ] = False,
     suffix: Annotated[
         bool,
-        typer.Option("--suffix", help="Where the name is taken, use NAME-2, NAME-3 and so on."),
+        typer.Option(
+            "--suffix",
+            help="Where the name is taken, use NAME-2, NAME-3 and so on. "
+            "Another `seed` in the file tries other configurations.",
+        ),
     ] = False,
     no_preflight: Annotated[
         bool,

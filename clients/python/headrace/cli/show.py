@@ -106,7 +106,8 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
             ("goes on with" if trial.reason is None else "went on with", wording.params(trial.changed_params))
         )
     if trial.best_value is not None and not study.spec.further_objectives:
-        lines.append(("best value", f"{wording.number(trial.best_value)} at step {trial.best_step}"))
+        since = " (diverged since)" if trial.diverged else ""
+        lines.append(("best value", f"{wording.number(trial.best_value)} at step {trial.best_step}{since}"))
     if trial.feasible is not None:
         lines.append(("feasible", "yes" if trial.feasible else "no: it misses a constraint"))
     if trial.source is not None and isinstance(study.spec.sampler, BestOfSampler):

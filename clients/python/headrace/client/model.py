@@ -17,6 +17,8 @@ from headrace.errors import SeveralObjectivesError
 from headrace.spec import StudySpec, Value
 
 __all__ = [
+    "BundleSize",
+    "BundleTurn",
     "Checkpoint",
     "Lease",
     "Listing",
@@ -313,6 +315,30 @@ class RungStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BundleTurn:
+    """What was measured of bundles with one number of members."""
+
+    members: int
+    turn_s: float
+    """The least time of a turn: one step of each member."""
+    memory_bytes: int
+    """The most memory that a process held; 0 where that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleSize:
+    """How many trials of a study share a process on a kind of device, and why."""
+
+    device: str
+    apart: str
+    """The values of `fuse.apart` that these trials have, as JSON; empty where it names none."""
+    trials: int
+    reason: str
+    turns: tuple[BundleTurn, ...] = ()
+    """What was measured, the fewest members first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyInfo:
     """A study as of one moment: its spec, its state and the figures of a live view."""
 
@@ -339,6 +365,8 @@ class StudyInfo:
     warm_results: int | None = None
     """With a warm start: how many results of the earlier study the sampler began with. None until it has proposed a
     trial, and in lists of studies."""
+    bundle_sizes: tuple[BundleSize, ...] = ()
+    """With `fuse`: how many trials share a process, where that was measured. Empty in lists of studies."""
     uid: str = ""
     """Tells it from an earlier study of the same name."""
     unshown: str = ""

@@ -1,8 +1,9 @@
 """Trials and reports as flat rows: what `export` writes and `dataframe()` holds.
 
 The columns of a trial, in this order: `study`, `trial`, `state`, `reason`, `baseline`, `bracket`, `step`, `value`,
-`best_value`, `best_step`, `sound` (whether it neither failed nor diverged), `rung` (the highest recorded, counted from
-0), `rung_step` (the step of that rung), `steps_spent`, `failures`, `interruptions`, `worker`, `created`, `started`,
+`best_value`, `best_step`, `sound` (whether it neither failed nor diverged), `front` (whether it is on the Pareto
+front; None with one objective), `rung` (the highest recorded, counted from 0), `rung_step` (the step of that rung),
+`steps_spent`, `failures`, `interruptions`, `worker`, `created`, `started`,
 `ended`, `checkpoint`, `detail`, then `param.NAME` for each parameter of the space, with its value at the best step,
 `last_param.NAME` for each one that a member of a population changed since, with the value that it went on with, and
 `metric.NAME` for each metric of any trial's last report. Of a report: `study`, `trial`, `attempt` (which placement of
@@ -81,6 +82,9 @@ def _trial_row(study: StudyInfo, trial: TrialInfo, metrics: Sequence[str], chang
         "best_value": trial.best_value,
         "best_step": trial.best_step,
         "sound": trial.sound,
+        "front": trial.number in {one.number for one in study.front}
+        if study.spec.further_objectives
+        else None,
         "rung": trial.rungs[-1].rung if trial.rungs else None,
         "rung_step": trial.rungs[-1].milestone if trial.rungs else None,
         "steps_spent": trial.steps_spent,

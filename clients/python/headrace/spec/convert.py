@@ -98,7 +98,7 @@ def to_proto(spec: StudySpec) -> pb.StudySpec:
     if spec.elastic is not None:
         message.elastic.CopyFrom(elastic_to_proto(spec.elastic))
     if spec.fuse is not None:
-        message.fuse.CopyFrom(pb.Fuse(most=spec.fuse.most, apart=spec.fuse.apart))
+        message.fuse.CopyFrom(pb.Fuse(most=spec.fuse.most, apart=spec.fuse.apart, auto=spec.fuse.auto))
     if spec.transfer is not None:
         message.transfer.CopyFrom(_transfer(spec.transfer))
     if spec.warm_start is not None:
@@ -141,7 +141,13 @@ def from_proto(message: pb.StudySpec) -> StudySpec:
     if message.HasField("elastic"):
         data["elastic"] = elastic_data(message.elastic)
     if message.HasField("fuse"):
-        data["fuse"] = {"most": message.fuse.most, "apart": list(message.fuse.apart)}
+        data["fuse"] = {
+            "most": message.fuse.most,
+            "apart": list(message.fuse.apart),
+            "auto": message.fuse.auto,
+        }
+        if message.fuse.auto and not message.fuse.most:
+            del data["fuse"]["most"]
     if message.HasField("transfer"):
         data["transfer"] = _transfer_data(message.transfer)
     if message.HasField("warm_start"):

@@ -5,7 +5,7 @@ from pathlib import Path
 from google.protobuf.duration_pb2 import Duration
 
 from headrace.grants import DEFAULT_RANK_PATIENCE_S
-from headrace.trial.runtime import Action, Assignment, Decision, Report, TrialRuntimeError
+from headrace.trial.runtime import Action, Assignment, Decision, Report, TrialRuntimeError, TurnCost
 from headrace.v1 import event_pb2, runtime_pb2, spec_pb2
 
 # Of an error's text and of a traceback, which may hold whole tensors; the worker keeps less.
@@ -66,6 +66,16 @@ def report(lease_id: str, told: Report, *, rank: int = 0) -> runtime_pb2.ReportR
         save_time=_duration(told.save_time_s),
         rank=rank,
         warnings=told.warnings,
+        turn=_turn_cost(told.turn) if told.turn is not None else None,
+    )
+
+
+def _turn_cost(cost: TurnCost) -> event_pb2.TurnCost:
+    return event_pb2.TurnCost(
+        members=cost.members,
+        turns=cost.turns,
+        time=_duration(cost.time_s),
+        memory_bytes=cost.memory_bytes,
     )
 
 

@@ -35,7 +35,7 @@ class Restore:
         # The step that was reported with it, and the one that the loop had come to: a script may report in other units.
         self.step: int = own["step"]
         self.loop_step: int = own["loop_step"]
-        # What a bundle's group kept of its member beyond the tracked objects; none of a trial's checkpoint.
+        # What a bundle's group kept of its member beyond the tracked objects; of a trial alone, its optimizer's steps.
         self.member: Mapping[str, Any] = own.get("member", {})
         self._files: list[str] = own["files"]
         self._params: dict[str, Any] = own["params"]

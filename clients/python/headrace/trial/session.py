@@ -22,6 +22,7 @@ from headrace.trial.restore import Restore
 from headrace.trial.runtime import Action, Assignment, Ended, Report, Runtime
 from headrace.trial.saving import Content, Saver
 from headrace.trial.shared_files import shared_checkpoints, told
+from headrace.trial.steps_taken import OPTIMIZER, StepsTaken
 from headrace.trial.tracking import Tracked, TrackedFiles, named_by_type, tracked
 from headrace.trial.turn import Turn
 
@@ -62,6 +63,7 @@ class Trial:
         self._restore = (
             None if folder is None else Restore(folder, assignment.rank, assignment.ranks, assignment.seed)
         )
+        self._steps_taken = StepsTaken(self._restore.member.get("step") if self._restore else 0)
         self._step = self._restore.loop_step if self._restore else 0
         self._reported_step = self._saved_step = self._restore.step if self._restore else 0
         self._furthest_step = self._reported_step
@@ -195,6 +197,8 @@ class Trial:
             self._tracked[name] = entry
             if self._restore is not None:
                 self._restore.give(entry, self.params)
+            if name == OPTIMIZER:
+                self._steps_taken.follow(target)
         if self._restore is not None:
             self._restore.put_back(self.state)
         if self._observer is not None:
@@ -366,8 +370,14 @@ class Trial:
         return (asked or due or step >= self._next_milestone) and self._assignment.checkpoint_dir is not None
 
     def _save(self, step: int) -> Path | None:
+        taken = self._steps_taken.known
         content = Content(
-            step=step, loop_step=self._step, tracked=self._tracked, state=self.state, params=self.params
+            step=step,
+            loop_step=self._step,
+            tracked=self._tracked,
+            state=self.state,
+            params=self.params,
+            member={} if taken is None else {"step": taken},
         )
         folder = self._saver.save(content, self._sequence + 1, longest_s=self._longest_s)
         if folder is not None:

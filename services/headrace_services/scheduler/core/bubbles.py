@@ -129,7 +129,7 @@ def _room_of_its_own(state: CycleState, lease: Lease, trial: Trial) -> int:
     if spec.max_parallel and (grant is None or grant.leases > 1):
         free = []  # one grant more might be too many
     open_seats = seats.OpenSeats(state).own(seats.key_of(spec, trial.params))
-    return len(free) * seats.allowance(spec, trial) + open_seats
+    return sum(seats.seats_on(state, trial, [slot]) for slot in free) + open_seats
 
 
 def seat(state: CycleState, trial: Trial, params: Params, milestone: int) -> Deciding[Grant | None]:

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, field
 
+from headrace_services.scheduler.core.capacity import Profile
 from headrace_services.scheduler.core.placement import Request, Running
 from headrace_services.scheduler.core.placement.shares import Claim, Share, Totals
 from headrace_services.scheduler.core.records import Bundle, Decision, History, Lease, Slot, Trial
@@ -31,6 +32,8 @@ class Rows(Struct, frozen=True, kw_only=True):
     slots: Mapping[str, tuple[Slot, ...]] = field(default_factory=dict)
     """The slots that live leases hold, by lease; of each slot, the part that the lease has of it is free."""
     histories: Mapping[int, History] = field(default_factory=dict)
+    profiles: tuple[Profile, ...] = ()
+    """Of a study with bundles, in the rows that it is opened with: what is known of them."""
 
 
 class Named(Need[Rows], frozen=True, kw_only=True):

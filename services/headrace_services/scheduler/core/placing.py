@@ -293,7 +293,7 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None, bundle
         resume=resume,
     )
     if bundle is not None:
-        said = _seat(bundle, bundle.leases + 1)
+        said = _seat(state, bundle, bundle.leases + 1)
         said += f", in bubbles of {bundle.bubbles}" if bundle.bubbles else ""
         state.emit(events.trial_placed(trial.number, slots, bundle.milli, "seat", said))
         state.join(lease, slots)
@@ -336,7 +336,7 @@ def _grant(lease_id: str, state: CycleState, trial: Trial, placement: Placement)
         milli=placement.milli,
         memory_bytes=placement.memory_bytes,
         model=kind_of(placement.slots),
-        seats=seats.seats_on(state.study.spec, trial, placement.slots[0]),
+        seats=seats.seats_for(state, trial, placement),
         key=seats.key_of(state.study.spec, trial.params),
         bubbles=placement.slots[0].bubbles,
     )
@@ -346,7 +346,7 @@ def _told(state: CycleState, placement: Placement, lease: Lease) -> str:
     """What is worth telling of a placement, in words; nothing where it is an ordinary one."""
     told = []
     if lease.grant is not None and lease.grant.seats > 1:
-        told.append(_seat(lease.grant, 1))
+        told.append(_seat(state, lease.grant, 1))
     if placement.rule == "spare":
         count = len(placement.slots)
         told.append(f"on {count} slot{'s' * (count > 1)}, as no other trial waits")
@@ -359,9 +359,10 @@ def _told(state: CycleState, placement: Placement, lease: Lease) -> str:
     return "; ".join(told)
 
 
-def _seat(bundle: Grant, seat: int) -> str:
+def _seat(state: CycleState, bundle: Grant, seat: int) -> str:
     """A trial's place in a bundle, in words. A bundle has the name of its first lease."""
-    return f"seat {seat} of {bundle.seats} in bundle {bundle.id}"
+    most = min(bundle.seats, seats.capacity_of(state, bundle).trials)
+    return f"seat {seat} of {most} in bundle {bundle.id}"
 
 
 def _how_joined(state: CycleState, placement: Placement) -> str:

@@ -14,7 +14,7 @@ from headrace.spec import Goal, StudySpec
 from headrace.spec.objective import is_feasible
 from headrace.spec.scalars import INT64_MAX
 from headrace.steps import refusal
-from headrace_services.scheduler.core import events, leaving
+from headrace_services.scheduler.core import events, leaving, seats
 from headrace_services.scheduler.core.changes import RungChange
 from headrace_services.scheduler.core.inputs import Accepted, Outcome, ReportArrived, Stale
 from headrace_services.scheduler.core.lifecycle import Action, Reason, State, StudyState
@@ -51,6 +51,8 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
         state.learn_speed(lease, progress, report.train_time_s)
         trial = state.trials[lease.number]
     state.emit(events.report_recorded(lease, sequence, report))
+    if report.turn is not None:
+        seats.learn(state, lease, report.turn)
     for warning in report.warnings:
         state.emit(events.trial_warned(lease.number, warning))
     if state.study.reports == 1:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from headrace.errors import HeadraceError
 from headrace_services.scheduler.core import events
+from headrace_services.scheduler.core.capacity import Profile
 from headrace_services.scheduler.core.changes import Changes, PromotionChange, TrialChange
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import (
@@ -62,6 +63,8 @@ class CycleState:
         self.bundles: dict[str, tuple[Slot, ...]] = {}
         """The slots of grants with several seats, as far as seats may be open: of those that were offered, that this
         cycle began, or that a trial left."""
+        self.profiles: dict[tuple[str, str], Profile] = {}
+        """What is known of the study's bundles, by kind of device and key."""
         self.histories: dict[int, History] = {}
         """What trials went through before this cycle, as far as answers show it."""
         self.free: list[Slot] = []
@@ -118,6 +121,8 @@ class CycleState:
         self.load(trials=rows.trials, leases=rows.leases)
         for lease_id, slots in rows.slots.items():
             self.slots.setdefault(lease_id, slots)
+        for profile in rows.profiles:
+            self.profiles.setdefault((profile.device, profile.key), profile)
         self.histories.update(rows.histories)
 
     def take_bundles(self, bundles: Iterable[Bundle]) -> None:
@@ -399,6 +404,16 @@ class CycleState:
         self.changes.events.append(event)
         self.study = replace(self.study, cursor=self.study.cursor + 1)
         return self.study.cursor
+
+    def profile(self, device: str, key: str) -> Profile:
+        """What is known of the study's bundles on a kind of device."""
+        return self.profiles.get((device, key)) or Profile(device=device, key=key)
+
+    def learn_capacity(self, profile: Profile) -> None:
+        """Take over what was learnt of the study's bundles on a kind of device."""
+        if profile != self.profile(profile.device, profile.key):
+            self.profiles[profile.device, profile.key] = profile
+            self.changes.profiles[profile.device, profile.key] = profile
 
     def explain(
         self,

@@ -16,6 +16,7 @@ from headrace.spec.convert import params_to_proto, to_proto
 from headrace.spec.convert_resources import resources_to_proto
 from headrace.spec.names import LABEL, STUDY, WORKER
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
+from headrace_services.scheduler.core.capacity import TurnCost
 from headrace_services.scheduler.core.inputs import ExitedArrived, ReportArrived, RestoredArrived
 from headrace_services.scheduler.core.placement.joints import Link
 from headrace_services.scheduler.core.records import Checkpoint, Decision, Lease, LeaseName, Trial
@@ -118,6 +119,16 @@ def _report(message: worker_pb2.Report, number: int) -> ReportArrived:
         checkpoint=checkpoint(message.checkpoint) if message.HasField("checkpoint") else None,
         train_time_s=seconds(message.train_time),
         warnings=tuple(WARNING.kept(text) for text in message.warnings),
+        turn=_turn(message.turn) if message.HasField("turn") else None,
+    )
+
+
+def _turn(cost: event_pb2.TurnCost) -> TurnCost:
+    return TurnCost(
+        members=cost.members,
+        turns=max(1, cost.turns),
+        time_s=seconds(cost.time),
+        memory_bytes=cost.memory_bytes,
     )
 
 
@@ -140,6 +151,7 @@ def _exited(message: worker_pb2.Exited, number: int) -> ExitedArrived:
         outcome=_OUTCOMES.get(message.outcome, "LOST"),
         error=ERROR.kept(message.error),
         log_tail=LOG_TAIL.kept(message.log_tail),
+        out_of_memory=message.out_of_memory,
     )
 
 

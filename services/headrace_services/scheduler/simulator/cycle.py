@@ -125,7 +125,12 @@ def _named(rows: StudyRows, cluster: ClusterRows, need: Named) -> Rows:
     trials = tuple(rows.trials[number] for number in sorted(need.numbers) if number in rows.trials)
     ids = need.leases | {trial.lease_id for trial in trials if trial.lease_id}
     leases = tuple(lease for lease_id in sorted(ids) if (lease := rows.lease(lease_id)) is not None)
-    return Rows(trials=trials, leases=leases, slots={lease.id: cluster.held(lease) for lease in leases})
+    return Rows(
+        trials=trials,
+        leases=leases,
+        slots={lease.id: cluster.held(lease) for lease in leases},
+        profiles=tuple(rows.profiles.values()),
+    )
 
 
 def _surroundings(

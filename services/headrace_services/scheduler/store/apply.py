@@ -37,7 +37,7 @@ from headrace_services.scheduler.core.changes import Changes, TrialChange
 from headrace_services.scheduler.core.lifecycle import State
 from headrace_services.scheduler.core.plan import Plan
 from headrace_services.scheduler.core.records import Grant, Lease, Study, Trial
-from headrace_services.scheduler.store import exploits, placement, requests, rows, tables
+from headrace_services.scheduler.store import exploits, placement, profiles, requests, rows, tables
 from headrace_services.scheduler.store.pipeline import Pipeline, Statement, compiled, given, pipeline
 from headrace_services.scheduler.store.rows import Columns
 
@@ -86,6 +86,7 @@ class Writes:
         logged = list(enumerate(changes.events, start=before.cursor + 1))
         async for part in _by_turns(logged):
             self._insert(_EVENTS, (rows.event_columns(after.id, cursor, event) for cursor, event in part))
+        profiles.write(self._pipeline, after.id, changes.profiles.values())
         exploits.append(self._pipeline, after.id, changes.exploits)
         placement.tell_others(self._pipeline, after.id, changes)
         self._update_study(before, after)

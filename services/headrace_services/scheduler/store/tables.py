@@ -247,6 +247,26 @@ leave = Table(
     Index("leave_for_study", "for_study_id"),
 )
 
+# What a study knows of its bundles: how many trials share a process on a kind of device. Read and written under the
+# lock on the study.
+bundle_profile = Table(
+    "bundle_profile",
+    metadata,
+    Column("study_id", BigInteger, ForeignKey("study.id", ondelete="CASCADE"), primary_key=True),
+    # The device's model.
+    Column("device", Text, primary_key=True),
+    # What the trials of a bundle have in common, and its digest: a key may be longer than an index takes.
+    Column("digest", Text, primary_key=True),
+    Column("key", Text, nullable=False),
+    # For a number of members: turns, the least time of one in seconds, the most memory in bytes.
+    Column("turns", JSONB, nullable=False, server_default="{}"),
+    # Half the members of the process that ran out of memory.
+    Column("most", Integer),
+    time_column("time", now=True),
+    CheckConstraint("most >= 1", name="most"),
+    Index("bundle_profile_time", "study_id", "time"),
+)
+
 trial = Table(
     "trial",
     metadata,
