@@ -14,9 +14,10 @@ from headrace_torch import hydro
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "examples" / "hydro"))
 
-import tune  # noqa: E402 - in the folder that the line above adds
-from data import Digits, Text  # noqa: E402 - in the folder that the line above adds
-from models import GPT, MLP, ResNet  # noqa: E402 - in the folder that the line above adds
+import tune  # noqa: E402 - it imports from the folder that the line above adds
+from data import Text  # noqa: E402 - in the folder that the line above adds
+from digits import MLP, Digits, ResNet  # noqa: E402 - stands with the others
+from models import GPT  # noqa: E402 - in the folder that the line above adds
 
 __all__ = [
     "GPT",

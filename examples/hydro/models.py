@@ -1,13 +1,13 @@
-"""Three models as factories of a width: all that Hydro needs to know about them.
+"""A GPT as a factory of a width: all that Hydro needs to know about it.
 
-Readouts and queries start at zero. That is good practice at any size, and needed for small copies to start like the
-model they stand for (see docs/explanation/hydro.md).
+Its readout and its queries start at zero. That is good practice at any size, and needed for small copies to start like
+the model they stand for (see docs/explanation/hydro.md).
 """
 # ruff: noqa: N803, N806 - a tensor's name ends in its shape: B batch, L length, D width, H heads, K width of a head
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, relu, scaled_dot_product_attention
+from torch.nn.functional import gelu, scaled_dot_product_attention
 
 VOCABULARY = 256  # bytes
 CONTEXT = 32
@@ -70,53 +70,4 @@ class GPT(nn.Module):
     def forward(self, text_BL: Tensor) -> Tensor:
         x_BLD = self.bytes(text_BL) + self.positions[: text_BL.shape[1]]
         logits: Tensor = self.readout(self.norm(self.blocks(x_BLD)))
-        return logits
-
-
-class MLP(nn.Module):
-    """Images of digits, flattened, in; logits of ten classes out."""
-
-    def __init__(self, width: int = 1024) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(64, width), nn.Linear(width, width)
-        self.readout = nn.Linear(width, 10)
-        nn.init.zeros_(self.readout.weight)
-
-    def forward(self, image: Tensor) -> Tensor:
-        logits: Tensor = self.readout(relu(self.second(relu(self.first(image.flatten(1))))))
-        return logits
-
-
-class ResidualBlock(nn.Module):
-    """Two convolutions, added to the stream before the last ReLU."""
-
-    def __init__(self, channels_in: int, channels: int, stride: int = 1) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride=stride, padding=1, bias=False)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.norm1, self.norm2 = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
-        self.shortcut = (
-            nn.Identity()
-            if stride == 1 and channels_in == channels
-            else nn.Conv2d(channels_in, channels, 1, stride=stride, bias=False)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        change = self.norm2(self.conv2(relu(self.norm1(self.conv1(x)))))
-        return relu(self.shortcut(x) + change)
-
-
-class ResNet(nn.Module):
-    """Images of digits, 8 by 8, in; logits of ten classes out."""
-
-    def __init__(self, width: int = 64) -> None:
-        super().__init__()
-        self.stem, self.norm = nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
-        self.blocks = nn.Sequential(ResidualBlock(width, width), ResidualBlock(width, 2 * width, stride=2))
-        self.readout = nn.Linear(2 * width, 10)
-        nn.init.zeros_(self.readout.weight)
-
-    def forward(self, image: Tensor) -> Tensor:
-        features = self.blocks(relu(self.norm(self.stem(image)))).mean(dim=(2, 3))
-        logits: Tensor = self.readout(features)
         return logits

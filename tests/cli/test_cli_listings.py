@@ -498,5 +498,6 @@ def test_a_study_shows_how_many_trials_share_a_process_and_why(
         "apart": "[64]",
         "trials": 8,
         "reason": "8 do 16",
-        "turns": [{"members": 8, "turn_s": 0.5, "memory_bytes": 7}],
+        "member_bytes": 0,
+        "turns": [{"members": 8, "turn_s": 0.5, "memory_bytes": 7, "fresh": False}],
     }

@@ -163,3 +163,28 @@ def test_a_script_of_a_command_that_is_not_there_names_the_nearest(tmp_path: Pat
     assert violation.field == "trial.command"
     assert "Did you mean train.py?" in violation.remedy
     preflight(spec_of(tmp_path, command={"args": ["python3", "train.py", "--lr", "{lr}"]}))
+
+
+SMALL = """
+from torch import nn
+def make_model(width=64):
+    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
+def train(t):
+    t.report(val_loss=1)
+"""
+
+
+def test_a_surrogate_that_cannot_be_made_is_refused_and_one_that_can_gets_its_key(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SMALL)
+
+    def with_width(width: int) -> StudySpec:
+        surrogate = {"model": "train:make_model", "width": width}
+        template = {"working_dir": str(tmp_path), "callable": "train:train"}
+        return parse_spec({**SPEC, "template": template, "surrogate": surrogate})
+
+    found = preflight(with_width(16))
+    assert found.gate is not None
+    assert len(found.gate.key) == 64
+    violation = refused(with_width(128))
+    assert (violation.field, violation.value) == ("surrogate.width", "128")
+    assert "above the model's own, 64" in violation.message

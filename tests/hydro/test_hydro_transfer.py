@@ -12,7 +12,8 @@ from scipy import stats
 from headrace_torch import hydro
 from headrace_torch.hydro.transfer import Trial, Verdict, agreement
 from headrace_torch.hydro.transfer.agreement import kendall_tau_b
-from headrace_torch.hydro.transfer.which import VERDICTS, WHY, check_transferable, search_space, varied
+from headrace_torch.hydro.transfer.which import check_transferable, search_space, varied
+from headrace_torch.what_transfers import VERDICTS, WHY
 
 pytestmark = pytest.mark.filterwarnings("ignore::headrace_torch.hydro.UngatedWarning")  # see test_hydro_gate
 SCORES = st.one_of(st.none(), st.floats(-100, 100).map(lambda one: round(one, 1)))

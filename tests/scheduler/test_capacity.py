@@ -9,7 +9,7 @@ AUTO = Fuse.model_validate("auto")
 GIB = 2**30
 
 
-def profile(times: dict[int, float], memory: dict[int, int] | None = None, turns: int = 3) -> Profile:
+def profile(times: dict[int, float], memory: dict[int, int] | None = None, turns: int = ENOUGH) -> Profile:
     """A profile of turns that took so long, by number of members."""
     found = Profile(device="cpu", key="[]")
     for members, time_s in times.items():
@@ -46,8 +46,10 @@ def test_too_few_turns_are_no_measurement_and_the_quickest_counts() -> None:
     quick = slow.learn(TurnCost(members=2, turns=2, time_s=2.0)).learn(
         TurnCost(members=4, turns=9, time_s=36.0)
     )
-    assert quick.turns[2].time_s == 1.0, "the first turn compiles"
-    assert capacity(AUTO, quick, 0).trials == 2
+    assert quick.steady[2].time_s == 1.0, "the first turn compiles"
+    assert capacity(AUTO, quick, 0).trials == 4, "nine turns that are slow may be so by chance"
+    slow = quick.learn(TurnCost(members=4, turns=1, time_s=4.0))
+    assert capacity(AUTO, slow, 0).trials == 2
 
 
 def test_what_is_known_well_enough_is_not_written_again() -> None:
@@ -60,7 +62,7 @@ def test_auto_holds_no_more_than_memory_allows() -> None:
     rising = {2: 1.0, 4: 1.0, 8: 1.0}
     held = {2: 3 * GIB, 4: 4 * GIB, 8: 6 * GIB}  # 2 GiB, and half a GiB a member
     found = capacity(AUTO, profile(rising, held), 10 * GIB)
-    assert (found.trials, found.seats) == (14, 1024)
+    assert (found.trials, found.seats, found.member_bytes) == (14, 1024, GIB // 2)
     assert "as many as fit 10 GiB" in found.why
     assert capacity(AUTO, profile(rising, held), 0).trials == 16, "the device's memory is not known"
     lone = profile({2: 1.0}, {2: 4 * GIB})
@@ -90,3 +92,15 @@ def test_a_bound_beside_auto_holds() -> None:
     found = capacity(Fuse(most=3, auto=True), profile({2: 1.0}), 0)
     assert (found.trials, found.seats) == (3, 3)
     assert "at most 3 as the study says" in found.why
+
+
+def test_fresh_turns_are_compared_with_each_other_and_the_larger_number_is_taken() -> None:
+    """A study whose trials come and go at each turn has no steady ones; the last of its trials have."""
+    found = profile({1: 0.1, 2: 0.2})
+    assert capacity(AUTO, found, 0).trials == 1, "by steady turns more gain little"
+    for members, time_s in ((2, 1.0), (4, 1.1)):
+        fresh = TurnCost(members=members, turns=ENOUGH, time_s=ENOUGH * time_s, fresh=True)
+        found = found.learn(fresh)
+    assert capacity(AUTO, found, 0).trials == 8
+    slow = found.learn(TurnCost(members=8, turns=ENOUGH, time_s=ENOUGH * 2.2, fresh=True))
+    assert capacity(AUTO, slow, 0).trials == 4

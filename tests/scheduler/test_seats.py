@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import ASHA, StudySite, gone, make_spec
 
 from headrace_services.scheduler.core import seats
-from headrace_services.scheduler.core.capacity import TurnCost
+from headrace_services.scheduler.core.capacity import Measured, Profile, TurnCost
 from headrace_services.scheduler.core.inputs import (
     LeaseExpired,
     PauseTrial,
@@ -20,6 +20,8 @@ from headrace_services.scheduler.core.inputs import (
 from headrace_services.scheduler.core.records import BundleView, Lease, Trial
 from headrace_services.scheduler.rpc import convert as rpc_convert
 from headrace_services.scheduler.store import cluster, studies, tables, trials
+from headrace_services.scheduler.store import profiles as store_profiles
+from headrace_services.scheduler.store.pipeline import pipeline
 
 RUN_ALL = {"kind": "run_all"}
 WIDTHS = {
@@ -337,7 +339,7 @@ async def test_auto_starts_small_grows_while_it_pays_and_stops_at_the_knee(engin
     times = {2: 1.0, 4: 1.1, 8: 2.3}
     for step, (count, grown) in enumerate(((2, 4), (4, 8), (8, 8)), start=1):
         first, *_ = await live(site)
-        cost = TurnCost(members=count, turns=3, time_s=3 * times[count])
+        cost = TurnCost(members=count, turns=10, time_s=10 * times[count])
         await site.step(site.report(first, step, 0.5, turn=cost))
         assert members(await live(site)) == [grown], "the bundle that runs takes further trials in"
     assert len(await grants(site)) == 1
@@ -345,7 +347,7 @@ async def test_auto_starts_small_grows_while_it_pays_and_stops_at_the_knee(engin
         await site.step(site.report(lease, 9, 0.5))
     assert members(await live(site)) == [4], "beyond the knee nobody joins"
     (row,) = await profiles(site)
-    assert {members: known["turns"] for members, known in row.turns.items()} == {"2": 3, "4": 3, "8": 3}
+    assert {members: known["turns"] for members, known in row.steady.items()} == {"2": 10, "4": 10, "8": 10}
     assert row.most is None
     notes = [event.message for event in await site.events("note")]
     assert [note.partition(" hold up to ")[2].split()[0] for note in notes] == ["4", "8", "4"]
@@ -371,3 +373,14 @@ async def test_each_key_has_a_profile_of_its_own(engine: AsyncEngine) -> None:
     assert [(row.key, row.most) for row in await profiles(site)] == [(first.grant.key, 2)]
     sizes = {grant.key: grant.seats for grant in await grants(site)}
     assert sizes == {key: (2 if key == first.grant.key else 4) for key in sizes}
+
+
+async def test_a_lesson_of_memory_that_was_not_read_again_stays(engine: AsyncEngine) -> None:
+    """A study of very many keys does not read all of its profiles."""
+    site = await fused(engine)
+    for most, steady in ((4, {}), (None, {2: Measured(turns=1, time_s=1.0)}), (8, {})):
+        async with engine.begin() as conn, pipeline(conn) as sent:
+            unread = Profile(device="cpu", key="[1]", steady=steady, most=most)
+            store_profiles.write(sent, site.study_id, [unread])
+    (row,) = await profiles(site)
+    assert (row.most, row.steady) == (4, {})

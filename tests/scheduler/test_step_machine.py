@@ -12,6 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sqlalchemy import text
 from study_site import StudySite, make_spec
 
+from headrace.spec.fuse import Fuse
+from headrace_services.scheduler.core.capacity import Measured, Profile, TurnCost, capacity
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import (
     Accepted,
@@ -40,6 +42,15 @@ MOVES = {(f"TRIAL_STATE_{row.source}", row.action.value, f"TRIAL_STATE_{row.targ
 VALUES = st.one_of(
     st.none(), st.just(float("nan")), st.just(float("inf")), st.floats(-2, 2), st.sampled_from([0.5, 1.0])
 )
+TURNS = st.none() | st.builds(
+    TurnCost,
+    members=st.sampled_from([1, 2, 4, 8]),
+    turns=st.integers(1, 3),
+    time_s=st.sampled_from([1.0, 1.5, 2.0, 8.0]),
+    fresh=st.booleans(),
+)
+STAGE = "in bubbles of job gpt, stage 1"
+"""The kind of device that bundles in bubbles are measured on."""
 POLICIES = [
     {"kind": "run_all"},
     {"kind": "asha", "eta": 2, "rungs": [1, 2, 4], "variant": "promotion"},
@@ -57,18 +68,18 @@ class StepMachine(RuleBasedStateMachine):
         policy=st.sampled_from(POLICIES),
         retries=st.integers(0, 1),
         baseline=st.booleans(),
-        seats=st.sampled_from([1, 2, 3]),
+        fuse=st.sampled_from([None, {"most": 2}, {"most": 3}, "auto"]),
         bubbles=st.booleans(),
     )
-    def begin(self, policy: dict[str, Any], retries: int, baseline: bool, seats: int, bubbles: bool) -> None:
+    def begin(self, policy: dict[str, Any], retries: int, baseline: bool, fuse: Any, bubbles: bool) -> None:
         self.runner = asyncio.Runner()
         self.engine = open_engine(self.url, pool_size=2)
         spec = make_spec(
             policy=policy,
             max_retries=retries,
-            max_trials=6 * seats,
+            max_trials=18 if fuse else 6,
             max_steps=4,
-            fuse={"most": seats} if seats > 1 else None,
+            fuse=fuse,
             bubbles=bubbles,
             baseline={"x": 0.5} if baseline else None,
         )
@@ -114,10 +125,25 @@ class StepMachine(RuleBasedStateMachine):
         self.run(self.greet_beside(offered=offered))
         self.step(PlaceNow())
 
-    @rule(data=st.data(), value=VALUES, ahead=st.integers(-1, 3), saved=st.booleans(), twice=st.booleans())
-    def report(self, data: st.DataObject, value: float | None, ahead: int, saved: bool, twice: bool) -> None:
+    @rule(
+        data=st.data(),
+        value=VALUES,
+        ahead=st.integers(-1, 3),
+        saved=st.booleans(),
+        twice=st.booleans(),
+        turn=TURNS,
+    )
+    def report(
+        self,
+        data: st.DataObject,
+        value: float | None,
+        ahead: int,
+        saved: bool,
+        twice: bool,
+        turn: TurnCost | None,
+    ) -> None:
         lease = self.lease(data)
-        report = self.site.report(lease, max(1, lease.step + 1 + ahead), value, saved=saved)
+        report = self.site.report(lease, max(1, lease.step + 1 + ahead), value, saved=saved, turn=turn)
         outcomes = self.step(*([report] * (2 if twice else 1)), PlaceNow())
         if isinstance(outcomes[0], Accepted):
             self.said.append(report)
@@ -141,8 +167,12 @@ class StepMachine(RuleBasedStateMachine):
             RestoredArrived(lease_id=lease.id, number=lease.number, attempt=lease.attempt, sequence=sequence)
         )
 
-    @rule(data=st.data(), outcome=st.sampled_from(["FINISHED", "FAILED", "LOST", "RELEASED"]))
-    def exited(self, data: st.DataObject, outcome: str) -> None:
+    @rule(
+        data=st.data(),
+        outcome=st.sampled_from(["FINISHED", "FAILED", "LOST", "RELEASED"]),
+        out_of_memory=st.sampled_from([0, 0, 1, 2, 4]),
+    )
+    def exited(self, data: st.DataObject, outcome: str, out_of_memory: int) -> None:
         lease = self.lease(data)
         self.site.sequences[lease.id] += 1
         sequence = self.site.sequences[lease.id]
@@ -153,6 +183,7 @@ class StepMachine(RuleBasedStateMachine):
             sequence=sequence,
             outcome=outcome,
             error="e",
+            out_of_memory=out_of_memory,
         )
         self.step(ended, PlaceNow())
 
@@ -240,10 +271,35 @@ class StepMachine(RuleBasedStateMachine):
             " AND NOT coalesce(s.standing -> 'avoided' ? p.incarnation, false)"
             " AND t.state IN ('PENDING', 'PAUSED') AND t.milestone IS NOT NULL AND NOT t.user_paused"
             " AND (SELECT count(*) FROM lease WHERE grant_id = g.id AND live)"
-            f" < least(g.seats, {fuse.most} >> t.losses_in_row)"
+            f" < least(g.seats, (CASE g.bubbles WHEN '' THEN {self.room(fuse)} ELSE {self.room(fuse, STAGE)} END)"
+            " >> t.losses_in_row)"
             " AND (g.bubbles = '' OR t.milestone < 4) AND NOT EXISTS (SELECT FROM leave WHERE grant_id = g.id)"
         )
         assert untaken == []
+
+    def room(self, fuse: Fuse, device: str = "") -> int:
+        """How many trials may share a process on a kind of device, by the rows. All trials are of one key."""
+        found = self.query(
+            f"SELECT steady, fresh, most FROM bundle_profile WHERE study_id = :study AND device = '{device}'"
+        )
+        steady, fresh = (
+            {int(n): Measured(**known) for n, known in turns.items()}
+            for turns in ((found[0].steady, found[0].fresh) if found else ({}, {}))
+        )
+        most = found[0].most if found else None
+        profile = Profile(device="", key="[]", steady=steady, fresh=fresh, most=most)
+        return capacity(fuse, profile, 0).trials
+
+    @invariant()
+    def a_new_bundle_has_no_more_seats_than_a_process_had_memory_for(self) -> None:
+        if self.site.spec.fuse is None:
+            return
+        beyond = self.query(
+            "SELECT g.id FROM slot_grant g JOIN bundle_profile b ON b.study_id = g.study_id"
+            " AND b.device = CASE g.bubbles WHEN '' THEN '' ELSE 'in bubbles of ' || g.bubbles END"
+            " WHERE g.study_id = :study AND g.grant_time > b.time AND g.seats > b.most"
+        )
+        assert beyond == []
 
     @invariant()
     def the_log_has_no_gaps_and_tells_lawful_lives(self) -> None:

@@ -25,8 +25,8 @@ RUN_ALL = {"kind": "run_all"}
 PROGRAM = {"callable": "train:train", "working_dir": "/tmp"}
 
 
-def fused(most: int = 4, apart: tuple[str, ...] = (), **changes: Any) -> StudySpec:
-    return make_spec(template=PROGRAM, fuse={"most": most, "apart": apart}, **changes)
+def fused(most: int = 4, apart: tuple[str, ...] = (), *, auto: bool = False, **changes: Any) -> StudySpec:
+    return make_spec(template=PROGRAM, fuse={"most": most, "apart": apart, "auto": auto}, **changes)
 
 
 def test_a_bundle_takes_the_time_of_one_trial_and_its_slot_is_counted_once() -> None:
@@ -116,13 +116,14 @@ class StoppedError(Exception):
 ASHA = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9]}
 
 
+@pytest.mark.parametrize("auto", [False, True])
 @pytest.mark.parametrize("policy", [ASHA, RUN_ALL])
 @pytest.mark.parametrize("workers", [1, 4])
 def test_a_study_of_bundles_gets_its_share_of_the_slots_and_uses_it(
-    policy: dict[str, Any], workers: int
+    policy: dict[str, Any], workers: int, *, auto: bool
 ) -> None:
     many: dict[str, Any] = {"max_trials": 9_000, "policy": policy}
-    site = Site(workers, fused(most=8, **many), make_spec(**many))
+    site = Site(workers, fused(most=8, auto=auto, **many), make_spec(**many))
     site.run(300.0)
     total = workers * 300.0
     for used in site.used:
@@ -148,22 +149,27 @@ def test_a_small_study_of_bundles_does_not_wait_for_a_large_ordinary_one() -> No
     assert site.studies[1].rows.study.state is StudyState.COMPLETED
 
 
-def _dying(site: Site, chance: random.Random, killers: set[int]) -> None:
-    """Now and then the process that a killer is in dies, with all who are in it."""
+def _dying(site: Site, chance: random.Random, killers: set[int], fits: int) -> None:
+    """Now and then the process that a killer is in dies, with all who are in it; and one with more members than fit."""
 
     def happen() -> None:
         for study in site.studies:
             if study.over or study.spec.fuse is None:
                 continue
-            for run in [run for run in study.runs.values() if run.lease.number in killers]:
-                for member in study.members(run.grant_id):
+            grants = {run.grant_id: study.members(run.grant_id) for run in study.runs.values()}
+            for members in grants.values():
+                short = len(members) if len(members) > fits else 0
+                if not short and not killers & {run.lease.number for run in members}:
+                    continue
+                for member in members:
                     lost = ExitedArrived(
                         lease_id=member.lease.id,
                         number=member.lease.number,
                         attempt=member.lease.attempt,
                         sequence=member.next_sequence(),
                         outcome="LOST",
-                        error="died of SIGKILL",
+                        error="out of memory" if short else "died of SIGKILL",
+                        out_of_memory=short,
                     )
                     site.simulation._end(member, "interrupted")
                     site.simulation._step(study, lost)
@@ -192,7 +198,9 @@ def _specs(chance: random.Random) -> Iterator[StudySpec]:
         }
         apart = chance.choice(((), ("width",)))
         most = chance.choice((2, 3, 8, 32))
-        yield fused(most=most, apart=apart, **fields) if chance.random() < 0.7 else make_spec(**fields)
+        auto = chance.random() < 0.4
+        chosen = fused(most=most, apart=apart, auto=auto, **fields)
+        yield chosen if chance.random() < 0.7 else make_spec(**fields)
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -204,7 +212,7 @@ def test_random_studies_of_bundles_come_to_their_ends(seed: int) -> None:
     site = Site(chance.randint(1, 4), *_specs(chance), costs=costs, failures=failures)
     killers = {chance.randrange(5)} if chance.random() < 0.5 else set()
     if killers:
-        _dying(site, chance, killers)
+        _dying(site, chance, killers, fits=chance.choice((4, 64)))
     site.simulation.run()
     assert site.simulation.cluster.free_milli() == 1000 * len(site.simulation.cluster.up)
     for study in site.studies:
@@ -243,6 +251,11 @@ def test_a_preview_knows_of_seats_and_groups() -> None:
     assert found.bundle_groups == 1
     assert preview(fused(most=4, apart=("width",), max_trials=16, space=widths), 1).bundle_groups == 2
     assert preview(make_spec(max_trials=16), 1).bundle_groups == 0
+    lone = preview(make_spec(max_trials=16, policy=RUN_ALL), 1, seconds_per_step=1.0)
+    auto = preview(fused(most=1024, auto=True, policy=RUN_ALL, max_trials=16), 1, seconds_per_step=1.0)
+    assert lone.wall_time_s is not None
+    assert auto.wall_time_s is not None
+    assert auto.wall_time_s < 0.4 * lone.wall_time_s, "it grows in a preview too"
 
 
 @pytest.mark.parametrize(

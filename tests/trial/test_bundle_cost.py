@@ -36,31 +36,42 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
+def cost(members: int, turns: int, time_s: float, *, memory_bytes: int = 7, fresh: bool = False) -> TurnCost:
+    return TurnCost(members=members, turns=turns, time_s=time_s, memory_bytes=memory_bytes, fresh=fresh)
+
+
 def test_turns_are_summed_until_they_are_told(clock: Clock) -> None:
     watch = Stopwatch()
     assert watch.told() is None
-    for _ in range(3):
-        watch.begin(4)
+    for _ in range(4):
+        watch.begin([0, 1])
         clock.now_s += 2
-    assert watch.told() == TurnCost(members=4, turns=3, time_s=6.0, memory_bytes=7)
+    assert watch.told() == cost(2, 3, 6.0), "the first one, which is fresh, is not one of them"
     assert watch.told() is None
     clock.now_s += 50  # a checkpoint, and the call to the worker
-    watch.begin(4)
+    watch.begin([0, 1])
     clock.now_s += 1
-    assert watch.told() == TurnCost(members=4, turns=1, time_s=1.0, memory_bytes=7)
+    assert watch.told() == cost(2, 1, 1.0)
 
 
-def test_a_turn_with_other_members_is_measured_anew_and_memory_belongs_to_the_most(clock: Clock) -> None:
+def test_a_turn_with_other_members_is_fresh_and_memory_belongs_to_the_most(clock: Clock) -> None:
     watch = Stopwatch()
-    watch.begin(4)
+    watch.begin([0, 1, 2])
     clock.now_s += 2
-    watch.begin(2)
+    assert watch.told() == cost(3, 1, 2.0, fresh=True)
+    watch.begin([0, 1, 2])
+    clock.now_s += 5
+    watch.begin([0, 1, 3])
     clock.now_s += 1
-    assert watch.told() == TurnCost(members=2, turns=1, time_s=1.0, memory_bytes=0)
-    watch.begin(5)
-    cost = watch.told()
-    assert cost is not None
-    assert cost.memory_bytes == 7
+    assert watch.told() == cost(3, 1, 1.0, fresh=True), "as many, but not the same"
+    watch.begin([0, 1])
+    clock.now_s += 1
+    assert watch.told() == cost(2, 1, 1.0, memory_bytes=0, fresh=True)
+    watch.begin([0, 1])
+    clock.now_s += 1
+    assert watch.told() == cost(2, 1, 1.0, memory_bytes=0)
+    watch.begin([0, 1, 4, 5])
+    assert watch.told() == cost(4, 1, 0.0, fresh=True)
 
 
 def test_memory_is_of_the_gpu_where_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +114,7 @@ def listening(tmp_path: Path) -> Listening:
 def test_one_report_of_a_turn_tells_what_it_cost(listening: Listening) -> None:
     run_bundle(train, listening, listening.attach())
     turns = [[report.turn for _, report in said.reports] for said in listening.said if said.reports]
-    assert [[cost and cost.members for cost in costs] for costs in turns] == [[2, None]] * 3
+    assert [[one and one.members for one in costs] for costs in turns] == [[2, None]] * 3
     assert all(costs[0] is not None and costs[0].time_s > 0 and costs[0].turns == 1 for costs in turns)
 
 
@@ -186,3 +197,18 @@ def test_a_group_that_trains_its_members_apart_is_told_of_once(listening: Listen
     assert len(warned) == 1
     assert "layer lstm (LSTM) has no batched kernel" in warned[0]
     assert "leave out fuse" in warned[0]
+
+
+def test_a_turn_in_which_the_group_looks_how_to_run_is_no_measure(listening: Listening) -> None:
+    def probing(bundle: Bundle) -> None:
+        group: Any = FakeGroup()
+        group.report = None
+        bundle.track(group=group)
+        for turn in bundle.steps():
+            if turn < 3:
+                group.report = SimpleNamespace(reason=f"probe {turn}")
+            bundle.report(loss=group.step())
+
+    run_bundle(probing, listening, listening.attach())
+    turns = [said.reports[0][1].turn for said in listening.said if said.reports]
+    assert [one is not None for one in turns] == [False, False, True]

@@ -18,7 +18,7 @@ from headrace.bundle_logs import LogReader
 from headrace.v1 import event_pb2, spec_pb2, worker_pb2
 from headrace_worker.exits import Verdict, for_all
 from headrace_worker.launch import Launch, launch_of
-from headrace_worker.memory import KernelKills, killed_for_memory, says_out_of_memory
+from headrace_worker.memory import KernelKills, counters, killed_for_memory, says_out_of_memory
 from headrace_worker.outbox import Entry, Outbox
 from headrace_worker.session import MAX_MESSAGE_BYTES, _batches
 from headrace_worker.session_core import Identity, SessionCore
@@ -540,6 +540,20 @@ def test_the_kernel_s_count_tells_a_kill_for_want_of_memory(
     events.unlink()
     assert kills.count() == 0
     assert KernelKills.of_this_process().count() >= 0
+
+
+@pytest.mark.parametrize(
+    ("own", "first"),
+    [
+        ("0::/system.slice/worker.service", "/sys/fs/cgroup/system.slice/worker.service/memory.events"),
+        ("9:cpu,cpuacct:/a\n4:memory:/b/c\n", "/sys/fs/cgroup/memory/b/c/memory.oom_control"),
+        ("", "/sys/fs/cgroup/memory.events"),
+    ],
+)
+def test_the_kernel_counts_for_the_worker_s_own_control_group(own: str, first: str) -> None:
+    files = list(counters(own))
+    assert str(files[0]) == first
+    assert str(files[-1]) == "/proc/vmstat"
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,8 @@ class Attempt:
             template=assign.template,
             slot_milli=assign.grant.milli,
             gpu_memory_bytes=assign.grant.memory_bytes,
+            surrogate=assign.surrogate if assign.HasField("surrogate") else None,
+            gate=assign.gate if assign.HasField("gate") else None,
         )
 
     async def restored(self, request: runtime_pb2.RestoredRequest) -> None:

@@ -6,6 +6,7 @@ it, is known by its last words, or by the kernel's count of the processes that i
 
 import re
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,13 +37,25 @@ class KernelKills:
             own = Path("/proc/self/cgroup").read_text()
         except OSError:
             own = ""
-        paths = [line.partition("::")[2].strip("/") for line in own.splitlines() if line.startswith("0::")]
-        places = [*(_CGROUPS / path / "memory.events" for path in paths), _CGROUPS / "memory.events", _VMSTAT]
-        return cls(file=next((place for place in places if _count(place) is not None), None))
+        return cls(file=next((file for file in counters(own) if _count(file) is not None), None))
 
     def count(self) -> int:
         """How many there were."""
         return (_count(self.file) or 0) if self.file else 0
+
+
+def counters(own: str) -> Iterator[Path]:
+    """Where the count may stand, the narrowest first. `own` is what the kernel says of a process's control groups: a
+    container may see its own as the root."""
+    for line in own.splitlines():
+        _, kinds, path = line.split(":", 2)
+        if not kinds:  # version 2
+            yield _CGROUPS / path.strip("/") / "memory.events"
+        elif "memory" in kinds.split(","):
+            yield _CGROUPS / "memory" / path.strip("/") / "memory.oom_control"
+    yield _CGROUPS / "memory.events"
+    yield _CGROUPS / "memory" / "memory.oom_control"
+    yield _VMSTAT
 
 
 def killed_for_memory(exit_code: int, kills_before: int, kills_now: int) -> bool:

@@ -1,14 +1,15 @@
 """What can be known to fail before anything is spent: checked here, when the study's folder is on this machine.
 
-Two checks, both about the program that trials run.
+Three checks, all about the program that trials run.
 
 - The callable imports: a fresh interpreter (the template's own `python`, its environment, its folder first on the
   path) imports the module and finds the function, within a time limit. Nothing is called.
+- The surrogate, if there is one, can be made (`preflight_surrogate`).
 - The objective's metric is reported: the function's module is read with `ast`. If every `.report(...)` in it has
   explicit metric names only, and the objective's metric is not one of them, that is an error, with the nearest name.
   Metrics passed as `**metrics` or as a variable, or no such call at all, say nothing: the check never guesses.
 
-Where the folder is not on this machine, and the workers are elsewhere, both are skipped. Violations are raised as
+Where the folder is not on this machine, and the workers are elsewhere, all are skipped. Violations are raised as
 `InvalidFieldError` and carry the names of the study file.
 """
 
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from headrace.errors import InvalidFieldError, Violation
+from headrace.preflight_surrogate import examine_surrogate
 from headrace.spec import StudySpec, TrialTemplate
 from headrace.userfile import MIB, UserFile, UserFileError
 
@@ -76,17 +78,18 @@ def preflight(
     workers_here: bool = False,
     environ: Mapping[str, str] = os.environ,
     timeout_s: float = TIMEOUT_S,
-) -> None:
-    """Raises `InvalidFieldError` for a program that cannot import or that never reports the objective's metric.
+) -> StudySpec:
+    """The spec, with what was found out for it: the key of its gate.
 
-    With `workers_here` the workers are on this machine, so a folder that is not here is nowhere. `environ` is the
-    environment that trials get, as far as it is known."""
+    Raises `InvalidFieldError` for a program that cannot import or that never reports the objective's metric, and for a
+    surrogate that cannot be made. With `workers_here` the workers are on this machine, so a folder that is not here is
+    nowhere. `environ` is the environment that trials get, as far as it is known."""
     template = spec.template
     if template is None:
-        return
+        return spec
     folder = Path(template.working_dir)
     if not workers_here and not folder.exists():
-        return
+        return spec
     if not folder.is_dir():
         _fail(
             "trial.working_dir",
@@ -100,6 +103,7 @@ def preflight(
         found = _check_import(template, template.callable, folder, environ, timeout_s)
         if found.source is not None:
             _check_metric(found.source, spec.objective.metric)
+    return examine_surrogate(spec, template, environ=environ, timeout_s=timeout_s)
 
 
 _OPTIONS = ("step", "save")

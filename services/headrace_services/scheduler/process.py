@@ -29,6 +29,7 @@ from headrace.v1 import study_pb2, study_pb2_grpc, worker_pb2, worker_pb2_grpc
 from headrace_services.instance import tell_instance
 from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.engine.cleaner import Cleaner
+from headrace_services.scheduler.engine.followers import Followers
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.engine.sweeper import Sweeper
 from headrace_services.scheduler.loop_watch import LoopWatch
@@ -171,6 +172,7 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
             tasks.create_task(heartbeats.run()),
             tasks.create_task(registry.run_notifying()),
             tasks.create_task(registry.run_listening()),
+            tasks.create_task(Followers(hub, tasks).run()),
             tasks.create_task(Sweeper(hub, settings.timing.lease_ttl_s).run()),
             tasks.create_task(Cleaner(engine).run()),
             tasks.create_task(suggester.run()),

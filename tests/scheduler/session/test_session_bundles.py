@@ -81,7 +81,7 @@ async def test_a_turn_of_several_members_is_one_message_each_way(
         members = [
             response.assign.lease for response in w.heard if response.WhichOneof("message") == "assign"
         ]
-        cost = event_pb2.TurnCost(members=3, turns=5)
+        cost = event_pb2.TurnCost(members=3, turns=5, fresh=True)
         cost.time.FromSeconds(10)
         turn = [
             worker_pb2.Report(sequence=sequence, lease=lease, step=1, metrics={"loss": 0.5})
@@ -103,7 +103,8 @@ async def test_a_turn_of_several_members_is_one_message_each_way(
         await w.hears("decisions", count=2)
     assert len(await site.events("report_recorded")) == 4, "a repeated one counts once"
     (profile,) = await site.rows(select(tables.bundle_profile))
-    assert profile.turns == {"3": {"turns": 5, "time_s": 2.0, "memory_bytes": 0}}
+    assert profile.steady == {}
+    assert profile.fresh == {"3": {"turns": 5, "time_s": 2.0, "memory_bytes": 0}}
 
 
 async def test_a_bundle_out_of_memory_is_told_by_its_exits(engine: AsyncEngine, replica: Replica) -> None:

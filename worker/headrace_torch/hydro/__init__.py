@@ -4,6 +4,7 @@
     parametrize         the rule table behind it: what each parameter's settings are multiplied by
     coordinate_check    the gate: do activations move by the same amount at every width?
     fuse                many members of one model, each with its own hyperparameters, trained as one
+    optimizer           the one that trains a model, small copy or not
     transfer            the best of the small model on the large one, with the regret; what carries over
 
 Hu et al. 2023, "Hydro: Surrogate-Based Hyperparameter Tuning Service in Datacenters" (OSDI); Yang et al. 2022,
@@ -51,6 +52,7 @@ from headrace_torch.hydro.parametrize.kinds import Kind
 from headrace_torch.hydro.parametrize.parametrization import Multipliers, Parametrization, parametrize
 from headrace_torch.hydro.shrink.entry import shrink
 from headrace_torch.hydro.shrink.surrogate import Surrogate
+from headrace_torch.hydro.study import has_optimizer, optimizer, surrogate_of
 from headrace_torch.hydro.transfer.agreement import Agreement, agreement
 from headrace_torch.hydro.transfer.run import transfer
 from headrace_torch.hydro.transfer.scale import ScaleReport, choose_scale
@@ -105,9 +107,12 @@ __all__ = [
     "coordinate_check",
     "draw_coordinate_check",
     "fuse",
+    "has_optimizer",
+    "optimizer",
     "parametrize",
     "plan_capacity",
     "search_space",
     "shrink",
+    "surrogate_of",
     "transfer",
 ]

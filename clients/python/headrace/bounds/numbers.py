@@ -57,6 +57,8 @@ DEVICES: Final = 1024
 """Slots of one worker, and so of one trial."""
 SEATS: Final = 1024
 """Trials that train in one process."""
+WIDTHS: Final = 64
+"""Widths that a gate compares."""
 HELD: Final = 4096
 """Leases of one worker."""
 METRICS: Final = 1000

@@ -32,6 +32,7 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
         "checkpoints_kept": COUNT,
         "weight": Real(0, n.WEIGHT),
         "priority": Whole(-n.PRIORITY, n.PRIORITY),
+        "after": NAME,
         "further_objectives": Items(n.OBJECTIVES - 1),
         "constraints": Items(n.CONSTRAINTS),
     },
@@ -116,6 +117,15 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
     "Elastic": {"grants": Items(256), "spare": GRANT},
     "ElasticGrant": {"from_step": STEPS, "slots": GRANT, "gpu_milli": Whole(0, 999)},
     "Fuse": {"most": Whole(0, n.SEATS), "apart": Items(n.PARAMETERS, NAME)},
+    "Surrogate": {
+        "model": TEXT,
+        "width": STEPS,
+        "scale": STEPS,
+        "optimizer": NAME,
+        "inputs": TEXT,
+        "accept": Items(n.PARAMETERS, NAME),
+    },
+    "Gate": {"widths": Items(n.WIDTHS, STEPS), "key": NAME, "study": NAME},
     "BestOfSampler": {"study": NAME, "eager": SHARE},
     "Transfer": {
         "callable": TEXT,

@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from headrace.cli import wording
+from headrace.cli import gates, wording
 from headrace.cli.failure import FAILED, INTERRUPTED, USAGE, CommandError, tell
 from headrace.cli.follow import Mode, follow
 from headrace.cli.live import DETACHES
@@ -27,6 +27,7 @@ from headrace.cli.summary import Summary, show_summary, succeeded, transferred
 from headrace.client import Client
 from headrace.client.machines import Worker
 from headrace.client.missing import require
+from headrace.client.model import StudyState
 from headrace.environment import NAMED_IN, names_to_pass, select
 from headrace.errors import HeadraceError, StudyExistsError, StudyNotFoundError
 from headrace.folders import study_folder
@@ -34,6 +35,7 @@ from headrace.home import is_on_this_machine, make_private
 from headrace.preflight import preflight
 from headrace.spec import Resources, StudySpec, check_study_id, load_study_file
 from headrace.spec.names import STUDY
+from headrace.spec.surrogate import gate_name
 
 MOST_SUFFIXES = 100
 CPU = "cpu"
@@ -130,6 +132,7 @@ def run(
             code=USAGE,
         )
     study_id = check_study_id(name, field="--name") if name else loaded.name
+    spec = loaded.spec
     if not no_preflight:
         here = local or is_on_this_machine(session.where())
         environ = (
@@ -137,7 +140,7 @@ def run(
             if local
             else os.environ
         )
-        preflight(loaded.spec, workers_here=here, environ=environ)
+        spec = preflight(spec, workers_here=here, environ=environ)
     mode = Mode.choose(session.output, as_json=as_json)
     with ExitStack() as stack:
         where = session.address
@@ -147,21 +150,26 @@ def run(
         client = stack.enter_context(session.client(where))
         if replace:
             _delete_ended(client, study_id)
-        study = _create(client, study_id, loaded.spec, session.output, quiet=as_json, suffix=suffix)
-        if told := wording.population(loaded.spec, file):
+            _delete_what_comes_with(client, study_id, spec)
+        study = _create(client, study_id, spec, session.output, quiet=as_json, suffix=suffix)
+        if told := wording.population(spec, file):
             session.output.note(told)
-        _warn_of_idleness(client, loaded.spec.resources, session.output)
+        _warn_of_idleness(client, spec.resources, session.output)
+        created = client.study(study).status()
+        if (checked := gates.said_of(created)) is not None:
+            session.output.note(f"Gate: {checked}")
         if detach:
             _say_detached(session.output, study, as_json=as_json)
             return
         if local and report is None and find_spec("plotly"):
-            created = client.study(study).status()
             report = place / "reports" / f"{study_folder(created.name, created.uid)}.html"
             make_private(report.parent)
         hint = f"headrace up --home {place}" if local else None
+        if (gate := gates.own_gate(created)) is not None:
+            _to_the_end(client, gate, session.output, mode, report=None, after=0, revive=hint)
         _to_the_end(client, study, session.output, mode, report=report, after=0, revive=hint)
-        if loaded.spec.transfer is not None:
-            target = loaded.spec.transfer.study_name(study)
+        if spec.transfer is not None:
+            target = spec.transfer.study_name(study)
             if mode is not Mode.JSON:
                 session.output.line(f"\nStudy {target} trains the best configurations of {study}.")
             beside = None if report is None else report.with_stem(f"{report.stem}-target")
@@ -225,6 +233,21 @@ def _delete_ended(client: Client, study_id: str) -> None:
                 remedy=f"End it first with `headrace stop {study_id}`, or give --suffix instead.",
             )
         old.delete()
+
+
+def _delete_what_comes_with(client: Client, study_id: str, spec: StudySpec) -> None:
+    """Delete the studies that were created with the one of a name. A gate stays that has passed with the same key."""
+    if spec.transfer is not None:
+        _delete_ended(client, spec.transfer.study_name(study_id))
+    if spec.gate_study() is None:
+        return
+    name = gate_name(study_id)
+    with suppress(StudyNotFoundError):
+        old = client.study(name).status()
+        key = spec.gate.key if spec.gate is not None else ""
+        known = old.spec.gate.key if old.spec.gate is not None else ""
+        if not (key and known == key and old.state is StudyState.COMPLETED):
+            _delete_ended(client, name)
 
 
 def _create(

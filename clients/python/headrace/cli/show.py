@@ -146,6 +146,8 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
         lines.append(("worker", f"{trial.worker}, slots {', '.join(map(str, trial.slots)) or '-'}{share}"))
     if trial.bundle:
         seats = f"{trial.bundle_members} of {trial.bundle_seats} seats taken"
+        if study.spec.fuse is not None and study.spec.fuse.auto:  # as many seats as it may ever have
+            seats = wording.plural(trial.bundle_members, "trial")
         lines.append(("bundle", f"{trial.bundle}, {seats}"))
     if trial.bubbles:
         lines.append(("bubbles", f"ran in bubbles of {'; '.join(trial.bubbles)}"))

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli import views, wording
+from headrace.cli import gates, views, wording
 from headrace.cli.output import Output, clean
 from headrace.client import Client
 from headrace.client.model import Checkpoint, StudyInfo, StudyState, TrialInfo, TrialState, Value
@@ -16,7 +16,7 @@ from headrace.client.transfer import Transferred
 from headrace.spec import BestOfSampler
 
 FRONT_ROWS = 8
-_PLACES = ("checkpoint", "report")
+_PLACES = ("checkpoint", "report", "plot")
 """The lines that may hold a path; they come last."""
 
 
@@ -69,7 +69,11 @@ class Summary:
         study = self.study
         metric = study.spec.objective.metric
         lines: list[tuple[str, str]] = []
-        if self.outcome.several:
+        if (checked := gates.said_of(study)) is not None:
+            lines.append(("gate", checked))
+        if gates.is_gate(study):
+            lines += gates.lines_of(study)
+        elif self.outcome.several:
             lines += self._front_lines()
         elif study.best is None:
             lines.append(("best", f"no trial reported a finite value{self._that_meets()}"))
@@ -90,7 +94,7 @@ class Summary:
             lines.append(("", f"headrace why {study.name} {study.failures[0].trial} {shown}"))
         if self.outcome.wall_time_s is not None:
             lines.append(("wall time", wording.duration(self.outcome.wall_time_s)))
-        if not self.outcome.several and study.best is not None:
+        if not self.outcome.several and study.best is not None and not gates.is_gate(study):
             lines += self._checkpoint_lines(study.best)
         if self.report is not None:
             lines.append(("report", str(self.report)))

@@ -323,6 +323,8 @@ class BundleTurn:
     """The least time of a turn: one step of each member."""
     memory_bytes: int
     """The most memory that a process held; 0 where that is not known."""
+    fresh: bool
+    """Whether trials joined or left right before each of these turns, which makes it longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,6 +336,8 @@ class BundleSize:
     """The values of `fuse.apart` that these trials have, as JSON; empty where it names none."""
     trials: int
     reason: str
+    member_bytes: int
+    """What each further trial takes of the device's memory; 0 where that is not known."""
     turns: tuple[BundleTurn, ...] = ()
     """What was measured, the fewest members first."""
 

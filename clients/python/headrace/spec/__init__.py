@@ -50,6 +50,7 @@ from headrace.spec.study import (
     check_study_id,
     violations_of,
 )
+from headrace.spec.surrogate import Gate, Surrogate
 from headrace.spec.template import CommandLine, TrialTemplate
 from headrace.spec.transfer import Transfer
 
@@ -66,6 +67,7 @@ __all__ = [
     "Constraint",
     "Domain",
     "FloatDomain",
+    "Gate",
     "Goal",
     "GpSampler",
     "GridSampler",
@@ -90,6 +92,7 @@ __all__ = [
     "StudyFile",
     "StudySpec",
     "SuccessiveHalvingPolicy",
+    "Surrogate",
     "TpeSampler",
     "Transfer",
     "TrialTemplate",

@@ -29,6 +29,7 @@ from headrace.spec.convert_sampler import (
     warm_start_data,
     warm_start_to_proto,
 )
+from headrace.spec.convert_surrogate import gate_data, gate_to_proto, surrogate_data, surrogate_to_proto
 from headrace.spec.convert_values import Scalar
 from headrace.spec.convert_values import value_from_proto as value_from_proto
 from headrace.spec.convert_values import value_to_proto as value_to_proto
@@ -87,6 +88,7 @@ def to_proto(spec: StudySpec) -> pb.StudySpec:
         checkpoints_kept=spec.checkpoints_kept,
         weight=spec.weight,
         priority=spec.priority,
+        after=spec.after or "",
         further_objectives=[objective_to_proto(objective) for objective in spec.further_objectives],
         constraints=[constraint_to_proto(constraint) for constraint in spec.constraints],
         bubbles=spec.bubbles,
@@ -99,6 +101,10 @@ def to_proto(spec: StudySpec) -> pb.StudySpec:
         message.elastic.CopyFrom(elastic_to_proto(spec.elastic))
     if spec.fuse is not None:
         message.fuse.CopyFrom(pb.Fuse(most=spec.fuse.most, apart=spec.fuse.apart, auto=spec.fuse.auto))
+    if spec.surrogate is not None:
+        message.surrogate.CopyFrom(surrogate_to_proto(spec.surrogate))
+    if spec.gate is not None:
+        message.gate.CopyFrom(gate_to_proto(spec.gate))
     if spec.transfer is not None:
         message.transfer.CopyFrom(_transfer(spec.transfer))
     if spec.warm_start is not None:
@@ -148,6 +154,12 @@ def from_proto(message: pb.StudySpec) -> StudySpec:
         }
         if message.fuse.auto and not message.fuse.most:
             del data["fuse"]["most"]
+    if message.HasField("surrogate"):
+        data["surrogate"] = surrogate_data(message.surrogate)
+    if message.HasField("gate"):
+        data["gate"] = gate_data(message.gate)
+    if message.after:
+        data["after"] = message.after
     if message.HasField("transfer"):
         data["transfer"] = _transfer_data(message.transfer)
     if message.HasField("warm_start"):

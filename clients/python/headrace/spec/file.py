@@ -42,6 +42,8 @@ _PLACES: Final = (
     "sampler",
     "elastic",
     "fuse",
+    "surrogate",
+    "gate",
     "transfer",
     "warm_start",
 )

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 MAIN: Final = "__main__"
+CALLABLE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+"""`module:function`."""
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, model_validator
 
+from headrace.bounds import numbers
 from headrace.spec.problems import Problem, fault, reject
 from headrace.spec.rungs import EvenPolicy
 from headrace.spec.scalars import Count, Flag, Real
@@ -51,6 +52,12 @@ class MedianPolicy(EvenPolicy):
                 ]
             )
         return self
+
+    def every(self, max_steps: int) -> int:
+        """The steps between two looks: as few as there may be rungs, or a hundredth of the budget with Vizier's."""
+        if self.variant is MedianVariant.AVERAGE:
+            return self.interval or -(-max_steps // numbers.RUNGS)
+        return super().every(max_steps)
 
     @property
     def peers(self) -> int:

@@ -34,6 +34,7 @@ from headrace.spec.bubbles import bubble_problems
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain, SpecModel
 from headrace.spec.fuse import Fuse, fuse_problems
 from headrace.spec.halving import AshaPolicy
+from headrace.spec.names import StudyName
 from headrace.spec.objective import (
     Constraint,
     Goal,
@@ -49,13 +50,18 @@ from headrace.spec.rungs import EvenPolicy, GeometricPolicy
 from headrace.spec.sampler import SAMPLERS, RandomSampler, Sampler, grid_problems, sampler_problems
 from headrace.spec.scalars import Count, CountOrZero, Seed, Steps, Text, Value
 from headrace.spec.sizes import SizeRow, SizeTable, TrialSize, size_problems
+from headrace.spec.surrogate import Gate, GateOrSwitch, Surrogate, gate_fields, surrogate_problems
 from headrace.spec.template import CommandLine, TrialTemplate, placeholder_problems
 from headrace.spec.transfer import Transfer, transfer_problems
 
 _STORED: Final = object()
 _NOT_THE_TARGETS: Final = {
     "space",
+    "surrogate",
+    "gate",
+    "after",
     "transfer",
+    "fuse",
     "elastic",
     "baseline",
     "enqueued",
@@ -64,6 +70,8 @@ _NOT_THE_TARGETS: Final = {
     "bubbles",
 }
 """What the study of a transfer does not have from the first one, beside what `Transfer` says."""
+_THE_GATES: Final = {"surrogate", "gate", "after", "seed", "weight", "priority"}
+"""What a gate has from its study, beside the space."""
 
 
 def _space_by_name(data: Any) -> Any:
@@ -107,6 +115,9 @@ class StudySpec(SpecModel):
     elastic: Elastic | None = None
     fuse: Fuse | None = None
     bubbles: StrictBool = False
+    surrogate: Surrogate | None = None
+    gate: GateOrSwitch | None = None
+    after: StudyName | None = None
     transfer: Transfer | None = None
     further_objectives: tuple[Objective, ...] = ()
     constraints: tuple[Constraint, ...] = ()
@@ -149,6 +160,14 @@ class StudySpec(SpecModel):
         assert self.template is not None
         kept = self.model_dump(exclude=_NOT_THE_TARGETS)
         return spec_of({**kept, "space": self.space, **self.transfer.fields(name, self.template)})
+
+    def gate_study(self) -> "StudySpec | None":
+        """The study that checks this one's surrogate before it begins; None where there is nothing to check."""
+        if self.surrogate is None or (self.gate is not None and self.gate.off):
+            return None
+        assert self.template is not None
+        kept = self.model_dump(include=_THE_GATES)
+        return spec_of({**kept, "space": self.space, **gate_fields(self.template, self.resources)})
 
     @property
     def shares_checkpoints(self) -> bool:
@@ -239,6 +258,7 @@ class _Parts:
             yield from fuse_problems(known["fuse"], known, self.declared)
         if known.get("bubbles") is True:
             yield from bubble_problems(known)
+        yield from surrogate_problems(known, self.declared)
         if known.get("transfer") is not None:
             yield from transfer_problems(known["transfer"], known)
         if known.get("resources") is not None and known["resources"].by is not None and "space" in known:
@@ -319,6 +339,8 @@ _MODELS: Final[dict[Loc, type[SpecModel]]] = {
     ("resources", "by", "otherwise"): TrialSize,
     ("elastic",): Elastic,
     ("fuse",): Fuse,
+    ("surrogate",): Surrogate,
+    ("gate",): Gate,
     ("transfer",): Transfer,
     ("transfer", "resources"): Resources,
     ("template",): TrialTemplate,

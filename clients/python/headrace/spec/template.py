@@ -8,11 +8,10 @@ from typing import Annotated, Final, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from headrace.spec.domains import SpecModel
-from headrace.spec.function import MAIN, how_to_name, how_to_name_main
+from headrace.spec.function import CALLABLE, MAIN, how_to_name, how_to_name_main
 from headrace.spec.problems import Problem, Unknown, fault, reject
 from headrace.spec.scalars import Duration, Text
 
-_CALLABLE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _TOKEN: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 RESERVED: Final = ("trial", "seed")
 
@@ -155,7 +154,7 @@ def _program_problems(template: TrialTemplate) -> list[Problem]:
                         remedy=how_to_name_main(function or "train"),
                     )
                 ]
-            if _CALLABLE.fullmatch(text):
+            if CALLABLE.fullmatch(text):
                 return []
             return [
                 Problem(

@@ -15,12 +15,11 @@ The same function runs a study
 without `fuse`, as bundles of one, and by hand.
 """
 
-import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from headrace.trial import cores
+from headrace.trial import cores, models
 from headrace.trial.bundle_crew import Crew
 from headrace.trial.bundle_member import Member
 from headrace.trial.bundle_values import rows
@@ -110,13 +109,17 @@ class Bundle:
     def model(self, factory: Any) -> Any:
         """What to fuse: the model, or the function that makes one, with the arguments that it needs.
 
-        Arguments without a default are taken from `bundle.params`, so they shape the whole bundle.
+        In a study with `surrogate` it is the small copy. Arguments without a default are taken from `bundle.params`, so
+        they shape the whole bundle.
         """
-        if not callable(factory):
+        is_module = models.is_module(factory)
+        surrogate = self._crew.surrogate
+        if not callable(factory) or (is_module and surrogate is not None):
             raise TypeError(f"bundle.model(...) got a {type(factory).__name__}; give the model's function")
-        if hasattr(factory, "state_dict") or not (needed := _needed(factory)):
+        if is_module:
             return factory
-        return functools.partial(factory, **{name: self.params[name] for name in needed})
+        whole = models.with_arguments(factory, self.params)
+        return whole if surrogate is None else models.small_copy(whole, surrogate, asked="bundle.model(...)")
 
     def track(
         self, *, group: Any, member: Callable[[Member], Mapping[str, Any]] | None = None, **shared: Any
@@ -213,15 +216,6 @@ def takes_bundle(function: Callable[..., Any]) -> bool:
     kind = first.annotation
     named = kind.rpartition(".")[2].strip("'\"") == "Bundle" if isinstance(kind, str) else kind is Bundle
     return named or (first.name == "bundle" and kind is inspect.Parameter.empty)
-
-
-def _needed(factory: Callable[..., Any]) -> list[str]:
-    try:
-        parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [one.name for one in parameters if one.kind in plain and one.default is one.empty]
 
 
 def _no_members(name: str) -> NoReturn:

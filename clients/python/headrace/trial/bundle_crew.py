@@ -55,6 +55,8 @@ class Crew:
     def __init__(self, runtime: BundleRuntime, attached: Attached) -> None:
         self._runtime = runtime
         self.seats = attached.seats
+        # What the study's trials train; all members are told the same.
+        self.surrogate = attached.members[0].assignment.surrogate if attached.members else None
         self._members = {seat.lease: Member(seat) for seat in attached.members}
         self._leaving: list[int] = []
         self._restored: list[tuple[str, float]] = []
@@ -75,6 +77,7 @@ class Crew:
         self._mark: Mapping[int, int] | None = None
         self._checked = False
         self._stopwatch = Stopwatch()
+        self._how: object = None
 
     @property
     def tracked(self) -> bool:
@@ -118,12 +121,15 @@ class Crew:
         members = self.training
         for member in members:
             member.step += 1
-        self._stopwatch.begin(len(members))
+        self._stopwatch.begin([member.id for member in members if member.id is not None])
+        self._how = getattr(self._group, "report", None)
 
     def report(self, rows: Sequence[Mapping[str, float]], *, save: bool, every: int | None) -> None:
         """Saves the members that are due, passes on what they report, and takes what they are told."""
         assert self._group is not None
         members, cost = self.training, self._stopwatch.told()
+        if getattr(self._group, "report", None) is not self._how:
+            cost = None  # the group looked anew how to run its members, which took its time
         if not self.has_reported and (gains_nothing := _runs_apart(self._group)):
             members[0].to_tell.append(gains_nothing)
         trained = [member.trained_s() for member in members]

@@ -5,7 +5,15 @@ from pathlib import Path
 from google.protobuf.duration_pb2 import Duration
 
 from headrace.grants import DEFAULT_RANK_PATIENCE_S
-from headrace.trial.runtime import Action, Assignment, Decision, Report, TrialRuntimeError, TurnCost
+from headrace.trial.runtime import (
+    Action,
+    Assignment,
+    Decision,
+    Report,
+    Surrogate,
+    TrialRuntimeError,
+    TurnCost,
+)
 from headrace.v1 import event_pb2, runtime_pb2, spec_pb2
 
 # Of an error's text and of a traceback, which may hold whole tensors; the worker keeps less.
@@ -46,6 +54,7 @@ def assignment(answer: runtime_pb2.AttachResponse, *, rank: int = 0, in_gang: bo
         ),  # of the study's uid, the number and the attempt
         target=answer.template.callable,
         working_dir=answer.template.working_dir,
+        surrogate=_surrogate(answer) if answer.HasField("surrogate") else None,
     )
 
 
@@ -76,6 +85,7 @@ def _turn_cost(cost: TurnCost) -> event_pb2.TurnCost:
         turns=cost.turns,
         time=_duration(cost.time_s),
         memory_bytes=cost.memory_bytes,
+        fresh=cost.fresh,
     )
 
 
@@ -110,6 +120,19 @@ def head_of(error: str) -> str:
 def tail_of(traceback: str) -> str:
     """As much of a traceback as is told."""
     return traceback[-_TOLD_CHARACTERS:]
+
+
+def _surrogate(answer: runtime_pb2.AttachResponse) -> Surrogate:
+    told = answer.surrogate
+    return Surrogate(
+        model=told.model,
+        width=told.width,
+        scale=told.scale,
+        optimizer=told.optimizer or "adamw",
+        inputs=told.inputs,
+        gated=not answer.gate.off,
+        widths=tuple(answer.gate.widths),
+    )
 
 
 def _patience_s(template: spec_pb2.TrialTemplate) -> float:

@@ -25,6 +25,24 @@ class Action(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Surrogate:
+    """The small copy that a study's trials train in place of the model that they ask for."""
+
+    # `module:function` of the model.
+    model: str
+    # The copy's width, or how many times narrower it is; the other one is 0.
+    width: int = 0
+    scale: int = 0
+    # What trains it: adamw, adam or sgd.
+    optimizer: str = "adamw"
+    # `module:function` of a batch as the model takes it; empty where one is drawn.
+    inputs: str = ""
+    # Whether a check stands before the study, and the widths that it compares; none: the library's choice.
+    gated: bool = True
+    widths: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """The configuration of one process, and where it continues from."""
 
@@ -60,6 +78,8 @@ class Assignment:
     # `module:function` and where it lies; empty where the script runs by itself.
     target: str = ""
     working_dir: str = ""
+    # None: trials get the model that they ask for.
+    surrogate: Surrogate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +92,8 @@ class TurnCost:
     time_s: float
     # The most that the process ever held; 0 where that was with more members.
     memory_bytes: int
+    # Members joined or left right before each of them.
+    fresh: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

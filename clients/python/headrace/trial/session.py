@@ -8,18 +8,18 @@ can continue from it.
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from headrace.elsewhere import TRIAL, no_attribute
 from headrace.metrics import MetricError, to_floats
 from headrace.steps import TOGETHER, begun_anew, counted_anew, may_begin_anew, over, refusal, whole
-from headrace.trial import cores, elsewhere, memory
+from headrace.trial import cores, elsewhere, memory, models
 from headrace.trial.codec import try_encode
 from headrace.trial.configuration import Params
 from headrace.trial.restore import Restore
-from headrace.trial.runtime import Action, Assignment, Ended, Report, Runtime
+from headrace.trial.runtime import Action, Assignment, Ended, Report, Runtime, Surrogate
 from headrace.trial.saving import Content, Saver
 from headrace.trial.shared_files import shared_checkpoints, told
 from headrace.trial.steps_taken import OPTIMIZER, StepsTaken
@@ -78,6 +78,7 @@ class Trial:
         self._turn = Turn()
         self._saver = Saver(assignment)
         self._longest_s = 0.0  # between two reports
+        self._copy: Any = None  # the small copy that the script asked for
         self._end: Ended | None = None
         self._warned: set[str] = set()
         self._to_tell: list[str] = []  # warnings that go with the next report
@@ -174,6 +175,31 @@ class Trial:
         """Whether the trial was told to leave before its full budget. Code after the loop can ask this, and so run only
         where the trial reached its budget."""
         return self._end is not None and self._reported_step < self.max_steps
+
+    @property
+    def surrogate(self) -> Surrogate | None:
+        """What the study says of the small copy that its trials train; None without, and by hand."""
+        return self._assignment.surrogate
+
+    def model(self, factory: Callable[..., Any]) -> Any:
+        """The model that a function makes; in a study with `surrogate` a small copy of it.
+
+        Arguments of the function without a default are the parameters of these names. A copy needs its own learning
+        rates: make the optimizer with `headrace_torch.hydro.optimizer(model, "adamw", lr=...)`, which makes an ordinary
+        one for an ordinary model. Raises `TypeError` for what is no function, and `ValueError` for another model than
+        the study's.
+        """
+        if not callable(factory) or models.is_module(factory):
+            raise TypeError(f"t.model(...) got a {type(factory).__name__}; give the model's function")
+        whole = self.with_arguments(factory)
+        if self.surrogate is None:
+            return whole()
+        self._copy = models.small_copy(whole, self.surrogate, asked="t.model(...)").build()
+        return self._copy
+
+    def with_arguments(self, factory: Callable[..., Any]) -> Callable[..., Any]:
+        """A function with its arguments without a default, which are the parameters of these names."""
+        return models.with_arguments(factory, self.params)
 
     def track(self, *objects: Any, **named: Any) -> None:
         """Registers what the next step reads, by name, and loads it from the checkpoint when resuming.
@@ -328,6 +354,8 @@ class Trial:
         if self._begun:
             return
         self._begun = True
+        if self._copy is not None:
+            models.refuse_plain_optimizer(self._copy)
         if self._restore is not None:
             forgotten = self._restore.not_in(self._tracked)
             if forgotten:

@@ -847,12 +847,15 @@ class TurnCost(_message.Message):
     TURNS_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    FRESH_FIELD_NUMBER: _builtins.int
     members: _builtins.int
     """How many trials trained in each of these turns."""
     turns: _builtins.int
     """How many turns there were; 0 means 1."""
     memory_bytes: _builtins.int
     """The most memory that the process ever held, on its GPU where it uses one; 0 where it held that with more members."""
+    fresh: _builtins.bool
+    """Trials joined or left right before each of these turns, which makes it longer."""
     @_builtins.property
     def time(self) -> _duration_pb2.Duration:
         """All of them together, without the time of checkpoints and of the calls to the worker."""
@@ -864,10 +867,11 @@ class TurnCost(_message.Message):
         turns: _builtins.int = ...,
         time: _duration_pb2.Duration | None = ...,
         memory_bytes: _builtins.int = ...,
+        fresh: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["members", b"members", "memory_bytes", b"memory_bytes", "time", b"time", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fresh", b"fresh", "members", b"members", "memory_bytes", b"memory_bytes", "time", b"time", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -155,6 +155,9 @@ class StudySpec(_message.Message):
     ELASTIC_FIELD_NUMBER: _builtins.int
     FUSE_FIELD_NUMBER: _builtins.int
     TRANSFER_FIELD_NUMBER: _builtins.int
+    SURROGATE_FIELD_NUMBER: _builtins.int
+    GATE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
     FURTHER_OBJECTIVES_FIELD_NUMBER: _builtins.int
     CONSTRAINTS_FIELD_NUMBER: _builtins.int
     WARM_START_FIELD_NUMBER: _builtins.int
@@ -176,6 +179,8 @@ class StudySpec(_message.Message):
     """The study's share of the cluster against others of its priority that want it too; 0 means 1."""
     priority: _builtins.int
     """A study of higher priority goes first, and takes slots from lower ones by checkpoint; 0 is ordinary."""
+    after: _builtins.str
+    """The name of another study: nothing of this one is placed until that one has completed. Empty: it begins at once."""
     max_early_failures: _builtins.int
     """A study ends as failed when so many trials have failed before anything was reported; 0 means 3."""
     bubbles: _builtins.bool
@@ -227,6 +232,14 @@ class StudySpec(_message.Message):
         """A second study, which trains the best configurations of this one on something larger. Absent: none."""
 
     @_builtins.property
+    def surrogate(self) -> Global___Surrogate:
+        """The trials train a small copy of the model that their callable asks for; absent: the model itself."""
+
+    @_builtins.property
+    def gate(self) -> Global___Gate:
+        """How the surrogate is checked before the study begins; absent: by the library's defaults."""
+
+    @_builtins.property
     def further_objectives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Objective]:
         """Objectives beside the first one. With any, the result is the Pareto front, and the policy must be `run_all`."""
 
@@ -260,15 +273,18 @@ class StudySpec(_message.Message):
         elastic: Global___Elastic | None = ...,
         fuse: Global___Fuse | None = ...,
         transfer: Global___Transfer | None = ...,
+        surrogate: Global___Surrogate | None = ...,
+        gate: Global___Gate | None = ...,
+        after: _builtins.str = ...,
         further_objectives: _abc.Iterable[Global___Objective] | None = ...,
         constraints: _abc.Iterable[Global___Constraint] | None = ...,
         warm_start: Global___WarmStart | None = ...,
         max_early_failures: _builtins.int = ...,
         bubbles: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "elastic", b"elastic", "fuse", b"fuse", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "template", b"template", "transfer", b"transfer", "warm_start", b"warm_start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "elastic", b"elastic", "fuse", b"fuse", "gate", b"gate", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "surrogate", b"surrogate", "template", b"template", "transfer", b"transfer", "warm_start", b"warm_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "bubbles", b"bubbles", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "elastic", b"elastic", "enqueued", b"enqueued", "further_objectives", b"further_objectives", "fuse", b"fuse", "max_early_failures", b"max_early_failures", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "priority", b"priority", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "template", b"template", "transfer", b"transfer", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "baseline", b"baseline", "bubbles", b"bubbles", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "elastic", b"elastic", "enqueued", b"enqueued", "further_objectives", b"further_objectives", "fuse", b"fuse", "gate", b"gate", "max_early_failures", b"max_early_failures", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "priority", b"priority", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "surrogate", b"surrogate", "template", b"template", "transfer", b"transfer", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1156,7 +1172,9 @@ class MedianPolicy(_message.Message):
     MIN_PEERS_FIELD_NUMBER: _builtins.int
     VARIANT_FIELD_NUMBER: _builtins.int
     interval: _builtins.int
-    """The rule is applied every so many steps; 0 means a hundredth of max_steps. Excludes `rungs`."""
+    """The rule is applied every so many steps; 0 means each one, at most 256 times; with Vizier's rule a hundredth of
+    max_steps. Excludes `rungs`.
+    """
     completed_only: _builtins.bool
     """Vizier's rule alone: compare with completed trials only, instead of with all that came as far."""
     grace_steps: _builtins.int
@@ -1503,6 +1521,88 @@ class Fuse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Fuse: _TypeAlias = Fuse  # noqa: Y015
+
+@_typing.final
+class Surrogate(_message.Message):
+    """A small copy of a model, in maximal update parametrization. Exactly one of width and scale is set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    WIDTH_FIELD_NUMBER: _builtins.int
+    SCALE_FIELD_NUMBER: _builtins.int
+    OPTIMIZER_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    ACCEPT_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """`module:function`, beside the trial's callable: makes the model, at its full size by default."""
+    width: _builtins.int
+    """The copy's width, of a function with an argument `width`."""
+    scale: _builtins.int
+    """How many times narrower than the model the copy is."""
+    optimizer: _builtins.str
+    """What trains it: adamw, adam or sgd; empty means adamw."""
+    inputs: _builtins.str
+    """`module:function`, beside the trial's callable: returns a batch as the model takes it. Empty: one is drawn to fit."""
+    @_builtins.property
+    def accept(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Parameters of the space that are searched although their best values are not known to carry over."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        width: _builtins.int = ...,
+        scale: _builtins.int = ...,
+        optimizer: _builtins.str = ...,
+        inputs: _builtins.str = ...,
+        accept: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept", b"accept", "inputs", b"inputs", "model", b"model", "optimizer", b"optimizer", "scale", b"scale", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Surrogate: _TypeAlias = Surrogate  # noqa: Y015
+
+@_typing.final
+class Gate(_message.Message):
+    """The coordinate check of a surrogate. It is a study of its own, `{study}-gate`, after which the first one begins."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFF_FIELD_NUMBER: _builtins.int
+    WIDTHS_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    STUDY_FIELD_NUMBER: _builtins.int
+    off: _builtins.bool
+    """No check."""
+    key: _builtins.str
+    """A digest of all that the check depends on: the model's source, the surrogate, the library's version. Where a check
+    with this key has passed, none is made. Empty: one is made in any case.
+    """
+    study: _builtins.str
+    """The study that checks, or that has passed with this key before. The scheduler writes it."""
+    @_builtins.property
+    def widths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The widths to compare, or the scales of a model without a width; none means the library's choice."""
+
+    def __init__(
+        self,
+        *,
+        off: _builtins.bool = ...,
+        widths: _abc.Iterable[_builtins.int] | None = ...,
+        key: _builtins.str = ...,
+        study: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "off", b"off", "study", b"study", "widths", b"widths"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Gate: _TypeAlias = Gate  # noqa: Y015
 
 @_typing.final
 class Transfer(_message.Message):

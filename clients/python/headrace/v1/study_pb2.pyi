@@ -264,6 +264,7 @@ class BundleSize(_message.Message):
     TRIALS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
+    MEMBER_BYTES_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     """The model of the device."""
     apart: _builtins.str
@@ -271,6 +272,8 @@ class BundleSize(_message.Message):
     trials: _builtins.int
     reason: _builtins.str
     """For people: why so many."""
+    member_bytes: _builtins.int
+    """What each further trial takes of the device's memory; 0 where that is not known."""
     @_builtins.property
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___BundleTurn]:
         """What was measured, the fewest members first."""
@@ -283,10 +286,11 @@ class BundleSize(_message.Message):
         trials: _builtins.int = ...,
         reason: _builtins.str = ...,
         turns: _abc.Iterable[Global___BundleTurn] | None = ...,
+        member_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "device", b"device", "reason", b"reason", "trials", b"trials", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "device", b"device", "member_bytes", b"member_bytes", "reason", b"reason", "trials", b"trials", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -301,21 +305,25 @@ class BundleTurn(_message.Message):
     MEMBERS_FIELD_NUMBER: _builtins.int
     TURN_S_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    FRESH_FIELD_NUMBER: _builtins.int
     members: _builtins.int
     turn_s: _builtins.float
     """The least time of a turn: one step of each member."""
     memory_bytes: _builtins.int
     """The most memory that a process held; 0 where that is not known."""
+    fresh: _builtins.bool
+    """Trials joined or left right before each of these turns."""
     def __init__(
         self,
         *,
         members: _builtins.int = ...,
         turn_s: _builtins.float = ...,
         memory_bytes: _builtins.int = ...,
+        fresh: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["members", b"members", "memory_bytes", b"memory_bytes", "turn_s", b"turn_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fresh", b"fresh", "members", b"members", "memory_bytes", b"memory_bytes", "turn_s", b"turn_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -734,6 +734,8 @@ class Assign(_message.Message):
     LAST_STEP_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_SHARED_FIELD_NUMBER: _builtins.int
     STUDY_UID_FIELD_NUMBER: _builtins.int
+    SURROGATE_FIELD_NUMBER: _builtins.int
+    GATE_FIELD_NUMBER: _builtins.int
     next_milestone: _builtins.int
     """The step up to which the trial may run without asking."""
     max_steps: _builtins.int
@@ -775,6 +777,12 @@ class Assign(_message.Message):
 
     @_builtins.property
     def constraint_metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def surrogate(self) -> _spec_pb2.Surrogate:
+        """The trial's function asks for a model, and gets a small copy of it; absent: it gets the model."""
+
+    @_builtins.property
+    def gate(self) -> _spec_pb2.Gate: ...
     def __init__(
         self,
         *,
@@ -795,10 +803,12 @@ class Assign(_message.Message):
         last_step: _builtins.int = ...,
         checkpoints_shared: _builtins.bool = ...,
         study_uid: _builtins.str = ...,
+        surrogate: _spec_pb2.Surrogate | None = ...,
+        gate: _spec_pb2.Gate | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "grant", b"grant", "lease", b"lease", "parameters", b"parameters", "template", b"template"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "gate", b"gate", "grant", b"grant", "lease", b"lease", "parameters", b"parameters", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "grant", b"grant", "last_step", b"last_step", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "study_uid", b"study_uid", "template", b"template"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "gate", b"gate", "grant", b"grant", "last_step", b"last_step", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "study_uid", b"study_uid", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from math import isfinite, isnan
 from typing import assert_never
 
-from headrace_services.scheduler.core import commands, endings, proposals, reports
+from headrace_services.scheduler.core import beginning, commands, endings, proposals, reports
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     AddTrials,
+    AfterEnded,
     ExitedArrived,
     Input,
     LeaseExpired,
@@ -53,6 +54,8 @@ def apply(state: CycleState, one: Input, *, position: int = 0) -> Outcome | None
             return proposals.take(state, one)
         case ProposalsOver():
             return proposals.over(state, one)
+        case AfterEnded():
+            beginning.take(state, one)
         case Suggest():
             state.wants_placement = True
             state.pending_suggestions.append((position, one))

@@ -101,6 +101,12 @@ def trial_user_paused(number: int, *, user_paused: bool) -> Event:
     return Event(number=number, kind="note", message=f"trial {number} {what}: asked by a user", detail={})
 
 
+def study_begins(after: str) -> Event:
+    """The study after which this one begins has completed."""
+    message = f"study '{after}' has completed, so this one begins"
+    return Event(number=None, kind="note", message=message, detail={})
+
+
 def worker_avoided(worker: str, failures: int, error: str) -> Event:
     """A worker gets no more trials of the study."""
     plural = "s" * (failures != 1)

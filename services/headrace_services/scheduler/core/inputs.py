@@ -92,6 +92,14 @@ class ProposalsOver(Struct, frozen=True, kw_only=True):
     why: str
 
 
+class AfterEnded(Struct, frozen=True, kw_only=True):
+    """The study after which this one begins has ended."""
+
+    study: str
+    why_not: str = ""
+    """Why this one can never begin; empty where it begins."""
+
+
 class Suggest(Struct, frozen=True, kw_only=True):
     """An ask/tell client asks for a trial."""
 
@@ -148,6 +156,7 @@ Input = (
     | PlaceNow
     | Proposed
     | ProposalsOver
+    | AfterEnded
     | Command
 )
 

@@ -19,7 +19,7 @@ from headrace_services.scheduler.core.placement.joints import WORDS, Link, joint
 from headrace_services.scheduler.core.placement.speeds import grant_kind, step_s
 from headrace_services.scheduler.core.policies import Action as Ruling
 from headrace_services.scheduler.core.policies import Promotion
-from headrace_services.scheduler.core.records import Grant, Lease, Params, Part, Proposal, Trial
+from headrace_services.scheduler.core.records import Grant, Lease, Params, Part, Proposal, Slot, Trial
 from headrace_services.scheduler.core.sampling import is_pooled
 from headrace_services.scheduler.core.state import CycleState
 
@@ -293,7 +293,7 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None, bundle
         resume=resume,
     )
     if bundle is not None:
-        said = _seat(state, bundle, bundle.leases + 1)
+        said = _seat(state, bundle, slots, bundle.leases + 1)
         said += f", in bubbles of {bundle.bubbles}" if bundle.bubbles else ""
         state.emit(events.trial_placed(trial.number, slots, bundle.milli, "seat", said))
         state.join(lease, slots)
@@ -346,7 +346,7 @@ def _told(state: CycleState, placement: Placement, lease: Lease) -> str:
     """What is worth telling of a placement, in words; nothing where it is an ordinary one."""
     told = []
     if lease.grant is not None and lease.grant.seats > 1:
-        told.append(_seat(state, lease.grant, 1))
+        told.append(_seat(state, lease.grant, placement.slots, 1))
     if placement.rule == "spare":
         count = len(placement.slots)
         told.append(f"on {count} slot{'s' * (count > 1)}, as no other trial waits")
@@ -359,9 +359,9 @@ def _told(state: CycleState, placement: Placement, lease: Lease) -> str:
     return "; ".join(told)
 
 
-def _seat(state: CycleState, bundle: Grant, seat: int) -> str:
+def _seat(state: CycleState, bundle: Grant, slots: tuple[Slot, ...], seat: int) -> str:
     """A trial's place in a bundle, in words. A bundle has the name of its first lease."""
-    most = min(bundle.seats, seats.capacity_of(state, bundle).trials)
+    most = min(bundle.seats, seats.capacity_of(state, bundle, slots).trials)
     return f"seat {seat} of {most} in bundle {bundle.id}"
 
 

@@ -40,6 +40,8 @@ class Study(Struct, frozen=True, kw_only=True):
     planned: int | None = None
     """How many configurations are to be tried, without the baseline and what users add: a grid may have fewer than
     asked for, and the study that `best_of` names fewer results. Counted when the study is created."""
+    after: str | None = None
+    """The study that has to complete before anything of this one is placed; None where there is none, or it has."""
     now: datetime = datetime.fromtimestamp(0, UTC)
     """The database's clock when the row was read: the time of all that a cycle does."""
     now_s: float = 0.0

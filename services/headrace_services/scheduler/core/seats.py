@@ -73,9 +73,8 @@ def _in_bubbles(kind: str, stage: str) -> str:
 _ALONE = Capacity(trials=1, seats=1, why="")
 
 
-def capacity_of(state: CycleState, grant: Grant) -> Capacity:
-    """How many trials may share the process on a grant."""
-    slots = state.bundles.get(grant.id, ())
+def capacity_of(state: CycleState, grant: Grant, slots: tuple[Slot, ...]) -> Capacity:
+    """How many trials may share the process on a grant of these slots."""
     memory_bytes = grant.memory_bytes or (slots[0].memory_bytes if slots else 0)
     return capacity_on(state, _device(grant), grant.key, memory_bytes)
 
@@ -188,7 +187,7 @@ class OpenSeats:
     def _room(self, grant: Grant) -> int:
         """How many trials may share a process on such a device."""
         if grant.id not in self._rooms:
-            self._rooms[grant.id] = capacity_of(self._state, grant).trials
+            self._rooms[grant.id] = capacity_of(self._state, grant, self._state.bundles[grant.id]).trials
         return self._rooms[grant.id]
 
     def _bundles(self) -> list[Grant]:

@@ -105,7 +105,7 @@ class CycleState:
     @property
     def active(self) -> bool:
         """Whether the study starts trials."""
-        return self.study.state is StudyState.ACTIVE
+        return self.study.state is StudyState.ACTIVE and self.study.after is None
 
     def load(self, *, trials: Iterable[Trial] = (), leases: Iterable[Lease] = ()) -> None:
         """Take copies of rows, never replacing one that the cycle has changed."""
@@ -398,6 +398,10 @@ class CycleState:
         before = self.study.state
         self.study = replace(self.study, state=state, detail=detail)
         self.emit(events.study_moved(before, state, detail))
+
+    def end_wait(self) -> None:
+        """The study waits for no other one any more."""
+        self.study = replace(self.study, after=None)
 
     def emit(self, event: Event) -> int:
         """Append an event and return its cursor."""

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace.errors import HeadraceError, StudyEndedError, StudyNotFoundError
 from headrace_services.scheduler.core.inputs import (
     Accepted,
+    AfterEnded,
     Cancellation,
     Input,
     Leased,
@@ -76,7 +77,7 @@ def _outcome(study: Brief, one: Input) -> Outcome | HeadraceError:
             return Stale()
         case Suggest():
             return Suggested(trial=None, lease=None, done=True)
-        case PlaceNow() | Proposed() | ProposalsOver() | StopStudy():
+        case PlaceNow() | Proposed() | ProposalsOver() | AfterEnded() | StopStudy():
             return Accepted()
         case _:
             return StudyEndedError(f"study '{study.name}' has ended ({study.state.lower()}): {study.detail}")

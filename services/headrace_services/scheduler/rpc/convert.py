@@ -17,7 +17,7 @@ from headrace.spec import StudySpec, params_to_proto, to_proto
 from headrace.spec.objective import is_feasible
 from headrace.spec.scalars import INT64_MAX
 from headrace.v1 import event_pb2, study_pb2, trial_pb2
-from headrace_services.scheduler.core.capacity import Capacity, Profile
+from headrace_services.scheduler.core.capacity import Capacity, Profile, trusted
 from headrace_services.scheduler.core.lifecycle import Reason, State
 from headrace_services.scheduler.core.records import (
     Checkpoint,
@@ -119,9 +119,13 @@ def _bundle_size(profile: Profile, found: Capacity) -> study_pb2.BundleSize:
         apart="" if profile.key == "[]" else profile.key,
         trials=found.trials,
         reason=found.why,
+        member_bytes=found.member_bytes,
         turns=[
-            study_pb2.BundleTurn(members=members, turn_s=known.time_s, memory_bytes=known.memory_bytes)
-            for members, known in profile.trusted.items()
+            study_pb2.BundleTurn(
+                members=members, turn_s=known.time_s, memory_bytes=known.memory_bytes, fresh=fresh
+            )
+            for fresh, turns in ((False, profile.steady), (True, profile.fresh))
+            for members, known in trusted(turns).items()
         ],
     )
 

@@ -1,28 +1,17 @@
 """Calls on studies: create, read, pause, resume, stop, delete, preview, watch."""
 # ruff: noqa: ARG002  (every method takes the call's context)
 
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace.errors import (
-    InvalidFieldError,
-    StudyExistsError,
-    StudyNotEndedError,
-    StudyNotFoundError,
-    Violation,
-)
-from headrace.spec import BestOfSampler, GpSampler, StudySpec, Transfer, check_study_id, from_proto
+from headrace.errors import StudyNotEndedError, StudyNotFoundError
+from headrace.spec import from_proto
 from headrace.v1 import study_pb2 as pb
-from headrace.v1.spec_pb2 import StudySpec as SpecMessage
 from headrace_services.scheduler.core.inputs import Command, Outcome, PauseStudy, ResumeStudy, StopStudy
-from headrace_services.scheduler.core.lifecycle import StudyState
-from headrace_services.scheduler.core.records import Event, Study
+from headrace_services.scheduler.core.records import Study
 from headrace_services.scheduler.engine.submissions import Shown
 from headrace_services.scheduler.rpc import convert, names, pages
 from headrace_services.scheduler.rpc.calls import (
@@ -35,11 +24,10 @@ from headrace_services.scheduler.rpc.calls import (
     once,
     whole_study,
 )
-from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.rpc.interceptors import caller
+from headrace_services.scheduler.rpc.new_studies import create_studies, refuse_what_stays, wanted_studies
 from headrace_services.scheduler.rpc.watching import watch
-from headrace_services.scheduler.samplers import expected_trials
-from headrace_services.scheduler.store import aside, cluster, load, studies
+from headrace_services.scheduler.store import cluster, load, studies
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.defects import each, within
 from headrace_services.scheduler.store.requests import Request
@@ -49,14 +37,14 @@ class StudyCalls(Calls):
     """Studies."""
 
     async def CreateStudy(self, request: pb.CreateStudyRequest, context: Context) -> pb.CreateStudyResponse:
-        """Validate the spec and create the study, which begins at once; with it the one that is to follow, if any."""
-        wanted = _valid_studies(request.study_id, request.spec)
+        """Validate the spec and create the study; with it its gate and the one that is to follow, if there are any."""
+        wanted = wanted_studies(request.study_id, request.spec)
         created: list[Study] = []
 
         async def create(conn: AsyncConnection) -> pb.CreateStudyResponse:
-            created.clear()
-            created.extend([await _create(conn, one) for one in wanted])
-            return pb.CreateStudyResponse(study=await new_study(conn, created[0].id))
+            made = await create_studies(conn, wanted)
+            created[:] = made.all
+            return pb.CreateStudyResponse(study=await new_study(conn, made.first.id))
 
         response = await once(self.hub.engine, identity_of(request, request.request_id), create)
         for study in created:
@@ -156,85 +144,10 @@ class StudyCalls(Calls):
     ) -> pb.PreviewStudyResponse:
         """Say what a spec would do before anything is spent."""
         spec = from_proto(request.spec)
+        refuse_what_stays(spec)
         slots = request.slots
         if not slots:
             async with transaction(self.hub.engine) as conn:
                 slots = max(1, await cluster.connected_slots(conn))
         found = await self.desk.preview(spec, slots, request.seconds_per_step or None, caller=caller().peer)
         return convert.preview(found)
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A study that is to be created."""
-
-    name: str
-    spec: StudySpec
-    planned: int
-    """How many configurations it tries."""
-
-
-async def _create(conn: AsyncConnection, wanted: _Wanted) -> Study:
-    if await aside.brief(conn, name=wanted.name) is not None:
-        raise StudyExistsError(f"a study '{wanted.name}' exists already")
-    await _check_sources(conn, wanted.spec)
-    return await studies.create(
-        conn,
-        name=wanted.name,
-        uid=secrets.token_hex(6),
-        spec=wanted.spec,
-        planned=wanted.planned,
-        event=_created(),
-    )
-
-
-async def _check_sources(conn: AsyncConnection, spec: StudySpec) -> None:
-    """Raises InvalidFieldError where there is no study to begin from."""
-    named = []
-    if spec.warm_start is not None:
-        named.append(("warm_start.study", spec.warm_start.study, "leave warm_start out"))
-    if isinstance(spec.sampler, BestOfSampler):
-        named.append(("sampler.study", spec.sampler.study, "choose another sampler"))
-    for field, name, otherwise in named:
-        if await aside.brief(conn, name=name) is None:
-            violation = Violation(
-                field=field,
-                value=name,
-                message="is not a study",
-                remedy=f"Name a study that exists (`headrace studies` lists them), or {otherwise}.",
-            )
-            raise InvalidFieldError([violation])
-
-
-def _valid_studies(study_id: str, message: SpecMessage) -> list[_Wanted]:
-    """The new study, and the one that is to follow it; every violation of spec and id at once."""
-    checks = Checks()
-    checks.take(lambda: check_study_id(study_id))
-    spec = checks.take(lambda: from_proto(message))
-    if spec is not None and isinstance(spec.sampler, GpSampler) and find_spec("torch") is None:
-        checks.note(
-            "sampler.kind",
-            spec.sampler.kind,
-            "needs PyTorch, which this scheduler lacks",
-            "Install headrace[torch] beside the scheduler, or choose tpe.",
-        )
-    planned = None if spec is None else checks.take(partial(expected_trials, spec))
-    follower = None
-    if spec is not None and spec.transfer is not None:
-        follower = checks.take(partial(_follower, study_id, spec, spec.transfer))
-    checks.done()
-    assert spec is not None
-    assert planned is not None
-    first = _Wanted(study_id, spec, planned)
-    return [first] if follower is None else [first, follower]
-
-
-def _follower(study_id: str, spec: StudySpec, transfer: Transfer) -> _Wanted:
-    name = check_study_id(transfer.study_name(study_id))
-    target = spec.target(study_id)
-    return _Wanted(name, target, expected_trials(target))
-
-
-def _created() -> Event:
-    detail: dict[str, object] = {"from_state": "", "to_state": StudyState.ACTIVE.value, "detail": "created"}
-    return Event(number=None, kind="study_moved", message="study created", detail=detail)

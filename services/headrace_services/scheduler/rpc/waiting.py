@@ -16,6 +16,8 @@ from headrace_services.scheduler.store import load, placement
 def study_waits_for(study: Study, states: Mapping[State, int]) -> str:
     """What a whole study waits for: another study's end, or slots, as its last cycle noted them. Empty where one of its
     trials runs."""
+    if study.after is not None and not study.state.ended:
+        return f"study {study.after}"
     sampler = study.spec.sampler
     if study.state is StudyState.ACTIVE and isinstance(sampler, BestOfSampler) and not study.sampled:
         return f"the best configurations of study '{sampler.study}'"
@@ -73,6 +75,8 @@ def _but(study: Study) -> str:
 
 async def _of_the_study(conn: AsyncConnection, study: Study) -> str:
     """What keeps all of its trials; empty where it is slots, or the turn."""
+    if study.after is not None:
+        return f"study {study.after}, after which its study begins"
     if study.state is StudyState.PAUSED:
         return "the study to be resumed"
     if study.spec.template is None:

@@ -129,6 +129,7 @@ def _turn(cost: event_pb2.TurnCost) -> TurnCost:
         turns=max(1, cost.turns),
         time_s=seconds(cost.time),
         memory_bytes=cost.memory_bytes,
+        fresh=cost.fresh,
     )
 
 
@@ -212,8 +213,9 @@ def _grant(lease: Lease) -> worker_pb2.Grant:
 def _same_for_all(study: StudyInfo) -> worker_pb2.Assign:
     """What the assignments of all trials of a study say."""
     spec = study.spec
+    wanted = to_proto(spec)
     return worker_pb2.Assign(
-        template=to_proto(spec).template,
+        template=wanted.template,
         max_steps=spec.max_steps,
         grant=worker_pb2.Grant(processes=resources_to_proto(spec.resources).processes),
         metric=spec.objective.metric,
@@ -222,6 +224,8 @@ def _same_for_all(study: StudyInfo) -> worker_pb2.Assign:
         checkpoints_kept=spec.checkpoints_kept,
         checkpoints_shared=spec.shares_checkpoints,
         study_uid=study.uid,
+        surrogate=wanted.surrogate if spec.surrogate is not None else None,
+        gate=wanted.gate if spec.gate is not None else None,
     )
 
 

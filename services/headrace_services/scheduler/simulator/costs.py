@@ -4,6 +4,8 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import isfinite
+from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,7 @@ class Costs:
     in between, and along the last one beyond. Without any a step takes the time of a lone one."""
 
     def __post_init__(self) -> None:
-        if any(members < 2 or times < 1.0 for members, times in self.crowding.items()):
+        if any(members < 2 or not isfinite(times) or times < 1.0 for members, times in self.crowding.items()):
             raise ValueError(
                 f"crowding={dict(self.crowding)}: give numbers of members from 2 on, each with at least 1.0"
             )
@@ -50,11 +52,20 @@ class Costs:
         start_s: float = 0.0,
         scaling: float = 1.0,
         apart: float = 1.0,
+        crowding: Mapping[int, float] = MappingProxyType({}),
     ) -> "Costs":
         """The costs of checkpoints of C bytes at B bytes per second in both directions."""
         each = checkpoint_bytes / bytes_per_s
         size = int(checkpoint_bytes)
-        return cls(write_s=each, read_s=each, start_s=start_s, size_bytes=size, scaling=scaling, apart=apart)
+        return cls(
+            write_s=each,
+            read_s=each,
+            start_s=start_s,
+            size_bytes=size,
+            scaling=scaling,
+            apart=apart,
+            crowding=crowding,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

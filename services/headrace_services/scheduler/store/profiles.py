@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, bindparam, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace_services.scheduler.core.capacity import Capacity, Measured, Profile, capacity
+from headrace_services.scheduler.core.capacity import Capacity, Measured, Profile, Turns, capacity
 from headrace_services.scheduler.core.placement import Request
 from headrace_services.scheduler.core.records import Study
 from headrace_services.scheduler.store import tables
@@ -51,8 +51,17 @@ def write(sent: Pipeline, study_id: int, profiles: Iterable[Profile]) -> None:
 
 
 def _profile(row: AnyRow) -> Profile:
-    turns = {int(members): Measured(**known) for members, known in row.turns.items()}
-    return Profile(device=row.device, key=row.key, turns=turns, most=row.most)
+    return Profile(
+        device=row.device, key=row.key, steady=_turns(row.steady), fresh=_turns(row.fresh), most=row.most
+    )
+
+
+def _turns(columns: Columns) -> Turns:
+    return {int(members): Measured(**known) for members, known in columns.items()}
+
+
+def _turn_columns(turns: Turns) -> Columns:
+    return {str(members): asdict(known) for members, known in turns.items()}
 
 
 def _columns(study_id: int, profile: Profile) -> Columns:
@@ -61,14 +70,15 @@ def _columns(study_id: int, profile: Profile) -> Columns:
         "device": profile.device,
         "digest": hashlib.sha256(profile.key.encode()).hexdigest(),
         "key": profile.key,
-        "turns": {str(members): asdict(known) for members, known in profile.turns.items()},
+        "steady": _turn_columns(profile.steady),
+        "fresh": _turn_columns(profile.fresh),
         "most": profile.most,
     }
 
 
 _b = tables.bundle_profile
 _OF_STUDY = compiled(
-    select(_b.c.device, _b.c.key, _b.c.turns, _b.c.most)
+    select(_b.c.device, _b.c.key, _b.c.steady, _b.c.fresh, _b.c.most)
     .where(_b.c.study_id == bindparam("study", type_=BigInteger))
     .order_by(_b.c.time.desc())
     .limit(READ)
@@ -78,7 +88,7 @@ _MEMORY = compiled(
     .where(tables.slot.c.present)
     .group_by(tables.slot.c.model)
 )
-_NAMES = ("study_id", "device", "digest", "key", "turns", "most")
+_NAMES = ("study_id", "device", "digest", "key", "steady", "fresh", "most")
 _new = given({name: _b.c[name] for name in _NAMES})
 _insert = insert(_b).from_select(
     list(_NAMES), select(*(_new.c[name] for name in _NAMES)), include_defaults=False
@@ -87,7 +97,8 @@ _WRITE = compiled(
     _insert.on_conflict_do_update(
         index_elements=["study_id", "device", "digest"],
         set_={
-            "turns": _insert.excluded.turns,
+            "steady": _insert.excluded.steady,
+            "fresh": _insert.excluded.fresh,
             # It only gets smaller; LEAST passes over NULL.
             "most": func.least(_b.c.most, _insert.excluded.most),
             "time": func.clock_timestamp(),

@@ -171,15 +171,25 @@ async def with_figures(conn: AsyncConnection, keys: Sequence[Key]) -> list[tuple
 
 
 async def create(
-    conn: AsyncConnection, *, name: str, uid: str, spec: StudySpec, planned: int, event: Event
+    conn: AsyncConnection,
+    *,
+    name: str,
+    uid: str,
+    spec: StudySpec,
+    planned: int,
+    event: Event,
+    checks: str | None = None,
 ) -> Study:
-    """Insert an active study with its first event. Raises IntegrityError where the name is taken."""
+    """Insert an active study with its first event; `checks` is the key of what a gate checks. Raises IntegrityError
+    where the name is taken."""
     s = tables.study
     values = {
         "name": name,
         "uid": uid,
         "spec": spec.model_dump(mode="json"),
         "planned": planned,
+        "after": spec.after,
+        "checks": checks,
         "state": StudyState.ACTIVE.value,
         "cursor": 1,
         "weight": spec.weight,

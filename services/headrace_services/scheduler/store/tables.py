@@ -52,6 +52,10 @@ study = Table(
     Column("next_number", BigInteger, nullable=False, server_default="0"),
     # Of studies older than the column it is unknown.
     Column("planned", BigInteger),
+    # The name of the study that it waits for.
+    Column("after", Text),
+    # Of a gate: the key of what it checks.
+    Column("checks", Text),
     Column("sampled", BigInteger, nullable=False, server_default="0"),
     Column("reports", BigInteger, nullable=False, server_default="0"),
     Column("metric_seen", Boolean, nullable=False, server_default="false"),
@@ -69,6 +73,8 @@ study = Table(
     CheckConstraint("(state IN ('COMPLETED', 'STOPPED', 'FAILED')) = (end_time IS NOT NULL)", name="end"),
     CheckConstraint("weight > 0", name="weight"),
     Index("study_active", "id", postgresql_where=text("state = 'ACTIVE'")),
+    Index("study_waiting", "id", postgresql_where=text("after IS NOT NULL AND end_time IS NULL")),
+    Index("study_checks", "checks", postgresql_where=text("checks IS NOT NULL")),
     Index("study_ending", "id", postgresql_where=text("standing ->> 'ended_through' IS NOT NULL")),
 )
 
@@ -258,8 +264,10 @@ bundle_profile = Table(
     # What the trials of a bundle have in common, and its digest: a key may be longer than an index takes.
     Column("digest", Text, primary_key=True),
     Column("key", Text, nullable=False),
-    # For a number of members: turns, the least time of one in seconds, the most memory in bytes.
-    Column("turns", JSONB, nullable=False, server_default="{}"),
+    # For a number of members: turns, the least time of one in seconds, the most memory in bytes; and of turns before
+    # which trials joined or left.
+    Column("steady", JSONB, nullable=False, server_default="{}"),
+    Column("fresh", JSONB, nullable=False, server_default="{}"),
     # Half the members of the process that ran out of memory.
     Column("most", Integer),
     time_column("time", now=True),

@@ -84,7 +84,7 @@ def coordinate_check(
     """
     name = optimizer.lower()
     surrogate.parametrization(name)  # refuses an unknown optimizer before anything is spent
-    members = _members(surrogate, widths)
+    members = members_of(surrogate, widths)
     if len(members) < 2:
         raise CoordinateCheckError("the check needs two widths at least; say more with widths=")
     batch = _batch(surrogate) if inputs is None else inputs
@@ -140,6 +140,27 @@ def coordinate_check(
     return report
 
 
+def members_of(surrogate: Surrogate, widths: Sequence[int] | None) -> list[Surrogate]:
+    """The members that a check compares, the narrowest first; see `coordinate_check`.
+
+    Raises:
+        ShrinkError: there is no member of such a size.
+    """
+    key = "scale" if "scale" in surrogate.sizes else "width"
+    if widths is None:
+        own = surrogate.sizes[key]
+        if key == "scale":
+            found = [own // 2**power for power in range(WIDTHS) if own % 2**power == 0]
+        else:
+            start = own
+            while start < LEAST_WIDTH:
+                start *= 2
+            found = [start * 2**power for power in range(WIDTHS)]
+    else:
+        found = list(dict.fromkeys(widths))
+    return sorted((surrogate.at(**{key: size}) for size in found), key=lambda one: -one.scale)
+
+
 def fixed_targets() -> Loss:
     """A loss against random targets that are the same in every call: the first tensor of the output counts."""
 
@@ -173,19 +194,3 @@ def _default_lr(surrogate: Surrogate, optimizer: str) -> float:
 def _batch(surrogate: Surrogate) -> tuple[Tensor, ...]:
     given = surrogate.family.inputs.given
     return tuple(one[:BATCH] for one in given) if given else surrogate.example_inputs(BATCH)
-
-
-def _members(surrogate: Surrogate, widths: Sequence[int] | None) -> list[Surrogate]:
-    key = "scale" if "scale" in surrogate.sizes else "width"
-    if widths is None:
-        own = surrogate.sizes[key]
-        if key == "scale":
-            found = [own // 2**power for power in range(WIDTHS) if own % 2**power == 0]
-        else:
-            start = own
-            while start < LEAST_WIDTH:
-                start *= 2
-            found = [start * 2**power for power in range(WIDTHS)]
-    else:
-        found = list(dict.fromkeys(widths))
-    return sorted((surrogate.at(**{key: size}) for size in found), key=lambda one: -one.scale)

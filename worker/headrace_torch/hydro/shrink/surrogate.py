@@ -4,6 +4,7 @@
 and where the forward pass is. Nothing in it depends on an optimizer before one is named.
 """
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,7 @@ class Surrogate:
             scale_attention(modules[name], multiplier)
         for name, multiplier in self.forward.residual.items():
             scale_residual(modules[name], multiplier)
+        _behind[model] = self
         return model
 
     @property
@@ -131,3 +133,11 @@ class Surrogate:
         if "scale" in self.sizes:
             return f"1/{self.sizes['scale']}"
         return " × ".join(str(value) for value in self.sizes.values())
+
+
+def surrogate_behind(model: nn.Module) -> Surrogate | None:
+    """The surrogate that a model was built of; None for any other model, and for a copy of the object."""
+    return _behind.get(model)
+
+
+_behind: "weakref.WeakKeyDictionary[nn.Module, Surrogate]" = weakref.WeakKeyDictionary()

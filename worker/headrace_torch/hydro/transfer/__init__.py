@@ -4,7 +4,8 @@ from headrace_torch.hydro.transfer.agreement import Agreement, agreement
 from headrace_torch.hydro.transfer.run import transfer
 from headrace_torch.hydro.transfer.scale import ScaleReport, choose_scale
 from headrace_torch.hydro.transfer.top_k import TopK, TransferReport, Trial, Validated
-from headrace_torch.hydro.transfer.which import SearchSpace, Verdict, check_transferable, search_space
+from headrace_torch.hydro.transfer.which import SearchSpace, check_transferable, search_space
+from headrace_torch.what_transfers import Verdict
 
 __all__ = [
     "Agreement",

@@ -15,7 +15,8 @@ def upgrade() -> None:
             device TEXT NOT NULL,
             digest TEXT NOT NULL,
             key TEXT NOT NULL,
-            turns JSONB NOT NULL DEFAULT '{}',
+            steady JSONB NOT NULL DEFAULT '{}',
+            fresh JSONB NOT NULL DEFAULT '{}',
             most INTEGER CONSTRAINT bundle_profile_most CHECK (most >= 1),
             time TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
             CONSTRAINT bundle_profile_pk PRIMARY KEY (study_id, device, digest)

@@ -1,15 +1,9 @@
-"""Tunes a GPT and a ResNet on copies 16 times narrower, all trials fused into one, and carries the best over.
+"""Hydro by the library alone: a GPT and a ResNet tuned on copies 16 times narrower, and directly, to compare.
 
-Run it:        python tune.py                     (half a minute on one core)
-One task:      python tune.py --task digits
-With a check:  python tune.py --direct            (two minutes) also tunes the targets directly, to say the regret
-                                                  and what was saved
-
-The text is that of Python's standard library, the images are scikit-learn's digits. A trial varies what carries over:
-the learning rate, the warm-up and Adam's β₁. Its score is the validation loss.
+A trial varies what carries over: the learning rate, the warm-up and Adam's β₁. Its score is the validation loss.
+`end_to_end.py` runs it; `examples/hydro` is a study that does the same by the service.
 """
 
-import argparse
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -18,8 +12,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from data import Batch, Digits, Text
-from models import GPT, ResNet
+from data import Batch, Text
+from digits import Digits, ResNet
+from models import GPT
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -191,34 +186,3 @@ def tune(task: Task, trials: int, seed: int, k: int, *, direct: bool) -> Outcome
 def say(task: Task, what: str) -> None:
     """One line of progress; seconds are CPU time."""
     print(f"{task.name}: {what}", flush=True)
-
-
-def main() -> None:
-    """The tasks, one after the other."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--task", choices=TASKS, help="one of them only")
-    parser.add_argument("--trials", type=int, default=16, help="configurations to draw")
-    parser.add_argument("--seed", type=int, default=0, help="of the draw, the batches and the initial values")
-    parser.add_argument(
-        "--k", type=int, default=2, help="how many of the surrogate's best the target is trained with"
-    )
-    parser.add_argument("--direct", action="store_true", help="tune the target directly too")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    for name in [options.task] if options.task else TASKS:
-        found = tune(TASKS[name], options.trials, options.seed, options.k, direct=options.direct)
-        print(f"  gate and search {found.surrogate_s:.1f} s, target {found.target_s:.1f} s of CPU time")
-        print("  " + str(found.report).replace("\n", "\n  "))
-        if found.direct_s is not None:
-            saved = found.direct_s / (found.surrogate_s + found.target_s)
-            print(f"  direct tuning: {found.direct_s:.1f} s, {saved:.1f} times as much")
-            print(
-                f"  Kendall's τ {found.kendall:.2f}; the surrogate's first is number {found.first_at} on the target"
-            )
-            print(f"  regret in nats by k: {found.regret} (best {found.best:.3f}, worst {found.worst:.3f})")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,55 @@
+"""What is said of gates: by `run` when a study is created, and in the summaries of a study and of its gate."""
+
+from headrace.cli import wording
+from headrace.client.model import StudyInfo
+from headrace.spec.surrogate import GATE, PLOT, gate_name
+
+_PLACE = f"objects/plot/{PLOT}"
+UNCHECKED = (
+    "gate: false: nothing checks whether what is best for the small copy is best for the model. "
+    "Its best configurations may be wrong for the model."
+)
+
+
+def is_gate(study: StudyInfo) -> bool:
+    """Whether a study is the gate of another one."""
+    template = study.spec.template
+    return template is not None and template.callable == GATE
+
+
+def own_gate(study: StudyInfo) -> str | None:
+    """The name of the gate that was created with a study; None where there is none, or one had passed before."""
+    gate = study.spec.gate
+    return gate.study if gate is not None and gate.study == gate_name(study.name) else None
+
+
+def said_of(study: StudyInfo) -> str | None:
+    """How a study's surrogate is checked; None without one."""
+    surrogate, gate = study.spec.surrogate, study.spec.gate
+    if surrogate is None or is_gate(study):
+        return None
+    if gate is not None and gate.off:
+        return UNCHECKED
+    if gate is None or not gate.study:
+        return None
+    if own_gate(study):
+        return f"study {gate.study} checks first whether the small copy stands for the model"
+    return f"passed before, in study {gate.study}: the same model, settings and version"
+
+
+def lines_of(study: StudyInfo) -> list[tuple[str, str]]:
+    """What a gate found."""
+    surrogate, trial = study.spec.surrogate, study.best
+    assert surrogate is not None
+    size = f"width {surrogate.width}" if surrogate.width else f"1/{surrogate.scale} of its width"
+    lines = [("checks", f"{surrogate.model} at {size}, trained with {surrogate.optimizer}")]
+    if trial is not None and trial.best_value is not None:
+        lines.append(
+            (
+                "worst slope",
+                f"{wording.number(trial.best_value)}: of the change of an activation over the width",
+            )
+        )
+    if trial is not None and trial.checkpoint is not None:
+        lines.append(("plot", f"{trial.checkpoint.uri}/{_PLACE}"))
+    return lines

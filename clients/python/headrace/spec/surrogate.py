@@ -1,0 +1,171 @@
+"""Surrogates: the trials of a study train a small copy of a model, and a gate checks first that it stands for it.
+
+The trial's function asks for its model by `t.model(make_model)` or `bundle.model(make_model)`, and gets the copy. The
+copy is made in maximal update parametrization, so that its best hyperparameters are those of the model.
+
+The gate is an ordinary study, `NAME-gate`, with one trial whose function is the library's. The study proper begins
+`after` it.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, PlainValidator, model_validator
+
+from headrace.bounds import numbers
+from headrace.spec.domains import SpecModel
+from headrace.spec.function import CALLABLE
+from headrace.spec.problems import Problem, Unknown, fault, reject
+from headrace.spec.resources import Processes, Resources
+from headrace.spec.scalars import Flag, Text, integer_within
+from headrace.spec.template import TrialTemplate
+
+SUFFIX: Final = "-gate"
+GATE: Final = "headrace_torch.hydro.gate_trial:run"
+"""The function of a gate's trial."""
+WORST_SLOPE: Final = "worst_slope"
+"""What it reports: how steeply the change of some activation depends on the width; 0 is best."""
+GATE_STEPS: Final = 2
+"""It reports what it found in its first step, and fails or completes in the second one."""
+PLOT: Final = "coordinate_check.svg"
+"""The file in its checkpoint."""
+
+
+def _function(value: str) -> str:
+    if not CALLABLE.fullmatch(value):
+        raise fault(
+            "is not of the form `module:function`",
+            "Write the module as Python imports it, a colon and the function, such as train:make_model.",
+        )
+    return value
+
+
+Function = Annotated[Text, AfterValidator(_function)]
+Size = Annotated[int, PlainValidator(integer_within(1, numbers.STEPS))]
+
+
+class Surrogate(SpecModel):
+    """Which model is made smaller, and how small."""
+
+    model: Function
+    width: Size | None = None
+    scale: Size | None = None
+    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    inputs: Function | None = None
+    accept: tuple[Text, ...] = ()
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if self.width is None and self.scale is None:
+            reject(
+                [
+                    Problem(
+                        loc=("width",),
+                        message="is required where there is no scale",
+                        remedy="Say how wide the copy is, width: 64, or how many times narrower, scale: 8.",
+                    )
+                ]
+            )
+        if self.width is not None and self.scale is not None:
+            reject(
+                [
+                    Problem(
+                        loc=("scale",),
+                        value=self.scale,
+                        message="cannot be combined with width",
+                        remedy="Keep one of them.",
+                    )
+                ]
+            )
+        return self
+
+
+class Gate(SpecModel):
+    """How the surrogate is checked. `key` and `study` are filled in, by the client and by the scheduler."""
+
+    off: Flag = False
+    widths: tuple[Size, ...] = ()
+    key: Text = ""
+    study: Text = ""
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if self.widths and len(set(self.widths)) < 2:
+            reject(
+                [
+                    Problem(
+                        loc=("widths",),
+                        value=list(self.widths),
+                        message="has fewer than two widths",
+                        remedy="The check compares widths: name two at least, better four, each twice the last.",
+                    )
+                ]
+            )
+        return self
+
+
+def _switch(value: Any) -> Any:
+    """`true` is a gate as the library makes it, `false` none."""
+    if isinstance(value, bool):
+        return {"off": not value}
+    if not isinstance(value, Mapping | Gate):
+        raise fault(
+            "must be true, false or a mapping", "Write gate: false, or gate: {widths: [64, 128, 256]}."
+        )
+    return value
+
+
+GateOrSwitch = Annotated[Gate, BeforeValidator(_switch)]
+
+
+def gate_name(name: str) -> str:
+    """The name of the gate of the study of this name."""
+    return f"{name}{SUFFIX}"
+
+
+def gate_fields(template: TrialTemplate, resources: Resources) -> dict[str, Any]:
+    """The fields of a gate that are not those of its study."""
+    smallest = resources.each[0]
+    return {
+        "objective": {"metric": WORST_SLOPE, "goal": "minimize"},
+        "policy": {"kind": "run_all"},
+        "template": {**template.model_dump(), "callable": GATE, "report_timeout": None, "prestart": False},
+        "resources": {
+            **smallest.model_dump(),
+            "gpus": min(1, smallest.gpus),
+            "processes": Processes.ONE,
+            "by": None,
+        },
+        "max_trials": 1,
+        "max_steps": GATE_STEPS,
+        "max_retries": 0,
+    }
+
+
+def surrogate_problems(known: Mapping[str, Any], declared: Collection[str]) -> Iterator[Problem]:
+    """What is wrong between `surrogate`, `gate` and the study's other fields, as far as those are sound."""
+    surrogate: Surrogate | None = known.get("surrogate")
+    if surrogate is None:
+        if known.get("gate") is not None and "surrogate" in known:
+            yield Problem(
+                loc=("gate",),
+                message="has nothing to check, for the study has no surrogate",
+                remedy="Leave gate out, or add surrogate: {model: train:make_model, width: 64}.",
+            )
+        return
+    template: TrialTemplate | None = known.get("template")
+    if "template" in known and (template is None or template.callable is None):
+        yield Problem(
+            loc=("surrogate",),
+            message="needs a trial that is a callable, which asks for its model",
+            remedy="Name a function: trial: {callable: train:train}.",
+        )
+    for place, name in enumerate(surrogate.accept):
+        if name not in declared:
+            unknown = Unknown(word=name, known=declared, noun="parameter")
+            yield Problem(
+                loc=("surrogate", "accept", place),
+                value=name,
+                message="is not a parameter",
+                unknown=unknown,
+            )

@@ -1,0 +1,80 @@
+"""The model that a trial's function asks for: the user's own, or the small copy of it that its study trains.
+
+The copy is made by `headrace_torch.hydro`, which needs PyTorch. It is imported by name, when a study wants a copy.
+"""
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from headrace.trial.runtime import Surrogate
+
+LIBRARY: Final = "headrace_torch.hydro"
+
+
+def is_module(model: Any) -> bool:
+    """Whether it is a model, and not what makes one: a class of models makes them."""
+    return hasattr(model, "state_dict") and not isinstance(model, type)
+
+
+class Params(Protocol):
+    """Parameters by name."""
+
+    def __getitem__(self, name: str, /) -> Any:
+        """The value."""
+
+
+def with_arguments(factory: Callable[..., Any], params: Params) -> Callable[..., Any]:
+    """The factory with the arguments that have no default, each from the parameter of its name."""
+    needed = arguments_needed(factory)
+    return functools.partial(factory, **{name: params[name] for name in needed}) if needed else factory
+
+
+def arguments_needed(factory: Callable[..., Any]) -> list[str]:
+    """The names of a factory's arguments that have no default."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [one.name for one in parameters if one.kind in plain and one.default is one.empty]
+
+
+def small_copy(factory: Callable[..., Any], surrogate: Surrogate, *, asked: str) -> Any:
+    """What `hydro.fuse` takes: the copy of the model that a factory makes. `asked` is the call, for messages.
+
+    Raises `ValueError` for another model than the study's, and `ImportError` where PyTorch is missing.
+    """
+    refuse_other(factory, surrogate, asked=asked)
+    library = importlib.import_module(LIBRARY)
+    return library.surrogate_of(
+        factory,
+        width=surrogate.width or None,
+        scale=surrogate.scale or None,
+        optimizer=surrogate.optimizer,
+        inputs=surrogate.inputs,
+        gated=surrogate.gated,
+    )
+
+
+def refuse_plain_optimizer(copy: Any) -> None:
+    """Raises `ValueError` where a small copy is about to be trained by an optimizer that does not know it as one."""
+    if not importlib.import_module(LIBRARY).has_optimizer(copy):
+        raise ValueError(
+            "t.model(...) made a small copy, whose layers have learning rates of their own: make its optimizer with "
+            "headrace_torch.hydro.optimizer(model, 'adamw', lr=...), before t.steps()"
+        )
+
+
+def refuse_other(factory: Callable[..., Any], surrogate: Surrogate, *, asked: str) -> None:
+    """Raises `ValueError` for a function that is not the one of the study's surrogate, by its name."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    name = f"{getattr(factory, '__module__', '')}:{getattr(factory, '__qualname__', '')}"
+    if name != surrogate.model:
+        raise ValueError(
+            f"{asked} got {name}, and the study's surrogate is made of {surrogate.model}, which its gate checked: ask "
+            "for that one, or name this one in the study file, as surrogate.model"
+        )

@@ -1,0 +1,69 @@
+"""Looks for studies whose wait for another one is over, and tells them (`core/beginning.py`). One a replica."""
+
+import asyncio
+import logging
+import random
+
+from headrace.errors import HeadraceError
+from headrace_services.scheduler.core.inputs import AfterEnded
+from headrace_services.scheduler.core.lifecycle import StudyState
+from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.submissions import Submission
+from headrace_services.scheduler.store import after
+from headrace_services.scheduler.store.after import WaitOver
+from headrace_services.scheduler.store.database import transaction
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+_ENDED = {StudyState.STOPPED: "was stopped", StudyState.FAILED: "failed"}
+
+
+class Followers:
+    """Several at once do no harm: a study begins once, whoever tells it."""
+
+    def __init__(self, hub: Hub, tasks: asyncio.TaskGroup) -> None:
+        self._hub = hub
+        self._tasks = tasks
+        self._telling: set[int] = set()
+        """Studies that are being told: one whose cycle hangs must not hold up the others."""
+
+    async def run(self) -> None:
+        """Look every second, with jitter, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
+            try:
+                await self.look()
+            except Exception:
+                log.warning("could not look for studies whose wait is over", exc_info=True)
+
+    async def look(self) -> None:
+        """Look once; those that are found are told in tasks."""
+        async with transaction(self._hub.engine) as conn:
+            found = await after.waits_over(conn)
+        for one in found:
+            if one.id not in self._telling and not self._hub.closing:
+                self._telling.add(one.id)
+                self._tasks.create_task(self._tell(one), name=f"begin {one.id}")
+
+    async def _tell(self, one: WaitOver) -> None:
+        said = AfterEnded(study=one.after, why_not=_why_not(one))
+        try:
+            await self._hub.submit(one.id, Submission(input=said))
+        except HeadraceError as error:
+            log.info("study %s was not told that '%s' has ended: %s", one.id, one.after, error)
+        except Exception:
+            log.exception(
+                "study %s was not told that '%s' has ended; the next look tries again", one.id, one.after
+            )
+        finally:
+            self._telling.discard(one.id)
+
+
+def _why_not(one: WaitOver) -> str:
+    """Why the study can never begin; empty where it can."""
+    if one.state is StudyState.COMPLETED:
+        return ""
+    how = "was deleted" if one.state is None else _ENDED[one.state]
+    why = f": {one.detail}" if one.detail else ""
+    return f"study '{one.after}', after which this one begins, {how}{why}"

@@ -1,0 +1,160 @@
+"""What one CreateStudy creates: the study, the gate after which it begins, and the study that follows it."""
+
+import secrets
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace.errors import InvalidFieldError, StudyExistsError, Violation
+from headrace.spec import BestOfSampler, Gate, GpSampler, StudySpec, check_study_id, from_proto
+from headrace.spec.surrogate import gate_name
+from headrace.v1.spec_pb2 import StudySpec as SpecMessage
+from headrace_services.scheduler.core.lifecycle import StudyState
+from headrace_services.scheduler.core.records import Event, Study
+from headrace_services.scheduler.rpc.checks import Checks
+from headrace_services.scheduler.samplers import expected_trials
+from headrace_services.scheduler.store import after, aside, studies
+from headrace_torch.what_transfers import WHY, Verdict, verdict_on
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A study that is to be created."""
+
+    name: str
+    spec: StudySpec
+    planned: int
+    """How many configurations it tries."""
+    checks: str | None = None
+    """Of a gate: the key of what it checks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedStudies:
+    """The study that was asked for, and those that come with it."""
+
+    first: Wanted
+    gate: Wanted | None
+    follower: Wanted | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created:
+    """The study that was asked for, and all that were created."""
+
+    first: Study
+    all: tuple[Study, ...]
+
+
+def wanted_studies(study_id: str, message: SpecMessage) -> WantedStudies:
+    """The new study and those that come with it. Raises InvalidFieldError with every violation of spec and id."""
+    checks = Checks()
+    checks.take(lambda: check_study_id(study_id))
+    spec = checks.take(lambda: from_proto(message))
+    if spec is not None and isinstance(spec.sampler, GpSampler) and find_spec("torch") is None:
+        checks.note(
+            "sampler.kind",
+            spec.sampler.kind,
+            "needs PyTorch, which this scheduler lacks",
+            "Install headrace[torch] beside the scheduler, or choose tpe.",
+        )
+    first = gate = follower = None
+    if spec is not None:
+        checks.take(partial(refuse_what_stays, spec))
+        first = checks.take(partial(_wanted, study_id, spec))
+        if (checking := spec.gate_study()) is not None:
+            key = spec.gate.key if spec.gate is not None else ""
+            gate = checks.take(partial(_wanted, gate_name(study_id), checking, key or None))
+        if spec.transfer is not None:
+            name = spec.transfer.study_name(study_id)
+            follower = checks.take(lambda: _wanted(name, spec.target(study_id)))
+    checks.done()
+    assert first is not None
+    return WantedStudies(first=first, gate=gate, follower=follower)
+
+
+def refuse_what_stays(spec: StudySpec) -> None:
+    """Raises InvalidFieldError where a surrogate would be searched for values that do not carry over to its model."""
+    if spec.surrogate is None:
+        return
+    verdicts = {name: verdict_on(name) for name in spec.space if name not in spec.surrogate.accept}
+    problems = [
+        Violation(
+            field=f"space.{name}",
+            message=f"is not searched on a small copy of the model: {WHY[verdict]}",
+            remedy=f"Leave it out here and tune it on the model, or accept the risk: surrogate: {{accept: [{name}]}}.",
+        )
+        for name, verdict in verdicts.items()
+        if verdict is not Verdict.TRANSFERS
+    ]
+    if problems:
+        raise InvalidFieldError(problems)
+
+
+async def create_studies(conn: AsyncConnection, wanted: WantedStudies) -> Created:
+    """Create them. No gate is created where one has passed with the same key."""
+    first, gate = wanted.first, wanted.gate
+    before = []
+    if gate is not None:
+        passed = await after.passed_gate(conn, gate.checks) if gate.checks else None
+        if passed is None:
+            before.append(await _create(conn, gate))
+            first = replace(first, spec=_checked_by(first.spec, gate.name, waits=True))
+        else:
+            first = replace(first, spec=_checked_by(first.spec, passed, waits=False))
+    study = await _create(conn, first)
+    follower = [] if wanted.follower is None else [await _create(conn, wanted.follower)]
+    return Created(first=study, all=(*before, study, *follower))
+
+
+def _wanted(name: str, spec: StudySpec, checks: str | None = None) -> Wanted:
+    return Wanted(check_study_id(name), spec, expected_trials(spec), checks)
+
+
+def _checked_by(spec: StudySpec, gate: str, *, waits: bool) -> StudySpec:
+    """The spec with the name of the study that checks it, or has; and it begins after that one."""
+    known = spec.gate or Gate()
+    changes = {"gate": known.model_copy(update={"study": gate})}
+    return spec.model_copy(update={**changes, **({"after": gate} if waits else {})})
+
+
+async def _create(conn: AsyncConnection, wanted: Wanted) -> Study:
+    if await aside.brief(conn, name=wanted.name) is not None:
+        raise StudyExistsError(f"a study '{wanted.name}' exists already")
+    await _check_sources(conn, wanted.spec)
+    return await studies.create(
+        conn,
+        name=wanted.name,
+        uid=secrets.token_hex(6),
+        spec=wanted.spec,
+        planned=wanted.planned,
+        event=_created(),
+        checks=wanted.checks,
+    )
+
+
+async def _check_sources(conn: AsyncConnection, spec: StudySpec) -> None:
+    """Raises InvalidFieldError where there is no study to begin from, or after."""
+    named = []
+    if spec.warm_start is not None:
+        named.append(("warm_start.study", spec.warm_start.study, "leave warm_start out"))
+    if isinstance(spec.sampler, BestOfSampler):
+        named.append(("sampler.study", spec.sampler.study, "choose another sampler"))
+    if spec.after is not None:
+        named.append(("after", spec.after, "leave after out"))
+    for field, name, otherwise in named:
+        if await aside.brief(conn, name=name) is None:
+            violation = Violation(
+                field=field,
+                value=name,
+                message="is not a study",
+                remedy=f"Name a study that exists (`headrace studies` lists them), or {otherwise}.",
+            )
+            raise InvalidFieldError([violation])
+
+
+def _created() -> Event:
+    detail: dict[str, object] = {"from_state": "", "to_state": StudyState.ACTIVE.value, "detail": "created"}
+    return Event(number=None, kind="study_moved", message="study created", detail=detail)
