@@ -1,6 +1,6 @@
 """A study in the bubbles of a job, with a scheduler, workers, an agent and trials as real processes.
 
-The job is this process, with one stage. Short forms: `tests/simulator/test_simulator_in_bubbles.py`,
+The job is a process with one stage. Short forms: `tests/simulator/test_simulator_in_bubbles.py`,
 `tests/scheduler/test_bubble_slots.py`, `tests/worker/test_worker_in_bubbles.py`.
 """
 
@@ -8,14 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stage_site import Stage
 
 from headrace import Client
 from headrace.client import StudyInfo
@@ -42,26 +40,6 @@ def until(holds: Callable[[], Any], what: str, timeout_s: float = 120) -> Any:
         assert time.monotonic() < end, f"still not, after {timeout_s} s: {what}"
         time.sleep(0.05)
     return found
-
-
-class Job:
-    """A large job whose one stage here waits for 20 ms of each step, while it steps."""
-
-    def __init__(self, folder: Path) -> None:
-        self.stage = Stage(folder, stage=1)
-        self._over = False
-        self._thread = threading.Thread(target=self._train)
-        self._thread.start()
-
-    def _train(self) -> None:
-        number = 0
-        while not self._over:
-            self.stage.play(1, first=number, window_s=0.02)
-            number += 1
-
-    def end(self) -> None:
-        self._over = True
-        self._thread.join()
 
 
 class Cluster:
@@ -91,6 +69,10 @@ class Cluster:
     def worker(self, name: str, *options: str) -> None:
         self.start("worker", "--name", name, *options)
         until(lambda: any(one.name == name and one.connected for one in self.client.workers()), name)
+
+    def study(self) -> dict[str, Any]:
+        """A study whose trials wait after each report until there is a file."""
+        return {**STUDY, "trial": {**STUDY["trial"], "env": {"GO_ON": str(self.folder / "go")}}}
 
     def curves(self, study: str) -> dict[tuple[int, int], float]:
         found = {}
@@ -125,17 +107,20 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def job(cluster: Cluster) -> Iterator[Job]:
-    made = Job(cluster.folder / "b")
-    yield made
-    made.end()
+def job(cluster: Cluster) -> Iterator["subprocess.Popen[bytes]"]:
+    """A rank of a large job."""
+    rank = subprocess.Popen([sys.executable, str(PROGRAMS / "rank.py"), str(cluster.folder / "b")])
+    yield rank
+    rank.kill()
+    rank.wait()
 
 
 def test_members_train_in_bubbles_move_to_a_slot_of_their_own_and_lose_no_bit(
-    cluster: Cluster, job: Job
+    cluster: Cluster, job: "subprocess.Popen[bytes]"
 ) -> None:
     cluster.worker("beside", "--bubbles", "--cpu-slots", "0")
-    study = {**STUDY, "trial": {**STUDY["trial"], "env": {"GO_ON": str(cluster.folder / "go")}}}
+    assert job.poll() is None
+    study = cluster.study()
     cluster.client.create_study("gated", {**study, "bubbles": True})
     until(lambda: cluster.curves("gated"), "a report from bubbles")
     cluster.worker("own", "--cpu-slots", "1")
@@ -161,3 +146,23 @@ def test_members_train_in_bubbles_move_to_a_slot_of_their_own_and_lose_no_bit(
     gated, plain = cluster.curves("gated"), cluster.curves("plain")
     assert gated.keys() == plain.keys() == {(number, step) for number in range(3) for step in range(1, 7)}
     assert gated == pytest.approx(plain, rel=1e-9)
+
+
+def test_when_the_job_ends_its_trials_leave_at_their_next_report_and_nobody_is_charged(
+    cluster: Cluster, job: "subprocess.Popen[bytes]"
+) -> None:
+    cluster.worker("beside", "--bubbles", "--cpu-slots", "0")
+    cluster.client.create_study("left", {**cluster.study(), "bubbles": True})
+    until(lambda: cluster.curves("left"), "a report from bubbles")
+    job.kill()
+    trials = cluster.client.study("left").trials
+    (cluster.folder / "go").touch()
+    until(lambda: {one.state.value for one in trials()} == {"paused"}, "all have left")
+    assert all("the bubbles that it runs in are gone: job gpt has ended" in one.detail for one in trials())
+    assert {one.failures + one.interruptions for one in trials()} == {0}, "they left by themselves"
+    assert all(one.checkpoint is not None and one.checkpoint.step == one.step for one in trials()), (
+        "nothing is lost"
+    )
+    cluster.worker("own", "--cpu-slots", "1")
+    cluster.finished("left")
+    assert {one.last_worker for one in trials()} == {"own"}

@@ -254,6 +254,18 @@ def test_what_a_trial_waits_for_is_shown_wherever_the_trial_is(
     assert json.loads(invoke("show", "digits", "3", "--json").out)["waits_for"] == "4 GPUs free on one worker"
 
 
+def test_in_whose_bubbles_a_trial_ran_is_shown_wherever_the_trial_is(
+    fake: FakeStudyService, invoke: Invoke
+) -> None:
+    waiting = race()
+    waiting.final.trials[3].bubbles.extend(["job gpt, stage 2", "job gpt, stage 0"])
+    fake.add(waiting)
+    for command in ("show", "why"):
+        assert "ran in bubbles of job gpt, stage 2; job gpt, stage 0" in invoke(command, "digits", "3").out
+    told = json.loads(invoke("show", "digits", "3", "--json").out)["bubbles"]
+    assert told == ["job gpt, stage 2", "job gpt, stage 0"]
+
+
 def test_why_shows_rule_values_rank_cutoff_and_slot(fake: FakeStudyService, invoke: Invoke) -> None:
     text = invoke("why", "digits", "5").out
     for part in (

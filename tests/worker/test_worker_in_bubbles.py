@@ -12,7 +12,7 @@ from scripted_scheduler import ScriptedScheduler, until
 from worker_site import Site
 
 from headrace.v1 import bubble_pb2, bubble_pb2_grpc, spec_pb2, worker_pb2
-from headrace_torch.bubble_words import AT, StageFile, StageHeader
+from headrace_torch.bubble_words import AT, StageFile, StageHeader, started_ticks
 from headrace_worker import bubble_watch, daemon
 from headrace_worker.bubble_slots import AWAY_S, FIRST_INDEX, BubbleSlots
 from headrace_worker.devices import discover
@@ -168,9 +168,12 @@ async def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 async def test_a_daemon_offers_a_stage_and_ends_who_is_there_once_it_is_gone(
     site: Site, scheduler: ScriptedScheduler, agent: ScriptedAgent, tmp_path: Path
 ) -> None:
-    """The trial was asked to leave, and never reports; nobody is charged."""
+    """The trial was asked to leave, and never reports; nobody is charged. The rank takes a while to end."""
+    rank = await asyncio.create_subprocess_exec("sleep", "100")
+    started = started_ticks(rank.pid)
+    assert started is not None
     header = StageHeader(
-        job="gpt", replica=0, stage=1, stages=2, rank=1, device="cpu", pid=2**22 + 1, started=1
+        job="gpt", replica=0, stage=1, stages=2, rank=1, device="cpu", pid=rank.pid, started=started
     )
     file = StageFile.create(tmp_path / "b", header)
     site.in_bubbles, site.cpu_slots = True, 0
@@ -189,7 +192,10 @@ async def test_a_daemon_offers_a_stage_and_ends_who_is_there_once_it_is_gone(
     await until(lambda: any(beat.defects for beat in stream.all("heartbeat")))
     [defect] = next(beat.defects for beat in stream.all("heartbeat") if beat.defects)
     assert (defect.index, defect.reason) == (FIRST_INDEX, "job gpt has ended, or its stage 1 has")
-    assert file.words[AT["evict"]] == 1, "its gate lets the trial go on to its next report"
+    assert not file.words[AT["evict"]], "the rank lives"
+    rank.kill()
+    await rank.wait()
+    await until(lambda: file.words[AT["evict"]], "its gate lets the trial go on to its next report")
     exited = await stream.get("exited")
     assert (exited.outcome, exited.error) == (worker_pb2.EXIT_OUTCOME_RELEASED, defect.reason)
     file.close()

@@ -19,7 +19,7 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,12 +31,12 @@ from typing import IO, assert_never
 from headrace.bounds.sessions import TROUBLE
 from headrace.spec.resources import WHOLE
 from headrace.target import Target
-from headrace.v1 import bubble_pb2, event_pb2, trial_pb2, worker_pb2
+from headrace.v1 import event_pb2, trial_pb2, worker_pb2
 from headrace_worker.alone import Alone
 from headrace_worker.attempt import Attempt, Host
 from headrace_worker.bubble_agent import keep_bubble_agent
 from headrace_worker.bubble_slots import BubbleSlots
-from headrace_worker.bubble_watch import tell_to_leave, watch_agent
+from headrace_worker.bubble_watch import BubbleOffer
 from headrace_worker.bundle import Bundle
 from headrace_worker.checkpoints import CheckpointError, CheckpointStore, store_from_url
 from headrace_worker.checkpoints.retention import PruneOrder, Retention, superseded
@@ -179,8 +179,16 @@ class Daemon:
                 lasting = [serving, sweeper, cutter, cleaner]
                 if settings.bubbles:
                     lasting.append(tasks.create_task(keep_bubble_agent(), name="bubble agent"))
-                    watching = watch_agent(partial(self._bubbles_heard, session, failed))
-                    lasting.append(tasks.create_task(watching, name="bubble slots"))
+                    offer = BubbleOffer(
+                        self._bubble_slots,
+                        self._slots,
+                        core,
+                        taken_back=failed,
+                        offered=partial(session.anew, "there are new slots in bubbles"),
+                        end=self._end_those_on,
+                        leave_s=settings.bubble_leave_s,
+                    )
+                    lasting.append(tasks.create_task(offer.watch(), name="bubble slots"))
                 count = len(devices.devices)
                 print(f"headrace worker: {settings.name} offers {count} slot{'s' * (count != 1)}", flush=True)
                 await self._stopping.wait()
@@ -262,32 +270,11 @@ class Daemon:
         """Prunes what the last heartbeats have proven."""
         self._prune(self._retention.tick())
 
-    # Slots in bubbles.
-
-    def _bubbles_heard(
-        self, session: Session, failed: Callable[[], None], jobs: Sequence[bubble_pb2.BubbleJob] | None
-    ) -> None:
-        """Offers the stages that have come, and takes back those that have gone."""
-        slots, core = self._bubble_slots, self._courier.core
-        news = slots.heard(jobs, asyncio.get_running_loop().time())
-        core.ephemeral, core.owned = slots.devices, slots.owned
-        for device in slots.devices:
-            self._slots.add(device.index)
-        for index in news.taken_back:
-            log.info("slot %d is taken back: %s", index, slots.gone[index])
-            tell_to_leave(slots.gates[index])
-            asyncio.get_running_loop().call_later(self._settings.bubble_leave_s, self._end_those_on, index)
-        if news.taken_back or news.offered:
-            failed()
-        if news.offered:
-            session.anew("there are new slots in bubbles")
-
-    def _end_those_on(self, index: int) -> None:
-        """Ends the trials that are still on a slot that was taken back; nobody is charged for it."""
-        if why := self._bubble_slots.why_gone([index]):
-            for attempt in list(self._attempts.values()):
-                if index in attempt.assign.grant.slots:
-                    attempt.fail(Ending(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, error=why))
+    def _end_those_on(self, index: int, why: str) -> None:
+        """Ends the trials that are still on a slot which was taken back; nobody is charged for it."""
+        for attempt in list(self._attempts.values()):
+            if index in attempt.assign.grant.slots:
+                attempt.fail(Ending(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, error=why))
 
     # Attempts.
 

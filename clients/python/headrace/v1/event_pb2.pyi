@@ -571,7 +571,7 @@ class TrialPlaced(_message.Message):
     MILLI_FIELD_NUMBER: _builtins.int
     SENTENCE_FIELD_NUMBER: _builtins.int
     rule: _builtins.str
-    """`best_fit`, `backfill`, `grown`, `spare`, or `seat`: it joined a bundle."""
+    """`best_fit`, `backfill`, `grown`, `spare`, `bubbles` on an ephemeral slot, or `seat`: it joined a bundle."""
     worker: _builtins.str
     milli: _builtins.int
     """Thousandths of each slot."""
