@@ -400,7 +400,7 @@ def test_a_taken_name_says_how_to_go_on(fake: FakeStudyService, invoke: Invoke, 
     assert invoke("run", str(study_file), "--name", "taken").code == 0
     refused = invoke("run", str(study_file), "--name", "taken")
     said = " ".join(refused.err.split())
-    assert refused.code == 1
+    assert refused.code == 2, "nothing was started"
     assert "`headrace run --suffix` creates taken-2, `--replace` deletes the ended one first" in said
     assert "Study taken-2 created" in invoke("run", str(study_file), "--name", "taken", "--suffix").out
     assert "Study taken-3 created" in invoke("run", str(study_file), "--name", "taken", "--suffix").out

@@ -100,7 +100,8 @@ def may_begin_anew(restored: int) -> str:
     """What to say of a resumed trial that counts no steps: nobody can tell where its own loop begins."""
     return (
         f"resumed after step {restored}, and this report is outside t.steps(). A loop of your own, as over range(...), "
-        "begins anew in each process. Loop over t.steps(), or begin after t.step, read before the loop"
+        "begins anew in each process. Loop over t.steps(), or begin after t.step, read before the loop. Where your "
+        "loop does so, say its steps, t.report(step=...): then they are checked"
     )
 
 

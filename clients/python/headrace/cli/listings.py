@@ -218,6 +218,10 @@ def _trial_row(trial: TrialInfo, study: StudyInfo, front: set[int], output: Outp
         why = f"waits for {trial.waits_for}"
     if trial.baseline and not why:
         why = "* baseline"
+    if trial.feasible is False and not study.spec.further_objectives:
+        why = f"{why}; {wording.misses(trial, study.spec)}".removeprefix("; ")
+    if trial.diverged:
+        why = f"{why}; its last value is {trial.value}".removeprefix("; ")
     return [
         label,
         output.state(trial.outcome),

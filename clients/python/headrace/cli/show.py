@@ -109,7 +109,7 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
         since = " (diverged since)" if trial.diverged else ""
         lines.append(("best value", f"{wording.number(trial.best_value)} at step {trial.best_step}{since}"))
     if trial.feasible is not None:
-        lines.append(("feasible", "yes" if trial.feasible else "no: it misses a constraint"))
+        lines.append(("feasible", "yes" if trial.feasible else f"no: {wording.misses(trial, study.spec)}"))
     if trial.source is not None and isinstance(study.spec.sampler, BestOfSampler):
         lines.append(
             ("taken over", f"the configuration of trial {trial.source} of {study.spec.sampler.study}")

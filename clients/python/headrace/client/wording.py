@@ -45,6 +45,18 @@ def members(held: Sequence[Holder]) -> str:
     return f"{numbers} ({len(held)} of {held[0].bundle_seats} seats)"
 
 
+def misses(trial: TrialInfo, spec: StudySpec) -> str:
+    """Which constraints a trial misses: `misses mem ≤ 5 with 7.2`, or that it did not report the metric."""
+    found = []
+    for constraint in spec.constraints:
+        value = trial.metrics.get(constraint.metric)
+        if value is None:
+            found.append(f"did not report {constraint.metric}")
+        elif constraint.excess(value) > 0:
+            found.append(f"misses {constraint} with {number(value)}")
+    return ", ".join(found) or "misses a constraint"
+
+
 def params(values: Mapping[str, Value]) -> str:
     """`lr=0.001 width=64`."""
     return " ".join(f"{name}={scalar(value)}" for name, value in values.items())

@@ -29,7 +29,10 @@ from headrace.trial.runtime import Action, Decision, Report
 
 logger = logging.getLogger("headrace.trial")
 Settings = Mapping[str, Any]
-_APART = "Trials that differ in it need bundles of their own: name it in fuse.apart, and read it from bundle.params"
+_APART = (
+    "Trials that differ in it need bundles of their own: name it in fuse.apart, and take it as an argument of the "
+    "model's function, as in `def make_model(width)` with bundle.model(make_model), or from bundle.params['width']"
+)
 
 
 class Group(Protocol):
