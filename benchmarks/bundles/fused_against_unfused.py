@@ -6,6 +6,9 @@ time is from its first trial's creation to its last trial's end. ASHA decides by
 steps differs from run to run: steps per hour are given too. Each ratio is the median over the pairs, with a 90 %
 bootstrap interval.
 
+An epoch of one trial takes some hundredths of a second, and a process that imports PyTorch takes seconds to start. So
+most of the difference is the processes that the fused study does not start.
+
 Then each trial of the first fused run is trained alone, in plain PyTorch: its model, AdamW, the same batches. Given is
 the greatest relative difference of its losses, per epoch. An epoch is 38 steps.
 
