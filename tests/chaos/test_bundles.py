@@ -211,7 +211,7 @@ def test_a_bundle_out_of_memory_goes_on_in_smaller_ones_and_charges_nobody(
 ) -> None:
     client = Client(site.address, timeout_s=60, connect_timeout_s=60)
     policy = {"kind": "rung_median", "min_results": 100, "interval": 2}
-    limits = {"FUSED_MEMBER_MIB": "32", "FUSED_LIMIT_MIB": "200", "FUSED_STEP_S": "0.05"}
+    limits = {"FUSED_MEMBER_MIB": "32", "FUSED_LIMIT_MIB": "200", "FUSED_STEP_S": "0.02"}
     one_process = spec(most=8, policy=policy, **limits).model_copy(update={"max_parallel": 1})
     study = client.create_study("short", one_process)
     study.wait(150)

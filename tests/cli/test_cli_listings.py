@@ -409,6 +409,28 @@ def test_preview(fake: FakeStudyService, invoke: Invoke, study_file) -> None:  #
     assert plan["wall_time_s"] is None
 
 
+@pytest.mark.parametrize(
+    ("fuse", "said"),
+    [
+        ("{most: 16}", "Bundles: up to 16 trials share a process, on one slot."),
+        (
+            "auto",
+            "Bundles: 2 trials share a process at first, on one slot. The number doubles while that makes more",
+        ),
+        ("{auto: true, most: 64}", "up to 64; headrace show says where it stands."),
+    ],
+)
+def test_a_preview_says_how_many_trials_share_a_process_and_why(
+    fake: FakeStudyService, invoke: Invoke, tmp_path: Path, fuse: str, said: str
+) -> None:
+    file = tmp_path / "fused.yaml"
+    file.write_text(
+        "name: fused\nobjective: {metric: val_loss, goal: minimize}\ntrial: {callable: 'train:train'}\n"
+        f"space: {{lr: {{type: float, low: 0, high: 1}}}}\ntrials: 9\nsteps: 9\nresources: {{gpus: 0}}\nfuse: {fuse}\n"
+    )
+    assert said in " ".join(invoke("preview", str(file)).out.split())
+
+
 def test_numbers_that_json_lacks_are_strings(fake: FakeStudyService, invoke: Invoke, script: Script) -> None:
     trial = script.final.trials[13]
     trial.value = float("nan")

@@ -12,7 +12,7 @@ from pathlib import Path
 from headrace.spec import StudySpec
 from headrace.trial import Bundle
 from headrace.trial.bundle_run import run_bundle
-from headrace.trial.bundle_runtime import Answer, Attached, Said, Seat
+from headrace.trial.bundle_runtime import Answer, Attached, Ended, Said, Seat
 from headrace.trial.runtime import Action, Assignment, Decision
 from headrace_services.scheduler.core import inputs
 from headrace_services.scheduler.core.fold import Fold
@@ -142,8 +142,8 @@ class Together:
         assert decisions or not said.waits, f"nobody trains, and {self.order[0]} does not come"
         return Answer(decisions=tuple(decisions), joined=tuple(joined), over=not self._runs)
 
-    def finish(self, *, error: str, traceback: str, out_of_memory: bool) -> None:
-        assert (error, out_of_memory) == ("", False), traceback
+    def finish(self, end: Ended) -> None:
+        assert end == Ended(), end.traceback
 
     def _seats(self, started: list[inputs.Assignment]) -> tuple[Seat, ...]:
         self._runs |= {run.lease.id: run for run in started}

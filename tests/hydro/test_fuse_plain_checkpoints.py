@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headrace.trial import Bundle, Trial
 from headrace.trial.bundle_run import run_bundle
-from headrace.trial.bundle_runtime import Answer, Attached, Said, Seat
+from headrace.trial.bundle_runtime import Answer, Attached, Ended, Said, Seat
 from headrace.trial.runtime import Action, Assignment, Decision
 from headrace_torch import hydro
 
@@ -83,8 +83,8 @@ class Company:
                 self.over = decisions[place][1].action is not Action.CONTINUE
         return Answer(decisions=tuple(decisions), over=self.over)
 
-    def finish(self, *, error: str, traceback: str, out_of_memory: bool) -> None:
-        assert (error, traceback, out_of_memory) == ("", "", False)
+    def finish(self, end: Ended) -> None:
+        assert end == Ended(), end.traceback
 
 
 def in_a_bundle(runtime: RecordingRuntime, kind: str) -> None:

@@ -45,6 +45,7 @@ class BundledHistory(History):
         self.asked_more = True
         self.chance = random.Random(f"bundles {seed}")
         self.verdicts = 0
+        self.reported = {}
 
     @property
     def more(self):
@@ -150,6 +151,7 @@ class BundledHistory(History):
             self.oracle.params[trial] = [(0, params)]
 
     def record(self, result):
+        assert repr(result.value) == repr(self.reported[result.trial, result.step]), "it was reported so"
         self.arrivals[result.bracket, result.rung] = result.arrival
         self.fold("record", result)
         place = result.trial, result.bracket, result.rung
@@ -205,7 +207,9 @@ class DrawnCurve:
         history = self.history
         ladder = history.ladders[history.policy.bracket(self.number)]
         value = history.draw(self.number, max(0, bisect_right(ladder, step) - 1))
-        return -value if history.flip and value is not None else value
+        value = -value if history.flip and value is not None else value
+        history.reported[self.number, step] = value
+        return value
 
     def train_s(self, start, end):
         return (end - start) * self.step_s

@@ -1,7 +1,7 @@
 """What every policy must do, whichever it is.
 
 `HEADRACE_HISTORIES=10000` plays that many random histories of each policy against its oracle (`make policies`), and
-an eighth as many that the scheduler's core plays in the simulator, with bundles.
+300 that the scheduler's core plays in the simulator, with bundles.
 """
 
 import inspect
@@ -34,7 +34,7 @@ PAUSING = [
 ]
 
 
-WAYS = {"alone": (History, HISTORIES), "in bundles": (BundledHistory, max(5, HISTORIES // 8))}
+WAYS = {"alone": (History, HISTORIES), "in bundles": (BundledHistory, max(5, min(HISTORIES // 8, 300)))}
 """How histories are played, and how many."""
 
 

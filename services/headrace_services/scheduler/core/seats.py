@@ -54,10 +54,12 @@ def losses_alone(most: int, losses_in_row: int) -> int:
 
 def capacity_on(state: CycleState, device: str, key: str, memory_bytes: int = 0) -> Capacity:
     """How many trials of the study may share a process on a kind of device."""
-    fuse = state.study.spec.fuse
+    fuse, at = state.study.spec.fuse, (device, key, memory_bytes)
     if fuse is None:
         return _ALONE
-    return capacity(fuse, state.profile(device, key), memory_bytes)
+    if at not in state.capacities:
+        state.capacities[at] = capacity(fuse, state.profile(device, key), memory_bytes)
+    return state.capacities[at]
 
 
 def _device(grant: Grant) -> str:
@@ -153,7 +155,6 @@ class OpenSeats:
     def __init__(self, state: CycleState) -> None:
         self._state = state
         self._kept_off: Collection[str] | None = None
-        self._rooms: dict[str, int] = {}
 
     @property
     def any(self) -> bool:
@@ -186,9 +187,7 @@ class OpenSeats:
 
     def _room(self, grant: Grant) -> int:
         """How many trials may share a process on such a device."""
-        if grant.id not in self._rooms:
-            self._rooms[grant.id] = capacity_of(self._state, grant, self._state.bundles[grant.id]).trials
-        return self._rooms[grant.id]
+        return capacity_of(self._state, grant, self._state.bundles[grant.id]).trials
 
     def _bundles(self) -> list[Grant]:
         """The bundles that may take a trial in."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headrace.errors import HeadraceError
 from headrace_services.scheduler.core import events
-from headrace_services.scheduler.core.capacity import Profile
+from headrace_services.scheduler.core.capacity import Capacity, Profile
 from headrace_services.scheduler.core.changes import Changes, PromotionChange, TrialChange
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import (
@@ -65,6 +65,8 @@ class CycleState:
         cycle began, or that a trial left."""
         self.profiles: dict[tuple[str, str], Profile] = {}
         """What is known of the study's bundles, by kind of device and key."""
+        self.capacities: dict[tuple[str, str, int], Capacity] = {}
+        """What follows from that, by the memory of a device too; as far as it was asked."""
         self.histories: dict[int, History] = {}
         """What trials went through before this cycle, as far as answers show it."""
         self.free: list[Slot] = []
@@ -416,6 +418,7 @@ class CycleState:
     def learn_capacity(self, profile: Profile) -> None:
         """Take over what was learnt of the study's bundles on a kind of device."""
         if profile != self.profile(profile.device, profile.key):
+            self.capacities.clear()
             self.profiles[profile.device, profile.key] = profile
             self.changes.profiles[profile.device, profile.key] = profile
 
