@@ -217,3 +217,21 @@ async def test_a_trial_that_fails_since_its_stage_has_gone_is_not_charged(
     (site.marks / "go").touch()
     exited = await stream.get("exited")
     assert exited.outcome == worker_pb2.EXIT_OUTCOME_RELEASED
+
+
+async def test_an_answer_that_cannot_be_taken_in_ends_no_daemon(
+    site: Site, scheduler: ScriptedScheduler, agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = BubbleSlots.heard
+    failures = iter([True, True])
+
+    def heard(self: BubbleSlots, jobs: Any, now_s: float) -> Any:
+        if next(failures, False):
+            raise ValueError("a defect")
+        return taken(self, jobs, now_s)
+
+    monkeypatch.setattr(BubbleSlots, "heard", heard)
+    agent.jobs = [job(stage())]
+    site.in_bubbles, site.cpu_slots = True, 0
+    site.start()
+    await until(lambda: any(one.hello.devices for one in scheduler.streams))

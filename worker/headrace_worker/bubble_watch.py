@@ -27,6 +27,8 @@ EVERY_S: Final = 1.0
 PATIENCE_S: Final = 2.0
 SOCKET: Final = "agent.sock"
 """In the folder of the stages' files."""
+# An agent that starts again is heard before it is taken for gone: gRPC's own waits grow to two minutes.
+_RECONNECT: Final = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000))
 
 
 class BubbleOffer:
@@ -51,15 +53,20 @@ class BubbleOffer:
     async def watch(self) -> None:
         """Ask until this is cancelled."""
         target = f"unix:{folder() / SOCKET}"
-        async with grpc.aio.insecure_channel(target, options=proxy_options(target)) as channel:
+        options = (*proxy_options(target), *_RECONNECT)
+        async with grpc.aio.insecure_channel(target, options=options) as channel:
             stub: Any = bubble_pb2_grpc.BubbleServiceStub(channel)
             while True:
+                jobs = None
                 try:
                     answer = await stub.ListBubbleJobs(bubble_pb2.ListBubbleJobsRequest(), timeout=PATIENCE_S)
-                    self._hear(answer.jobs)
+                    jobs = answer.jobs
                 except grpc.aio.AioRpcError as error:
                     log.debug("the bubble agent does not answer: %s", error.details())
-                    self._hear(None)
+                try:
+                    self._hear(jobs)
+                except Exception:  # the worker lives, whatever an agent says
+                    log.exception("what the bubble agent says could not be taken in")
                 await asyncio.sleep(EVERY_S)
 
     def _hear(self, jobs: Sequence[bubble_pb2.BubbleJob] | None) -> None:
