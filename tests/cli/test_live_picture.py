@@ -135,7 +135,7 @@ def test_the_picture_says_why_the_best_value_got_worse(script: Script) -> None:
     assert now.best == next_best
     said = f"trial {before.best.number}, the best before with {number(before.best.best_value)}, failed, so it counts"
     assert said in fallen(before, now)
-    assert "failed or diverged, so" in fallen(before, replace(now, failures=()))
+    assert "its last value is not finite: it does not count now" in fallen(before, replace(now, failures=()))
     assert fallen(now, before) == fallen(now, now) == ""
     picture = Picture(before, expected_steps=None, now=BEGAN)
     picture.update(Update(events=(), study=now))

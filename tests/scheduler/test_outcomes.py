@@ -233,6 +233,11 @@ async def test_the_front_has_no_failed_trial_where_others_have_values(engine: As
             "no trial met the constraints (size ≤ 3); loosen them, or widen the space",
         ),
         (
+            {"constraints": [{"metric": "size", "at_most": 3}, {"metric": "mem", "at_most": 3}]},
+            {"loss": 1.0, "size": 4.0},
+            "no trial reported 'mem', which a constraint reads; report it, or correct the constraint",
+        ),
+        (
             {},
             {"accuracy": 1.0},
             (

@@ -25,7 +25,7 @@ def _has(values: Mapping[str, Any], begins: tuple[int, int]) -> bool:
 
 
 def _scripts_frames() -> list[FrameType]:
-    found = []
+    found: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(found) < _NEAREST:
         if frame.f_globals.get("__name__", "").partition(".")[0] != _OURS:
