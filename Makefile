@@ -100,7 +100,8 @@ long: setup ## Train HDET's recovery with 20 seeds, and let 500 random histories
 	@HEADRACE_SEEDS=20 HEADRACE_STEP_HISTORIES=500 pytest -n 2 tests/hdet/test_hdet_recovery.py tests/scheduler/test_step_machine.py --durations=0
 	@HEADRACE_PLANNED_TRIALS=200000 pytest -n 1 tests/scheduler/test_plans.py
 
-bubbles: setup ## Kill and stop what runs beside a pipeline, 20 times, and print the primary's step and the time until the gate is closed (ten minutes)
+bubbles: setup ## Run a study in bubbles; kill and stop what runs beside a pipeline, 20 times, and print the primary's step and the time until the gate is closed (ten minutes)
+	@HEADRACE_BUBBLE_STUDY=1 pytest -q -n 0 tests/bubbles/test_bubble_study.py
 	@python tests/bubbles/kills.py --times 20 $(ARGS)
 
 bubbles-demo: setup ## Train a small GPT as a pipeline and tune digits while its stages wait (a minute of two cores)

@@ -56,7 +56,7 @@ def trial_api() -> str:
         for function in (trial.main, trial.current, trial.read_checkpoint)
     ]
     parts = ["### Functions", table(("call", "meaning"), rows)]
-    for kind in (trial.Trial, trial.ResumableBatches):
+    for kind in (trial.Trial, trial.Bundle, trial.ResumableBatches):
         parts += [f"### trial.{kind.__name__}", _summary(kind), members(kind)]
     return "\n\n".join(parts)
 

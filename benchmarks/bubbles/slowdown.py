@@ -45,6 +45,15 @@ AIMS = {"slowdown_mean": 0.003, "slowdown_upper": 0.01, "harvest_of_bubbles": 0.
 PAPER = {"direct_slowdown": 0.12, "harvest_of_exclusive_at_16": 0.15}
 
 
+def start_trial(gate: Path | None, core: int, *options: str) -> "subprocess.Popen[bytes]":
+    """A trial on a core: in a stage's bubbles, or with all of the core."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if gate:
+        env["HEADRACE_BUBBLE_GATE"] = str(gate)
+    command = ["taskset", "-c", str(core), sys.executable, str(HERE / "digits.py"), *options]
+    return subprocess.Popen(command, env=env)
+
+
 @dataclass
 class Site:
     """A primary, an agent and trials; all that is not asked for now is stopped."""
@@ -68,7 +77,7 @@ class Site:
             self.files.append(StageFile.open(gate))
         for kind in ("gated", "direct"):
             self.processes[kind] = [
-                example.start_trial(
+                start_trial(
                     file.path if kind == "gated" else None,
                     cores[stage],
                     f"--members={self.members}",

@@ -93,7 +93,8 @@ def run(
     """Run a peer's scheduler to the end of the study."""
     scheduler = make(maximize=maximize, max_t=max_t, eta=eta, seed=seed)
     sign = -1.0 if maximize else 1.0
-    finals = [sign * (curve.values[min(len(curve.values), max_t) - 1] or math.inf) for curve in order]
+    ends = (curve.values[min(len(curve.values), max_t) - 1] for curve in order)
+    finals = [math.inf if end is None or math.isnan(end) else sign * end for end in ends]
     best_final = min(finals)
     target = best_final + within * abs(best_final)
     heap: list[tuple[float, int, int, int]] = []  # (when, tie, trial, index of the report)

@@ -1,9 +1,11 @@
-"""A GPT trains as a pipeline of two stages, and digits are tuned while its stages wait: one command, two cores.
+"""A GPT trains as a pipeline of two stages, and a study tunes digits while its stages wait: one command, two cores.
 
     python examples/bubbles/run.py
 
-It starts the bubble agent, two ranks, each bound to a core, and a trial beside each. At the end it prints what the
-agent saw, and writes the last second as a picture and as a trace for Perfetto.
+It starts two ranks, each bound to a core, the scheduler, and a worker that has no slots but the stages' bubbles. Then
+it runs study.yaml. With --own-slot-after 20 a second worker brings an ordinary slot after 20 seconds, and members move
+there. At the end it prints what the agent saw and what became of the best trial, and writes the last second as a
+picture and as a trace for Perfetto.
 """
 
 import argparse
@@ -15,9 +17,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 HEADRACE = [sys.executable, "-m", "headrace.cli"]
+STUDY = "digits-in-bubbles"
 
 
 def free_port() -> int:
@@ -45,15 +49,6 @@ def start_rank(rank: int, port: int, folder: Path, core: int, *options: str) -> 
             stdout=None if rank == 0 else log,
             stderr=log,
         )
-
-
-def start_trial(gate: Path | None, core: int, *options: str) -> "subprocess.Popen[bytes]":
-    """A trial on a core: in a stage's bubbles, or with all of the core."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    if gate:
-        env["HEADRACE_BUBBLE_GATE"] = str(gate)
-    command = ["taskset", "-c", str(core), sys.executable, str(HERE / "digits.py"), *options]
-    return subprocess.Popen(command, env=env)
 
 
 def start_agent(folder: Path) -> "subprocess.Popen[str]":
@@ -84,55 +79,94 @@ def wait_for(path: Path, process: "subprocess.Popen[bytes]") -> None:
         time.sleep(0.1)
 
 
-def ask(folder: Path, *options: str) -> str:
-    """What `headrace bubbles` prints."""
-    command = [*HEADRACE, "bubbles", "--folder", str(folder), *options]
-    return subprocess.run(command, capture_output=True, text=True).stdout
+class Service:
+    """A scheduler of its own, and the workers that it is given."""
+
+    def __init__(self, home: Path, folder: Path) -> None:
+        port = free_port()
+        self.env = {**os.environ, "HEADRACE_HOME": str(home), "HEADRACE_ADDRESS": f"127.0.0.1:{port}"}
+        self.env |= {"HEADRACE_BUBBLES": str(folder), "OMP_NUM_THREADS": "1"}
+        self.processes: list[subprocess.Popen[Any]] = []
+        self._logs = home
+        home.mkdir(exist_ok=True)
+        self.start("up", "--no-worker", f"--port={port}")
+        while not self.ask("studies", "--json"):
+            if self.processes[0].poll() is not None:
+                sys.exit((home / "up.log").read_text())
+            time.sleep(0.2)
+
+    def start(self, *command: str, name: str = "") -> None:
+        """Starts a part of it."""
+        with (self._logs / f"{name or command[0]}.log").open("ab") as log:
+            started = subprocess.Popen([*HEADRACE, *command], env=self.env, stdout=log, stderr=log)
+        self.processes.append(started)
+
+    def ask(self, *command: str) -> str:
+        """What a command prints; nothing where it fails."""
+        ran = subprocess.run([*HEADRACE, *command], env=self.env, capture_output=True, text=True)
+        return ran.stdout if ran.returncode == 0 else ""
+
+    def end(self) -> None:
+        """Ends the workers first, the database last."""
+        for process in reversed(self.processes):
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
-def draw(folder: Path, out: Path) -> None:
+def draw(service: Service, out: Path) -> None:
     """The last second, unless nothing happened in it."""
     for name, option in (("bubbles.svg", "--svg"), ("bubbles.json", "--trace")):
-        told = ask(folder, "--seconds=1", option, "-")
+        told = service.ask("bubbles", "--seconds=1", option, "-")
         if "quanta" in told:
             (out / name).write_text(told)
 
 
+def follow(service: Service, study: "subprocess.Popen[bytes]", options: argparse.Namespace) -> str:
+    """Looks on until the study ends; returns what the agent told last."""
+    began, report, own = time.monotonic(), "", options.own_slot_after
+    while study.poll() is None:
+        time.sleep(0.5)
+        told = service.ask("bubbles")
+        report = told if "stage" in told else report
+        draw(service, options.out)
+        if own is not None and time.monotonic() - began > own:
+            own = None
+            service.start("worker", "--name=own", "--cpu-slots=1", name="own")
+    return report
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--steps", type=int, default=600, help="of the GPT")
     parser.add_argument("--out", type=Path, default=Path(), help="where bubbles.svg and bubbles.json go")
+    parser.add_argument("--own-slot-after", type=float, metavar="SECONDS", help="bring an ordinary slot then")
+    parser.add_argument("--study", type=Path, default=HERE / "study.yaml")
     options = parser.parse_args()
-    ran, trials = [], []
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
-        folder = Path(name)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended all the same
+    ranks: list[subprocess.Popen[bytes]] = []
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as words, tempfile.TemporaryDirectory() as home:
+        folder = Path(words)
+        service = Service(Path(home) / "headrace", folder)
         try:
-            ran.append(start_agent(folder))
             port, places = free_port(), cores()
-            ranks = [
-                start_rank(rank, port, folder, places[rank], f"--steps={options.steps}") for rank in range(2)
-            ]
-            ran += ranks
+            ranks += [start_rank(rank, port, folder, places[rank], "--steps=1000000000") for rank in range(2)]
             for stage in range(2):
-                gate = folder / f"gpt.0.{stage}.bubble"
-                wait_for(gate, ranks[stage])
-                trials.append(start_trial(gate, places[stage]))
-            ran += trials
-            report = ""
-            while ranks[0].poll() is None:
-                time.sleep(0.5)
-                told = ask(folder)
-                report = told if "stage" in told else report
-                draw(folder, options.out)
-            for trial in trials:
-                trial.send_signal(signal.SIGTERM)
-            time.sleep(1)
+                wait_for(folder / f"gpt.0.{stage}.bubble", ranks[stage])
+            service.start("worker", "--name=beside", "--bubbles", "--cpu-slots=0", name="beside")
+            study = subprocess.Popen([*HEADRACE, "run", str(options.study)], env=service.env)
+            report = follow(service, study, options)
             print(report)
+            best = service.ask("best", STUDY)  # it begins with `# trial 14:`
+            print(service.ask("why", STUDY, best.partition("# trial ")[2].partition(":")[0]))
             print(f"drawn: {options.out / 'bubbles.svg'}, {options.out / 'bubbles.json'}")
         finally:
-            for process in ran:
-                process.kill()
-                process.wait()
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+            service.end()
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def make_model(width: int = 128) -> GPT:
 
 def some_text() -> Tensor:
     """A batch as the model takes it, with which the gate looks at it."""
-    return Text().batch(0, 16)[0]
+    return Text().batch(0, 4)[0]
 
 
 def loss_of(model: nn.Module, batch: Batch) -> Tensor:

@@ -414,6 +414,41 @@ def test_a_trial_that_is_told_to_leave_does_not_wait_for_a_primary_that_is_gone(
     assert gate.harvested_s >= 0
 
 
+def test_a_trial_that_is_evicted_goes_on_to_its_end_where_its_primary_is_gone(stage: Stage) -> None:
+    """A worker's daemon says so when the job has ended: the trial is to leave at its next report."""
+    gate = Gate(stage.file.path, idle_priority=False)
+    worker = Worker(gate)
+    until(lambda: stage.says("trial_waiting"))
+    stage.words[AT["evict"]] = 1
+    time.sleep(0.3)
+    assert worker.count == 0, "the primary lives"
+    gate._file.header = replace(gate._file.header, started=1)
+    until(lambda: worker.count > 10)
+    worker.ending = True
+    worker.join(30)
+
+
+def test_what_a_trial_does_aside_is_no_quantum_and_its_next_point_waits_for_a_window(stage: Stage) -> None:
+    stage.open()
+    with Gate(stage.file.path, idle_priority=False) as gate:
+        key = gate.new_point()
+        gate.point(key)
+        gate.point(key)
+        done = gate.quanta
+        with gate.aside():
+            assert stage.says("trial_waiting") == 1
+            time.sleep(0.05)
+        assert stage.says("trial_waiting") == 1, "up to its next point"
+        gate.point(key)
+        assert stage.says("trial_waiting") == 0
+        assert gate.quanta == done
+        gate.point(key)
+        assert gate.quanta == done + 1
+        assert gate._needs[key] < 20 * MS
+    with Gate(None).aside():
+        pass
+
+
 def test_time_off_the_core_is_no_part_of_a_quantum(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace_torch.bubbles.gate._only_when_idle", lambda: None)
     stage.open()

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from datetime import datetime
 from pathlib import Path
 
@@ -11,13 +12,15 @@ from commands_run import Invoke
 from fake_study_service import FakeStudyService
 from scripted_study import Script, race
 
+from headrace.cli import views
 from headrace.cli.output import Output
-from headrace.client import Client
-from headrace.v1 import spec_pb2, study_pb2, trial_pb2
+from headrace.client import Client, convert_events
+from headrace.v1 import event_pb2, spec_pb2, study_pb2, trial_pb2
 
 TRIAL_KEYS = {
     "source",
     "bundle",
+    "bubbles",
     "bundle_members",
     "bundle_seats",
     "study",
@@ -69,6 +72,7 @@ STUDY_KEYS = {
     "failures",
     "waits_for",
     "warm_results",
+    "bundle_sizes",
     "baseline",
     "rungs",
     "steps_spent",
@@ -250,6 +254,18 @@ def test_what_a_trial_waits_for_is_shown_wherever_the_trial_is(
     assert json.loads(invoke("show", "digits", "3", "--json").out)["waits_for"] == "4 GPUs free on one worker"
 
 
+def test_in_whose_bubbles_a_trial_ran_is_shown_wherever_the_trial_is(
+    fake: FakeStudyService, invoke: Invoke
+) -> None:
+    waiting = race()
+    waiting.final.trials[3].bubbles.extend(["job gpt, stage 2", "job gpt, stage 0"])
+    fake.add(waiting)
+    for command in ("show", "why"):
+        assert "ran in bubbles of job gpt, stage 2; job gpt, stage 0" in invoke(command, "digits", "3").out
+    told = json.loads(invoke("show", "digits", "3", "--json").out)["bubbles"]
+    assert told == ["job gpt, stage 2", "job gpt, stage 0"]
+
+
 def test_why_shows_rule_values_rank_cutoff_and_slot(fake: FakeStudyService, invoke: Invoke) -> None:
     text = invoke("why", "digits", "5").out
     for part in (
@@ -325,6 +341,17 @@ def test_a_bundle_is_one_line_with_its_seats(fake: FakeStudyService, invoke: Inv
     assert "digits/3 7 12 (3 of 32 seats)" in line
     shown = json.loads(invoke("cluster", "--json").out)["workers"][-1]["slots"][0]["holders"]
     assert [holder["bundle"] for holder in shown] == ["d1.3.1"] * 3
+    assert "digits/3 7 12 (3 of 32 seats)" in invoke("workers").out
+
+
+def test_every_kind_of_event_has_its_name_and_its_detail() -> None:
+    kinds = event_pb2.Event.DESCRIPTOR.oneofs_by_name["detail"].fields
+    for field in kinds:
+        proto = event_pb2.Event(message="m")
+        getattr(proto, field.name).SetInParent()
+        shown = views.event(convert_events.event(proto))
+        assert (shown["kind"], field.name in shown) == (field.name, True)
+    assert views.event(convert_events.event(event_pb2.Event(message="m")))["kind"] == "note"
 
 
 def test_export_as_csv_and_json(fake: FakeStudyService, invoke: Invoke, script: Script, tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -380,6 +407,28 @@ def test_preview(fake: FakeStudyService, invoke: Invoke, study_file) -> None:  #
         "bundle_groups",
     }
     assert plan["wall_time_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("fuse", "said"),
+    [
+        ("{most: 16}", "Bundles: up to 16 trials share a process, on one slot."),
+        (
+            "auto",
+            "Bundles: 2 trials share a process at first, on one slot. The number doubles while that makes more",
+        ),
+        ("{auto: true, most: 64}", "up to 64; headrace show says where it stands."),
+    ],
+)
+def test_a_preview_says_how_many_trials_share_a_process_and_why(
+    fake: FakeStudyService, invoke: Invoke, tmp_path: Path, fuse: str, said: str
+) -> None:
+    file = tmp_path / "fused.yaml"
+    file.write_text(
+        "name: fused\nobjective: {metric: val_loss, goal: minimize}\ntrial: {callable: 'train:train'}\n"
+        f"space: {{lr: {{type: float, low: 0, high: 1}}}}\ntrials: 9\nsteps: 9\nresources: {{gpus: 0}}\nfuse: {fuse}\n"
+    )
+    assert said in " ".join(invoke("preview", str(file)).out.split())
 
 
 def test_numbers_that_json_lacks_are_strings(fake: FakeStudyService, invoke: Invoke, script: Script) -> None:
@@ -444,3 +493,33 @@ def test_of_equal_values_those_that_completed_come_first_then_those_that_trained
     steps = [script.final.trials[number].step for number in listed[4:-1]]
     assert steps == sorted(steps, reverse=True)
     assert steps[0] > steps[-1]
+
+
+@pytest.mark.parametrize(
+    ("fuse", "said"),
+    [
+        (spec_pb2.Fuse(most=16), "up to 16 trials"),
+        (spec_pb2.Fuse(most=1024, auto=True), "2 trials share a process until more is measured"),
+    ],
+)
+def test_a_study_shows_how_many_trials_share_a_process_and_why(
+    fake: FakeStudyService, invoke: Invoke, fuse: spec_pb2.Fuse, said: str
+) -> None:
+    study = fake.add(race("fused")).final.study
+    study.spec.template.callable = "train:train"
+    study.spec.fuse.CopyFrom(fuse)
+    assert f"bundles  {said}" in re.sub("  +", "  ", invoke("show", "fused").out)
+    turn = study_pb2.BundleTurn(members=8, turn_s=0.5, memory_bytes=7)
+    study.status.bundle_sizes.add(device="H100", apart="[64]", trials=8, reason="8 do 16", turns=[turn])
+    assert "bundles  up to 8 trials on H100 with [64]: 8 do 16" in re.sub(
+        "  +", "  ", invoke("show", "fused").out
+    )
+    (size,) = json.loads(invoke("show", "fused", "--json").out)["bundle_sizes"]
+    assert size == {
+        "device": "H100",
+        "apart": "[64]",
+        "trials": 8,
+        "reason": "8 do 16",
+        "member_bytes": 0,
+        "turns": [{"members": 8, "turn_s": 0.5, "memory_bytes": 7, "fresh": False}],
+    }

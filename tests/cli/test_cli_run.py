@@ -145,6 +145,22 @@ def test_pauses_without_a_checkpoint_are_warned_of_once(
     assert missing not in invoke("show", "forgetful").out
 
 
+def test_a_long_error_is_told_in_full_once(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:
+    def failing(name: str):  # type: ignore[no-untyped-def]
+        script = race(name)
+        for row, event in enumerate(script.events):
+            event.trial_moved.action = "retry"
+            event.trial_moved.detail = (
+                f"RuntimeError: {'mat1 and mat2 cannot be multiplied ' * 8}, rows {row}"
+            )
+        return script
+
+    fake.answers["CreateStudy"] = failing
+    said = " ".join(invoke("run", str(study_file), "--name", "long").out.split())
+    assert said.count("mat1 and mat2 cannot be multiplied , rows") == 1
+    assert said.count("… (as told before)") == len(race("long").events) - 1
+
+
 def test_warnings_of_trials_are_told_once_where_they_differ_by_numbers_alone(
     fake: FakeStudyService, invoke: Invoke, study_file: Path
 ) -> None:
@@ -384,7 +400,7 @@ def test_a_taken_name_says_how_to_go_on(fake: FakeStudyService, invoke: Invoke, 
     assert invoke("run", str(study_file), "--name", "taken").code == 0
     refused = invoke("run", str(study_file), "--name", "taken")
     said = " ".join(refused.err.split())
-    assert refused.code == 1
+    assert refused.code == 2, "nothing was started"
     assert "`headrace run --suffix` creates taken-2, `--replace` deletes the ended one first" in said
     assert "Study taken-2 created" in invoke("run", str(study_file), "--name", "taken", "--suffix").out
     assert "Study taken-3 created" in invoke("run", str(study_file), "--name", "taken", "--suffix").out

@@ -109,7 +109,7 @@ def test_needs_that_no_worker_has_are_told(
 
 def test_a_study_of_this_name_exists(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:
     result = invoke("run", str(study_file), "--name", "digits")
-    assert result.code == 1
+    assert result.code == 2
     assert result.err.splitlines()[0] == "error: Study digits exists."
     assert "headrace delete" in result.err
 

@@ -135,7 +135,7 @@ def test_the_picture_says_why_the_best_value_got_worse(script: Script) -> None:
     assert now.best == next_best
     said = f"trial {before.best.number}, the best before with {number(before.best.best_value)}, failed, so it counts"
     assert said in fallen(before, now)
-    assert "failed or diverged, so" in fallen(before, replace(now, failures=()))
+    assert "its last value is not finite: it does not count now" in fallen(before, replace(now, failures=()))
     assert fallen(now, before) == fallen(now, now) == ""
     picture = Picture(before, expected_steps=None, now=BEGAN)
     picture.update(Update(events=(), study=now))
@@ -144,7 +144,8 @@ def test_the_picture_says_why_the_best_value_got_worse(script: Script) -> None:
     assert said not in text_of(picture, 120)
 
 
-def test_a_study_with_several_objectives_is_followed_though_it_has_no_best_trial(script: Script) -> None:
+def test_a_study_with_several_objectives_is_followed_though_it_has_no_best_trial() -> None:
+    script = race()
     script.final.study.spec.policy.CopyFrom(spec_pb2.Policy(run_all=spec_pb2.RunAllPolicy()))
     script.final.study.spec.further_objectives.add(metric="accuracy", goal=spec_pb2.GOAL_MAXIMIZE)
     study = convert.study(script.final.study)

@@ -35,11 +35,13 @@ FORBIDDEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 POLICIES: tuple[dict[str, Any], ...] = (
     {"kind": "run_all"},
     {"kind": "asha", "eta": 3},
+    {"kind": "asha", "arrival": "optimistic", "effort": 0.2},
     {"kind": "asha", "variant": "stopping", "eta": 2, "brackets": 2},
     {"kind": "successive_halving"},
     {"kind": "hyperband"},
     {"kind": "pasha"},
     {"kind": "median"},
+    {"kind": "median", "variant": "vizier", "completed_only": True},
     {"kind": "rung_median"},
     {"kind": "learning_curve"},
     {"kind": "pbt", "interval": 3},

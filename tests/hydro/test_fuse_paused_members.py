@@ -181,17 +181,19 @@ def test_too_little_memory_is_nobodys_own(engine: Any) -> None:
     assert group.engine == engine
 
 
-def test_states_of_plain_torch_say_what_they_lack() -> None:
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+def test_states_of_plain_torch_say_what_they_lack(momentum: float) -> None:
+    """Without momentum nothing in an optimizer's state shows that it has stepped."""
     model = built("mlp")
-    optimizer = OPTIMIZERS["sgd"](model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = OPTIMIZERS["sgd"](model.parameters(), lr=0.1, momentum=momentum)
     loss_of(model, batches("mlp", 1)[0]).backward()
     optimizer.step()
     group = hydro.fuse(factory("mlp"), optimizer="sgd")
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     with pytest.raises(hydro.MemberError, match=r"add state\['step'\]"):
-        group.add([{"lr": 0.1, "momentum": 0.9}], [state])
+        group.add([{"lr": 0.1, "momentum": momentum}], [state])
     assert len(group) == 0
-    (joined,) = group.add([{"lr": 0.1, "momentum": 0.9}], [{**state, "step": 1}])
+    (joined,) = group.add([{"lr": 0.1, "momentum": momentum}], [{**state, "step": 1}])
     assert group.steps() == {joined: 1}
 
 

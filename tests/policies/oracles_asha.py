@@ -55,6 +55,78 @@ class AshaPromotionOracle(Oracle):
         return "CONTINUE" if (trial, rung) in self.past else "PAUSE"
 
 
+class HedgedOracle(AshaPromotionOracle):
+    """Optimistic arrival and effort: who arrives among the best goes on, and those that wait use up a share."""
+
+    def __init__(self, spec, ladders):
+        super().__init__(spec, ladders)
+        self.optimistic = self.policy.arrival == "optimistic"
+        self.by_effort = []
+
+    def trains(self, trial, bracket):
+        """The milestone that a trial is on its way to; None where it trains no more."""
+        reached = [r for r in range(len(self.ladders[bracket])) if self.recorded(trial, bracket, r)]
+        if trial in self.over or (reached and (trial, max(reached)) not in self.past):
+            return None
+        ladder = self.ladders[bracket]
+        return ladder[min(max(reached) + 1, len(ladder) - 1)] if reached else ladder[0]
+
+    def others_train(self):
+        """Whether somebody trains who was not sent on by effort."""
+        sent = dict(self.by_effort)
+        return any(
+            self.trains(trial, bracket) is not None
+            and not (trial in sent and not self.recorded(trial, bracket, sent[trial] + 1))
+            for trial, bracket in self.trials
+        )
+
+    def committed(self):
+        """Of each trial the steps to its last rung, or to its next one while it trains."""
+        total = 0
+        for trial, bracket in self.trials:
+            ladder = self.ladders[bracket]
+            reached = [ladder[r] for r in range(len(ladder)) if self.recorded(trial, bracket, r)]
+            total += max([0, *reached, self.trains(trial, bracket) or 0])
+        return total
+
+    def promoted(self, trial, bracket, rung):
+        before, chance = (trial, rung) in self.past, self.chance
+        above = any(self.recorded(trial, bracket, r) for r in range(rung + 1, len(self.ladders[bracket])))
+        best = [t for t, _ in self.ranked(bracket, rung)][: self.kept(bracket, rung)]
+        early = self.optimistic and len(self.at(bracket, rung)) < self.policy.eta
+        super().promoted(trial, bracket, rung)
+        if early:
+            self.chance = chance
+        elif not before and not above and trial not in best and trial not in self.over:
+            self.by_effort.append((trial, rung))
+
+    def verdict(self, trial, bracket, rung, more):
+        plain = super().verdict(trial, bracket, rung, more)
+        if plain != "PAUSE" or not self.optimistic or not finite(self.value(trial, bracket, rung)):
+            return plain
+        best = [t for t, _ in self.ranked(bracket, rung)][: self.kept(bracket, rung)]
+        return "CONTINUE" if trial in best or len(self.at(bracket, rung)) < self.policy.eta else "PAUSE"
+
+    def next_promotion(self, more):
+        for bracket, rung in self.reach():
+            for trial, _ in self.ranked(bracket, rung)[: self.kept(bracket, rung)]:
+                if self.waits(trial, bracket, rung):
+                    return self.promotion(trial, bracket, rung)
+        if more:
+            return None
+        share = self.policy.effort * len(self.trials) * self.spec.max_steps
+        fits = []
+        for bracket, rung in self.reach():
+            ladder, order = self.ladders[bracket], [t for t, _ in self.ranked(bracket, rung)]
+            waiting = [t for t in order if self.waits(t, bracket, rung)]
+            if waiting and self.committed() + ladder[rung + 1] - ladder[rung] <= share:
+                fits.append(((order.index(waiting[0]) + 1) / len(order), waiting[0], bracket, rung))
+        if fits and self.policy.effort and not self.others_train():
+            chosen = fits[0] if len(self.by_effort) % 2 == 0 else min(fits, key=lambda one: one[0])
+            return self.promotion(*chosen[1:])
+        return super().next_promotion(more)
+
+
 class AshaStoppingOracle(Oracle):
     def verdict(self, trial, bracket, rung, more):
         """No more than max(1, ⌊n/η⌋) - 1 results are strictly better."""

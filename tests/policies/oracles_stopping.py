@@ -37,7 +37,7 @@ class RungMedianOracle(StoppingOracle):
         return self.sign * self.value(trial, 0, rung) > limit
 
 
-class MedianOracle(StoppingOracle):
+class VizierMedianOracle(StoppingOracle):
     def average(self, trial, rung):
         seen = [
             Fraction(self.sign * self.value(trial, 0, r))
@@ -52,7 +52,7 @@ class MedianOracle(StoppingOracle):
         return [t for t in at if self.recorded(t, 0, last)] if self.policy.completed_only else at
 
     def enough(self, trial, rung):
-        return len(self.others(trial, rung)) >= self.policy.min_peers
+        return len(self.others(trial, rung)) >= (self.policy.min_peers or 3)
 
     def stops(self, trial, rung):
         averages = [self.average(t, rung) for t in self.others(trial, rung)]
@@ -74,6 +74,17 @@ class MedianOracle(StoppingOracle):
         ordered = sorted(averages)
         two = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
         return (Fraction(two[0]) + Fraction(two[1])) / 2
+
+
+class RunningMedianOracle(VizierMedianOracle):
+    def enough(self, trial, rung):
+        return len(self.at(0, rung)) > (self.policy.min_peers or 4)
+
+    def stops(self, trial, rung):
+        """More than half of all averages there are strictly better."""
+        averages = [self.average(t, rung) for t, _ in self.at(0, rung)]
+        mine = self.average(trial, rung)
+        return sum(average < mine for average in averages) > len(averages) / 2
 
 
 class LearningCurveOracle(StoppingOracle):

@@ -42,6 +42,12 @@ KINDS = {
         (AshaPolicy(variant="stopping"), 27),
         (AshaPolicy(variant="stopping", eta=2, brackets=2), 8),
     ],
+    "asha_hedged": [
+        (AshaPolicy(arrival="optimistic"), 27),
+        (AshaPolicy(effort=0.3), 27),
+        (AshaPolicy(arrival="optimistic", effort=0.2, eta=2, rungs=(2, 5, 12, 40)), 40),
+        (AshaPolicy(arrival="optimistic", effort=1, eta=2, brackets=3), 8),
+    ],
     "priced_pauses": [
         (AshaPolicy(price_pauses=True, eta=2), 8),
         (AshaPolicy(price_pauses=True, brackets=2), 27),
@@ -65,8 +71,13 @@ KINDS = {
     ],
     "median": [
         (MedianPolicy(min_peers=1, interval=2, grace_steps=2), 9),
-        (MedianPolicy(min_peers=2, interval=1, completed_only=True), 4),
+        (MedianPolicy(min_peers=2, interval=1), 4),
         (MedianPolicy(interval=3), 10),
+    ],
+    "vizier_median": [
+        (MedianPolicy(variant="vizier", min_peers=1, interval=2, grace_steps=2), 9),
+        (MedianPolicy(variant="vizier", min_peers=2, interval=1, completed_only=True), 4),
+        (MedianPolicy(variant="vizier", interval=3), 10),
     ],
     "rung_median": [
         (RungMedianPolicy(interval=5, grace_steps=10), 30),
@@ -90,9 +101,9 @@ def spec_of(kind, variant, goal):
 class History:
     """One study on a few slots."""
 
-    def __init__(self, kind, seed, *, goal="minimize", flip=False, trouble=True, compare=True):
+    def __init__(self, kind, seed, *, goal="minimize", flip=False, trouble=True, compare=True, specs=spec_of):
         self.rng = random.Random(seed)
-        self.spec = spec_of(kind, self.rng.randrange(len(KINDS[kind])), goal)
+        self.spec = specs(kind, self.rng.randrange(len(KINDS[kind])), goal)
         self.policy = make_policy(self.spec)
         self.ladders = [self.policy.ladder(bracket) for bracket in range(self.policy.brackets)]
         self.oracle = oracle_of(self.spec, self.ladders) if compare else None
@@ -152,6 +163,8 @@ class History:
         self.pass_on(said.trial, said.bracket, said.rung)
         if said.exploit is not None:
             self.fold("exploited", said.exploit)
+            if isinstance(self.oracle, PbtOracle):
+                self.note_exploit(said.exploit)
         self.paused.pop(said.trial, None)
         self.running.append((said.trial, said.bracket, said.rung + 1))
 
@@ -167,7 +180,9 @@ class History:
         assert copied.checkpoint.uri in self.policy.pinned(copied.donor)
         assert oracle.may_become(oracle.params_at(copied.donor, said.rung), copied.params)
         assert copied.previous_params == oracle.params_at(said.trial, said.rung)
-        oracle.params[said.trial].append((said.rung + 1, copied.params))
+
+    def note_exploit(self, copied):
+        self.oracle.params[copied.number].append((copied.rung + 1, copied.params))
 
     def pass_on(self, trial, bracket, rung):
         self.tell("promoted", trial, bracket, rung)  # first: an oracle may look at how things stood

@@ -5,8 +5,8 @@ Nothing here is shared with the policies but the names of the folds. Lists, sort
 """
 
 from oracle import Oracle
-from oracles_asha import AshaPromotionOracle, AshaStoppingOracle, PashaOracle, PricedOracle
-from oracles_stopping import LearningCurveOracle, MedianOracle, RungMedianOracle
+from oracles_asha import AshaPromotionOracle, AshaStoppingOracle, HedgedOracle, PashaOracle, PricedOracle
+from oracles_stopping import LearningCurveOracle, RungMedianOracle, RunningMedianOracle, VizierMedianOracle
 from oracles_synchronous import PbtOracle, SynchronousOracle
 
 
@@ -23,6 +23,8 @@ def oracle_of(spec, ladders):
     match policy.kind:
         case "run_all":
             return RunAllOracle(spec, ladders)
+        case "asha" if policy.effort or policy.arrival == "optimistic":
+            return HedgedOracle(spec, ladders)
         case "asha":
             promotes = policy.variant == "promotion"
             return (AshaPromotionOracle if promotes else AshaStoppingOracle)(spec, ladders)
@@ -31,7 +33,8 @@ def oracle_of(spec, ladders):
         case "pasha":
             return PashaOracle(spec, ladders)
         case "median":
-            return MedianOracle(spec, ladders)
+            vizier = policy.variant == "vizier"
+            return (VizierMedianOracle if vizier else RunningMedianOracle)(spec, ladders)
         case "rung_median":
             return RungMedianOracle(spec, ladders)
         case "learning_curve":

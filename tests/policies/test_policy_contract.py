@@ -1,6 +1,7 @@
 """What every policy must do, whichever it is.
 
-`HEADRACE_HISTORIES=10000` plays that many random histories of each policy against its oracle (`make policies`).
+`HEADRACE_HISTORIES=10000` plays that many random histories of each policy against its oracle (`make policies`), and
+300 that the scheduler's core plays in the simulator, with bundles.
 """
 
 import inspect
@@ -11,6 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from bundled_history import MOST, BundledHistory
 from policy_drive import Driver
 from policy_histories import KINDS, History, spec_of
 from policy_oracles import oracle_of
@@ -32,6 +34,15 @@ PAUSING = [
 ]
 
 
+WAYS = {"alone": (History, HISTORIES), "in bundles": (BundledHistory, max(5, min(HISTORIES // 8, 300)))}
+"""How histories are played, and how many."""
+
+
+@pytest.fixture(params=WAYS)
+def way(request):
+    return WAYS[request.param]
+
+
 def spec_at(kind, place, goal="minimize"):
     return spec_of(kind, place, goal)
 
@@ -50,18 +61,20 @@ def test_every_kind_is_here():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_histories_equal_the_oracle(kind):
+def test_histories_equal_the_oracle(kind, way):
     """Every answer is the definition's; rebuilt from the log the policy is the same; and every study ends."""
-    for seed in range(HISTORIES):
-        History(kind, seed, goal=("minimize", "maximize")[seed % 2]).play()
+    history, count = way
+    for seed in range(count):
+        history(kind, seed, goal=("minimize", "maximize")[seed % 2]).play()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_mirror_images(kind):
+def test_mirror_images(kind, way):
     """Minimise and maximise are the same policy on values of the opposite sign."""
-    for seed in range(max(25, HISTORIES // 10)):
-        down = History(kind, seed, goal="minimize", compare=False).play()
-        up = History(kind, seed, goal="maximize", flip=True, compare=False).play()
+    history, count = way
+    for seed in range(max(25, count // 10) if history is History else count // 3):
+        down = history(kind, seed, goal="minimize", compare=False).play()
+        up = history(kind, seed, goal="maximize", flip=True, compare=False).play()
         assert down.decisions == up.decisions
         assert [name for name, _ in down.calls] == [name for name, _ in up.calls]
 
@@ -69,7 +82,7 @@ def test_mirror_images(kind):
 @pytest.mark.parametrize(
     "kind", [kind for kind in KINDS if kind != "run_all" and oracle_of(spec_at(kind, 0), [(1,)])]
 )
-def test_an_oracle_sees_a_wrong_answer(kind, monkeypatch):
+def test_an_oracle_sees_a_wrong_answer(kind, way, monkeypatch):
     """The comparison is able to fail: a policy that forgets one result in ten is found out."""
     honest = History.fold
 
@@ -79,9 +92,11 @@ def test_an_oracle_sees_a_wrong_answer(kind, monkeypatch):
         else:
             honest(self, name, *args)
 
+    history, _ = way
+
     def play_all():
         for seed in range(60):
-            History(kind, seed).play()
+            history(kind, seed).play()
 
     monkeypatch.setattr(History, "fold", forgetful)
     with pytest.raises(AssertionError):
@@ -93,10 +108,10 @@ def _fields(result):
 
 
 @pytest.mark.parametrize("kind", PAUSING)
-def test_without_trouble_there_is_a_winner(kind):
+def test_without_trouble_there_is_a_winner(kind, way):
     """Studies whose trials neither fail nor diverge end with a trial at the highest rung that the policy allows."""
-    for seed in range(60):
-        history = History(kind, seed, trouble=False, compare=False)
+    for seed in range(60 if way[0] is History else 8):
+        history = way[0](kind, seed, trouble=False, compare=False)
         history.draw = history.smooth
         history.play()
         tops = defaultdict(int)
@@ -108,6 +123,12 @@ def test_without_trouble_there_is_a_winner(kind):
         if kind in ("successive_halving", "hyperband"):
             cohorts = {bracket for bracket, _ in tops}
             assert all(tops[bracket, True] >= 1 for bracket in cohorts)
+
+
+def test_bundles_were_shared():
+    """The histories in bundles have some in which a process holds as many trials as it may."""
+    at_once = [BundledHistory("hyperband", seed, compare=False).play().at_once for seed in range(10)]
+    assert at_once.count(MOST) >= 3
 
 
 # --- the small print ---------------------------------------------------------------------------------

@@ -5,7 +5,16 @@ from itertools import pairwise
 
 import pytest
 
-from headrace.spec import AshaPolicy, FloatDomain, Goal, GridSampler, Objective, RunAllPolicy, StudySpec
+from headrace.spec import (
+    AshaPolicy,
+    FloatDomain,
+    Goal,
+    GridSampler,
+    Nsga2Sampler,
+    Objective,
+    RunAllPolicy,
+    StudySpec,
+)
 from headrace_services.scheduler.preview import preview
 
 
@@ -32,6 +41,12 @@ def test_several_objectives_are_counted_as_one_is():
     further = (Objective(metric="latency", goal=Goal.MINIMIZE),)
     shown = preview(spec(RunAllPolicy(), trials=10, further_objectives=further), slots=4)
     assert (shown.steps, [rung.trials for rung in shown.rungs]) == (270, [10])
+
+
+def test_no_configurations_are_shown_that_a_study_does_not_try():
+    assert preview(
+        spec(RunAllPolicy(), trials=10, sampler=Nsga2Sampler(), enqueued=({"x": 0.5},)), slots=1
+    ).samples == ({"x": 0.5},)
 
 
 def test_the_baseline_is_counted_in_steps_and_not_in_trials():

@@ -12,8 +12,46 @@ from headrace_services.scheduler.core.policies import Action
 from headrace_services.scheduler.core.policies.forecast import of_curve, of_peers
 
 
-class TestMedian:
-    spec = study(MedianPolicy(interval=1, grace_steps=1), max_steps=10)
+class TestRunningMedian:
+    spec = study(MedianPolicy(interval=1), max_steps=10)
+
+    def test_its_average_among_all_averages(self):
+        driver = Driver(self.spec)
+        for trial, curve in enumerate(
+            ([4.0, 2.0], [6.0, 4.0], [1.0, 1.0], [3.0, 9.0])
+        ):  # averages 3, 5, 1, 6
+            driver.curve(trial, curve)
+        verdict = driver.policy.verdict(3, 0, 1)
+        assert verdict.action is Action.CONTINUE
+        assert "3 of 4 other trials are there to compare with" in verdict.explanation.sentence
+        driver.curve(4, [9.0, 1.0])  # average 5: 3 and 1 are better, which is less than half of five
+        assert driver.policy.verdict(4, 0, 1).action is Action.CONTINUE
+        driver.curve(
+            5, [9.0, 1.5]
+        )  # average 5.25: four of six are better, though its last value is the third best
+        verdict = driver.policy.verdict(5, 0, 1)
+        assert verdict.action is Action.STOP
+        assert verdict.explanation.sentence == (
+            "4 of 6 trials have a better running average than its 5.25: it stops; rank 3 of 6 at the rung at step 2"
+        )
+
+    def test_half_of_the_steadily_improving_curves_stop_which_vizier_lets_run(self):
+        kept = {}
+        for variant in ("average", "vizier"):
+            driver = Driver(study(MedianPolicy(interval=1, variant=variant, grace_steps=1), max_steps=10))
+            kept[variant] = 0
+            for trial in range(40):
+                driver.curve(trial, [10 - step + 0.01 * (trial * 7 % 40) for step in range(5)])
+                kept[variant] += driver.policy.verdict(trial, 0, 4).action is Action.CONTINUE
+        assert kept["average"] <= 24 < 40 == kept["vizier"]
+
+    def test_completed_only_is_viziers(self):
+        with pytest.raises(ValueError, match="belongs to the variant vizier"):
+            MedianPolicy(completed_only=True)
+
+
+class TestVizierMedian:
+    spec = study(MedianPolicy(variant="vizier", interval=1, grace_steps=1), max_steps=10)
 
     def test_best_so_far_against_the_others_running_averages(self):
         driver = Driver(self.spec)
@@ -35,14 +73,18 @@ class TestMedian:
         )
 
     def test_its_own_average_does_not_count(self):
-        driver = Driver(study(MedianPolicy(interval=1, grace_steps=1, min_peers=1), max_steps=10))
+        driver = Driver(
+            study(MedianPolicy(variant="vizier", interval=1, grace_steps=1, min_peers=1), max_steps=10)
+        )
         driver.curve(0, [1.0])
         driver.curve(1, [5.0])
         assert driver.policy.verdict(1, 0, 0).explanation.cutoff_value == 1.0
         assert driver.policy.verdict(0, 0, 0).explanation.cutoff_value == 5.0
 
     def test_completed_only(self):
-        driver = Driver(study(MedianPolicy(interval=1, completed_only=True, min_peers=1), max_steps=2))
+        driver = Driver(
+            study(MedianPolicy(variant="vizier", interval=1, completed_only=True, min_peers=1), max_steps=2)
+        )
         driver.curve(0, [1.0])
         driver.curve(1, [2.0])
         verdict = driver.policy.verdict(1, 0, 0)

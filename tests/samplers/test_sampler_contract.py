@@ -2,9 +2,11 @@
 pending trials, and never thrown by an odd space or an odd result."""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import bundled_studies
 import pytest
 from sampler_studies import (
     CONDITIONAL,
@@ -34,6 +36,20 @@ TRIALS = {kind: 7 if kind == "gp" else 14 for kind in KINDS}
 """A Gaussian process on six dimensions takes a second a proposal."""
 
 
+Playing = Callable[..., list[Suggestion]]
+
+
+def played(kinds: Sequence[str], in_bundles: Sequence[str]) -> list[Any]:
+    """Kinds, each with how its study is played."""
+    return [
+        *(pytest.param(kind, play, id=kind) for kind in kinds),
+        *(pytest.param(kind, bundled_studies.play, id=f"{kind} in bundles") for kind in in_bundles),
+    ]
+
+
+QUICK = [kind for kind in KINDS if kind != "gp"]
+
+
 def typed(params: Params) -> list[tuple[str, type, Any]]:
     return [(name, type(value), value) for name, value in params.items()]
 
@@ -45,27 +61,27 @@ def assert_belongs(spec: StudySpec, made: list[Suggestion]) -> None:
         assert list(suggestion.params) == list(active(spec.space, suggestion.params))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_proposals_are_in_the_domain_and_keep_their_types(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "playing"), played(KINDS, QUICK))
+def test_proposals_are_in_the_domain_and_keep_their_types(kind: str, playing: Playing) -> None:
     spec = spec_of(kind)
-    assert_belongs(spec, play(spec, TRIALS[kind], by_position, in_flight=3))
+    assert_belongs(spec, playing(spec, TRIALS[kind], by_position, in_flight=3))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_parameters_are_active_exactly_where_their_conditions_hold(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "playing"), played(KINDS, QUICK))
+def test_parameters_are_active_exactly_where_their_conditions_hold(kind: str, playing: Playing) -> None:
     spec = spec_of(kind, CONDITIONAL)
-    made = play(spec, 20, by_position, in_flight=2)
+    made = playing(spec, 20, by_position, in_flight=2)
     assert_belongs(spec, made)
     assert {params["opt"] for params in (one.params for one in made)} == {"sgd", "adam"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_same_seed_and_results_give_the_same_proposals(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "playing"), played(KINDS, QUICK))
+def test_the_same_seed_and_results_give_the_same_proposals(kind: str, playing: Playing) -> None:
     spec = spec_of(kind)
-    first = play(spec, TRIALS[kind], by_position, in_flight=3)
-    assert play(spec, TRIALS[kind], by_position, in_flight=3) == first
+    first = playing(spec, TRIALS[kind], by_position, in_flight=3)
+    assert playing(spec, TRIALS[kind], by_position, in_flight=3) == first
     if kind != "grid":
-        assert play(spec_of(kind, seed=6), TRIALS[kind], by_position, in_flight=3) != first
+        assert playing(spec_of(kind, seed=6), TRIALS[kind], by_position, in_flight=3) != first
 
 
 @pytest.mark.parametrize("kind", POOLED)
@@ -128,8 +144,8 @@ def test_pending_trials_are_taken_into_account(kind: str) -> None:
     assert learner.suggest(30, []) == alone  # and what was pending once is not remembered
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_models_learn(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "playing"), played(MODELS, ("tpe", "cmaes")))
+def test_models_learn(kind: str, playing: Playing) -> None:
     """On a bowl, what a model proposes late is better than what it proposes early."""
     space = {name: {"type": "float", "low": -5.0, "high": 5.0} for name in "xy"}
 
@@ -137,7 +153,7 @@ def test_models_learn(kind: str) -> None:
         return Result(params=params, values=(sum(float(v) ** 2 for v in params.values()),))
 
     trials = {"gp": 24, "tpe": 60}.get(kind, 240)
-    made = play(spec_of(kind, space), trials, bowl, in_flight=2)
+    made = playing(spec_of(kind, space), trials, bowl, in_flight=2)
     values = [bowl(one.params).values[0] for one in made]
     third = trials // 3
     assert sorted(values[-third:])[third // 2] < 0.7 * sorted(values[:third])[third // 2]

@@ -12,6 +12,7 @@ from headrace.client.convert_events import event as client_event
 from headrace.client.events import Event
 from headrace.errors import HeadraceError
 from headrace.spec import StudySpec
+from headrace_services.scheduler.core.capacity import TurnCost
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import (
     Accepted,
@@ -55,7 +56,7 @@ async def lock_study(conn: AsyncConnection, study_id: int) -> Study | None:
     return (await open_study(conn, study_id, Named())).study
 
 
-def gone(lease: Lease, outcome: str, sequence: int = 1000, **changes: str) -> ExitedArrived:
+def gone(lease: Lease, outcome: str, sequence: int = 1000, **changes: Any) -> ExitedArrived:
     """How an attempt ended, as its worker tells it."""
     return ExitedArrived(
         lease_id=lease.id,
@@ -144,7 +145,14 @@ class StudySite:
         return [lease for key, lease in self.leases.items() if key not in before]
 
     def report(
-        self, lease: Lease, step: int, value: float | None, *, saved: bool = True, sequence: int | None = None
+        self,
+        lease: Lease,
+        step: int,
+        value: float | None,
+        *,
+        saved: bool = True,
+        sequence: int | None = None,
+        turn: TurnCost | None = None,
     ) -> ReportArrived:
         """Make a report of a lease's holder, with the next sequence unless one is given."""
         if sequence is None:
@@ -158,6 +166,7 @@ class StudySite:
             step=step,
             metrics={} if value is None else {"loss": value},
             checkpoint=Checkpoint(uri=f"file:///{lease.number}/{step}", step=step) if saved else None,
+            turn=turn,
         )
 
     async def tell(self, lease: Lease, step: int, value: float | None, *, saved: bool = True) -> Decision:

@@ -19,8 +19,8 @@ FIRST = {"metric": "loss", "goal": "minimize"}
 SECOND = {"metric": "size", "goal": "minimize"}
 NAN = float("nan")
 NOTHING = (
-    "reported nothing and exited with 0. Did its loop have no turns, as one over a range of its own that goes on from "
-    "a file? Loop over t.steps(), and call t.report(...) in it; what a function returns does not count"
+    "reported nothing and exited with 0. Loop over t.steps(), and call t.report(...) in it: what a function returns "
+    "does not count. A loop over a range of its own that goes on from a file may have had no turns"
 )
 
 
@@ -231,6 +231,11 @@ async def test_the_front_has_no_failed_trial_where_others_have_values(engine: As
             {"constraints": [{"metric": "size", "at_most": 3}]},
             {"loss": 1.0, "size": 4.0},
             "no trial met the constraints (size ≤ 3); loosen them, or widen the space",
+        ),
+        (
+            {"constraints": [{"metric": "size", "at_most": 3}, {"metric": "mem", "at_most": 3}]},
+            {"loss": 1.0, "size": 4.0},
+            "no trial reported 'mem', which a constraint reads; report it, or correct the constraint",
         ),
         (
             {},

@@ -25,19 +25,21 @@ POLICIES: dict[str, dict[str, Any]] = {
     "hyperband": {"kind": "hyperband"},
     "pasha": {"kind": "pasha", "eta": 2},
     "median": {"kind": "median", "interval": 3, "min_peers": 2},
+    "vizier": {"kind": "median", "variant": "vizier", "interval": 3, "min_peers": 2},
     "learning_curve": {"kind": "learning_curve", "interval": 2, "min_points": 2, "threshold": 0.4},
     "priced_asha": {"kind": "asha", "rungs": [1, 3, 9], "price_pauses": True},
 }
 
 
 async def play(
-    engine: AsyncEngine, policy: dict[str, Any], keep: str
+    engine: AsyncEngine, policy: dict[str, Any], keep: str, most: int
 ) -> tuple[StudySite, list[tuple[str, str]]]:
     """Play a study with failures, a cancelled trial and an added one to its end; and its log.
 
     `keep` says what becomes of the cache between steps: it is `kept`, `lost`, or there are two that take `turns`.
     """
-    site = await StudySite(engine, make_spec(policy=policy, max_trials=8)).create()
+    fuse = {"most": most} if most > 1 else None
+    site = await StudySite(engine, make_spec(policy=policy, max_trials=8, fuse=fuse)).create()
     if keep == "kept":  # the other plays use the same machine
         await site.connect(slots=2)
     rng = random.Random(3)
@@ -61,7 +63,8 @@ async def play(
             await site.step(AddTrials(params=({"x": 0.5},)))
         running = [site.leases[row.lease_id] for row in await site.trials() if row.lease_id]
         await move(site, rng.choice(running), rng)
-    log = [(event.kind, event.message) for event in await site.events()]
+    uid = (await site.study()).uid  # a bundle's name begins with it
+    log = [(event.kind, event.message.replace(uid, "uid")) for event in await site.events()]
     return site, log
 
 
@@ -110,16 +113,18 @@ async def move(site: StudySite, lease: Lease, rng: random.Random) -> None:
     await site.step(report)
 
 
+@pytest.mark.parametrize("most", [1, 4], ids=["alone", "in bundles"])
 @pytest.mark.parametrize("kind", POLICIES)
-async def test_lost_and_lagging_caches_change_no_decision(engine: AsyncEngine, kind: str) -> None:
+async def test_lost_and_lagging_caches_change_no_decision(engine: AsyncEngine, kind: str, most: int) -> None:
     """ray 30838 on a database: the scheduler is restarted after every step, or two take turns."""
-    site, kept = await play(engine, POLICIES[kind], "kept")
+    site, kept = await play(engine, POLICIES[kind], "kept", most)
     assert (await site.study()).state == "COMPLETED"
     assert {row.state for row in await site.trials()} == {"TERMINATED"}
     assert any(name == "proposals_ended" for name, _ in kept)
+    assert any("seat 2 of 4 in bundle" in message for _, message in kept) == (most == 4)
     assert sum(name == "decision_made" for name, _ in kept) >= 6
     for keep in ("lost", "turns"):
-        _, other = await play(engine, POLICIES[kind], keep)
+        _, other = await play(engine, POLICIES[kind], keep, most)
         assert other == kept
     replayed = replay(site.spec, [logged(row) for row in await site.events()])
     assert replayed.differences == ()

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import ASHA, StudySite, gone, make_spec
 
 from headrace_services.scheduler.core import seats
+from headrace_services.scheduler.core.capacity import Measured, Profile, TurnCost
 from headrace_services.scheduler.core.inputs import (
     LeaseExpired,
     PauseTrial,
@@ -17,7 +18,10 @@ from headrace_services.scheduler.core.inputs import (
     StopTrial,
 )
 from headrace_services.scheduler.core.records import BundleView, Lease, Trial
-from headrace_services.scheduler.store import cluster, tables, trials
+from headrace_services.scheduler.rpc import convert as rpc_convert
+from headrace_services.scheduler.store import cluster, studies, tables, trials
+from headrace_services.scheduler.store import profiles as store_profiles
+from headrace_services.scheduler.store.pipeline import pipeline
 
 RUN_ALL = {"kind": "run_all"}
 WIDTHS = {
@@ -240,12 +244,11 @@ async def test_a_held_member_gives_its_seat_and_takes_one_later(engine: AsyncEng
     [(32, 0, 32, 0), (32, 1, 16, 0), (32, 5, 1, 0), (32, 7, 1, 2), (3, 1, 1, 0)],
 )
 def test_every_loss_halves_the_allowance(most: int, losses: int, allowed: int, alone: int) -> None:
-    spec = make_spec(fuse={"most": most})
     trial = Trial(study_id=1, number=0, params={"x": 0.5}, milestone=9, losses_in_row=losses)
-    assert seats.allowance(spec, trial) == allowed
-    assert seats.losses_alone(spec, losses) == alone
-    assert seats.allowance(make_spec(), trial) == 1
-    assert seats.losses_alone(make_spec(), losses) == losses
+    assert seats.allowance(most, trial) == allowed
+    assert seats.losses_alone(most, losses) == alone
+    assert seats.allowance(1, trial) == 1
+    assert seats.losses_alone(1, losses) == losses
 
 
 async def test_views_say_who_shares_a_process(engine: AsyncEngine) -> None:
@@ -283,3 +286,101 @@ async def test_a_bundle_is_asked_to_leave_as_one_and_takes_nobody_in(engine: Asy
     assert started.slots == leases[0].slots
     assert await low.rows(select(tables.leave)) == []
     assert all(row.interruptions == 0 for row in await low.trials())
+
+
+async def profiles(site: StudySite) -> list[Any]:
+    b = tables.bundle_profile
+    return await site.rows(select(b).where(b.c.study_id == site.study_id).order_by(b.c.digest))
+
+
+async def test_a_bundle_out_of_memory_halves_the_next_ones_and_charges_nobody(engine: AsyncEngine) -> None:
+    site = await fused(engine, most=8, max_trials=12)
+    leases = await site.kick()
+    assert members(leases) == [8]
+    saved = leases[0]
+    await site.tell(saved, 1, 0.5)
+    words = "its bundle of 8 trials ran out of memory: MemoryError"
+    for lease in leases:
+        await site.step(gone(lease, "LOST", error=words, out_of_memory=8))
+    after = await live(site)
+    assert members(after) == [4], "the next bundle starts right"
+    assert [grant.seats for grant in await grants(site)] == [4]
+    assert [(row.device, row.most) for row in await profiles(site)] == [("", 4)]
+    rows = {row.number: row for row in await site.trials()}
+    assert all((row.failures, row.losses_in_row) == (0, 0) for row in rows.values()), "nobody is charged"
+    assert next(one for one in after if one.number == saved.number).step == 1, (
+        "it goes on from its checkpoint"
+    )
+    notes = [event.message for event in await site.events("note")]
+    assert len(notes) == 1, "one lesson, however many tell of it"
+    assert "hold up to 4 from now on: half of those with whom a process ran out of memory" in notes[0]
+    site.fold = None  # another replica
+    for lease in after:
+        await site.step(gone(lease, "LOST", error=words, out_of_memory=4))
+    assert [grant.seats for grant in await grants(site)] == [2]
+
+
+async def test_a_lone_member_out_of_memory_is_put_alone_and_teaches_nothing(engine: AsyncEngine) -> None:
+    site = await fused(engine, most=8, max_trials=1, max_retries=0)
+    (lease,) = await site.kick()
+    await site.step(gone(lease, "LOST", error="its bundle of 1 trial ran out of memory", out_of_memory=1))
+    (again,) = await live(site)
+    assert again.grant is not None
+    assert again.grant.seats == 1, "now it is an ordinary trial"
+    assert await profiles(site) == []
+    await site.step(gone(again, "FAILED", error="MemoryError"))
+    assert (await site.trial(0)).reason == "FAILED"
+
+
+async def test_auto_starts_small_grows_while_it_pays_and_stops_at_the_knee(engine: AsyncEngine) -> None:
+    site = await fused(engine, fuse="auto", max_trials=40)
+    leases = await site.kick()
+    assert members(leases) == [2]
+    times = {2: 1.0, 4: 1.1, 8: 2.3}
+    for step, (count, grown) in enumerate(((2, 4), (4, 8), (8, 8)), start=1):
+        first, *_ = await live(site)
+        cost = TurnCost(members=count, turns=10, time_s=10 * times[count])
+        await site.step(site.report(first, step, 0.5, turn=cost))
+        assert members(await live(site)) == [grown], "the bundle that runs takes further trials in"
+    assert len(await grants(site)) == 1
+    for lease in (await live(site))[:5]:
+        await site.step(site.report(lease, 9, 0.5))
+    assert members(await live(site)) == [4], "beyond the knee nobody joins"
+    (row,) = await profiles(site)
+    assert {members: known["turns"] for members, known in row.steady.items()} == {"2": 10, "4": 10, "8": 10}
+    assert row.most is None
+    notes = [event.message for event in await site.events("note")]
+    assert [note.partition(" hold up to ")[2].split()[0] for note in notes] == ["4", "8", "4"]
+    async with engine.connect() as conn:
+        study = await studies.get(conn, site.study_id)
+        assert study is not None
+        figures = (await studies.figures(conn, [study], whole=True))[site.study_id]
+    shown = rpc_convert.study(study, figures).status.bundle_sizes
+    assert [(one.trials, one.reason) for one in shown] == [
+        (4, "4 do 3.64 steps a second, and 8 do 3.48: more gain little")
+    ]
+    assert [(turn.members, turn.turn_s) for turn in shown[0].turns] == [(2, 1.0), (4, 1.1), (8, 2.3)]
+
+
+async def test_each_key_has_a_profile_of_its_own(engine: AsyncEngine) -> None:
+    site = await fused(engine, slots=2, space=WIDTHS, fuse={"most": 4, "apart": ["width"]}, max_trials=20)
+    leases = await site.kick()
+    first = leases[0]
+    crowd = [lease for lease in leases if grant_of(lease) == grant_of(first)]
+    for lease in crowd:
+        await site.step(gone(lease, "LOST", error="out of memory", out_of_memory=4))
+    assert first.grant is not None
+    assert [(row.key, row.most) for row in await profiles(site)] == [(first.grant.key, 2)]
+    sizes = {grant.key: grant.seats for grant in await grants(site)}
+    assert sizes == {key: (2 if key == first.grant.key else 4) for key in sizes}
+
+
+async def test_a_lesson_of_memory_that_was_not_read_again_stays(engine: AsyncEngine) -> None:
+    """A study of very many keys does not read all of its profiles."""
+    site = await fused(engine)
+    for most, steady in ((4, {}), (None, {2: Measured(turns=1, time_s=1.0)}), (8, {})):
+        async with engine.begin() as conn, pipeline(conn) as sent:
+            unread = Profile(device="cpu", key="[1]", steady=steady, most=most)
+            store_profiles.write(sent, site.study_id, [unread])
+    (row,) = await profiles(site)
+    assert (row.most, row.steady) == (4, {})

@@ -12,6 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sqlalchemy import text
 from study_site import StudySite, make_spec
 
+from headrace.spec.fuse import Fuse
+from headrace_services.scheduler.core.capacity import Measured, Profile, TurnCost, capacity
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import (
     Accepted,
@@ -31,8 +33,8 @@ from headrace_services.scheduler.core.lifecycle import TRANSITIONS
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.replay.replaying import replay
 from headrace_services.scheduler.samplers import make_sampler
-from headrace_services.scheduler.store import rows
-from headrace_services.scheduler.store.database import open_engine
+from headrace_services.scheduler.store import rows, workers
+from headrace_services.scheduler.store.database import open_engine, transaction
 
 HISTORIES = int(os.environ.get("HEADRACE_STEP_HISTORIES", "12"))
 """How many; the same at each run, unless there are very many (`make long`)."""
@@ -40,6 +42,15 @@ MOVES = {(f"TRIAL_STATE_{row.source}", row.action.value, f"TRIAL_STATE_{row.targ
 VALUES = st.one_of(
     st.none(), st.just(float("nan")), st.just(float("inf")), st.floats(-2, 2), st.sampled_from([0.5, 1.0])
 )
+TURNS = st.none() | st.builds(
+    TurnCost,
+    members=st.sampled_from([1, 2, 4, 8]),
+    turns=st.integers(1, 3),
+    time_s=st.sampled_from([1.0, 1.5, 2.0, 8.0]),
+    fresh=st.booleans(),
+)
+STAGE = "in bubbles of job gpt, stage 1"
+"""The kind of device that bundles in bubbles are measured on."""
 POLICIES = [
     {"kind": "run_all"},
     {"kind": "asha", "eta": 2, "rungs": [1, 2, 4], "variant": "promotion"},
@@ -49,7 +60,7 @@ POLICIES = [
 
 
 class StepMachine(RuleBasedStateMachine):
-    """One study, two workers, and everything that can happen to them."""
+    """One study, two workers and a stage of a large job, and everything that can happen to them."""
 
     url = ""
 
@@ -57,23 +68,26 @@ class StepMachine(RuleBasedStateMachine):
         policy=st.sampled_from(POLICIES),
         retries=st.integers(0, 1),
         baseline=st.booleans(),
-        seats=st.sampled_from([1, 2, 3]),
+        fuse=st.sampled_from([None, {"most": 2}, {"most": 3}, "auto"]),
+        bubbles=st.booleans(),
     )
-    def begin(self, policy: dict[str, Any], retries: int, baseline: bool, seats: int) -> None:
+    def begin(self, policy: dict[str, Any], retries: int, baseline: bool, fuse: Any, bubbles: bool) -> None:
         self.runner = asyncio.Runner()
         self.engine = open_engine(self.url, pool_size=2)
         spec = make_spec(
             policy=policy,
             max_retries=retries,
-            max_trials=6 * seats,
+            max_trials=18 if fuse else 6,
             max_steps=4,
-            fuse={"most": seats} if seats > 1 else None,
+            fuse=fuse,
+            bubbles=bubbles,
             baseline={"x": 0.5} if baseline else None,
         )
         self.site = StudySite(self.engine, spec)
         self.run(self.site.create())
         self.run(self.site.connect("a", slots=2))
         self.run(self.site.connect("b", slots=1, incarnation="2"))
+        self.run(self.greet_beside(offered=True))
         self.said: list[ReportArrived] = []
         self.answers: dict[tuple[str, int | None], Accepted] = {}
         self.run(self.site.kick())
@@ -87,10 +101,49 @@ class StepMachine(RuleBasedStateMachine):
     def lease(self, data: st.DataObject) -> Lease:
         return data.draw(st.sampled_from(sorted(self.site.leases.values(), key=lambda lease: lease.id)))
 
-    @rule(data=st.data(), value=VALUES, ahead=st.integers(-1, 3), saved=st.booleans(), twice=st.booleans())
-    def report(self, data: st.DataObject, value: float | None, ahead: int, saved: bool, twice: bool) -> None:
+    async def greet_beside(self, *, offered: bool) -> None:
+        """The worker beside a stage, which is offered or taken back."""
+        stage = workers.Device(
+            index=10_000,
+            kind="CPU",
+            model="",
+            memory_bytes=8,
+            uuid="",
+            defect="" if offered else "the job has ended",
+            owner="gpt",
+            stage=1,
+            duty=0.25,
+        )
+        greeting = workers.Greeting(
+            name=f"{self.site.name}-c", incarnation="3", devices=(stage,), labels={}, version="", log_dir="/l"
+        )
+        async with transaction(self.engine) as conn:
+            await workers.greet(conn, greeting, 3600)
+
+    @rule(offered=st.booleans())
+    def stage(self, offered: bool) -> None:
+        self.run(self.greet_beside(offered=offered))
+        self.step(PlaceNow())
+
+    @rule(
+        data=st.data(),
+        value=VALUES,
+        ahead=st.integers(-1, 3),
+        saved=st.booleans(),
+        twice=st.booleans(),
+        turn=TURNS,
+    )
+    def report(
+        self,
+        data: st.DataObject,
+        value: float | None,
+        ahead: int,
+        saved: bool,
+        twice: bool,
+        turn: TurnCost | None,
+    ) -> None:
         lease = self.lease(data)
-        report = self.site.report(lease, max(1, lease.step + 1 + ahead), value, saved=saved)
+        report = self.site.report(lease, max(1, lease.step + 1 + ahead), value, saved=saved, turn=turn)
         outcomes = self.step(*([report] * (2 if twice else 1)), PlaceNow())
         if isinstance(outcomes[0], Accepted):
             self.said.append(report)
@@ -114,8 +167,12 @@ class StepMachine(RuleBasedStateMachine):
             RestoredArrived(lease_id=lease.id, number=lease.number, attempt=lease.attempt, sequence=sequence)
         )
 
-    @rule(data=st.data(), outcome=st.sampled_from(["FINISHED", "FAILED", "LOST", "RELEASED"]))
-    def exited(self, data: st.DataObject, outcome: str) -> None:
+    @rule(
+        data=st.data(),
+        outcome=st.sampled_from(["FINISHED", "FAILED", "LOST", "RELEASED"]),
+        out_of_memory=st.sampled_from([0, 0, 1, 2, 4]),
+    )
+    def exited(self, data: st.DataObject, outcome: str, out_of_memory: int) -> None:
         lease = self.lease(data)
         self.site.sequences[lease.id] += 1
         sequence = self.site.sequences[lease.id]
@@ -126,6 +183,7 @@ class StepMachine(RuleBasedStateMachine):
             sequence=sequence,
             outcome=outcome,
             error="e",
+            out_of_memory=out_of_memory,
         )
         self.step(ended, PlaceNow())
 
@@ -181,11 +239,25 @@ class StepMachine(RuleBasedStateMachine):
     @invariant()
     def a_grant_is_charged_once_and_has_a_seat_for_each_lease(self) -> None:
         grants = self.query(
-            "SELECT g.id, g.seats, count(l.id) AS members FROM slot_grant g"
+            "SELECT g.id, g.seats, g.bubbles, count(l.id) AS members FROM slot_grant g"
             " LEFT JOIN lease l ON l.grant_id = g.id AND l.live WHERE g.study_id = :study AND g.live GROUP BY g.id"
         )
         assert all(1 <= grant.members <= grant.seats for grant in grants)
-        assert self.run(self.site.study()).standing["usage"]["cpu_slots"] == len(grants)
+        usage = self.run(self.site.study()).standing["usage"]
+        assert usage["cpu_slots"] == sum(not grant.bubbles for grant in grants)
+        assert usage["bubble_slots"] == sum(bool(grant.bubbles) for grant in grants)
+
+    @invariant()
+    def nobody_is_in_bubbles_who_must_not_be(self) -> None:
+        """There are workers with other slots, unless they are avoided."""
+        there = self.query(
+            "SELECT t.milestone FROM lease l JOIN slot_grant g ON g.id = l.grant_id AND g.bubbles <> ''"
+            " JOIN trial t ON t.study_id = l.study_id AND t.number = l.number"
+            " JOIN study s ON s.id = l.study_id AND s.standing -> 'avoided' = '{}'"
+            " WHERE l.study_id = :study AND l.live"
+        )
+        assert self.site.spec.bubbles or not there
+        assert all(row.milestone < 4 for row in there)
 
     @invariant()
     def no_seat_idles_while_a_trial_could_take_it(self) -> None:
@@ -199,9 +271,35 @@ class StepMachine(RuleBasedStateMachine):
             " AND NOT coalesce(s.standing -> 'avoided' ? p.incarnation, false)"
             " AND t.state IN ('PENDING', 'PAUSED') AND t.milestone IS NOT NULL AND NOT t.user_paused"
             " AND (SELECT count(*) FROM lease WHERE grant_id = g.id AND live)"
-            f" < least(g.seats, {fuse.most} >> t.losses_in_row)"
+            f" < least(g.seats, (CASE g.bubbles WHEN '' THEN {self.room(fuse)} ELSE {self.room(fuse, STAGE)} END)"
+            " >> t.losses_in_row)"
+            " AND (g.bubbles = '' OR t.milestone < 4) AND NOT EXISTS (SELECT FROM leave WHERE grant_id = g.id)"
         )
         assert untaken == []
+
+    def room(self, fuse: Fuse, device: str = "") -> int:
+        """How many trials may share a process on a kind of device, by the rows. All trials are of one key."""
+        found = self.query(
+            f"SELECT steady, fresh, most FROM bundle_profile WHERE study_id = :study AND device = '{device}'"
+        )
+        steady, fresh = (
+            {int(n): Measured(**known) for n, known in turns.items()}
+            for turns in ((found[0].steady, found[0].fresh) if found else ({}, {}))
+        )
+        most = found[0].most if found else None
+        profile = Profile(device="", key="[]", steady=steady, fresh=fresh, most=most)
+        return capacity(fuse, profile, 0).trials
+
+    @invariant()
+    def a_new_bundle_has_no_more_seats_than_a_process_had_memory_for(self) -> None:
+        if self.site.spec.fuse is None:
+            return
+        beyond = self.query(
+            "SELECT g.id FROM slot_grant g JOIN bundle_profile b ON b.study_id = g.study_id"
+            " AND b.device = CASE g.bubbles WHEN '' THEN '' ELSE 'in bubbles of ' || g.bubbles END"
+            " WHERE g.study_id = :study AND g.grant_time > b.time AND g.seats > b.most"
+        )
+        assert beyond == []
 
     @invariant()
     def the_log_has_no_gaps_and_tells_lawful_lives(self) -> None:
@@ -230,16 +328,17 @@ class StepMachine(RuleBasedStateMachine):
         if self.run(self.site.study()).state != "ACTIVE":
             return
         free = self.query(
-            "SELECT 1 FROM slot JOIN worker w ON w.id = worker_id"
-            f" WHERE grant_id IS NULL AND w.name LIKE '{self.site.name}-%'"
+            "SELECT owner FROM slot JOIN worker w ON w.id = worker_id"
+            f" WHERE grant_id IS NULL AND present AND w.name LIKE '{self.site.name}-%'"
             # where the first trials failed nothing more is placed
             " AND NOT (SELECT coalesce(standing -> 'avoided' ? w.incarnation, false) FROM study WHERE id = :study)"
         )
         runnable = self.query(
-            "SELECT number FROM trial WHERE study_id = :study AND state IN ('PENDING', 'PAUSED')"
+            "SELECT milestone FROM trial WHERE study_id = :study AND state IN ('PENDING', 'PAUSED')"
             " AND milestone IS NOT NULL AND NOT user_paused"
         )
-        assert not (free and runnable)
+        low = self.site.spec.bubbles and any(trial.milestone < 4 for trial in runnable)
+        assert not ([slot for slot in free if low or not slot.owner] and runnable)
 
     @invariant()
     def an_ended_study_leaves_nothing_behind(self) -> None:

@@ -45,7 +45,7 @@ POLICIES: tuple[dict[str, Any], ...] = (
     {"kind": "successive_halving", "eta": 3},
     {"kind": "hyperband", "eta": 3},
     {"kind": "pasha", "eta": 3},
-    {"kind": "median"},
+    {"kind": "median", "variant": "vizier"},
     {"kind": "rung_median"},
     {"kind": "learning_curve"},
     {"kind": "pbt", "interval": 3},

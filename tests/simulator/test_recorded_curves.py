@@ -39,6 +39,16 @@ def test_a_report_is_a_step(tmp_path, name):
     assert second.points(0, 3) == ((3, 0.5),), "what has no finite value is no point"
 
 
+@pytest.mark.parametrize(
+    "text", ["curve,value\na,0.5\na,nan\nb,0\n", f"{HEAD}\na,1,,0.5,,,\na,2,,nan,,,\nb,1,,0,,,\n"]
+)
+def test_without_seconds_each_report_costs_one(tmp_path, text):
+    first, second = read_curves(written(tmp_path, text)).curves
+    assert (first.seconds, second.seconds) == ((1.0, 2.0), (1.0,))
+    assert math.isnan(first.values[1])
+    assert second.values == (0.0,), "a value of 0 is one"
+
+
 def test_the_files_own_steps(tmp_path):
     _, curve = read_curves(written(tmp_path, GOOD), steps=COLUMN).curves
     assert curve.steps == (10, 25, 40)
@@ -64,10 +74,11 @@ def test_the_order_is_drawn_by_the_seed_and_all_are_there(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("curve,value\na,1\n", r"line 1: has no column seconds"),
+        ("curve,seconds\na,1\n", r"line 1: has no column value"),
+        (f"{HEAD}\na,1,1,0.5,,,\na,2,,0.5,,,\n", r"line 3: has no seconds"),
+        (f"{HEAD}\na,1,,0.5,,,\na,2,2,0.5,,,\n", r"line 3: has seconds, and the reports above have none"),
         (f"{HEAD}\n", "has no rows"),
         (f"{HEAD}\na,1,x,0.5,,,\n", r"line 2: has the seconds 'x', which is not a number"),
-        (f"{HEAD}\na,1,,0.5,,,\n", r"line 2: has no seconds"),
         (
             f"{HEAD}\na,1,1,0.5,,,\na,2,0.5,0.5,,,\n",
             r"line 3: goes back in the steps or the seconds of curve a",

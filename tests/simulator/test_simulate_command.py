@@ -215,3 +215,27 @@ def test_a_study_that_is_too_large_is_refused_before_it_is_simulated(tmp_path):
 def test_a_cluster_that_is_too_large_is_refused(small):
     with pytest.raises(CommandError, match="at most 100000"):
         run(small, "--types", ",".join(f"t{place}:90000" for place in range(3)))
+
+
+@pytest.fixture
+def fused(tmp_path):
+    path = tmp_path / "fused.yaml"
+    path.write_text(SMALL + "trial: {callable: 'train:train'}\nresources: {gpus: 0}\nfuse: auto\n")
+    return str(path)
+
+
+def test_a_bundle_s_step_takes_longer_as_it_says(fused):
+    words = (fused, "--compare", "run_all", "--workers", "1", "--seconds-per-step", "10", "--json")
+    free, dear = (json.loads(run(*words, *more))["runs"][0]["wall_s"] for more in ((), ("--bundle", "2:2")))
+    assert dear > 1.5 * free
+
+
+@pytest.mark.parametrize("text", ["8", "1:2", "8:0.5", "eight:1", "8:nan", "8:1,,9:2"])
+def test_a_bundle_s_step_that_makes_no_sense_is_refused(fused, text):
+    with pytest.raises(CommandError, match=r"--bundle: '.*' is no number of members"):
+        run(fused, "--bundle", text)
+
+
+def test_a_bundle_s_step_needs_a_study_that_fuses(small):
+    with pytest.raises(CommandError, match="the study has no fuse"):
+        run(small, "--bundle", "8:1")

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from bundle_records import most_at_once
 from simulated_studies import flat, make_spec, simulate
 
 from headrace.spec import StudySpec
+from headrace.spec.fuse import Fuse
+from headrace_services.scheduler.core.capacity import capacity
 from headrace_services.scheduler.core.inputs import ExitedArrived
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.preview import preview
@@ -16,31 +19,14 @@ from headrace_services.scheduler.simulator.cluster import machines
 from headrace_services.scheduler.simulator.costs import Costs, Failures
 from headrace_services.scheduler.simulator.curves import SeedModel
 from headrace_services.scheduler.simulator.engine import Simulation
-from headrace_services.scheduler.simulator.record import Record
 from headrace_services.scheduler.simulator.study import StudySimulation
 
 RUN_ALL = {"kind": "run_all"}
 PROGRAM = {"callable": "train:train", "working_dir": "/tmp"}
 
 
-def fused(most: int = 4, apart: tuple[str, ...] = (), **changes: Any) -> StudySpec:
-    return make_spec(template=PROGRAM, fuse={"most": most, "apart": apart}, **changes)
-
-
-def most_at_once(record: Record) -> dict[str, int]:
-    """How many trials each grant held at once, at most."""
-    changes: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for stay in record.stays:
-        if stay.end_s > stay.start_s:
-            changes[stay.grant] += [(stay.start_s, 1), (stay.end_s, -1)]
-    found = {}
-    for grant, moments in changes.items():
-        held = most = 0
-        for _, change in sorted(moments):
-            held += change
-            most = max(most, held)
-        found[grant] = most
-    return found
+def fused(most: int = 4, apart: tuple[str, ...] = (), *, auto: bool = False, **changes: Any) -> StudySpec:
+    return make_spec(template=PROGRAM, fuse={"most": most, "apart": apart, "auto": auto}, **changes)
 
 
 def test_a_bundle_takes_the_time_of_one_trial_and_its_slot_is_counted_once() -> None:
@@ -54,10 +40,10 @@ def test_a_bundle_takes_the_time_of_one_trial_and_its_slot_is_counted_once() -> 
 
 def test_every_further_member_makes_the_step_longer_by_the_given_share() -> None:
     spec = fused(policy=RUN_ALL, max_trials=8)
-    _, study = simulate(spec, flat([0.5] * 8), costs=Costs(crowding=0.5))
+    _, study = simulate(spec, flat([0.5] * 8), costs=Costs(crowding={2: 1.5}))
     assert study.record.end_s == pytest.approx(2 * 90 * 2.5)
     lone = fused(policy=RUN_ALL, max_trials=1)
-    _, study = simulate(lone, flat([0.5]), costs=Costs(crowding=0.5))
+    _, study = simulate(lone, flat([0.5]), costs=Costs(crowding={2: 1.5}))
     assert study.record.end_s == pytest.approx(90)
 
 
@@ -66,7 +52,7 @@ def test_members_that_leave_make_the_others_faster_at_once() -> None:
     spec = fused(
         policy={"kind": "asha", "eta": 2, "rungs": [4, 8], "variant": "stopping"}, max_trials=4, max_steps=8
     )
-    _, study = simulate(spec, flat([0.1, 0.2, 0.3, 0.4], steps=8), costs=Costs(crowding=0.5))
+    _, study = simulate(spec, flat([0.1, 0.2, 0.3, 0.4], steps=8), costs=Costs(crowding={2: 1.5}))
     ends = sorted({stay.end_s for stay in study.record.stays})
     assert ends[0] == pytest.approx(4 * 10 * 2.5)
     stopped = sum(stay.end_s == ends[0] for stay in study.record.stays)
@@ -130,13 +116,14 @@ class StoppedError(Exception):
 ASHA = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9]}
 
 
+@pytest.mark.parametrize("auto", [False, True])
 @pytest.mark.parametrize("policy", [ASHA, RUN_ALL])
 @pytest.mark.parametrize("workers", [1, 4])
 def test_a_study_of_bundles_gets_its_share_of_the_slots_and_uses_it(
-    policy: dict[str, Any], workers: int
+    policy: dict[str, Any], workers: int, *, auto: bool
 ) -> None:
     many: dict[str, Any] = {"max_trials": 9_000, "policy": policy}
-    site = Site(workers, fused(most=8, **many), make_spec(**many))
+    site = Site(workers, fused(most=8, auto=auto, **many), make_spec(**many))
     site.run(300.0)
     total = workers * 300.0
     for used in site.used:
@@ -162,22 +149,27 @@ def test_a_small_study_of_bundles_does_not_wait_for_a_large_ordinary_one() -> No
     assert site.studies[1].rows.study.state is StudyState.COMPLETED
 
 
-def _dying(site: Site, chance: random.Random, killers: set[int]) -> None:
-    """Now and then the process that a killer is in dies, with all who are in it."""
+def _dying(site: Site, chance: random.Random, killers: set[int], fits: int) -> None:
+    """Now and then the process that a killer is in dies, with all who are in it; and one with more members than fit."""
 
     def happen() -> None:
         for study in site.studies:
             if study.over or study.spec.fuse is None:
                 continue
-            for run in [run for run in study.runs.values() if run.lease.number in killers]:
-                for member in study.members(run.grant_id):
+            grants = {run.grant_id: study.members(run.grant_id) for run in study.runs.values()}
+            for members in grants.values():
+                short = len(members) if len(members) > fits else 0
+                if not short and not killers & {run.lease.number for run in members}:
+                    continue
+                for member in members:
                     lost = ExitedArrived(
                         lease_id=member.lease.id,
                         number=member.lease.number,
                         attempt=member.lease.attempt,
                         sequence=member.next_sequence(),
                         outcome="LOST",
-                        error="died of SIGKILL",
+                        error="out of memory" if short else "died of SIGKILL",
+                        out_of_memory=short,
                     )
                     site.simulation._end(member, "interrupted")
                     site.simulation._step(study, lost)
@@ -206,7 +198,9 @@ def _specs(chance: random.Random) -> Iterator[StudySpec]:
         }
         apart = chance.choice(((), ("width",)))
         most = chance.choice((2, 3, 8, 32))
-        yield fused(most=most, apart=apart, **fields) if chance.random() < 0.7 else make_spec(**fields)
+        auto = chance.random() < 0.4
+        chosen = fused(most=most, apart=apart, auto=auto, **fields)
+        yield chosen if chance.random() < 0.7 else make_spec(**fields)
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -214,11 +208,11 @@ def test_random_studies_of_bundles_come_to_their_ends(seed: int) -> None:
     """No grant has more trials than seats or two keys, a slot is charged once and comes back, and nothing starves."""
     chance = random.Random(f"bundles {seed}")
     failures = Failures(mean_time_s=chance.choice((None, 60.0)), detect_s=2.0, repair_s=5.0, seed=seed)
-    costs = chance.choice((Costs(), Costs(write_s=0.1, read_s=0.1, start_s=0.5, crowding=0.05)))
+    costs = chance.choice((Costs(), Costs(write_s=0.1, read_s=0.1, start_s=0.5, crowding={2: 1.05})))
     site = Site(chance.randint(1, 4), *_specs(chance), costs=costs, failures=failures)
     killers = {chance.randrange(5)} if chance.random() < 0.5 else set()
     if killers:
-        _dying(site, chance, killers)
+        _dying(site, chance, killers, fits=chance.choice((4, 64)))
     site.simulation.run()
     assert site.simulation.cluster.free_milli() == 1000 * len(site.simulation.cluster.up)
     for study in site.studies:
@@ -257,3 +251,46 @@ def test_a_preview_knows_of_seats_and_groups() -> None:
     assert found.bundle_groups == 1
     assert preview(fused(most=4, apart=("width",), max_trials=16, space=widths), 1).bundle_groups == 2
     assert preview(make_spec(max_trials=16), 1).bundle_groups == 0
+    lone = preview(make_spec(max_trials=16, policy=RUN_ALL), 1, seconds_per_step=1.0)
+    auto = preview(fused(most=1024, auto=True, policy=RUN_ALL, max_trials=16), 1, seconds_per_step=1.0)
+    assert lone.wall_time_s is not None
+    assert auto.wall_time_s is not None
+    assert auto.wall_time_s < 0.4 * lone.wall_time_s, "it grows in a preview too"
+
+
+@pytest.mark.parametrize(
+    ("crowding", "members", "times"),
+    [
+        ({}, 9, 1.0),
+        ({2: 1.5}, 3, 2.0),
+        ({8: 1.0, 16: 2.0}, 8, 1.0),
+        ({8: 1.0, 16: 2.0}, 12, 1.5),
+        ({8: 1.0, 16: 2.0}, 24, 3.0),
+    ],
+)
+def test_a_step_takes_longer_along_a_curve(crowding: dict[int, float], members: int, times: float) -> None:
+    assert Costs(crowding=crowding).slowdown(members) == times
+
+
+@pytest.mark.parametrize("crowding", [{4: 0.5}, {1: 2.0}])
+def test_a_curve_that_makes_a_bundle_quicker_than_one_trial_is_refused(crowding: dict[int, float]) -> None:
+    with pytest.raises(ValueError, match="crowding"):
+        Costs(crowding=crowding)
+
+
+def test_auto_finds_the_knee_of_the_curve_and_is_as_quick_as_the_best_number() -> None:
+    costs = Costs(crowding={8: 1.0, 64: 8.0})
+    curves = flat([0.5] * 400, steps=4)
+    ends: dict[object, float] = {}
+    for fuse in ("auto", 2, 8):
+        chosen = fuse if fuse == "auto" else {"most": fuse}
+        spec = make_spec(template=PROGRAM, fuse=chosen, policy=RUN_ALL, max_trials=400, max_steps=4)
+        _, study = simulate(spec, curves, costs=costs)
+        ends[fuse] = study.record.end_s
+        if fuse == "auto":
+            (profile,) = study.rows.profiles.values()
+            found = capacity(Fuse.model_validate("auto"), profile, 0)
+            assert found.trials == 8, found.why
+            assert max(most_at_once(study.record).values()) <= 16, "no number is tried that is twice the knee"
+    assert ends["auto"] <= 1.2 * ends[8]
+    assert ends["auto"] <= 0.35 * ends[2]

@@ -12,6 +12,7 @@ from spec_samples import SOUND
 from headrace.bounds import numbers
 from headrace.errors import InvalidFieldError
 from headrace.spec import (
+    AshaArrival,
     AshaPolicy,
     AshaVariant,
     CategoricalDomain,
@@ -152,11 +153,15 @@ def specs(draw_):
             [
                 RunAllPolicy(),
                 AshaPolicy(variant=variant, eta=eta, rungs=rungs, brackets=draw_(st.integers(1, len(rungs)))),
+                AshaPolicy(
+                    eta=eta, arrival=draw_(st.sampled_from(AshaArrival)), effort=draw_(st.floats(0, 1))
+                ),
                 AshaPolicy(variant=variant, eta=eta, min_steps=draw_(st.integers(1, max_steps))),
                 SuccessiveHalvingPolicy(eta=eta, rungs=rungs, cohort=draw_(st.integers(1, numbers.TRIALS))),
                 HyperbandPolicy(eta=eta, rungs=rungs, price_pauses=draw_(st.booleans())),
                 PashaPolicy(eta=eta, epsilon=draw_(st.none() | st.just(0.0) | st.floats(0, 1e300))),
-                MedianPolicy(rungs=rungs, completed_only=draw_(st.booleans())),
+                MedianPolicy(rungs=rungs, variant="vizier", completed_only=draw_(st.booleans())),
+                MedianPolicy(rungs=rungs, min_peers=draw_(st.none() | st.integers(1, numbers.TRIALS))),
                 RungMedianPolicy(tolerance=draw_(st.floats(0, 0.99)), grace_steps=max_steps),
                 LearningCurvePolicy(threshold=draw_(st.floats(0, 0.99)), min_points=draw_(st.integers(1, 9))),
             ]

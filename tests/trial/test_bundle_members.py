@@ -11,6 +11,7 @@ from recording_runtime import RecordingRuntime
 from headrace.trial import Bundle, main
 from headrace.trial.bundle_local import LocalBundle
 from headrace.trial.bundle_run import run_bundle
+from headrace.trial.bundle_runtime import Ended
 from headrace.trial.bundle_solo import SoloBundle
 
 LOCAL: Any = {"defaults": {"lr": 2, "width": 1}, "steps": 3}
@@ -135,9 +136,9 @@ def test_what_ends_the_whole_bundle(
     """Memory is nobody's fault; a member's error in the middle of a step leaves the others only their checkpoints."""
     told: list[tuple[str, bool]] = []
 
-    def finish(_: LocalBundle, *, error: str, traceback: str, out_of_memory: bool) -> None:
-        assert traceback
-        told.append((error, out_of_memory))
+    def finish(_: LocalBundle, end: Ended) -> None:
+        assert end.traceback
+        told.append((end.error, end.out_of_memory))
 
     def train(bundle: Bundle) -> None:
         group = FakeGroup()

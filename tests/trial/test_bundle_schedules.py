@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.trial import Bundle
 from headrace.trial.bundle_run import run_bundle
-from headrace.trial.bundle_runtime import Answer, Attached, Said, Seat
+from headrace.trial.bundle_runtime import Answer, Attached, Ended, Said, Seat
 from headrace.trial.runtime import Action, Assignment, Decision, Report
 
 STEPS = 6
@@ -115,8 +115,8 @@ class Trials:
             self.milestones[lease] = next(rung for rung in RUNGS if rung > report.step)
         return Decision(action=Action.CONTINUE, next_milestone=self.milestones[lease])
 
-    def finish(self, *, error: str, traceback: str, out_of_memory: bool) -> None:
-        assert (error, traceback, out_of_memory) == ("", "", False)
+    def finish(self, end: Ended) -> None:
+        assert end == Ended()
 
 
 def train(bundle: Bundle) -> None:

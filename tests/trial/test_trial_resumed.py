@@ -69,6 +69,18 @@ def test_a_loop_of_ones_own_that_may_begin_anew_is_told_once(
     assert told not in caplog.text
 
 
+def test_a_loop_that_begins_anew_is_told_of_though_it_reads_its_step_and_keeps_a_state(
+    resumed: RecordingRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    t = resumed.trial()
+    for epoch in range(2):
+        t.state["rate"] = f"{t.params['lr'] / (1 + epoch + t.step)}"
+        t.report(loss=1.0)
+    told = "resumed after step 2, and this report is outside t.steps()"
+    assert caplog.text.count(told) == 1
+    assert [any(told in said for said in report.warnings) for report in resumed.reports[2:]] == [True, False]
+
+
 @pytest.mark.parametrize(("last_step", "tracked", "told"), [(3, False, 1), (0, False, 0), (3, True, 0)])
 def test_steps_that_are_counted_anew_are_told_once(
     recording: RecordingRuntime, caplog: pytest.LogCaptureFixture, last_step: int, tracked: bool, told: int
@@ -79,7 +91,9 @@ def test_steps_that_are_counted_anew_are_told_once(
     if tracked:
         t.track(model=torch.nn.Linear(2, 1))
     own_loop(t, t.steps())
-    warning = "this process reports step 1, though the trial had come to step 3: nothing is tracked"
+    warning = (
+        "this process reports step 1; an earlier one of the trial had come to step 3. Nothing is tracked"
+    )
     assert caplog.text.count(warning) == told
     assert [any(warning in one for one in report.warnings) for report in recording.reports[:2]] == [
         bool(told),
@@ -116,6 +130,19 @@ def test_a_rate_that_the_checkpoint_brought_back_is_told(
     del resumed.reports[2:]
     report_with_optimizer(resumed.trial(), count=2, in_loop=True)
     assert caplog.text == ""
+
+
+def test_a_rate_that_nobody_set_is_told_of_a_copy_of_a_copy_too(
+    resumed: RecordingRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The member copied has 0.3 by its parameters, and 0.1 in its optimizer."""
+    resumed.rungs = (2, 4, 6)
+    resumed.params = {"lr": 0.3, "act": "relu"}
+    report_with_optimizer(resumed.trial(), count=2)
+    resumed.params = {"lr": 0.2, "act": "relu"}
+    caplog.clear()
+    report_with_optimizer(resumed.trial(), count=4)
+    assert "lr is 0.2 now, but the tracked optimizer has 0.1, as the checkpoint brought it" in caplog.text
 
 
 def test_a_shape_that_mutated_is_told_first(resumed: RecordingRuntime) -> None:

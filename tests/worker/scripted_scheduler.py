@@ -34,6 +34,8 @@ class Stream:
         default_factory=lambda: asyncio.Queue(100_000)
     )
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    # How many reports each message had that may have several.
+    batches: list[int] = field(default_factory=list)
 
     def send(self, **message: Any) -> None:
         self.outgoing.put_nowait(worker_pb2.SessionResponse(**message))
@@ -53,8 +55,16 @@ class Stream:
         await until(lambda: len(self.all(kind)) >= count, f"{count} × {kind}")
         return self.all(kind)[count - 1]
 
-    def welcome(self, held: Iterable[event_pb2.LeaseRef] | None = None, interval_s: float = 0.2) -> None:
-        welcome = worker_pb2.Welcome(held=self.hello.held if held is None else held, scheduler="scripted")
+    def welcome(
+        self,
+        held: Iterable[event_pb2.LeaseRef] | None = None,
+        interval_s: float = 0.2,
+        *,
+        takes_batches: bool = False,
+    ) -> None:
+        welcome = worker_pb2.Welcome(
+            held=self.hello.held if held is None else held, scheduler="scripted", takes_batches=takes_batches
+        )
         welcome.heartbeat_interval.FromMilliseconds(int(interval_s * 1000))
         welcome.lease_ttl.FromSeconds(15)
         self.send(welcome=welcome)
@@ -80,6 +90,7 @@ class ScriptedScheduler(worker_pb2_grpc.WorkerServiceServicer):
         self.streams: list[Stream] = []
         self.welcomes = True
         self.acks = True
+        self.takes_batches = False
         self.interval_s = 0.2
         self.address = ""
         self._server: grpc.aio.Server | None = None
@@ -106,7 +117,7 @@ class ScriptedScheduler(worker_pb2_grpc.WorkerServiceServicer):
         stream = Stream(first.hello, context)
         self.streams.append(stream)
         if self.welcomes:
-            stream.welcome(interval_s=self.interval_s)
+            stream.welcome(interval_s=self.interval_s, takes_batches=self.takes_batches)
         reader = asyncio.create_task(self._read(stream, context))
         try:
             while (response := await stream.outgoing.get()) is not None:
@@ -117,8 +128,15 @@ class ScriptedScheduler(worker_pb2_grpc.WorkerServiceServicer):
 
     async def _read(self, stream: Stream, context: Any) -> None:
         while (request := await context.read()) is not grpc.aio.EOF:
-            stream.received.append(request)
-            kind = request.WhichOneof("message")
-            if self.acks and kind in {"report", "restored", "exited"}:
-                stream.send(ack=worker_pb2.Ack(sequences=[getattr(request, kind).sequence]))
+            if request.WhichOneof("message") == "reports":
+                reports = request.reports.reports
+                stream.batches.append(len(reports))
+                said = [worker_pb2.SessionRequest(report=report) for report in reports]
+            else:
+                said = [request]
+            stream.received += said
+            durable = [one for one in said if one.WhichOneof("message") in {"report", "restored", "exited"}]
+            if self.acks and durable:
+                sequences = [getattr(one, one.WhichOneof("message")).sequence for one in durable]
+                stream.send(ack=worker_pb2.Ack(sequences=sequences))
         stream.close()

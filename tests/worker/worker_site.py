@@ -61,6 +61,7 @@ class Site:
     scheduler: ScriptedScheduler
     fake_gpus: int = 0
     cpu_slots: int | None = 2
+    in_bubbles: bool = False
     leases: int = 0
     daemons: list[tuple[Daemon, "asyncio.Task[None]"]] = field(default_factory=list)
 
@@ -74,6 +75,8 @@ class Site:
             cpu_slots=self.cpu_slots,
             fake_gpus=self.fake_gpus,
             stop_grace_s=3.0,
+            bubbles=self.in_bubbles,
+            bubble_leave_s=0.3,
         )
 
     @property

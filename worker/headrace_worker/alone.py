@@ -27,8 +27,14 @@ class Alone:
         self._turn = turn
         self._place = place
         self._attempt: Attempt | None = None
+        self._pace = place.bubbles.pace(turn.indices)
         self._program = Program(
-            assign.template, tuple(turn.indices), place.standbys, excused=self._excused, silent=self._silent
+            assign.template,
+            tuple(turn.indices),
+            place.standbys,
+            pace=self._pace,
+            excused=self._excused,
+            silent=self._silent,
         )
         self.mark = assign.lease.lease_id
 
@@ -98,7 +104,7 @@ class Alone:
     def _silent(self) -> None:
         attempt = self._attempt
         assert attempt is not None
-        error = f"reported nothing for {silence_s(self._assign.template):g} s"
+        error = f"reported nothing for {silence_s(self._assign.template, self._pace):g} s"
         if not attempt.has_reported:
             error += " since its start: it hangs, or report_timeout_s is too short for it (imports count)"
         attempt.fail(Ending(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=error))

@@ -259,6 +259,7 @@ class Attempt:
                 error=verdict.error,
                 log_tail=tail,
                 exit_code=verdict.exit_code,
+                out_of_memory=verdict.out_of_memory,
             )
         )
         await clearing

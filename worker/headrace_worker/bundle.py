@@ -10,8 +10,10 @@ the scheduler gives a freed seat away at once; it does not where other leases wa
 it is over, and has the template's grace. Who comes after that waits for the next process, on the same slots.
 
 Nobody is charged for a process that dies or fails, as nobody knows whose doing it was: all that were aboard are lost,
-and the scheduler finds the culprit by smaller bundles. A member is charged for what is said of it alone: its own error,
-or a report that cannot be taken. A process that says it succeeded, or that ends so, has finished all that are aboard.
+and the scheduler finds the culprit by smaller bundles. Where it ran out of memory, the scheduler hears with how many.
+An error that each member would meet, as of a model that cannot be fused, is charged to all of them. A member is charged
+for what is said of it alone: its own error, or a report that cannot be taken. A process that says it succeeded, or that
+ends so, has finished all that are aboard.
 """
 
 import asyncio
@@ -23,6 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from headrace import bundle_logs
 from headrace.v1 import runtime_pb2, worker_pb2
 from headrace_worker.attempt import Attempt
 from headrace_worker.backoff import Backoff
@@ -30,6 +33,7 @@ from headrace_worker.disk import when_there_is_room
 from headrace_worker.exits import Ending, Finished, Verdict, classify, for_all
 from headrace_worker.launch import file_name, log_path
 from headrace_worker.logs import AttemptLog, last_line, shows
+from headrace_worker.memory import killed_for_memory, says_out_of_memory
 from headrace_worker.place import Place
 from headrace_worker.process import CannotStartError, TrialProcess
 from headrace_worker.program import AFTER_TERM_S, Program, grace_s, silence_s
@@ -59,13 +63,15 @@ class Bundle:
         self._template = assign.template
         self._slots = turn
         self._place = place
+        self._pace = place.bubbles.pace(turn.indices)
         self._seats = Seats(assign.grant.seats)
         self._turns = Turns(self._seats)
         self._program: Program | None = None
         self._output: AttemptLog | None = None  # of the last process; the members read its file to the end
         self._ending: Ending | None = None
         self._finished: Finished | None = None
-        self._out_of_memory = False
+        self._out_of_memory = self._of_each = False
+        self._kills_before = 0
         self.mark = assign.lease.lease_id
         self.trouble = ""
 
@@ -85,12 +91,12 @@ class Bundle:
         if (program := self._program) and (process := program.process):
             await self._record(lease_id, process)
         assert seat is not None
-        seat.ready = True
+        seat.log, seat.ready = own, True
         self._seats.changed()
         verdict = await seat.over
-        words = await asyncio.to_thread(self._said_of, seat)
-        own.add(words)
-        return await self._place.judged(verdict, self._slots.indices, words)
+        words, trace = await asyncio.to_thread(self._said_of, seat)
+        own.add(bundle_logs.copied(words) + trace)
+        return await self._place.judged(verdict, self._slots.indices, words + trace)
 
     def told(self, attempt: Attempt, term_in_s: float, kill_in_s: float) -> None:
         """A member is to end. The process hears of it with a turn, and ends with the last one."""
@@ -159,7 +165,7 @@ class Bundle:
         """Notes what the program says of its own end; the first word counts, and it has its grace to exit."""
         if self._finished is None:
             self._finished = Finished(error=request.error, traceback=request.traceback)
-            self._out_of_memory = request.out_of_memory
+            self._out_of_memory, self._of_each = request.out_of_memory, request.of_each
             grace = grace_s(self._template)
             self._close(grace, grace + AFTER_TERM_S)
         self.heard()
@@ -192,11 +198,12 @@ class Bundle:
     async def _run_process(self) -> None:
         self._turns = Turns(self._seats)
         self._ending = self._finished = None
-        self._out_of_memory = False
+        self._out_of_memory = self._of_each = False
         program = Program(
             self._template,
             tuple(self._slots.indices),
             self._place.standbys,
+            pace=self._pace,
             excused=self._excused,
             silent=self._silent,
         )
@@ -207,6 +214,7 @@ class Bundle:
         self._note_output()
         self._program = program
         verdict = Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error="the worker failed")
+        self._kills_before = self._place.kernel_kills.count()
         withheld: tuple[str, ...] = ()
         exit_code: int | None = None
         try:
@@ -227,6 +235,9 @@ class Bundle:
         members = self._seats.aboard
         if exit_code is not None and self._output is not None:
             tail = await asyncio.to_thread(self._output.tail)
+            self._out_of_memory |= self._ending is None and self._ran_out_of_memory(
+                exit_code, last_line(tail)
+            )
             verdict = classify(
                 exit_code,
                 ending=self._ending,
@@ -244,8 +255,18 @@ class Bundle:
             if ending is not None and not (succeeded and ending.outcome == worker_pb2.EXIT_OUTCOME_LOST):
                 seat.let_go()
             else:
-                seat.settle(for_all(verdict, members=len(members), out_of_memory=self._out_of_memory))
+                seat.settle(self._for_member(verdict, len(members)))
         self._seats.changed()
+
+    def _for_member(self, verdict: Verdict, members: int) -> Verdict:
+        if self._of_each and verdict.outcome == worker_pb2.EXIT_OUTCOME_FAILED:
+            return verdict  # it is the program's fault, whoever is aboard
+        return for_all(verdict, members=members, out_of_memory=self._out_of_memory)
+
+    def _ran_out_of_memory(self, exit_code: int, last_words: str) -> bool:
+        """Whether a process that said nothing of its end had too little memory."""
+        said = self._finished is None and exit_code != 0 and says_out_of_memory(last_words)
+        return said or killed_for_memory(exit_code, self._kills_before, self._place.kernel_kills.count())
 
     async def _started(self, process: TrialProcess) -> None:
         for seat in self._seats.living:
@@ -278,7 +299,7 @@ class Bundle:
         return bool(self._ending or self._turns.over or self._turns.pending)
 
     def _silent(self) -> None:
-        error = f"reported nothing for {silence_s(self._template):g} s"
+        error = f"reported nothing for {silence_s(self._template, self._pace):g} s"
         self._ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=error)
         self._close(0.0, min(grace_s(self._template), AFTER_TERM_S))
 
@@ -287,20 +308,23 @@ class Bundle:
         if self._output is not None and not self._output.file.closed:
             size = os.fstat(self._output.file.fileno()).st_size
             for seat in self._seats.aboard:
-                seat.printed_at = size if seat.printed_at is None else seat.printed_at
+                if seat.printed_at is None:
+                    seat.printed_at = size
+                    if seat.log is not None:
+                        seat.log.add(bundle_logs.aboard(self._output.path.name, size))
 
-    def _said_of(self, seat: Seat) -> str:
-        """The end of what the process printed while a member was aboard, and why it failed."""
+    def _said_of(self, seat: Seat) -> tuple[str, str]:
+        """The end of what the process printed while a member was aboard, and why it failed if it did not print that."""
         if seat.printed_at is None or self._output is None:
-            return ""
+            return "", ""
         try:
             with self._output.path.open("rb") as file:
                 words = AttemptLog(self._output.path, file, seat.printed_at).tail()
         except OSError as error:
             log.warning("%s: the end of its bundle's log cannot be read: %s", seat.attempt.lease.trial, error)
-            return ""
+            return "", ""
         said = self._finished
-        return words if said is None or shows(words, said.traceback) else words + said.traceback
+        return words, "" if said is None or shows(words, said.traceback) else said.traceback
 
     @property
     def _log_path(self) -> Path:

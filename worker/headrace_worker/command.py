@@ -98,8 +98,8 @@ def worker(
         bool,
         typer.Option(
             "--bubbles",
-            help="Run a bubble agent too: it lets trials work while a pipeline-parallel job on this machine waits. "
-            "With HEADRACE_BUBBLE_GATE set, this worker's trials work in that stage's windows.",
+            help="Run a bubble agent too, and offer the stages of pipeline-parallel jobs on this machine as slots: "
+            "studies with `bubbles: true` work there while the job waits. --cpu-slots 0 then offers nothing else.",
         ),
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,

@@ -35,6 +35,8 @@ from headrace.v1 import event_pb2, trial_pb2, worker_pb2
 from headrace_worker.alone import Alone
 from headrace_worker.attempt import Attempt, Host
 from headrace_worker.bubble_agent import keep_bubble_agent
+from headrace_worker.bubble_slots import BubbleSlots
+from headrace_worker.bubble_watch import BubbleOffer
 from headrace_worker.bundle import Bundle
 from headrace_worker.checkpoints import CheckpointError, CheckpointStore, store_from_url
 from headrace_worker.checkpoints.retention import PruneOrder, Retention, superseded
@@ -55,7 +57,9 @@ from headrace_worker.effects import (
     Start,
     Welcomed,
 )
+from headrace_worker.exits import Ending
 from headrace_worker.launch import folder_of
+from headrace_worker.memory import KernelKills
 from headrace_worker.outbox import DurableOutbox, Entry, Outbox
 from headrace_worker.place import Place
 from headrace_worker.process import bury, end_group, end_strays
@@ -112,6 +116,7 @@ class Daemon:
             cpu_slots=settings.cpu_slots,
             fake_gpus=settings.fake_gpus,
             fake_links=settings.fake_links,
+            bubbles=settings.bubbles,
         )
         settings.home.mkdir(parents=True, exist_ok=True)
         with _only_one(settings):
@@ -135,8 +140,10 @@ class Daemon:
         target = Target(replicas=settings.schedulers, tls=settings.tls, tls_ca=settings.tls_ca)
         session = Session(target, courier, handler=self)
 
+        self._bubble_slots = BubbleSlots()
+
         def failed() -> None:
-            core.defects = self._health.defects
+            core.defects = {**self._health.defects, **self._bubble_slots.gone}
             session.beat_soon()
 
         loop = asyncio.get_running_loop()
@@ -147,6 +154,7 @@ class Daemon:
             self._standbys = Standbys(settings.home, enabled=settings.prestart)
             self._place = Place(
                 devices=tuple(devices.devices),
+                bubbles=self._bubble_slots,
                 runtime=runtime.address,
                 log_dir=settings.log_dir.absolute(),
                 scratch_dir=settings.scratch_dir.absolute(),
@@ -158,6 +166,7 @@ class Daemon:
                 courier=courier,
                 standbys=self._standbys,
                 retries=Retries(),
+                kernel_kills=KernelKills.of_this_process(),
                 device_failure=self._device_failure,
                 saved=self._retention.saved,
                 abandoned=self._abandoned,
@@ -170,6 +179,16 @@ class Daemon:
                 lasting = [serving, sweeper, cutter, cleaner]
                 if settings.bubbles:
                     lasting.append(tasks.create_task(keep_bubble_agent(), name="bubble agent"))
+                    offer = BubbleOffer(
+                        self._bubble_slots,
+                        self._slots,
+                        core,
+                        taken_back=failed,
+                        offered=partial(session.anew, "there are new slots in bubbles"),
+                        end=self._end_those_on,
+                        leave_s=settings.bubble_leave_s,
+                    )
+                    lasting.append(tasks.create_task(offer.watch(), name="bubble slots"))
                 count = len(devices.devices)
                 print(f"headrace worker: {settings.name} offers {count} slot{'s' * (count != 1)}", flush=True)
                 await self._stopping.wait()
@@ -250,6 +269,12 @@ class Daemon:
     def beat(self) -> None:
         """Prunes what the last heartbeats have proven."""
         self._prune(self._retention.tick())
+
+    def _end_those_on(self, index: int, why: str) -> None:
+        """Ends the trials that are still on a slot which was taken back; nobody is charged for it."""
+        for attempt in list(self._attempts.values()):
+            if index in attempt.assign.grant.slots:
+                attempt.fail(Ending(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, error=why))
 
     # Attempts.
 

@@ -144,13 +144,15 @@ def discover(
     cpu_slots: int | None = None,
     fake_gpus: int = 0,
     fake_links: str = "",
+    bubbles: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> Devices:
-    """Finds the slots: fake GPUs if asked for, else real ones, else (or in addition, if asked for) CPU slots.
+    """Finds the slots: fake GPUs if asked for, else real ones, else (or in addition, if asked for) CPU slots. With
+    `bubbles` there may be none.
 
     Raises `ValueError` for a number that makes no sense.
     """
-    if cpu_slots is not None and cpu_slots < (0 if fake_gpus else 1):
+    if cpu_slots is not None and cpu_slots < (0 if fake_gpus or bubbles else 1):
         raise ValueError(f"--cpu-slots {cpu_slots}: give at least 1")
     if fake_gpus < 0:
         raise ValueError(f"--fake-gpus {fake_gpus}: give at least 0")
@@ -167,7 +169,7 @@ def discover(
 
 
 def _cpu(first: int, count: int) -> tuple[worker_pb2.Device, ...]:
-    memory = psutil.virtual_memory().total // count
+    memory = psutil.virtual_memory().total // max(count, 1)
     psutil.cpu_percent(None)  # the first call starts the measurement
     return tuple(
         worker_pb2.Device(

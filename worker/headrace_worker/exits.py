@@ -45,6 +45,8 @@ class Verdict:
     outcome: worker_pb2.ExitOutcome.ValueType
     error: str = ""
     exit_code: int = 0
+    # With how many members its bundle ran out of memory; 0: it did not.
+    out_of_memory: int = 0
 
 
 def classify(
@@ -115,7 +117,12 @@ def for_all(verdict: Verdict, *, members: int, out_of_memory: bool) -> Verdict:
     trials = "1 trial" if members == 1 else f"{members} trials"
     what = f"its bundle of {trials} {'ran out of memory' if out_of_memory else 'ended'}"
     error = _ERROR.kept(f"{what}: {verdict.error}" if verdict.error else what)
-    return replace(verdict, outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
+    return replace(
+        verdict,
+        outcome=worker_pb2.EXIT_OUTCOME_LOST,
+        error=error,
+        out_of_memory=members if out_of_memory else 0,
+    )
 
 
 def signal_name(number: int) -> str:

@@ -81,12 +81,13 @@ def launch_of(
     runtime: str,
     log_dir: Path,
     environ: Mapping[str, str],
+    gates: Mapping[int, str] | None = None,
     cores: int = 1,
     pass_env: Sequence[str] = (),
     umask: int | None = None,
 ) -> Launch:
     """Works out how to start an assigned trial. Of the daemon's `environ` it gets what `headrace.environment` says, and
-    of the machine's `cores` what its slots bring.
+    of the machine's `cores` what its slots bring; `gates` are the stages' files of slots in bubbles.
 
     Raises `ValueError`, in words for the user, where the template names no program.
     """
@@ -96,7 +97,8 @@ def launch_of(
     selection = select(environ, pass_env)
     env = dict(selection.passed)
     env.setdefault("PYTHONUNBUFFERED", "1")  # a log that is followed must not lag
-    if gate := environ.get(GATE_VARIABLE):
+    in_bubbles = [gates[index] for index in assign.grant.slots if gates and index in gates]
+    if gate := next(iter(in_bubbles), environ.get(GATE_VARIABLE, "")):
         env[GATE_VARIABLE] = gate
     env.update(template.env)
     env[LEASE_VARIABLE] = assign.lease.lease_id
@@ -107,7 +109,7 @@ def launch_of(
         CUDA_VISIBLE_DEVICES=",".join(gpus),
         **{TRIAL_VARIABLE: assign.lease.trial},
         **_share(assign.grant),
-        **{CPUS: str(_cores(assign.grant, cores, len(devices)))},
+        **{CPUS: str(_cores(assign.grant, cores, sum(not d.HasField("bubbles") for d in devices)))},
     )
     return Launch(
         args=_args(assign),
@@ -116,7 +118,7 @@ def launch_of(
         log_path=log_path(log_dir, assign),
         umask=umask,
         withheld=tuple(name for name in selection.withheld if name not in template.env),
-        target=_target(assign),
+        target="" if in_bubbles else _target(assign),  # what is imported ahead is not gated
     )
 
 

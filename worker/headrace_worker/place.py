@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.v1 import trial_pb2, worker_pb2
+from headrace_worker.bubble_slots import BubbleSlots
 from headrace_worker.checkpoints import CheckpointStore
 from headrace_worker.checkpoints.retention import PruneOrder
 from headrace_worker.courier import Courier
 from headrace_worker.exits import Verdict, on_failed_device
 from headrace_worker.launch import Launch, launch_of
+from headrace_worker.memory import KernelKills
 from headrace_worker.retries import Retries
 from headrace_worker.standby import Standbys
 
@@ -20,6 +22,7 @@ class Place:
     """The daemon, as an attempt sees it."""
 
     devices: tuple[worker_pb2.Device, ...]
+    bubbles: BubbleSlots
     runtime: str
     log_dir: Path
     scratch_dir: Path
@@ -32,6 +35,7 @@ class Place:
     courier: Courier
     standbys: Standbys
     retries: Retries
+    kernel_kills: KernelKills
     # Says which failure of a device ended a program on these slots that failed with these words, or nothing.
     device_failure: Callable[[Sequence[int], str], Awaitable[str]]
     # A report with a checkpoint is in the outbox.
@@ -43,7 +47,8 @@ class Place:
         """What to start for an assignment; raises `ValueError` where its template names no program."""
         return launch_of(
             assign,
-            devices=self.devices,
+            devices=(*self.devices, *self.bubbles.devices),
+            gates=self.bubbles.gates,
             runtime=self.runtime,
             log_dir=self.log_dir,
             environ=self.environ,
@@ -56,4 +61,6 @@ class Place:
         """The verdict, after a look at the devices: nobody is charged for a failure of theirs."""
         if verdict.outcome != worker_pb2.EXIT_OUTCOME_FAILED:
             return verdict
+        if gone := self.bubbles.why_gone(slots):
+            return Verdict(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, error=gone, exit_code=verdict.exit_code)
         return on_failed_device(verdict, await self.device_failure(slots, words))

@@ -27,11 +27,11 @@ def grace_s(template: spec_pb2.TrialTemplate) -> float:
     return template.grace.ToTimedelta().total_seconds() if template.HasField("grace") else DEFAULT_GRACE_S
 
 
-def silence_s(template: spec_pb2.TrialTemplate) -> float:
-    """How long a trial may say nothing; infinite where the template sets no bound."""
+def silence_s(template: spec_pb2.TrialTemplate, pace: float = 1.0) -> float:
+    """How long a trial may say nothing, with so much of the time its own; infinite where the template sets no bound."""
     if not template.HasField("report_timeout"):
         return _NEVER
-    return template.report_timeout.ToTimedelta().total_seconds()
+    return template.report_timeout.ToTimedelta().total_seconds() / pace
 
 
 class Program:
@@ -43,11 +43,13 @@ class Program:
         slots: tuple[int, ...],
         standbys: Standbys,
         *,
+        pace: float = 1.0,
         excused: Callable[[], bool],
         silent: Callable[[], None],
     ) -> None:
-        """`excused` says whether its silence is not its own; `silent` is told of one that is too long."""
-        self._silence_s = silence_s(template)
+        """`pace` is the share of its slots' time that it may expect. `excused` says whether its silence is not its own;
+        `silent` is told of one that is too long."""
+        self._silence_s = silence_s(template, pace)
         self._slots = slots
         self._standbys = standbys
         self._excused = excused

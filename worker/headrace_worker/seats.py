@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from headrace_worker.attempt import Attempt
 from headrace_worker.exits import Verdict
+from headrace_worker.logs import AttemptLog
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +27,8 @@ class Seat:
     aboard: bool = False
     # The turn whose answer tells the process that this member leaves.
     told_in: int | None = None
+    # The member's own log, once it is open.
+    log: AttemptLog | None = None
     # How long the bundle's log was when this member went aboard.
     printed_at: int | None = None
 

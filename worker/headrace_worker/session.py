@@ -25,6 +25,7 @@ from headrace.v1 import worker_pb2, worker_pb2_grpc
 from headrace_worker.backoff import Backoff
 from headrace_worker.courier import Courier
 from headrace_worker.effects import Effect, Finish, Welcomed
+from headrace_worker.outbox import Entry
 from headrace_worker.session_core import Phase, SessionProtocolError
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ Call: TypeAlias = "grpc.aio.StreamStreamCall[worker_pb2.SessionRequest, worker_p
 _BATCH = 64
 MAX_MESSAGE_BYTES = 4 << 20
 """What a scheduler receives at most in one message."""
+_FRAME_BYTES = 16
+"""More than what tells one message from the next within another."""
 _HELLO_TIMEOUT_S = 10.0
 _STEADY_S = 5.0
 _LONGEST_WAIT_S = 5.0
@@ -146,6 +149,11 @@ class Session:
         self._beat_due = True
         self._courier.wake.set()
 
+    def anew(self, why: str) -> None:
+        """Opens another session, in which the worker says anew what it offers."""
+        self._give_up = self._give_up or why
+        self._courier.wake.set()
+
     def leave(self) -> None:
         """Opens a last session, which offers no slots: nothing more is to be placed here."""
         self._core.leave()
@@ -236,17 +244,25 @@ class Session:
                 )
                 await call.write(worker_pb2.SessionRequest(heartbeat=beat))
             entries, more = await self._courier.unsent(_BATCH)
-            for entry in entries:
-                if (size := entry.request.ByteSize()) > MAX_MESSAGE_BYTES:
-                    # The stream would end on it, each time anew.
-                    why = f"it has {size} bytes, and a message to the scheduler at most {MAX_MESSAGE_BYTES}"
-                    for effect in self._core.refuse(entry.sequence, why):
-                        await self._handler.handle(effect)
-                else:
-                    await call.write(entry.request)
-                self._core.sent(entry.sequence)
+            for together in _batches(entries) if self._core.batches else ([entry] for entry in entries):
+                await self._send(call, together)
             if not more:
                 await wake.wait()
+
+    async def _send(self, call: Call, entries: Sequence[Entry]) -> None:
+        """Writes durable messages as one; a lone one may be too large."""
+        first = entries[0].request
+        if len(entries) > 1:
+            reports = worker_pb2.Reports(reports=[entry.request.report for entry in entries])
+            await call.write(worker_pb2.SessionRequest(reports=reports))
+        elif (size := first.ByteSize()) > MAX_MESSAGE_BYTES:
+            # The stream would end on it, each time anew.
+            why = f"it has {size} bytes, and a message to the scheduler at most {MAX_MESSAGE_BYTES}"
+            for effect in self._core.refuse(entries[0].sequence, why):
+                await self._handler.handle(effect)
+        else:
+            await call.write(first)
+        self._core.sent(entries[-1].sequence)
 
     async def _drain(self, call: Call) -> None:
         with suppress(TimeoutError):
@@ -274,6 +290,24 @@ class Session:
             except Exception:  # the worker lives, whatever its devices and disks say
                 log.exception("the devices and the disk could not be measured")
             await asyncio.sleep(self._interval_s)
+
+
+def _batches(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Reports that follow each other, together as far as one message holds them; what else there is alone."""
+    found: list[list[Entry]] = []
+    room = 0
+    for entry in entries:
+        size = entry.request.ByteSize() + _FRAME_BYTES
+        if entry.request.WhichOneof("message") != "report":
+            found.append([entry])
+            room = 0
+        elif size <= room:
+            found[-1].append(entry)
+            room -= size
+        else:
+            found.append([entry])
+            room = MAX_MESSAGE_BYTES - 2 * _FRAME_BYTES - size
+    return found
 
 
 def _channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:

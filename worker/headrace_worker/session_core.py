@@ -113,6 +113,11 @@ class SessionCore:
         self._silent_ticks = 0
         self._silence_ticks = 0
         self.defects: Mapping[int, str] = {}
+        # Slots in the bubbles of large jobs; the devices that such jobs own are no ordinary slots meanwhile.
+        self.ephemeral: tuple[worker_pb2.Device, ...] = ()
+        self.owned: frozenset[str] = frozenset()
+        # The scheduler takes several reports in one message.
+        self.batches = False
 
     # What the daemon tells it.
 
@@ -176,11 +181,13 @@ class SessionCore:
             cpus=self._identity.cpus,
             host=self._identity.host,
             home=self._identity.home,
+            takes_batches=True,
         )
 
     def _devices(self) -> list[worker_pb2.Device]:
         devices = []
-        for device in self._identity.devices:
+        ordinary = [device for device in self._identity.devices if device.uuid not in self.owned]
+        for device in (*ordinary, *self.ephemeral):
             devices.append(worker_pb2.Device())
             devices[-1].CopyFrom(device)
             devices[-1].defect = self.defects.get(device.index, "")
@@ -267,6 +274,8 @@ class SessionCore:
                 return self._assign(response.assign)
             case "decision":
                 return self._decide(response.decision)
+            case "decisions":
+                return [effect for one in response.decisions.decisions for effect in self._decide(one)]
             case "cancel":
                 return self._cancel(response.cancel)
             case "vacate":
@@ -289,6 +298,7 @@ class SessionCore:
             raise SessionProtocolError("a second Welcome")
         self.phase = Phase.OPEN
         self.sent_through = 0
+        self.batches = welcome.takes_batches
         interval_s = welcome.heartbeat_interval.ToTimedelta().total_seconds()
         lease_ttl_s = welcome.lease_ttl.ToTimedelta().total_seconds()
         self._answers_heartbeats = False

@@ -27,8 +27,9 @@ class WorkerSettings:
     trial_umask: int | None = None
     # Whether a process stands by for the next trial of each busy slot.
     prestart: bool = True
-    # Whether a bubble agent runs beside the daemon.
+    # Whether a bubble agent runs beside the daemon, and how long trials may take to leave bubbles that are gone.
     bubbles: bool = False
+    bubble_leave_s: float = 20.0
 
     @property
     def outbox_path(self) -> Path:

@@ -16,7 +16,11 @@ class Slots:
     """The queues of all slots."""
 
     def __init__(self, count: int) -> None:
-        self._lines: list[list[Turn]] = [[] for _ in range(count)]
+        self._lines: dict[int, list[Turn]] = {index: [] for index in range(count)}
+
+    def add(self, index: int) -> None:
+        """A further slot; one that is there already stays as it is."""
+        self._lines.setdefault(index, [])
 
     def join(self, indices: Iterable[int], milli: int = WHOLE) -> "Turn":
         """Queues at the slots at once; raises `ValueError` for a slot that does not exist."""
@@ -24,7 +28,7 @@ class Slots:
         if not wanted:
             raise ValueError("the grant names no slot")
         for index in wanted:
-            if not 0 <= index < len(self._lines):
+            if index not in self._lines:
                 raise ValueError(f"slot {index} does not exist: this worker has {len(self._lines)}")
         turn = Turn(self, wanted, milli)
         for index in wanted:

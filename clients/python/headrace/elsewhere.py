@@ -148,6 +148,9 @@ ASKED: Final = {
     "tell": "use report(step, NAME=value); complete() ends the trial before its full budget",
     "should_prune": _DECISION,
     "should_stop": _DECISION,
+    "set_user_attr": _METRIC,
+    "set_system_attr": _METRIC,
+    "user_attrs": _METRIC,
 }
 """Names of a trial that is asked and told."""
 

@@ -89,9 +89,9 @@ def begun_anew(step: int, restored: int) -> str:
 def counted_anew(step: int, last: int) -> str:
     """What to say of a trial that reported up to a step, has no checkpoint, and reports an earlier step."""
     return (
-        f"this process reports step {step}, though the trial had come to step {last}: nothing is tracked, so its steps "
-        f"are counted anew, and up to step {last} they run again. Results at rungs where it was recorded stay. Where "
-        "the script loads a checkpoint of its own, its weights are further than this count. Write "
+        f"this process reports step {step}; an earlier one of the trial had come to step {last}. Nothing is tracked, "
+        f"so steps are counted anew, and up to step {last} they run again. Results at rungs where it was recorded "
+        "stay. Where the script loads a checkpoint of its own, its weights are further than this count. Write "
         "t.track(model=..., optimizer=...) before the loop: it saves and restores them together with the count"
     )
 
@@ -100,7 +100,8 @@ def may_begin_anew(restored: int) -> str:
     """What to say of a resumed trial that counts no steps: nobody can tell where its own loop begins."""
     return (
         f"resumed after step {restored}, and this report is outside t.steps(). A loop of your own, as over range(...), "
-        "begins anew in each process. Loop over t.steps(), or begin after t.step, read before the loop"
+        "begins anew in each process. Loop over t.steps(), or begin after t.step, read before the loop. Where your "
+        "loop does so, say its steps, t.report(step=...): then they are checked"
     )
 
 

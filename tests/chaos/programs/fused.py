@@ -1,17 +1,22 @@
 """A bundle whose group computes in whole numbers: each member's curve depends on its own seed, x and step alone.
 
-`FUSED_RAISES` names a trial whose step 3 raises an error of its own, `FUSED_KILLS` one whose step 3 kills the process.
+`FUSED_RAISES` names a trial whose step 3 raises an error of its own, `FUSED_KILLS` one whose step 3 kills the process,
+`FUSED_DIVERGES` one whose score is NaN from step 3 on. `FUSED_MEMBER_MIB` is what each member holds of memory,
+`FUSED_LIMIT_MIB` what the process may have beyond its start.
 """
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from headrace import trial
 
 PRIME = 1_000_003
+HELD_MIB = int(os.environ.get("FUSED_MEMBER_MIB", "0"))
 
 
 class BrokenMemberError(ValueError):
@@ -39,7 +44,7 @@ class Group:
         ids = list(range(self._next, self._next + len(members)))
         self._next += len(members)
         for place, (number, one) in enumerate(zip(ids, members, strict=True)):
-            row = {**one, "w": one["seed"] % PRIME, "m": 0, "seen": 0}
+            row = {**one, "w": one["seed"] % PRIME, "m": 0, "seen": 0, "held": bytearray(HELD_MIB << 20)}
             if states is not None:
                 row |= {"w": states[place]["model"]["w"], "m": states[place]["optimizer"]["m"]}
                 row["seen"] = states[place]["seen"]
@@ -67,11 +72,20 @@ class Group:
             row["m"] = (3 * row["m"] + row["w"] + row["seen"]) % PRIME
             row["w"] = (7 * row["w"] + int(1000 * row["x"]) * row["m"]) % PRIME
             row["seen"] += 1
-        return [row["w"] / PRIME for row in self._rows.values()]
+        return [self._score(row) for row in self._rows.values()]
+
+    @staticmethod
+    def _score(row: Mapping[str, Any]) -> float:
+        diverged = row["seen"] > 2 and str(row["number"]) == os.environ.get("FUSED_DIVERGES")
+        return float("nan") if diverged else row["w"] / PRIME
 
 
 def train(bundle: trial.Bundle) -> None:
     """One step a turn."""
+    if limit_mib := int(os.environ.get("FUSED_LIMIT_MIB", "0")):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + (limit_mib << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     group = Group()
     bundle.track(
         group=group,

@@ -123,6 +123,16 @@ async def test_it_waits_for_its_own_study(
         assert (await trials(study))[2].waits_for == waits_for
 
 
+async def test_bubbles_would_do_as_well_for_low_rungs(site: RpcSite, engine: AsyncEngine) -> None:
+    fields = {"resources": {"gpus": 1, "gpu_memory_bytes": GIB}, "bubbles": True}
+    async with AsyncClient(site.replicas[0].address) as client:
+        low = await create(client, "low", policy={"kind": "asha", "rungs": [1, 4]}, **fields)
+        assert (await trials(low))[0].waits_for.endswith(", or for bubbles of a large job")
+        last = await create(client, "last", **fields)
+        assert "bubbles" not in (await trials(last))[0].waits_for
+    assert engine
+
+
 async def test_it_waits_for_people(site: RpcSite, engine: AsyncEngine) -> None:
     await connect(engine, "large", 4)
     async with AsyncClient(site.replicas[0].address) as client:

@@ -110,6 +110,8 @@ class ScriptedWorker:
         held: tuple[event_pb2.LeaseRef, ...] = (),
         host: str = "",
         home: str = "",
+        *,
+        takes_batches: bool = False,
     ) -> None:
         """Open the session as worker `w`."""
         devices = [
@@ -125,6 +127,7 @@ class ScriptedWorker:
                 log_dir="/l",
                 host=host,
                 home=home,
+                takes_batches=takes_batches,
             )
         )
 

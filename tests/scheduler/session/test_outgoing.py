@@ -9,7 +9,7 @@ from headrace.v1 import event_pb2, worker_pb2
 from headrace_services.scheduler.core.inputs import Cancellation
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.session.known_studies import KnownStudies
-from headrace_services.scheduler.session.outgoing import Outgoing, SlowWorkerError
+from headrace_services.scheduler.session.outgoing import DECISIONS_AT_ONCE, Outgoing, SlowWorkerError
 from headrace_services.scheduler.store.workers import StudyInfo
 
 
@@ -54,6 +54,24 @@ async def test_what_is_acknowledged_is_acknowledged_behind_the_last_answer() -> 
     assert (list(first.acknowledged), list(beat.acknowledged)) == ([], [])
     assert beat.ack.heartbeat == 7
     assert list(last.acknowledged) == [1, 2]
+
+
+async def test_decisions_that_are_there_at_once_go_as_one_message_in_their_place() -> None:
+    messages = outgoing()
+    messages.batches = True
+    for sequence in (1, 2):
+        messages.put(decision(sequence))
+        messages.acknowledge(sequence)
+    messages.put(worker_pb2.SessionResponse(ack=worker_pb2.Ack(heartbeat=7)))
+    messages.put(decision(3))
+    for sequence in range(100, 100 + DECISIONS_AT_ONCE + 2):
+        messages.put(decision(sequence))
+    first, beat, full, rest = await written(messages)
+    assert [one.report_sequence for one in first.decisions.decisions] == [1, 2]
+    assert beat.ack.heartbeat == 7
+    assert len(full.decisions.decisions) == DECISIONS_AT_ONCE
+    assert [one.report_sequence for one in rest.decisions.decisions] == [163, 164, 165]
+    assert [list(one.acknowledged) for one in (first, beat, full, rest)] == [[], [], [], [1, 2]]
 
 
 async def test_an_acknowledgement_whose_company_falls_away_goes_alone() -> None:

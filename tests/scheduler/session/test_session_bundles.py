@@ -1,9 +1,11 @@
 """What a worker hears of a study with bundles: which leases share a process, message by message over a real stream."""
 
 from session_site import Replica, study, worker
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.v1 import event_pb2, worker_pb2
+from headrace_services.scheduler.store import tables
 
 FUSED = {"fuse": {"most": 3}, "max_trials": 6}
 
@@ -65,3 +67,61 @@ async def test_an_ordinary_assignment_names_a_grant_of_one_seat(
         replica.hub.kick(site.study_id)
         assign = await w.hears("assign")
         assert (assign.grant.id, assign.grant.seats) == (assign.lease.lease_id, 1)
+
+
+async def test_a_turn_of_several_members_is_one_message_each_way(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    site = await study(engine, **FUSED)
+    async with worker(replica) as w:
+        await w.hello(takes_batches=True)
+        assert (await w.hears("welcome")).takes_batches
+        replica.hub.kick(site.study_id)
+        await w.hears("assign", count=3)
+        members = [
+            response.assign.lease for response in w.heard if response.WhichOneof("message") == "assign"
+        ]
+        cost = event_pb2.TurnCost(members=3, turns=5, fresh=True)
+        cost.time.FromSeconds(10)
+        turn = [
+            worker_pb2.Report(sequence=sequence, lease=lease, step=1, metrics={"loss": 0.5})
+            for sequence, lease in enumerate(members, start=1)
+        ]
+        turn[0].turn.CopyFrom(cost)
+        turn.append(worker_pb2.Report(sequence=9, lease=members[0], step=2, metrics={"loss": 0.4}))
+        turn.append(worker_pb2.Report(sequence=10, lease=event_pb2.LeaseRef(lease_id="nobody"), step=2))
+        await w.say(reports=worker_pb2.Reports(reports=turn))
+        await w.hears("ack", lambda ack: 9 in ack.sequences)
+        await w.hears("cancel", lambda cancel: cancel.lease.lease_id == "nobody")
+        answers = [
+            [one.report_sequence for one in response.decisions.decisions]
+            for response in w.heard
+            if response.WhichOneof("message") == "decisions"
+        ]
+        assert answers == [[1, 2, 3, 9]]
+        await w.say(reports=worker_pb2.Reports(reports=turn[:2]))  # the connection broke before the answer
+        await w.hears("decisions", count=2)
+    assert len(await site.events("report_recorded")) == 4, "a repeated one counts once"
+    (profile,) = await site.rows(select(tables.bundle_profile))
+    assert profile.steady == {}
+    assert profile.fresh == {"3": {"turns": 5, "time_s": 2.0, "memory_bytes": 0}}
+
+
+async def test_a_bundle_out_of_memory_is_told_by_its_exits(engine: AsyncEngine, replica: Replica) -> None:
+    site = await study(engine, **FUSED)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        await w.hears("assign", count=3)
+        members = [
+            response.assign.lease for response in w.heard if response.WhichOneof("message") == "assign"
+        ]
+        for sequence, lease in enumerate(members, start=1):
+            await w.say(
+                exited=worker_pb2.Exited(
+                    sequence=sequence, lease=lease, outcome=worker_pb2.EXIT_OUTCOME_LOST, out_of_memory=3
+                )
+            )
+        await w.hears("assign", lambda assign: assign.lease.attempt == 2)
+    (profile,) = await site.rows(select(tables.bundle_profile))
+    assert (profile.device, profile.most) == ("cpu", 1)

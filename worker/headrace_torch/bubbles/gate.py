@@ -151,6 +151,17 @@ class Gate:
         finally:
             words[AT["trial_collective"]] = 0
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside it the trial waits for others, such as a store or the scheduler's decision on a report.
+
+        No quantum goes on, and nothing is held against it until its next point. What it computes here is not gated.
+        """
+        if self._file is not None:
+            self._leave_window(now())
+            self._file.words[WAITING] = 1
+        yield
+
     @property
     def must_leave(self) -> bool:
         """Whether the trial shall save a checkpoint and end: it was stopped three times."""
@@ -300,7 +311,7 @@ class Gate:
                     break
                 self._skip(key, epoch, until)
             self._futex.wait(epoch, NAP_S)
-            if self._leaving and not self._file.alive():
+            if (self._leaving or words[AT["evict"]]) and not self._file.alive():
                 self.close()
                 return
             if words[EPOCH] == epoch and self._file.replaced():

@@ -38,6 +38,12 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "defect": TROUBLE,
         "links": Items(n.DEVICES),
     },
+    "Bubbles": {
+        "job": NAME,
+        "stage": Whole(0, 1_000_000),
+        "replica": Whole(0, 1_000_000),
+        "duty": Real(0, 1),
+    },
     "Heartbeat": {
         "sequence": SEQUENCE,
         "telemetry": Items(n.DEVICES),
@@ -59,6 +65,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "train_time": TIME,
         "warnings": WARNINGS,
     },
+    "Reports": {"reports": MEMBERS},
     "CheckpointRef": {
         "uri": TEXT,
         "step": STEPS,
@@ -73,6 +80,13 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "error": ERROR,
         "log_tail": LOG_TAIL,
         "exit_code": Unbounded("whatever the system says"),
+        "out_of_memory": Whole(0, n.SEATS),
+    },
+    "TurnCost": {
+        "members": Whole(0, n.SEATS),
+        "turns": Whole(0, n.EXACT),
+        "time": TIME,
+        "memory_bytes": BYTES,
     },
     "AttachRequest": {"lease_id": NAME, "rank": RANK},
     "RestoredRequest": {"lease_id": NAME, "read_time": TIME},

@@ -62,6 +62,7 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
         "min_steps": STEPS,
         "rungs": RUNGS,
         "brackets": Whole(0, n.BRACKETS),
+        "effort": Real(0, 1),
     },
     "SuccessiveHalvingPolicy": {
         "eta": Whole(0, n.ETA),

@@ -70,22 +70,10 @@ def _slot_rows(worker: Worker, slot: Slot) -> list[list[Cell]]:
     if not slot.holders:
         state = Text("failed", style="yellow") if slot.defect else Text("free", style="green")
         return [[*here, "-", state, slot.defect]]
-    processes: dict[str, list[Holder]] = {}
-    for holder in slot.holders:
-        processes.setdefault(holder.bundle or str(holder.trial), []).append(holder)
     return [
-        [*here, f"{held[0].share:g}", _trials(held), Text(_note(held[0]), style="yellow")]
-        for held in processes.values()
+        [*here, f"{held[0].share:g}", wording.members(held), Text(_note(held[0]), style="yellow")]
+        for held in slot.processes
     ]
-
-
-def _trials(held: list[Holder]) -> str:
-    """The trials of one process: `digits/3`, or of a bundle `digits/3 5 8 (3 of 32 seats)`."""
-    first, *others = sorted((holder.trial for holder in held), key=lambda trial: trial.number)
-    if not held[0].bundle:
-        return str(first)
-    numbers = " ".join([str(first), *(str(trial.number) for trial in others)])
-    return f"{numbers} ({len(held)} of {held[0].bundle_seats} seats)"
 
 
 def _note(holder: Holder) -> str:

@@ -14,10 +14,14 @@ from headrace.cli import views, wording
 from headrace.cli.live import DETACHES, Picture, event_text, noteworthy, once
 from headrace.cli.output import Output
 from headrace.client import Client, Study
-from headrace.client.events import Update
+from headrace.client.events import Event, TrialMoved, Update
 from headrace.client.model import StudyInfo
 from headrace.client.outcome import fallen
 from headrace.errors import HeadraceError
+from headrace.last_words import cause, likeness
+
+LONG_LINE = 160
+"""An error on a longer line is not repeated in full."""
 
 
 class Mode(Enum):
@@ -83,7 +87,7 @@ def _lines(updates: Iterator[Update], study: StudyInfo, output: Output) -> Study
         for event in update.events:
             if noteworthy(event):
                 at = event.time.astimezone().strftime("%H:%M:%S") if event.time else "--:--:--"
-                output.line(f"{at}  {event_text(event)}")
+                output.line(f"{at}  {_once_in_full(event, said)}")
             for topic, told in once(event, study).items():
                 if topic not in said:
                     said.add(topic)
@@ -94,6 +98,18 @@ def _lines(updates: Iterator[Update], study: StudyInfo, output: Output) -> Study
             best = now
             output.line(f"{' ' * 8}  {best}; steps {study.steps_spent} of {study.steps_run_all}")
     return study
+
+
+def _once_in_full(event: Event, said: set[str]) -> str:
+    """The event in one line. A long error is told in full once; after that its beginning names it."""
+    text = event_text(event)
+    if not isinstance(event.detail, TrialMoved) or len(text) <= LONG_LINE:
+        return text
+    topic = likeness(cause(event.detail.detail))
+    if topic not in said:
+        said.add(topic)
+        return text
+    return f"{text[: LONG_LINE // 2].rsplit(' ', 1)[0]} … (as told before)"
 
 
 def _best_so_far(study: StudyInfo) -> str:

@@ -10,6 +10,7 @@ from headrace.cli import views, wording
 from headrace.cli.output import Cell, Output
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.unshown import note_unshown
+from headrace.client.machines import Slot
 from headrace.client.model import StudyInfo, TerminationReason, TrialInfo, TrialState
 from headrace.client.outcome import Outcome
 
@@ -134,7 +135,7 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
                 str(slot.index),
                 slot.device,
                 wording.size(slot.memory_bytes) if slot.memory_bytes else "-",
-                str(slot.trial) if slot.trial else "failed" if slot.defect else "free",
+                _on(slot),
                 labels or "-",
             ]
             for slot in worker.slots
@@ -161,6 +162,13 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
             session.output.note(f"{worker.name} waits: {worker.trouble}")
         if worker.set_aside:
             session.output.note(f"{worker.name} keeps refused messages: {worker.set_aside}")
+
+
+def _on(slot: Slot) -> str:
+    """Who is on a slot: a trial, the trials that share it, or a bundle."""
+    if held := slot.processes:
+        return "; ".join(map(wording.members, held))
+    return str(slot.trial) if slot.trial else "failed" if slot.defect else "free"
 
 
 def _study_row(study: StudyInfo, output: Output) -> list[Cell]:
@@ -210,6 +218,10 @@ def _trial_row(trial: TrialInfo, study: StudyInfo, front: set[int], output: Outp
         why = f"waits for {trial.waits_for}"
     if trial.baseline and not why:
         why = "* baseline"
+    if trial.feasible is False and not study.spec.further_objectives:
+        why = f"{why}; {wording.misses(trial, study.spec)}".removeprefix("; ")
+    if trial.diverged:
+        why = f"{why}; its last value is {trial.value}".removeprefix("; ")
     return [
         label,
         output.state(trial.outcome),

@@ -1,8 +1,9 @@
 """`headrace logs`: what a trial printed.
 
 The log is a file on the machine of the worker. Where that file can be read from here (one machine, or a shared
-folder) it is printed and, with `-f`, followed until the trial is over. Otherwise the tail that the scheduler keeps of
-a failed attempt is printed, and where the whole log is.
+folder) it is printed and, with `-f`, followed until the trial is over. While a trial is in a bundle, that includes what
+the bundle's process prints. Otherwise the tail that the scheduler keeps of a failed attempt is printed, and where the
+whole log is.
 """
 
 import time
@@ -12,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.bundle_logs import LogReader
 from headrace.cli.failure import CommandError
 from headrace.cli.output import Output
 from headrace.cli.session import Session, StudyArgument, TrialArgument
@@ -19,7 +21,6 @@ from headrace.client.model import TrialInfo, TrialState
 from headrace.client.sync import Trial
 
 POLL_S = 0.5
-_CHUNK = 65536
 
 
 def logs(
@@ -53,8 +54,10 @@ def logs(
         if path is None or not _readable(path):
             _elsewhere(info, session.output)
             return
-        for chunk in _follow(handle, path) if follow else _read(path, 0):
+        reader = LogReader(path)
+        for chunk in _follow(handle, reader) if follow else reader.new():
             session.output.raw(chunk)
+        session.output.raw(reader.rest())
 
 
 def _started(handle: Trial, info: TrialInfo) -> TrialInfo:
@@ -72,20 +75,11 @@ def _readable(path: Path) -> bool:
         return False
 
 
-def _read(path: Path, offset: int) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        file.seek(offset)
-        while chunk := file.read(_CHUNK):
-            yield chunk
-
-
-def _follow(handle: Trial, path: Path) -> Iterator[bytes]:
-    """The file as it grows; after the trial's end once more, since its last words may come with it."""
-    offset, last_asked, over = 0, 0.0, False
+def _follow(handle: Trial, reader: LogReader) -> Iterator[bytes]:
+    """The log as it grows; after the trial's end once more, since its last words may come with it."""
+    last_asked, over = 0.0, False
     while True:
-        for chunk in _read(path, offset):
-            offset += len(chunk)
-            yield chunk
+        yield from reader.new()
         if over:
             return
         if time.monotonic() - last_asked > 4 * POLL_S:

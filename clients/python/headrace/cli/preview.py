@@ -106,6 +106,11 @@ def _show_sizes(plan: Preview, spec: StudySpec, output: Output) -> None:
 def _bundles(fuse: Fuse, plan: Preview) -> str:
     """How many trials share a process, and what keeps them apart."""
     shared = f"Bundles: up to {fuse.most} trials share a process, on one slot"
+    if fuse.auto:
+        shared = (
+            "Bundles: 2 trials share a process at first, on one slot. The number doubles while that makes more steps a "
+            f"second and memory allows it, up to {fuse.most}; headrace show says where it stands"
+        )
     if plan.bundle_groups < 2:
         return f"{shared}."
     groups = wording.plural(plan.bundle_groups, "group")

@@ -83,7 +83,11 @@ def run(
     ] = False,
     suffix: Annotated[
         bool,
-        typer.Option("--suffix", help="Where the name is taken, use NAME-2, NAME-3 and so on."),
+        typer.Option(
+            "--suffix",
+            help="Where the name is taken, use NAME-2, NAME-3 and so on. "
+            "Another `seed` in the file tries other configurations.",
+        ),
     ] = False,
     no_preflight: Annotated[
         bool,
@@ -190,7 +194,10 @@ def attach(
     mode = Mode.choose(session.output, as_json=as_json)
     with session.client() as client:
         # A live view shows the present; a program that reads JSON wants the whole story.
-        after = 0 if mode is Mode.JSON else client.study(study).status().cursor
+        info = client.study(study).status()
+        after = 0 if mode is Mode.JSON else info.cursor
+        if info.state is StudyState.PAUSED:
+            session.output.note(f"Study {study} is paused: `headrace resume {study}` lets it go on.")
         _to_the_end(client, study, session.output, mode, report=report, after=after, revive=None)
 
 
@@ -256,8 +263,9 @@ def _create(
         except StudyExistsError as error:
             if suffix:
                 continue
-            raise StudyExistsError(
+            raise CommandError(
                 error.message,
+                code=USAGE,
                 remedy=f"`headrace run --suffix` creates {_suffixed(study_id, 2)}, `--replace` deletes the ended one "
                 f"first (as `headrace delete` does), `headrace attach {study_id}` shows it.",
             ) from None

@@ -106,9 +106,10 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
             ("goes on with" if trial.reason is None else "went on with", wording.params(trial.changed_params))
         )
     if trial.best_value is not None and not study.spec.further_objectives:
-        lines.append(("best value", f"{wording.number(trial.best_value)} at step {trial.best_step}"))
+        since = " (diverged since)" if trial.diverged else ""
+        lines.append(("best value", f"{wording.number(trial.best_value)} at step {trial.best_step}{since}"))
     if trial.feasible is not None:
-        lines.append(("feasible", "yes" if trial.feasible else "no: it misses a constraint"))
+        lines.append(("feasible", "yes" if trial.feasible else f"no: {wording.misses(trial, study.spec)}"))
     if trial.source is not None and isinstance(study.spec.sampler, BestOfSampler):
         lines.append(
             ("taken over", f"the configuration of trial {trial.source} of {study.spec.sampler.study}")
@@ -145,7 +146,11 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
         lines.append(("worker", f"{trial.worker}, slots {', '.join(map(str, trial.slots)) or '-'}{share}"))
     if trial.bundle:
         seats = f"{trial.bundle_members} of {trial.bundle_seats} seats taken"
+        if study.spec.fuse is not None and study.spec.fuse.auto:  # as many seats as it may ever have
+            seats = wording.plural(trial.bundle_members, "trial")
         lines.append(("bundle", f"{trial.bundle}, {seats}"))
+    if trial.bubbles:
+        lines.append(("bubbles", f"ran in bubbles of {'; '.join(trial.bubbles)}"))
     if trial.checkpoint:
         lines.append(("checkpoint", f"{trial.checkpoint.uri} (step {trial.checkpoint.step})"))
     if trial.log_path:

@@ -86,6 +86,7 @@ class Summary:
         lines.append(("steps", self._steps()))
         lines.append(("trials", self._trials()))
         lines += self._warm_start_lines()
+        lines += self._bundle_lines()
         failures = wording.failures(study)
         if failures is not None and not gates.is_gate(study):  # its end says it all
             lines.append(("failures", failures))
@@ -116,6 +117,24 @@ class Summary:
             )
             lines.append(("regret", text))
         return lines
+
+    def _bundle_lines(self) -> list[tuple[str, str]]:
+        """How many trials share a process, on which device, and why."""
+        fuse = self.study.spec.fuse
+        if fuse is not None and not self.study.bundle_sizes:
+            said = (
+                "2 trials share a process until more is measured"
+                if fuse.auto
+                else f"up to {fuse.most} trials"
+            )
+            return [("bundles", said)]
+        return [
+            (
+                "bundles" if place == 0 else "",
+                f"up to {one.trials} trials on {one.device}{f' with {one.apart}' if one.apart else ''}: {one.reason}",
+            )
+            for place, one in enumerate(self.study.bundle_sizes)
+        ]
 
     def _warm_start_lines(self) -> list[tuple[str, str]]:
         results = self.study.warm_results

@@ -48,6 +48,7 @@ def study(info: StudyInfo) -> Json:
         "failures": [failure(one) for one in info.failures],
         "waits_for": info.waits_for,
         "warm_results": info.warm_results,
+        "bundle_sizes": [asdict(one) for one in info.bundle_sizes],
         "rungs": [
             {
                 "rung": r.rung,
@@ -267,6 +268,12 @@ def _detail(detail: ev.EventDetail | None) -> tuple[str, Json | None]:
             }
         case ev.TrialExploited():
             return "trial_exploited", exploit(detail.exploit)
+        case ev.TrialPlaced():
+            return "trial_placed", asdict(detail)
+        case ev.TrialPreempted():
+            return "trial_preempted", asdict(detail)
+        case ev.SlotsReserved():
+            return "slots_reserved", asdict(detail)
         case ev.ProposalsEnded():
             return "proposals_ended", {"proposals": detail.proposals}
         case ev.ProposalFailed():
@@ -277,5 +284,5 @@ def _detail(detail: ev.EventDetail | None) -> tuple[str, Json | None]:
                 "to": detail.to_state,
                 "detail": detail.detail,
             }
-        case None:
-            return "unknown", None
+        case None:  # its message says all, or it comes from a newer server
+            return "note", None

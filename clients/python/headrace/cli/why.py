@@ -79,6 +79,8 @@ def _show(story: TrialStory, spec: StudySpec, output: Output) -> None:
     output.line(f"  {wording.params(trial.params)}")
     if trial.waits_for:
         output.line(f"  waits for {trial.waits_for}")
+    if trial.bubbles:
+        output.line(f"  ran in bubbles of {'; '.join(trial.bubbles)}")
     output.line()
     told = ""
     errors: set[str] = set()

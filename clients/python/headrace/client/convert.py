@@ -81,6 +81,13 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
         ),
         waits_for=status.waits_for,
         warm_results=status.warm_results if status.HasField("warm_results") else None,
+        bundle_sizes=tuple(
+            model.BundleSize(
+                **plain(one, model.BundleSize),
+                turns=tuple(model.BundleTurn(**plain(turn, model.BundleTurn)) for turn in one.turns),
+            )
+            for one in status.bundle_sizes
+        ),
         uid=proto.uid,
         unshown=proto.unshown,
     )

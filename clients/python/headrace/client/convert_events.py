@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from headrace.client import events as ev
 from headrace.client.convert import REASONS, TRIAL_STATES, checkpoint, exploit, params, rung_result, time_of
 from headrace.client.model import TrialState
-from headrace.client.names import trial_ref, worker_id
+from headrace.client.names import study_id, trial_ref, worker_id
 from headrace.plain import plain
 from headrace.v1 import event_pb2
 
@@ -86,6 +86,15 @@ def _detail(proto: event_pb2.Event, order: Iterable[str]) -> ev.EventDetail | No
             )
         case "trial_exploited":
             return ev.TrialExploited(exploit=exploit(proto.trial_exploited.exploit, order=order))
+        case "trial_placed":
+            placed = proto.trial_placed
+            return ev.TrialPlaced(**plain(placed, ev.TrialPlaced) | {"worker": worker_id(placed.worker)})
+        case "slots_reserved":
+            kept = proto.slots_reserved
+            return ev.SlotsReserved(**plain(kept, ev.SlotsReserved) | {"worker": worker_id(kept.worker)})
+        case "trial_preempted":
+            left = proto.trial_preempted
+            return ev.TrialPreempted(in_favour_of=study_id(left.in_favour_of), reason=left.reason)
         case str(kind) if kind in _PLAIN:
             return _PLAIN[kind](**plain(getattr(proto, kind), _PLAIN[kind]))
         case _:

@@ -191,6 +191,34 @@ class TrialExploited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrialPlaced:
+    """A trial was given slots: why these. `milli` is the thousandths of each slot."""
+
+    rule: str
+    worker: str
+    slots: tuple[int, ...]
+    milli: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialPreempted:
+    """A trial was told to leave its slots, with its checkpoint, to another study."""
+
+    in_favour_of: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotsReserved:
+    """A trial that fits nowhere now has slots of a worker kept for it. `ready_in_s` is by measured times, or None."""
+
+    worker: str
+    slots: int
+    ready_in_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalsEnded:
     """The sampler has proposed all the configurations that there will be."""
 
@@ -215,6 +243,9 @@ EventDetail = (
     | RungRecorded
     | DecisionMade
     | TrialExploited
+    | TrialPlaced
+    | TrialPreempted
+    | SlotsReserved
     | ProposalsEnded
     | ProposalFailed
     | StudyMoved

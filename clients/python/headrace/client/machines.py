@@ -62,6 +62,14 @@ class Slot:
     defect: str = ""
     """Why nothing is placed on it: its device failed. Empty while it is sound; the worker's restart brings it back."""
 
+    @property
+    def processes(self) -> list[list[Holder]]:
+        """Its holders by process: a trial alone, or the members of a bundle by number."""
+        found: dict[str, list[Holder]] = {}
+        for holder in sorted(self.holders, key=lambda holder: holder.trial.number):
+            found.setdefault(holder.bundle or str(holder.trial), []).append(holder)
+        return list(found.values())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:

@@ -17,6 +17,8 @@ from headrace.errors import SeveralObjectivesError
 from headrace.spec import StudySpec, Value
 
 __all__ = [
+    "BundleSize",
+    "BundleTurn",
     "Checkpoint",
     "Lease",
     "Listing",
@@ -225,6 +227,8 @@ class TrialInfo:
     """How many trials the bundle has now, this one included."""
     bundle_seats: int = 0
     """How many it may have."""
+    bubbles: tuple[str, ...] = ()
+    """The stages of large jobs in whose bubbles it ran or runs, in order, such as `job gpt, stage 2`."""
 
     def __repr__(self) -> str:
         said = f"step {self.step}, value {self.value}, best {self.best_value}, params {dict(self.params)}"
@@ -311,6 +315,34 @@ class RungStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BundleTurn:
+    """What was measured of bundles with one number of members."""
+
+    members: int
+    turn_s: float
+    """The least time of a turn: one step of each member."""
+    memory_bytes: int
+    """The most memory that a process held; 0 where that is not known."""
+    fresh: bool
+    """Whether trials joined or left right before each of these turns, which makes it longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleSize:
+    """How many trials of a study share a process on a kind of device, and why."""
+
+    device: str
+    apart: str
+    """The values of `fuse.apart` that these trials have, as JSON; empty where it names none."""
+    trials: int
+    reason: str
+    member_bytes: int
+    """What each further trial takes of the device's memory; 0 where that is not known."""
+    turns: tuple[BundleTurn, ...] = ()
+    """What was measured, the fewest members first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyInfo:
     """A study as of one moment: its spec, its state and the figures of a live view."""
 
@@ -337,6 +369,8 @@ class StudyInfo:
     warm_results: int | None = None
     """With a warm start: how many results of the earlier study the sampler began with. None until it has proposed a
     trial, and in lists of studies."""
+    bundle_sizes: tuple[BundleSize, ...] = ()
+    """With `fuse`: how many trials share a process, where that was measured. Empty in lists of studies."""
     uid: str = ""
     """Tells it from an earlier study of the same name."""
     unshown: str = ""

@@ -138,7 +138,9 @@ def fallen(before: StudyInfo, now: StudyInfo) -> str:
     if was is None or best is None or not (best < was if Outcome(now).maximize else best > was):
         return ""
     failed = old.number in {failure.trial for failure in now.failures}
-    return (
-        f"trial {old.number}, the best before with {number(was)}, "
-        f"{'failed' if failed else 'failed or diverged'}, so it counts no more"
+    why = (
+        "failed, so it counts no more"
+        if failed
+        else "failed, or its last value is not finite: it does not count now"
     )
+    return f"trial {old.number}, the best before with {number(was)}, {why}"

@@ -1,9 +1,11 @@
 """Trials and reports as flat rows: what `export` writes and `dataframe()` holds.
 
 The columns of a trial, in this order: `study`, `trial`, `state`, `reason`, `baseline`, `bracket`, `step`, `value`,
-`best_value`, `best_step`, `sound` (whether it neither failed nor diverged), `rung` (the highest recorded, counted from
-0), `rung_step` (the step of that rung), `steps_spent`, `failures`, `interruptions`, `worker`, `created`, `started`,
-`ended`, `checkpoint`, `detail`, then `param.NAME` for each parameter of the space, with its value at the best step,
+`best_value`, `best_step`, `sound` (whether it neither failed nor diverged), `feasible` (whether it meets the
+constraints; None without any), `front` (whether it is on the Pareto front; None with one objective), `rung` (the
+highest recorded, counted from 0), `rung_step` (the step of that rung), `steps_spent`, `failures`, `interruptions`,
+`worker` (where it runs, or ran last), `created`, `started`, `ended`, `checkpoint`, `detail`, then `param.NAME` for each
+parameter of the space, with its value at the best step,
 `last_param.NAME` for each one that a member of a population changed since, with the value that it went on with, and
 `metric.NAME` for each metric of any trial's last report. Of a report: `study`, `trial`, `attempt` (which placement of
 the trial, counted from 1), `sequence`, `step`, `time`, then `metric.NAME` for each metric that any report has.
@@ -81,12 +83,16 @@ def _trial_row(study: StudyInfo, trial: TrialInfo, metrics: Sequence[str], chang
         "best_value": trial.best_value,
         "best_step": trial.best_step,
         "sound": trial.sound,
+        "feasible": trial.feasible,
+        "front": trial.number in {one.number for one in study.front}
+        if study.spec.further_objectives
+        else None,
         "rung": trial.rungs[-1].rung if trial.rungs else None,
         "rung_step": trial.rungs[-1].milestone if trial.rungs else None,
         "steps_spent": trial.steps_spent,
         "failures": trial.failures,
         "interruptions": trial.interruptions,
-        "worker": trial.worker,
+        "worker": trial.worker or trial.last_worker,
         "created": trial.created,
         "started": trial.started,
         "ended": trial.ended,

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from headrace.client.machines import Holder
 from headrace.client.model import Listing, StudyInfo, TrialFailure, TrialInfo, TrialState
 from headrace.last_words import cause, likeness
 from headrace.spec import GpSampler, Objective, StudySpec, TpeSampler, Value
@@ -33,6 +34,27 @@ def scalar(value: Value | None) -> str:
             return number(value)
         case _:
             return str(value)
+
+
+def members(held: Sequence[Holder]) -> str:
+    """The trials of one process: `digits/3`, or of a bundle `digits/3 5 8 (3 of 32 seats)`."""
+    first, *others = (holder.trial for holder in held)
+    if not held[0].bundle:
+        return str(first)
+    numbers = " ".join([str(first), *(str(trial.number) for trial in others)])
+    return f"{numbers} ({len(held)} of {held[0].bundle_seats} seats)"
+
+
+def misses(trial: TrialInfo, spec: StudySpec) -> str:
+    """Which constraints a trial misses: `misses mem ≤ 5 with 7.2`, or that it did not report the metric."""
+    found = []
+    for constraint in spec.constraints:
+        value = trial.metrics.get(constraint.metric)
+        if value is None:
+            found.append(f"did not report {constraint.metric}")
+        elif constraint.excess(value) > 0:
+            found.append(f"misses {constraint} with {number(value)}")
+    return ", ".join(found) or "misses a constraint"
 
 
 def params(values: Mapping[str, Value]) -> str:

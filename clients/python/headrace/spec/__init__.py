@@ -17,6 +17,7 @@ from headrace.spec.convert import (
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain
 from headrace.spec.file import StudyFile, load_study_file, parse_named_spec, parse_spec
 from headrace.spec.halving import (
+    AshaArrival,
     AshaPolicy,
     AshaVariant,
     HyperbandPolicy,
@@ -41,7 +42,7 @@ from headrace.spec.sampler import (
     TpeSampler,
 )
 from headrace.spec.scalars import Value
-from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, RungMedianPolicy
+from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, MedianVariant, RungMedianPolicy
 from headrace.spec.study import (
     StudySpec,
     check_assignment,
@@ -55,6 +56,7 @@ from headrace.spec.transfer import Transfer
 
 __all__ = [
     "POLICIES",
+    "AshaArrival",
     "AshaPolicy",
     "AshaVariant",
     "BestOfSampler",
@@ -73,6 +75,7 @@ __all__ = [
     "IntDomain",
     "LearningCurvePolicy",
     "MedianPolicy",
+    "MedianVariant",
     "ModelBased",
     "Nsga2Sampler",
     "Nsga3Sampler",

@@ -91,6 +91,7 @@ def to_proto(spec: StudySpec) -> pb.StudySpec:
         after=spec.after or "",
         further_objectives=[objective_to_proto(objective) for objective in spec.further_objectives],
         constraints=[constraint_to_proto(constraint) for constraint in spec.constraints],
+        bubbles=spec.bubbles,
     )
     if spec.template is not None:
         message.template.CopyFrom(_template(spec.template))
@@ -99,7 +100,7 @@ def to_proto(spec: StudySpec) -> pb.StudySpec:
     if spec.elastic is not None:
         message.elastic.CopyFrom(elastic_to_proto(spec.elastic))
     if spec.fuse is not None:
-        message.fuse.CopyFrom(pb.Fuse(most=spec.fuse.most, apart=spec.fuse.apart))
+        message.fuse.CopyFrom(pb.Fuse(most=spec.fuse.most, apart=spec.fuse.apart, auto=spec.fuse.auto))
     if spec.surrogate is not None:
         message.surrogate.CopyFrom(surrogate_to_proto(spec.surrogate))
     if spec.gate is not None:
@@ -131,6 +132,7 @@ def from_proto(message: pb.StudySpec) -> StudySpec:
         "priority": message.priority,
         "further_objectives": [objective_data(objective) for objective in message.further_objectives],
         "constraints": [constraint_data(constraint) for constraint in message.constraints],
+        "bubbles": message.bubbles,
     }
     if message.max_steps or not listed_rungs(message.policy):
         data["max_steps"] = message.max_steps
@@ -145,7 +147,13 @@ def from_proto(message: pb.StudySpec) -> StudySpec:
     if message.HasField("elastic"):
         data["elastic"] = elastic_data(message.elastic)
     if message.HasField("fuse"):
-        data["fuse"] = {"most": message.fuse.most, "apart": list(message.fuse.apart)}
+        data["fuse"] = {
+            "most": message.fuse.most,
+            "apart": list(message.fuse.apart),
+            "auto": message.fuse.auto,
+        }
+        if message.fuse.auto and not message.fuse.most:
+            del data["fuse"]["most"]
     if message.HasField("surrogate"):
         data["surrogate"] = surrogate_data(message.surrogate)
     if message.HasField("gate"):

@@ -2,17 +2,19 @@
 
 Trials differ in settings that a fused group can hold apart (learning rates, weight decay, seeds). What fixes shapes is
 listed in `apart`: a bundle's trials have equal values of it. Without `fuse` each trial has a process of its own.
+
+`fuse: auto` leaves to the scheduler how many trials share a process: it measures. A `most` beside it is a bound.
 """
 
 import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import PlainValidator, model_validator
+from pydantic import PlainValidator, StrictBool, model_validator
 
 from headrace.bounds import numbers
 from headrace.spec.domains import SpecModel
-from headrace.spec.problems import Problem, Unknown, reject
+from headrace.spec.problems import Problem, Unknown, fault, reject
 from headrace.spec.resources import Elastic, Resources
 from headrace.spec.scalars import Text, Value, integer_within, value_to_json
 from headrace.spec.template import TrialTemplate
@@ -23,6 +25,22 @@ class Fuse(SpecModel):
 
     most: Annotated[int, PlainValidator(integer_within(2, numbers.SEATS))]
     apart: tuple[Text, ...] = ()
+    auto: StrictBool = False
+    """The scheduler chooses how many trials share a process by what it measures, at most `most`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _chosen(cls, data: Any) -> Any:
+        """`auto` alone, or in the place of a number."""
+        if isinstance(data, str):
+            if data != "auto":
+                raise fault("must be auto or a mapping", "Write fuse: auto, or fuse: {most: 16}.")
+            return {"auto": True, "most": numbers.SEATS}
+        if not isinstance(data, Mapping):
+            return data
+        if data.get("most") == "auto":
+            return {**data, "auto": data.get("auto", True), "most": numbers.SEATS}
+        return {"most": numbers.SEATS, **data} if data.get("auto") is True else data
 
     @model_validator(mode="after")
     def _sound(self) -> Self:

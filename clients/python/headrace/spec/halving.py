@@ -19,11 +19,26 @@ def _spread(value: float) -> float:
     return value
 
 
+def _share(value: float) -> float:
+    if not 0 <= value <= 1:
+        raise fault(
+            "is a share of what all trials would cost at the full budget", "Choose 0 (none) to 1 (all)."
+        )
+    return value
+
+
 class AshaVariant(StrEnum):
     """What happens to a trial outside the best 1/η of its rung: it is paused, or it is stopped."""
 
     PROMOTION = "promotion"
     STOPPING = "stopping"
+
+
+class AshaArrival(StrEnum):
+    """What becomes of a trial among the best 1/η so far: it waits for its turn, or it goes on at once."""
+
+    CAUTIOUS = "cautious"
+    OPTIMISTIC = "optimistic"
 
 
 class AshaPolicy(GeometricPolicy):
@@ -32,18 +47,27 @@ class AshaPolicy(GeometricPolicy):
     kind: Literal["asha"] = "asha"
     variant: AshaVariant = AshaVariant.PROMOTION
     brackets: Brackets = 1
+    arrival: AshaArrival = AshaArrival.CAUTIOUS
+    effort: Annotated[Real, AfterValidator(_share)] = 0.0
 
     @model_validator(mode="after")
-    def _only_pauses_have_a_price(self) -> Self:
-        if self.price_pauses and self.variant is AshaVariant.STOPPING:
+    def _only_who_waits_can_go_on_later(self) -> Self:
+        if self.variant is AshaVariant.STOPPING:
+            said: dict[str, object] = {
+                "price_pauses": self.price_pauses,
+                "arrival": self.arrival.value if self.arrival is AshaArrival.OPTIMISTIC else None,
+                "effort": self.effort,
+            }
             reject(
                 [
                     Problem(
-                        loc=("price_pauses",),
-                        value=True,
+                        loc=(name,),
+                        value=value,
                         message="has no meaning for the stopping variant, which never pauses",
                         remedy="Remove it, or choose the variant promotion.",
                     )
+                    for name, value in said.items()
+                    if value
                 ]
             )
         return self

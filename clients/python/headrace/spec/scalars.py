@@ -58,8 +58,19 @@ def _whole(value: object) -> int | None:
 
 def _real(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise fault("must be a number", "Write it without quotes, such as 0.1 or 1e-4.")
+        remedy = "Write it without quotes, such as 0.1 or 1e-4."
+        if isinstance(value, str) and "e" in value and _is_real(value):
+            remedy += f" PyYAML reads {value} as text: give the file's path, or write it with a point, as in 1.0e-4."
+        raise fault("must be a number", remedy)
     return _finite(value)
+
+
+def _is_real(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _finite(value: float) -> float:

@@ -1,10 +1,12 @@
 """Rules that stop trials on the way, as a user names them."""
 
-from typing import Annotated, Literal
+from enum import StrEnum
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, model_validator
 
-from headrace.spec.problems import fault
+from headrace.bounds import numbers
+from headrace.spec.problems import Problem, fault, reject
 from headrace.spec.rungs import EvenPolicy
 from headrace.spec.scalars import Count, Flag, Real
 
@@ -21,12 +23,52 @@ def _chance(value: float) -> float:
     return value
 
 
+class MedianVariant(StrEnum):
+    """What is compared with the others' running averages: the trial's own, or its best value so far (Vizier)."""
+
+    AVERAGE = "average"
+    VIZIER = "vizier"
+
+
 class MedianPolicy(EvenPolicy):
-    """Median stopping as in Vizier: best value so far against the median of the others' running averages."""
+    """Median stopping. `min_peers` is None for the variant's own: 4 others, or 3 with Vizier's rule."""
 
     kind: Literal["median"] = "median"
+    variant: MedianVariant = MedianVariant.AVERAGE
     completed_only: Flag = False
-    min_peers: Count = 3
+    min_peers: Count | None = None
+
+    @model_validator(mode="after")
+    def _only_vizier_asks_who_completed(self) -> Self:
+        if self.completed_only and self.variant is MedianVariant.AVERAGE:
+            reject(
+                [
+                    Problem(
+                        loc=("completed_only",),
+                        value=True,
+                        message="belongs to the variant vizier",
+                        remedy="Remove it, or write variant: vizier.",
+                    )
+                ]
+            )
+        return self
+
+    def every(self, max_steps: int) -> int:
+        """The steps between two looks: as few as there may be rungs, or a hundredth of the budget with Vizier's."""
+        if self.variant is MedianVariant.AVERAGE:
+            return self.interval or -(-max_steps // numbers.RUNGS)
+        return super().every(max_steps)
+
+    @property
+    def peers(self) -> int:
+        """How many others there must be before a trial is stopped."""
+        return self.min_peers or (4 if self.variant is MedianVariant.AVERAGE else 3)
+
+    def grace(self, max_steps: int) -> int:
+        """The first step at which a trial may be stopped: the first look, or a tenth of the budget with Vizier's."""
+        if self.variant is MedianVariant.AVERAGE:
+            return self.grace_steps or 1
+        return super().grace(max_steps)
 
 
 class RungMedianPolicy(EvenPolicy):

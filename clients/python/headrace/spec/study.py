@@ -19,6 +19,7 @@ from pydantic import (
     Field,
     ModelWrapValidatorHandler,
     PlainSerializer,
+    StrictBool,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
@@ -29,6 +30,7 @@ from pydantic.fields import FieldInfo
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import names
 from headrace.spec import space as spaces
+from headrace.spec.bubbles import bubble_problems
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain, SpecModel
 from headrace.spec.fuse import Fuse, fuse_problems
 from headrace.spec.halving import AshaPolicy
@@ -65,6 +67,7 @@ _NOT_THE_TARGETS: Final = {
     "enqueued",
     "warm_start",
     "max_parallel",
+    "bubbles",
 }
 """What the study of a transfer does not have from the first one, beside what `Transfer` says."""
 _THE_GATES: Final = {"surrogate", "gate", "after", "seed", "weight", "priority"}
@@ -111,6 +114,7 @@ class StudySpec(SpecModel):
     priority: Priority = 0
     elastic: Elastic | None = None
     fuse: Fuse | None = None
+    bubbles: StrictBool = False
     surrogate: Surrogate | None = None
     gate: GateOrSwitch | None = None
     after: StudyName | None = None
@@ -252,6 +256,8 @@ class _Parts:
             yield from elastic_problems(known["elastic"], known["resources"], known["max_steps"])
         if known.get("fuse") is not None:
             yield from fuse_problems(known["fuse"], known, self.declared)
+        if known.get("bubbles") is True:
+            yield from bubble_problems(known)
         yield from surrogate_problems(known, self.declared)
         if known.get("transfer") is not None:
             yield from transfer_problems(known["transfer"], known)

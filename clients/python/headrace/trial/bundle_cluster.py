@@ -7,7 +7,7 @@ import os
 
 from headrace.grants import BUNDLE
 from headrace.trial import convert, title
-from headrace.trial.bundle_runtime import Answer, Attached, Refused, Said, Seat
+from headrace.trial.bundle_runtime import Answer, Attached, Ended, Refused, Said, Seat
 from headrace.trial.line import Line
 from headrace.trial.runtime import Decision, TrialRuntimeError
 from headrace.v1 import runtime_pb2
@@ -56,15 +56,16 @@ class ClusterBundle:
             over=answer.over,
         )
 
-    def finish(self, *, error: str, traceback: str, out_of_memory: bool) -> None:
+    def finish(self, end: Ended) -> None:
         """Says how the program ended, and closes the connection. A daemon that was given up is told nothing."""
         if self._line.gone:
             return
         request = runtime_pb2.FinishBundleRequest(
             grant_id=self._grant_id,
-            error=convert.head_of(error),
-            traceback=convert.tail_of(traceback),
-            out_of_memory=out_of_memory,
+            error=convert.head_of(end.error),
+            traceback=convert.tail_of(end.traceback),
+            out_of_memory=end.out_of_memory,
+            of_each=end.of_each,
         )
         self._line.call(self._line.stub.FinishBundle, request)
         self._line.close()

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from headrace.trial import raised
+from headrace.trial.bundle_cost import Stopwatch
 from headrace.trial.bundle_member import Member, try_state
 from headrace.trial.bundle_runtime import Attached, BundleRuntime, Finish, Refused, Said
 from headrace.trial.bundle_shared import Shared
@@ -28,7 +29,10 @@ from headrace.trial.runtime import Action, Decision, Report
 
 logger = logging.getLogger("headrace.trial")
 Settings = Mapping[str, Any]
-_APART = "Trials that differ in it need bundles of their own: name it in fuse.apart, and read it from bundle.params"
+_APART = (
+    "Trials that differ in it need bundles of their own: name it in fuse.apart, and take it as an argument of the "
+    "model's function, as in `def make_model(width)` with bundle.model(make_model), or from bundle.params['width']"
+)
 
 
 class Group(Protocol):
@@ -60,7 +64,7 @@ class Crew:
         self._leaving: list[int] = []
         self._restored: list[tuple[str, float]] = []
         self._finished: list[Finish] = []
-        self.over = False
+        self.over = self.has_reported = False
         # The states of shared objects when all members were last between two steps.
         self._then: Mapping[str, Any] = {}
         self.build_anew()
@@ -75,6 +79,8 @@ class Crew:
         self._leaving.clear()
         self._mark: Mapping[int, int] | None = None
         self._checked = False
+        self._stopwatch = Stopwatch()
+        self._how: object = None
 
     @property
     def tracked(self) -> bool:
@@ -115,13 +121,20 @@ class Crew:
 
     def begin(self) -> None:
         """The members train their next step now."""
-        for member in self.training:
+        members = self.training
+        for member in members:
             member.step += 1
+        self._stopwatch.begin([member.id for member in members if member.id is not None])
+        self._how = getattr(self._group, "report", None)
 
     def report(self, rows: Sequence[Mapping[str, float]], *, save: bool, every: int | None) -> None:
         """Saves the members that are due, passes on what they report, and takes what they are told."""
         assert self._group is not None
-        members = self.training
+        members, cost = self.training, self._stopwatch.told()
+        if getattr(self._group, "report", None) is not self._how:
+            cost = None  # the group looked anew how to run its members, which took its time
+        if not self.has_reported and (gains_nothing := _runs_apart(self._group)):
+            members[0].to_tell.append(gains_nothing)
         trained = [member.trained_s() for member in members]
         reports = []
         for member, row, trained_s in zip(members, rows, trained, strict=True):
@@ -138,11 +151,13 @@ class Crew:
                 train_time_s=trained_s,
                 save_time_s=time.monotonic() - started if folder is not None else 0.0,
                 warnings=tuple(member.to_tell),
+                turn=cost if member is members[0] else None,
             )
             member.to_tell.clear()
             reports.append((member.lease, report))
         for member in members:
             member.waits = True
+        self.has_reported = True
         self._come_to_rest()
         self.talk(reports=tuple(reports))
         for member in members:
@@ -307,3 +322,14 @@ class Crew:
     def _seen(self) -> Mapping[int, int] | None:
         seen = getattr(self._group, "seen", None)
         return None if seen is None else dict(seen())
+
+
+def _runs_apart(group: Group) -> str:
+    """What to tell of a group that trains its members one after the other, as it may not or cannot fuse them."""
+    report = getattr(group, "report", None)
+    if getattr(group, "engine", None) != "separate" or report is None:
+        return ""
+    return (
+        f"the bundle trains its members one after the other, not fused: {report.reason}. Mend that, or leave out fuse: "
+        "processes of their own use more cores"
+    )

@@ -6,7 +6,7 @@ Nobody decides. With a checkpoint folder each member has one of its own in it, a
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headrace.trial.bundle_runtime import Answer, Attached, Said, Seat
+from headrace.trial.bundle_runtime import Answer, Attached, Ended, Said, Seat
 from headrace.trial.local import LocalRuntime
 from headrace.trial.runtime import Action, Decision, Report, Value
 
@@ -62,9 +62,9 @@ class LocalBundle:
                 print(f"member {self._titles[int(one.lease)]} failed: {one.error}", flush=True)
         return Answer(decisions=tuple(decisions), over=not self._running)
 
-    def finish(self, *, error: str, traceback: str, out_of_memory: bool) -> None:  # noqa: ARG002 - an exception shows itself
-        """Raises `SystemExit` with status 1 where a member failed."""
-        if self._failed and not error:
+    def finish(self, end: Ended) -> None:
+        """Raises `SystemExit` with status 1 where a member failed. An exception shows itself."""
+        if self._failed and not end.error:
             raise SystemExit(1)
 
     def _print(self, reports: Mapping[str, Report]) -> None:

@@ -11,8 +11,12 @@ from collections.abc import Callable
 from headrace.trial import memory, raised, rng
 from headrace.trial.bundle import Bundle
 from headrace.trial.bundle_crew import Crew
-from headrace.trial.bundle_runtime import Attached, BundleRuntime
+from headrace.trial.bundle_runtime import Attached, BundleRuntime, Ended
 from headrace.trial.runtime import DaemonGone, TrialRuntimeError
+
+_UNFUSABLE = (
+    "If the model must stay as it is, leave out fuse, and train it in a function that takes a trial.Trial"
+)
 
 
 def run_bundle(function: Callable[[Bundle], object], runtime: BundleRuntime, attached: Attached) -> None:
@@ -30,12 +34,17 @@ def run_bundle(function: Callable[[Bundle], object], runtime: BundleRuntime, att
         raise  # there is nobody to tell
     except BaseException as error:
         if isinstance(error, SystemExit) and error.code in (None, 0):
-            runtime.finish(error="", traceback="", out_of_memory=False)
+            runtime.finish(Ended())
             raise
         line, trace = raised.words(error)
-        runtime.finish(error=line, traceback=trace, out_of_memory=raised.out_of_memory(error))
+        short, unfusable = raised.out_of_memory(error), raised.unfusable(error) and not crew.has_reported
+        if unfusable and not short:
+            line = f"{line}. {_UNFUSABLE}"
+        runtime.finish(
+            Ended(error=line, traceback=trace, out_of_memory=short, of_each=unfusable and not short)
+        )
         raise
-    runtime.finish(error="", traceback="", out_of_memory=False)
+    runtime.finish(Ended())
 
 
 def _present(crew: Crew) -> bool:

@@ -38,6 +38,18 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How the program of a bundle ended: with success where `error` is empty."""
+
+    error: str = ""
+    traceback: str = ""
+    # An allocation failed: there were too many members.
+    out_of_memory: bool = False
+    # Each member would fail so: the program failed before its function was called, or the model cannot be fused.
+    of_each: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
     """What the members have to say in a turn."""
 
@@ -77,5 +89,5 @@ class BundleRuntime(Protocol):
     def turn(self, said: Said) -> Answer:
         """Passes on what is said, and returns what there is to say; see `Said.waits`."""
 
-    def finish(self, *, error: str, traceback: str, out_of_memory: bool) -> None:
-        """The program ended: with success where `error` is empty."""
+    def finish(self, end: Ended) -> None:
+        """The program ended."""

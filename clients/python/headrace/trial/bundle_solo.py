@@ -1,6 +1,6 @@
 """A bundle of one over the runtime of an ordinary trial: a bundle's function without `fuse`."""
 
-from headrace.trial.bundle_runtime import Answer, Attached, Said, Seat
+from headrace.trial.bundle_runtime import Answer, Attached, Ended, Said, Seat
 from headrace.trial.runtime import Action, Assignment, Decision, Runtime
 
 _LEASE = "alone"
@@ -33,10 +33,10 @@ class SoloBundle:
             self._over = True
         return Answer(decisions=tuple(decisions), over=self._over)
 
-    def finish(self, *, error: str, traceback: str, out_of_memory: bool) -> None:  # noqa: ARG002 - the error says it
+    def finish(self, end: Ended) -> None:
         """The program ended. Raises `SystemExit` with status 1 where its member had failed before."""
-        self._end(error, traceback)
-        if self._failed and not error:
+        self._end(end.error, end.traceback)
+        if self._failed and not end.error:
             raise SystemExit(1)
 
     def _end(self, error: str, traceback: str) -> None:

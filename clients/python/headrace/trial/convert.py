@@ -5,7 +5,15 @@ from pathlib import Path
 from google.protobuf.duration_pb2 import Duration
 
 from headrace.grants import DEFAULT_RANK_PATIENCE_S
-from headrace.trial.runtime import Action, Assignment, Decision, Report, Surrogate, TrialRuntimeError
+from headrace.trial.runtime import (
+    Action,
+    Assignment,
+    Decision,
+    Report,
+    Surrogate,
+    TrialRuntimeError,
+    TurnCost,
+)
 from headrace.v1 import event_pb2, runtime_pb2, spec_pb2
 
 # Of an error's text and of a traceback, which may hold whole tensors; the worker keeps less.
@@ -67,6 +75,17 @@ def report(lease_id: str, told: Report, *, rank: int = 0) -> runtime_pb2.ReportR
         save_time=_duration(told.save_time_s),
         rank=rank,
         warnings=told.warnings,
+        turn=_turn_cost(told.turn) if told.turn is not None else None,
+    )
+
+
+def _turn_cost(cost: TurnCost) -> event_pb2.TurnCost:
+    return event_pb2.TurnCost(
+        members=cost.members,
+        turns=cost.turns,
+        time=_duration(cost.time_s),
+        memory_bytes=cost.memory_bytes,
+        fresh=cost.fresh,
     )
 
 

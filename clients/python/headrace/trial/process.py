@@ -21,7 +21,7 @@ from headrace.trial import raised
 from headrace.trial.bundle import takes_bundle
 from headrace.trial.bundle_cluster import ClusterBundle
 from headrace.trial.bundle_run import run_bundle
-from headrace.trial.bundle_runtime import Attached, Said
+from headrace.trial.bundle_runtime import Attached, Ended, Said
 from headrace.trial.bundle_solo import SoloBundle
 from headrace.trial.cluster import ClusterRuntime
 from headrace.trial.leaving import leave, remember_files
@@ -99,7 +99,7 @@ def _start() -> _Started | None:
     while not attached.members:
         answer = runtime.turn(Said(waits=True))
         if answer.over:
-            runtime.finish(error="", traceback="", out_of_memory=False)
+            runtime.finish(Ended())
             return None
         attached = replace(attached, members=answer.joined)
     return _Started(runtime=runtime, assignment=attached.members[0].assignment, attached=attached)
@@ -128,8 +128,8 @@ def _fail(started: _Started, error: BaseException) -> None:
     """Says that the program failed before its function was called."""
     if isinstance(started.runtime, ClusterBundle):
         line, trace = raised.words(error)
-        out_of_memory = raised.out_of_memory(error)
-        started.runtime.finish(error=line, traceback=trace, out_of_memory=out_of_memory)
+        short = raised.out_of_memory(error)
+        started.runtime.finish(Ended(error=line, traceback=trace, out_of_memory=short, of_each=not short))
     else:
         finish_with(started.runtime, error)
 

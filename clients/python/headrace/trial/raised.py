@@ -40,6 +40,12 @@ def of_shapes(error: BaseException) -> bool:
     return not names.isdisjoint({"StaticShapeError", "MemberError"})
 
 
+def unfusable(error: BaseException) -> bool:
+    """Whether a group refuses the model or the loss, so that each member would fail so."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return "FuseError" in names and names.isdisjoint({"MemberError", "PoolError"})
+
+
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:

@@ -18,6 +18,12 @@ from headrace.trial.saving import RNG, of_object, of_value
 from headrace.trial.tracking import Tracked, TrackedFiles
 
 
+def has_setting(tracked: Mapping[str, Tracked | TrackedFiles], name: str, value: Any) -> bool:
+    """Whether a tracked optimizer has this value of a setting."""
+    groups = (group for one in tracked.values() for group in getattr(one.target, "param_groups", ()))
+    return any(group.get(name) == value for group in groups)
+
+
 class Restore:
     """One checkpoint, read by one rank of so many."""
 
@@ -35,7 +41,7 @@ class Restore:
         # The step that was reported with it, and the one that the loop had come to: a script may report in other units.
         self.step: int = own["step"]
         self.loop_step: int = own["loop_step"]
-        # What a bundle's group kept of its member beyond the tracked objects; none of a trial's checkpoint.
+        # What a bundle's group kept of its member beyond the tracked objects; of a trial alone, its optimizer's steps.
         self.member: Mapping[str, Any] = own.get("member", {})
         self._files: list[str] = own["files"]
         self._params: dict[str, Any] = own["params"]
@@ -87,12 +93,7 @@ class Restore:
         self, params: Mapping[str, Any], tracked: Mapping[str, Tracked | TrackedFiles]
     ) -> list[tuple[str, Any]]:
         """The parameters that were changed since, and their old values, which a tracked optimizer still has."""
-        groups = [group for one in tracked.values() for group in getattr(one.target, "param_groups", ())]
-        return [
-            (name, old)
-            for name, old in self._changed(params)
-            if any(group.get(name) == old for group in groups)
-        ]
+        return [(name, old) for name, old in self._changed(params) if has_setting(tracked, name, old)]
 
     def not_in(self, tracked: Mapping[str, Tracked | TrackedFiles]) -> list[str]:
         """What the checkpoint holds and nobody has asked for."""

@@ -83,6 +83,20 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnCost:
+    """What turns of a bundle cost: a turn is one step of each of its members."""
+
+    members: int
+    turns: int
+    # Of all of them together.
+    time_s: float
+    # The most that the process ever held; 0 where that was with more members.
+    memory_bytes: int
+    # Members joined or left right before each of them.
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """One report; a repeat carries the same sequence."""
 
@@ -94,6 +108,8 @@ class Report:
     save_time_s: float
     # What is wrong with how the script uses its trial, to be told outside the trial's log too.
     warnings: tuple[str, ...] = ()
+    # What the turns of its bundle cost since the last report.
+    turn: TurnCost | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

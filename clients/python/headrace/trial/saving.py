@@ -53,7 +53,7 @@ class Content:
     tracked: Mapping[str, Tracked | TrackedFiles]
     state: Mapping[str, Any]
     params: Mapping[str, Any]
-    # Of a bundle's member: what its group knows of it beyond the tracked objects.
+    # What a bundle's group knows of its member beyond the tracked objects; of a trial alone, its optimizer's steps.
     member: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -18,10 +18,12 @@ from headrace.steps import TOGETHER, begun_anew, counted_anew, may_begin_anew, o
 from headrace.trial import cores, elsewhere, memory, models
 from headrace.trial.codec import try_encode
 from headrace.trial.configuration import Params
-from headrace.trial.restore import Restore
+from headrace.trial.counts import counts_on
+from headrace.trial.restore import Restore, has_setting
 from headrace.trial.runtime import Action, Assignment, Ended, Report, Runtime, Surrogate
 from headrace.trial.saving import Content, Saver
 from headrace.trial.shared_files import shared_checkpoints, told
+from headrace.trial.steps_taken import OPTIMIZER, StepsTaken
 from headrace.trial.tracking import Tracked, TrackedFiles, named_by_type, tracked
 from headrace.trial.turn import Turn
 
@@ -62,6 +64,7 @@ class Trial:
         self._restore = (
             None if folder is None else Restore(folder, assignment.rank, assignment.ranks, assignment.seed)
         )
+        self._steps_taken = StepsTaken(self._restore.member.get("step") if self._restore else 0)
         self._step = self._restore.loop_step if self._restore else 0
         self._reported_step = self._saved_step = self._restore.step if self._restore else 0
         self._furthest_step = self._reported_step
@@ -72,7 +75,7 @@ class Trial:
         self._checkpoint_every: int | None = None
         self._begun = False
         self._looping = self._looped = False
-        self._located = False  # whether the script asked where it is
+        self._left_as: dict[str, Any] = {}  # what a restored optimizer kept of other parameters
         self._turn = Turn()
         self._saver = Saver(assignment)
         self._longest_s = 0.0  # between two reports
@@ -118,7 +121,6 @@ class Trial:
     @property
     def step(self) -> int:
         """The step being trained, or last trained; 0 before the first."""
-        self._located = True
         return self._step
 
     @property
@@ -129,7 +131,6 @@ class Trial:
     @property
     def resumed(self) -> bool:
         """Whether this process continues from a checkpoint."""
-        self._located = True
         return self._restore is not None
 
     @property
@@ -221,6 +222,8 @@ class Trial:
             self._tracked[name] = entry
             if self._restore is not None:
                 self._restore.give(entry, self.params)
+            if name == OPTIMIZER:
+                self._steps_taken.follow(target)
         if self._restore is not None:
             self._restore.put_back(self.state)
         if self._observer is not None:
@@ -385,7 +388,7 @@ class Trial:
         nothing shows that it does not."""
         if step <= restored:
             raise ValueError(f"t.report(...): {begun_anew(step, restored)}")
-        if not (counted or self._looped or self._located or self.state):
+        if not (counted or self._looped or counts_on(restored, self.state)):
             self._warn_once("anew", may_begin_anew(restored), tell=True)
 
     def _due(self, step: int, *, asked: bool) -> bool:
@@ -393,9 +396,21 @@ class Trial:
         due = interval is not None and step - self._saved_step >= interval
         return (asked or due or step >= self._next_milestone) and self._assignment.checkpoint_dir is not None
 
+    def _trained_with(self) -> dict[str, Any]:
+        """The parameters, as far as known the ones that the tracked optimizers really have: whoever goes on from this
+        checkpoint is told of those that were never set."""
+        left = {name: old for name, old in self._left_as.items() if has_setting(self._tracked, name, old)}
+        return {**self.params, **left}
+
     def _save(self, step: int) -> Path | None:
+        taken = self._steps_taken.known
         content = Content(
-            step=step, loop_step=self._step, tracked=self._tracked, state=self.state, params=self.params
+            step=step,
+            loop_step=self._step,
+            tracked=self._tracked,
+            state=self.state,
+            params=self._trained_with(),
+            member={} if taken is None else {"step": taken},
         )
         folder = self._saver.save(content, self._sequence + 1, longest_s=self._longest_s)
         if folder is not None:
@@ -425,6 +440,7 @@ class Trial:
                 "metric",
                 f"THIS REPORT HAS NO {', '.join(missing)}; it has {_names(values)}. Report it under that name, "
                 "or correct the study file: a trial that never reports it is never the best",
+                tell=True,
             )
         if self._restore is not None and not self._sequence:
             self._warn_of_what_was_brought_back(self._restore)
@@ -437,10 +453,10 @@ class Trial:
                 tell=True,
             )
         elif self._sequence and step < self._reported_step:
-            logger.warning(
-                "headrace: step %d is reported after step %d; steps are expected to grow",
-                step,
-                self._reported_step,
+            self._warn_once(
+                "back",
+                f"step {step} is reported after step {self._reported_step}; steps are expected to grow",
+                tell=True,
             )
 
     def _warn_of_shared_files(self) -> None:
@@ -452,6 +468,7 @@ class Trial:
 
     def _warn_of_what_was_brought_back(self, restore: Restore) -> None:
         for name, old in restore.overriding(self.params, self._tracked):
+            self._left_as[name] = old
             self._warn_once(
                 f"overridden {name}",
                 f"{name} is {self.params[name]} now, but the tracked optimizer has {old}, as the checkpoint "

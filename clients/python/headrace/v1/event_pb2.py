@@ -22,12 +22,13 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from headrace.v1 import spec_pb2 as headrace_dot_v1_dot_spec__pb2
 from headrace.v1 import trial_pb2 as headrace_dot_v1_dot_trial__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17headrace/v1/event.proto\x12\x0bheadrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\"\xee\x06\n\x05\x45vent\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\x03\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x0ctrial_number\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x32\n\rtrial_created\x18\x05 \x01(\x0b\x32\x19.headrace.v1.TrialCreatedH\x00\x12.\n\x0btrial_moved\x18\x06 \x01(\x0b\x32\x17.headrace.v1.TrialMovedH\x00\x12\x36\n\x0freport_recorded\x18\x07 \x01(\x0b\x32\x1b.headrace.v1.ReportRecordedH\x00\x12\x32\n\rrung_recorded\x18\x08 \x01(\x0b\x32\x19.headrace.v1.RungRecordedH\x00\x12\x32\n\rdecision_made\x18\t \x01(\x0b\x32\x19.headrace.v1.DecisionMadeH\x00\x12.\n\x0bstudy_moved\x18\n \x01(\x0b\x32\x17.headrace.v1.StudyMovedH\x00\x12\x34\n\x0eslots_reserved\x18\x0c \x01(\x0b\x32\x1a.headrace.v1.SlotsReservedH\x00\x12\x36\n\x0ftrial_preempted\x18\r \x01(\x0b\x32\x1b.headrace.v1.TrialPreemptedH\x00\x12\x30\n\x0ctrial_placed\x18\x0e \x01(\x0b\x32\x18.headrace.v1.TrialPlacedH\x00\x12\x36\n\x0ftrial_exploited\x18\x0b \x01(\x0b\x32\x1b.headrace.v1.TrialExploitedH\x00\x12\x36\n\x0fproposal_failed\x18\x0f \x01(\x0b\x32\x1b.headrace.v1.ProposalFailedH\x00\x12\x36\n\x0fproposals_ended\x18\x10 \x01(\x0b\x32\x1b.headrace.v1.ProposalsEndedH\x00\x12\x36\n\x0fmetrics_missing\x18\x11 \x01(\x0b\x32\x1b.headrace.v1.MetricsMissingH\x00\x12\x30\n\x0ctrial_warned\x18\x12 \x01(\x0b\x32\x18.headrace.v1.TrialWarnedH\x00\x42\x08\n\x06\x64\x65tailB\x0f\n\r_trial_number\"\x1e\n\x0bTrialWarned\x12\x0f\n\x07warning\x18\x01 \x01(\t\"\x90\x01\n\x0cTrialCreated\x12\x34\n\nparameters\x18\x01 \x01(\x0b\x32 .headrace.v1.ParameterAssignment\x12\x0f\n\x07\x62racket\x18\x02 \x01(\x05\x12\x10\n\x08\x62\x61seline\x18\x03 \x01(\x08\x12\'\n\x08proposal\x18\x04 \x01(\x0b\x32\x15.headrace.v1.Proposal\"\xbc\x01\n\x08Proposal\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12\x0c\n\x04rung\x18\x02 \x01(\x05\x12\x11\n\tmilestone\x18\x03 \x01(\x03\x12\x0f\n\x07results\x18\x04 \x01(\x05\x12\x14\n\x0cwarm_results\x18\x05 \x01(\x05\x12\x0f\n\x07pending\x18\x06 \x01(\x05\x12\x17\n\ngeneration\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06source\x18\x08 \x01(\x03H\x01\x88\x01\x01\x42\r\n\x0b_generationB\t\n\x07_source\"C\n\x0eProposalFailed\x12\x10\n\x08proposal\x18\x01 \x01(\x03\x12\x10\n\x08\x61ttempts\x18\x02 \x01(\x05\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"#\n\x0eProposalsEnded\x12\x11\n\tproposals\x18\x01 \x01(\x03\"\xf0\x01\n\nTrialMoved\x12+\n\nfrom_state\x18\x01 \x01(\x0e\x32\x17.headrace.v1.TrialState\x12)\n\x08to_state\x18\x02 \x01(\x0e\x32\x17.headrace.v1.TrialState\x12\x0e\n\x06\x61\x63tion\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x03\x12\x0e\n\x06worker\x18\x05 \x01(\t\x12\r\n\x05slots\x18\x06 \x03(\x05\x12:\n\x12termination_reason\x18\x07 \x01(\x0e\x32\x1e.headrace.v1.TerminationReason\x12\x0e\n\x06\x64\x65tail\x18\x08 \x01(\t\"\xdc\x01\n\x0eReportRecorded\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x03\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x39\n\x07metrics\x18\x04 \x03(\x0b\x32(.headrace.v1.ReportRecorded.MetricsEntry\x12.\n\ncheckpoint\x18\x05 \x01(\x0b\x32\x1a.headrace.v1.CheckpointRef\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"3\n\x0eMetricsMissing\x12\x0f\n\x07missing\x18\x01 \x03(\t\x12\x10\n\x08reported\x18\x02 \x03(\t\"H\n\x0cRungRecorded\x12\x0f\n\x07\x62racket\x18\x01 \x01(\x05\x12\'\n\x06result\x18\x02 \x01(\x0b\x32\x17.headrace.v1.RungResult\"j\n\x0c\x44\x65\x63isionMade\x12+\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x1b.headrace.v1.DecisionAction\x12-\n\x0b\x65xplanation\x18\x02 \x01(\x0b\x32\x18.headrace.v1.Explanation\"7\n\x0eTrialExploited\x12%\n\x07\x65xploit\x18\x01 \x01(\x0b\x32\x14.headrace.v1.Exploit\"V\n\rSlotsReserved\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\r\n\x05slots\x18\x02 \x01(\x05\x12\x17\n\nready_in_s\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\r\n\x0b_ready_in_s\"6\n\x0eTrialPreempted\x12\x14\n\x0cin_favour_of\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"[\n\x0bTrialPlaced\x12\x0c\n\x04rule\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12\r\n\x05slots\x18\x03 \x03(\x05\x12\r\n\x05milli\x18\x04 \x01(\x05\x12\x10\n\x08sentence\x18\x05 \x01(\t\"B\n\nStudyMoved\x12\x12\n\nfrom_state\x18\x01 \x01(\t\x12\x10\n\x08to_state\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\xa6\x03\n\x0b\x45xplanation\x12\x0c\n\x04rule\x18\x01 \x01(\t\x12\x0f\n\x07\x62racket\x18\x02 \x01(\x05\x12\x0c\n\x04rung\x18\x03 \x01(\x05\x12\x11\n\tmilestone\x18\x04 \x01(\x03\x12\x12\n\x05value\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04rank\x18\x06 \x01(\x05\x12\x0f\n\x07results\x18\x07 \x01(\x05\x12\x0c\n\x04kept\x18\x08 \x01(\x05\x12\x19\n\x0c\x63utoff_value\x18\t \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08sentence\x18\n \x01(\t\x12\x14\n\x0cslot_goes_to\x18\x0b \x01(\t\x12,\n\x0bpause_price\x18\x0c \x01(\x0b\x32\x17.headrace.v1.PausePrice\x12\x1b\n\x0e\x65xpected_value\x18\r \x01(\x01H\x02\x88\x01\x01\x12\x1c\n\x0f\x65xpected_spread\x18\x0e \x01(\x01H\x03\x88\x01\x01\x12\x18\n\x0bprobability\x18\x0f \x01(\x01H\x04\x88\x01\x01\x42\x08\n\x06_valueB\x0f\n\r_cutoff_valueB\x11\n\x0f_expected_valueB\x12\n\x10_expected_spreadB\x0e\n\x0c_probability\"\xb6\x01\n\nPausePrice\x12\x18\n\x10\x63heckpoint_bytes\x18\x01 \x01(\x03\x12\x0f\n\x07write_s\x18\x02 \x01(\x01\x12\x0e\n\x06read_s\x18\x03 \x01(\x01\x12\x0f\n\x07price_s\x18\x04 \x01(\x01\x12\x0e\n\x06rung_s\x18\x05 \x01(\x01\x12\x1d\n\x15promotion_probability\x18\x06 \x01(\x01\x12\x0f\n\x07worth_s\x18\x07 \x01(\x01\x12\x0c\n\x04pays\x18\x08 \x01(\x08\x12\x0e\n\x06rest_s\x18\t \x01(\x01\"o\n\x08\x44\x65\x63ision\x12+\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x1b.headrace.v1.DecisionAction\x12\x16\n\x0enext_milestone\x18\x02 \x01(\x03\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0e\n\x06pinned\x18\x04 \x03(\t\"<\n\x08LeaseRef\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05trial\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x03*\x84\x01\n\x0e\x44\x65\x63isionAction\x12\x1f\n\x1b\x44\x45\x43ISION_ACTION_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x44\x45\x43ISION_ACTION_CONTINUE\x10\x01\x12\x19\n\x15\x44\x45\x43ISION_ACTION_PAUSE\x10\x02\x12\x18\n\x14\x44\x45\x43ISION_ACTION_STOP\x10\x03\x42@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17headrace/v1/event.proto\x12\x0bheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\"\xee\x06\n\x05\x45vent\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\x03\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x0ctrial_number\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x32\n\rtrial_created\x18\x05 \x01(\x0b\x32\x19.headrace.v1.TrialCreatedH\x00\x12.\n\x0btrial_moved\x18\x06 \x01(\x0b\x32\x17.headrace.v1.TrialMovedH\x00\x12\x36\n\x0freport_recorded\x18\x07 \x01(\x0b\x32\x1b.headrace.v1.ReportRecordedH\x00\x12\x32\n\rrung_recorded\x18\x08 \x01(\x0b\x32\x19.headrace.v1.RungRecordedH\x00\x12\x32\n\rdecision_made\x18\t \x01(\x0b\x32\x19.headrace.v1.DecisionMadeH\x00\x12.\n\x0bstudy_moved\x18\n \x01(\x0b\x32\x17.headrace.v1.StudyMovedH\x00\x12\x34\n\x0eslots_reserved\x18\x0c \x01(\x0b\x32\x1a.headrace.v1.SlotsReservedH\x00\x12\x36\n\x0ftrial_preempted\x18\r \x01(\x0b\x32\x1b.headrace.v1.TrialPreemptedH\x00\x12\x30\n\x0ctrial_placed\x18\x0e \x01(\x0b\x32\x18.headrace.v1.TrialPlacedH\x00\x12\x36\n\x0ftrial_exploited\x18\x0b \x01(\x0b\x32\x1b.headrace.v1.TrialExploitedH\x00\x12\x36\n\x0fproposal_failed\x18\x0f \x01(\x0b\x32\x1b.headrace.v1.ProposalFailedH\x00\x12\x36\n\x0fproposals_ended\x18\x10 \x01(\x0b\x32\x1b.headrace.v1.ProposalsEndedH\x00\x12\x36\n\x0fmetrics_missing\x18\x11 \x01(\x0b\x32\x1b.headrace.v1.MetricsMissingH\x00\x12\x30\n\x0ctrial_warned\x18\x12 \x01(\x0b\x32\x18.headrace.v1.TrialWarnedH\x00\x42\x08\n\x06\x64\x65tailB\x0f\n\r_trial_number\"\x1e\n\x0bTrialWarned\x12\x0f\n\x07warning\x18\x01 \x01(\t\"\x90\x01\n\x0cTrialCreated\x12\x34\n\nparameters\x18\x01 \x01(\x0b\x32 .headrace.v1.ParameterAssignment\x12\x0f\n\x07\x62racket\x18\x02 \x01(\x05\x12\x10\n\x08\x62\x61seline\x18\x03 \x01(\x08\x12\'\n\x08proposal\x18\x04 \x01(\x0b\x32\x15.headrace.v1.Proposal\"\xbc\x01\n\x08Proposal\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12\x0c\n\x04rung\x18\x02 \x01(\x05\x12\x11\n\tmilestone\x18\x03 \x01(\x03\x12\x0f\n\x07results\x18\x04 \x01(\x05\x12\x14\n\x0cwarm_results\x18\x05 \x01(\x05\x12\x0f\n\x07pending\x18\x06 \x01(\x05\x12\x17\n\ngeneration\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06source\x18\x08 \x01(\x03H\x01\x88\x01\x01\x42\r\n\x0b_generationB\t\n\x07_source\"C\n\x0eProposalFailed\x12\x10\n\x08proposal\x18\x01 \x01(\x03\x12\x10\n\x08\x61ttempts\x18\x02 \x01(\x05\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"#\n\x0eProposalsEnded\x12\x11\n\tproposals\x18\x01 \x01(\x03\"\xf0\x01\n\nTrialMoved\x12+\n\nfrom_state\x18\x01 \x01(\x0e\x32\x17.headrace.v1.TrialState\x12)\n\x08to_state\x18\x02 \x01(\x0e\x32\x17.headrace.v1.TrialState\x12\x0e\n\x06\x61\x63tion\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x03\x12\x0e\n\x06worker\x18\x05 \x01(\t\x12\r\n\x05slots\x18\x06 \x03(\x05\x12:\n\x12termination_reason\x18\x07 \x01(\x0e\x32\x1e.headrace.v1.TerminationReason\x12\x0e\n\x06\x64\x65tail\x18\x08 \x01(\t\"\xdc\x01\n\x0eReportRecorded\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x03\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x39\n\x07metrics\x18\x04 \x03(\x0b\x32(.headrace.v1.ReportRecorded.MetricsEntry\x12.\n\ncheckpoint\x18\x05 \x01(\x0b\x32\x1a.headrace.v1.CheckpointRef\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"3\n\x0eMetricsMissing\x12\x0f\n\x07missing\x18\x01 \x03(\t\x12\x10\n\x08reported\x18\x02 \x03(\t\"H\n\x0cRungRecorded\x12\x0f\n\x07\x62racket\x18\x01 \x01(\x05\x12\'\n\x06result\x18\x02 \x01(\x0b\x32\x17.headrace.v1.RungResult\"j\n\x0c\x44\x65\x63isionMade\x12+\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x1b.headrace.v1.DecisionAction\x12-\n\x0b\x65xplanation\x18\x02 \x01(\x0b\x32\x18.headrace.v1.Explanation\"7\n\x0eTrialExploited\x12%\n\x07\x65xploit\x18\x01 \x01(\x0b\x32\x14.headrace.v1.Exploit\"V\n\rSlotsReserved\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\r\n\x05slots\x18\x02 \x01(\x05\x12\x17\n\nready_in_s\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\r\n\x0b_ready_in_s\"6\n\x0eTrialPreempted\x12\x14\n\x0cin_favour_of\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"[\n\x0bTrialPlaced\x12\x0c\n\x04rule\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12\r\n\x05slots\x18\x03 \x03(\x05\x12\r\n\x05milli\x18\x04 \x01(\x05\x12\x10\n\x08sentence\x18\x05 \x01(\t\"B\n\nStudyMoved\x12\x12\n\nfrom_state\x18\x01 \x01(\t\x12\x10\n\x08to_state\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\xa6\x03\n\x0b\x45xplanation\x12\x0c\n\x04rule\x18\x01 \x01(\t\x12\x0f\n\x07\x62racket\x18\x02 \x01(\x05\x12\x0c\n\x04rung\x18\x03 \x01(\x05\x12\x11\n\tmilestone\x18\x04 \x01(\x03\x12\x12\n\x05value\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04rank\x18\x06 \x01(\x05\x12\x0f\n\x07results\x18\x07 \x01(\x05\x12\x0c\n\x04kept\x18\x08 \x01(\x05\x12\x19\n\x0c\x63utoff_value\x18\t \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08sentence\x18\n \x01(\t\x12\x14\n\x0cslot_goes_to\x18\x0b \x01(\t\x12,\n\x0bpause_price\x18\x0c \x01(\x0b\x32\x17.headrace.v1.PausePrice\x12\x1b\n\x0e\x65xpected_value\x18\r \x01(\x01H\x02\x88\x01\x01\x12\x1c\n\x0f\x65xpected_spread\x18\x0e \x01(\x01H\x03\x88\x01\x01\x12\x18\n\x0bprobability\x18\x0f \x01(\x01H\x04\x88\x01\x01\x42\x08\n\x06_valueB\x0f\n\r_cutoff_valueB\x11\n\x0f_expected_valueB\x12\n\x10_expected_spreadB\x0e\n\x0c_probability\"\xb6\x01\n\nPausePrice\x12\x18\n\x10\x63heckpoint_bytes\x18\x01 \x01(\x03\x12\x0f\n\x07write_s\x18\x02 \x01(\x01\x12\x0e\n\x06read_s\x18\x03 \x01(\x01\x12\x0f\n\x07price_s\x18\x04 \x01(\x01\x12\x0e\n\x06rung_s\x18\x05 \x01(\x01\x12\x1d\n\x15promotion_probability\x18\x06 \x01(\x01\x12\x0f\n\x07worth_s\x18\x07 \x01(\x01\x12\x0c\n\x04pays\x18\x08 \x01(\x08\x12\x0e\n\x06rest_s\x18\t \x01(\x01\"o\n\x08\x44\x65\x63ision\x12+\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x1b.headrace.v1.DecisionAction\x12\x16\n\x0enext_milestone\x18\x02 \x01(\x03\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0e\n\x06pinned\x18\x04 \x03(\t\"<\n\x08LeaseRef\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05trial\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x03\"x\n\x08TurnCost\x12\x0f\n\x07members\x18\x01 \x01(\x05\x12\r\n\x05turns\x18\x02 \x01(\x05\x12\'\n\x04time\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x03\x12\r\n\x05\x66resh\x18\x05 \x01(\x08*\x84\x01\n\x0e\x44\x65\x63isionAction\x12\x1f\n\x1b\x44\x45\x43ISION_ACTION_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x44\x45\x43ISION_ACTION_CONTINUE\x10\x01\x12\x19\n\x15\x44\x45\x43ISION_ACTION_PAUSE\x10\x02\x12\x18\n\x14\x44\x45\x43ISION_ACTION_STOP\x10\x03\x42@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,48 +38,50 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1'
   _globals['_REPORTRECORDED_METRICSENTRY']._loaded_options = None
   _globals['_REPORTRECORDED_METRICSENTRY']._serialized_options = b'8\001'
-  _globals['_DECISIONACTION']._serialized_start=3328
-  _globals['_DECISIONACTION']._serialized_end=3460
-  _globals['_EVENT']._serialized_start=123
-  _globals['_EVENT']._serialized_end=1001
-  _globals['_TRIALWARNED']._serialized_start=1003
-  _globals['_TRIALWARNED']._serialized_end=1033
-  _globals['_TRIALCREATED']._serialized_start=1036
-  _globals['_TRIALCREATED']._serialized_end=1180
-  _globals['_PROPOSAL']._serialized_start=1183
-  _globals['_PROPOSAL']._serialized_end=1371
-  _globals['_PROPOSALFAILED']._serialized_start=1373
-  _globals['_PROPOSALFAILED']._serialized_end=1440
-  _globals['_PROPOSALSENDED']._serialized_start=1442
-  _globals['_PROPOSALSENDED']._serialized_end=1477
-  _globals['_TRIALMOVED']._serialized_start=1480
-  _globals['_TRIALMOVED']._serialized_end=1720
-  _globals['_REPORTRECORDED']._serialized_start=1723
-  _globals['_REPORTRECORDED']._serialized_end=1943
-  _globals['_REPORTRECORDED_METRICSENTRY']._serialized_start=1897
-  _globals['_REPORTRECORDED_METRICSENTRY']._serialized_end=1943
-  _globals['_METRICSMISSING']._serialized_start=1945
-  _globals['_METRICSMISSING']._serialized_end=1996
-  _globals['_RUNGRECORDED']._serialized_start=1998
-  _globals['_RUNGRECORDED']._serialized_end=2070
-  _globals['_DECISIONMADE']._serialized_start=2072
-  _globals['_DECISIONMADE']._serialized_end=2178
-  _globals['_TRIALEXPLOITED']._serialized_start=2180
-  _globals['_TRIALEXPLOITED']._serialized_end=2235
-  _globals['_SLOTSRESERVED']._serialized_start=2237
-  _globals['_SLOTSRESERVED']._serialized_end=2323
-  _globals['_TRIALPREEMPTED']._serialized_start=2325
-  _globals['_TRIALPREEMPTED']._serialized_end=2379
-  _globals['_TRIALPLACED']._serialized_start=2381
-  _globals['_TRIALPLACED']._serialized_end=2472
-  _globals['_STUDYMOVED']._serialized_start=2474
-  _globals['_STUDYMOVED']._serialized_end=2540
-  _globals['_EXPLANATION']._serialized_start=2543
-  _globals['_EXPLANATION']._serialized_end=2965
-  _globals['_PAUSEPRICE']._serialized_start=2968
-  _globals['_PAUSEPRICE']._serialized_end=3150
-  _globals['_DECISION']._serialized_start=3152
-  _globals['_DECISION']._serialized_end=3263
-  _globals['_LEASEREF']._serialized_start=3265
-  _globals['_LEASEREF']._serialized_end=3325
+  _globals['_DECISIONACTION']._serialized_start=3482
+  _globals['_DECISIONACTION']._serialized_end=3614
+  _globals['_EVENT']._serialized_start=155
+  _globals['_EVENT']._serialized_end=1033
+  _globals['_TRIALWARNED']._serialized_start=1035
+  _globals['_TRIALWARNED']._serialized_end=1065
+  _globals['_TRIALCREATED']._serialized_start=1068
+  _globals['_TRIALCREATED']._serialized_end=1212
+  _globals['_PROPOSAL']._serialized_start=1215
+  _globals['_PROPOSAL']._serialized_end=1403
+  _globals['_PROPOSALFAILED']._serialized_start=1405
+  _globals['_PROPOSALFAILED']._serialized_end=1472
+  _globals['_PROPOSALSENDED']._serialized_start=1474
+  _globals['_PROPOSALSENDED']._serialized_end=1509
+  _globals['_TRIALMOVED']._serialized_start=1512
+  _globals['_TRIALMOVED']._serialized_end=1752
+  _globals['_REPORTRECORDED']._serialized_start=1755
+  _globals['_REPORTRECORDED']._serialized_end=1975
+  _globals['_REPORTRECORDED_METRICSENTRY']._serialized_start=1929
+  _globals['_REPORTRECORDED_METRICSENTRY']._serialized_end=1975
+  _globals['_METRICSMISSING']._serialized_start=1977
+  _globals['_METRICSMISSING']._serialized_end=2028
+  _globals['_RUNGRECORDED']._serialized_start=2030
+  _globals['_RUNGRECORDED']._serialized_end=2102
+  _globals['_DECISIONMADE']._serialized_start=2104
+  _globals['_DECISIONMADE']._serialized_end=2210
+  _globals['_TRIALEXPLOITED']._serialized_start=2212
+  _globals['_TRIALEXPLOITED']._serialized_end=2267
+  _globals['_SLOTSRESERVED']._serialized_start=2269
+  _globals['_SLOTSRESERVED']._serialized_end=2355
+  _globals['_TRIALPREEMPTED']._serialized_start=2357
+  _globals['_TRIALPREEMPTED']._serialized_end=2411
+  _globals['_TRIALPLACED']._serialized_start=2413
+  _globals['_TRIALPLACED']._serialized_end=2504
+  _globals['_STUDYMOVED']._serialized_start=2506
+  _globals['_STUDYMOVED']._serialized_end=2572
+  _globals['_EXPLANATION']._serialized_start=2575
+  _globals['_EXPLANATION']._serialized_end=2997
+  _globals['_PAUSEPRICE']._serialized_start=3000
+  _globals['_PAUSEPRICE']._serialized_end=3182
+  _globals['_DECISION']._serialized_start=3184
+  _globals['_DECISION']._serialized_end=3295
+  _globals['_LEASEREF']._serialized_start=3297
+  _globals['_LEASEREF']._serialized_end=3357
+  _globals['_TURNCOST']._serialized_start=3359
+  _globals['_TURNCOST']._serialized_end=3479
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,7 @@ What happened in a study, in commit order; and what a policy decided, and why.""
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -570,7 +571,7 @@ class TrialPlaced(_message.Message):
     MILLI_FIELD_NUMBER: _builtins.int
     SENTENCE_FIELD_NUMBER: _builtins.int
     rule: _builtins.str
-    """`best_fit`, `backfill`, `grown`, `spare`, or `seat`: it joined a bundle."""
+    """`best_fit`, `backfill`, `grown`, `spare`, `bubbles` on an ephemeral slot, or `seat`: it joined a bundle."""
     worker: _builtins.str
     milli: _builtins.int
     """Thousandths of each slot."""
@@ -835,3 +836,43 @@ class LeaseRef(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LeaseRef: _TypeAlias = LeaseRef  # noqa: Y015
+
+@_typing.final
+class TurnCost(_message.Message):
+    """What turns of a bundle cost: a turn is one step of each of its members."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    FRESH_FIELD_NUMBER: _builtins.int
+    members: _builtins.int
+    """How many trials trained in each of these turns."""
+    turns: _builtins.int
+    """How many turns there were; 0 means 1."""
+    memory_bytes: _builtins.int
+    """The most memory that the process ever held, on its GPU where it uses one; 0 where it held that with more members."""
+    fresh: _builtins.bool
+    """Trials joined or left right before each of these turns, which makes it longer."""
+    @_builtins.property
+    def time(self) -> _duration_pb2.Duration:
+        """All of them together, without the time of checkpoints and of the calls to the worker."""
+
+    def __init__(
+        self,
+        *,
+        members: _builtins.int = ...,
+        turns: _builtins.int = ...,
+        time: _duration_pb2.Duration | None = ...,
+        memory_bytes: _builtins.int = ...,
+        fresh: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fresh", b"fresh", "members", b"members", "memory_bytes", b"memory_bytes", "time", b"time", "turns", b"turns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TurnCost: _TypeAlias = TurnCost  # noqa: Y015

@@ -211,6 +211,7 @@ class ReportRequest(_message.Message):
     SAVE_TIME_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     sequence: _builtins.int
     """Counts this process's reports from 1; a repeat has the same sequence."""
@@ -233,6 +234,10 @@ class ReportRequest(_message.Message):
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What the trial's library found to be wrong with how the script uses it; in plain sentences, for people."""
 
+    @_builtins.property
+    def turn(self) -> _event_pb2.TurnCost:
+        """What the turn cost that this report tells of: on one of the reports of a bundle's turn."""
+
     def __init__(
         self,
         *,
@@ -245,10 +250,11 @@ class ReportRequest(_message.Message):
         save_time: _duration_pb2.Duration | None = ...,
         rank: _builtins.int = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        turn: _event_pb2.TurnCost | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["save_time", b"save_time", "train_time", b"train_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["save_time", b"save_time", "train_time", b"train_time", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "lease_id", b"lease_id", "metrics", b"metrics", "rank", b"rank", "save_time", b"save_time", "sequence", b"sequence", "step", b"step", "train_time", b"train_time", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "lease_id", b"lease_id", "metrics", b"metrics", "rank", b"rank", "save_time", b"save_time", "sequence", b"sequence", "step", b"step", "train_time", b"train_time", "turn", b"turn", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -486,12 +492,17 @@ class FinishBundleRequest(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     TRACEBACK_FIELD_NUMBER: _builtins.int
     OUT_OF_MEMORY_FIELD_NUMBER: _builtins.int
+    OF_EACH_FIELD_NUMBER: _builtins.int
     grant_id: _builtins.str
     error: _builtins.str
     """Empty for success; else the exception's last line, and its traceback."""
     traceback: _builtins.str
     out_of_memory: _builtins.bool
     """A device had too little memory for so many members."""
+    of_each: _builtins.bool
+    """Each member would fail so, however many there are: the program failed before its function was called, or the model
+    cannot be fused. The error is charged to all members.
+    """
     def __init__(
         self,
         *,
@@ -499,10 +510,11 @@ class FinishBundleRequest(_message.Message):
         error: _builtins.str = ...,
         traceback: _builtins.str = ...,
         out_of_memory: _builtins.bool = ...,
+        of_each: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "grant_id", b"grant_id", "out_of_memory", b"out_of_memory", "traceback", b"traceback"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "grant_id", b"grant_id", "of_each", b"of_each", "out_of_memory", b"out_of_memory", "traceback", b"traceback"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -62,6 +62,50 @@ ASHA_VARIANT_STOPPING: AshaVariant.ValueType  # 2
 """It is terminated."""
 Global___AshaVariant: _TypeAlias = AshaVariant  # noqa: Y015
 
+class _MedianVariant:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MedianVariantEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MedianVariant.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MEDIAN_VARIANT_UNSPECIFIED: _MedianVariant.ValueType  # 0
+    MEDIAN_VARIANT_AVERAGE: _MedianVariant.ValueType  # 1
+    """The trial's own running average: it stops where more than half of all averages are better."""
+    MEDIAN_VARIANT_VIZIER: _MedianVariant.ValueType  # 2
+    """Its best value so far: it stops where that is worse than the median of the others' averages."""
+
+class MedianVariant(_MedianVariant, metaclass=_MedianVariantEnumTypeWrapper):
+    """What is compared with the other trials' running averages."""
+
+MEDIAN_VARIANT_UNSPECIFIED: MedianVariant.ValueType  # 0
+MEDIAN_VARIANT_AVERAGE: MedianVariant.ValueType  # 1
+"""The trial's own running average: it stops where more than half of all averages are better."""
+MEDIAN_VARIANT_VIZIER: MedianVariant.ValueType  # 2
+"""Its best value so far: it stops where that is worse than the median of the others' averages."""
+Global___MedianVariant: _TypeAlias = MedianVariant  # noqa: Y015
+
+class _AshaArrival:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AshaArrivalEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AshaArrival.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ASHA_ARRIVAL_UNSPECIFIED: _AshaArrival.ValueType  # 0
+    ASHA_ARRIVAL_CAUTIOUS: _AshaArrival.ValueType  # 1
+    """It waits for its turn."""
+    ASHA_ARRIVAL_OPTIMISTIC: _AshaArrival.ValueType  # 2
+    """It goes on at once. With fewer than η results, everyone does."""
+
+class AshaArrival(_AshaArrival, metaclass=_AshaArrivalEnumTypeWrapper):
+    """What becomes of a trial that arrives at a rung among the best 1/η of those that are there so far."""
+
+ASHA_ARRIVAL_UNSPECIFIED: AshaArrival.ValueType  # 0
+ASHA_ARRIVAL_CAUTIOUS: AshaArrival.ValueType  # 1
+"""It waits for its turn."""
+ASHA_ARRIVAL_OPTIMISTIC: AshaArrival.ValueType  # 2
+"""It goes on at once. With fewer than η results, everyone does."""
+Global___AshaArrival: _TypeAlias = AshaArrival  # noqa: Y015
+
 class _Processes:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -118,6 +162,7 @@ class StudySpec(_message.Message):
     CONSTRAINTS_FIELD_NUMBER: _builtins.int
     WARM_START_FIELD_NUMBER: _builtins.int
     MAX_EARLY_FAILURES_FIELD_NUMBER: _builtins.int
+    BUBBLES_FIELD_NUMBER: _builtins.int
     max_trials: _builtins.int
     """How many configurations to try, the baseline not counted. A grid may yield fewer."""
     max_parallel: _builtins.int
@@ -138,6 +183,10 @@ class StudySpec(_message.Message):
     """The name of another study: nothing of this one is placed until that one has completed. Empty: it begins at once."""
     max_early_failures: _builtins.int
     """A study ends as failed when so many trials have failed before anything was reported; 0 means 3."""
+    bubbles: _builtins.bool
+    """Trials on their way to a rung before the last one may run in the bubbles of a large job. Their program takes its
+    gate: one that does not would slow that job.
+    """
     @_builtins.property
     def objective(self) -> Global___Objective:
         """What to optimise."""
@@ -231,10 +280,11 @@ class StudySpec(_message.Message):
         constraints: _abc.Iterable[Global___Constraint] | None = ...,
         warm_start: Global___WarmStart | None = ...,
         max_early_failures: _builtins.int = ...,
+        bubbles: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "elastic", b"elastic", "fuse", b"fuse", "gate", b"gate", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "surrogate", b"surrogate", "template", b"template", "transfer", b"transfer", "warm_start", b"warm_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "baseline", b"baseline", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "elastic", b"elastic", "enqueued", b"enqueued", "further_objectives", b"further_objectives", "fuse", b"fuse", "gate", b"gate", "max_early_failures", b"max_early_failures", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "priority", b"priority", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "surrogate", b"surrogate", "template", b"template", "transfer", b"transfer", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "baseline", b"baseline", "bubbles", b"bubbles", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "elastic", b"elastic", "enqueued", b"enqueued", "further_objectives", b"further_objectives", "fuse", b"fuse", "gate", b"gate", "max_early_failures", b"max_early_failures", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "priority", b"priority", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "surrogate", b"surrogate", "template", b"template", "transfer", b"transfer", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -925,6 +975,8 @@ class AshaPolicy(_message.Message):
     MIN_STEPS_FIELD_NUMBER: _builtins.int
     RUNGS_FIELD_NUMBER: _builtins.int
     BRACKETS_FIELD_NUMBER: _builtins.int
+    ARRIVAL_FIELD_NUMBER: _builtins.int
+    EFFORT_FIELD_NUMBER: _builtins.int
     variant: Global___AshaVariant.ValueType
     eta: _builtins.int
     """The reduction factor η ≥ 2."""
@@ -932,6 +984,10 @@ class AshaPolicy(_message.Message):
     """The first rung, in steps, from which the rest follow as min_steps·η^k up to max_steps; excludes `rungs`."""
     brackets: _builtins.int
     """The number of brackets; bracket s skips the first s rungs. 0 means 1."""
+    arrival: Global___AshaArrival.ValueType
+    """What becomes of a trial that arrives among the best 1/η so far."""
+    effort: _builtins.float
+    """The share of run-all's cost that waiting trials may use up when no promotion is left. 0: none."""
     @_builtins.property
     def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The rung levels themselves, strictly increasing, the last one equal to max_steps."""
@@ -944,10 +1000,12 @@ class AshaPolicy(_message.Message):
         min_steps: _builtins.int = ...,
         rungs: _abc.Iterable[_builtins.int] | None = ...,
         brackets: _builtins.int = ...,
+        arrival: Global___AshaArrival.ValueType = ...,
+        effort: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brackets", b"brackets", "eta", b"eta", "min_steps", b"min_steps", "rungs", b"rungs", "variant", b"variant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrival", b"arrival", "brackets", b"brackets", "effort", b"effort", "eta", b"eta", "min_steps", b"min_steps", "rungs", b"rungs", "variant", b"variant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1103,9 +1161,7 @@ Global___PashaPolicy: _TypeAlias = PashaPolicy  # noqa: Y015
 
 @_typing.final
 class MedianPolicy(_message.Message):
-    """Median stopping, as in Vizier: a trial whose best value so far is worse than the median of the others' running
-    averages is stopped.
-    """
+    """Median stopping: a trial that is worse than half of the others, by running averages, is stopped."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1114,14 +1170,18 @@ class MedianPolicy(_message.Message):
     COMPLETED_ONLY_FIELD_NUMBER: _builtins.int
     GRACE_STEPS_FIELD_NUMBER: _builtins.int
     MIN_PEERS_FIELD_NUMBER: _builtins.int
+    VARIANT_FIELD_NUMBER: _builtins.int
     interval: _builtins.int
-    """The rule is applied every so many steps; 0 means a hundredth of max_steps. Excludes `rungs`."""
+    """The rule is applied every so many steps; 0 means each one, at most 256 times; with Vizier's rule a hundredth of
+    max_steps. Excludes `rungs`.
+    """
     completed_only: _builtins.bool
-    """Compare with completed trials only, instead of with all that came as far."""
+    """Vizier's rule alone: compare with completed trials only, instead of with all that came as far."""
     grace_steps: _builtins.int
-    """No trial is stopped before so many steps; 0 means a tenth of max_steps."""
+    """No trial is stopped before so many steps; 0 means the first look, or a tenth of max_steps with Vizier's rule."""
     min_peers: _builtins.int
-    """No trial is stopped while there are fewer others to compare with; 0 means 3."""
+    """No trial is stopped while there are fewer others to compare with; 0 means 4, or 3 with Vizier's rule."""
+    variant: Global___MedianVariant.ValueType
     @_builtins.property
     def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -1132,10 +1192,11 @@ class MedianPolicy(_message.Message):
         completed_only: _builtins.bool = ...,
         grace_steps: _builtins.int = ...,
         min_peers: _builtins.int = ...,
+        variant: Global___MedianVariant.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed_only", b"completed_only", "grace_steps", b"grace_steps", "interval", b"interval", "min_peers", b"min_peers", "rungs", b"rungs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed_only", b"completed_only", "grace_steps", b"grace_steps", "interval", b"interval", "min_peers", b"min_peers", "rungs", b"rungs", "variant", b"variant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1435,8 +1496,11 @@ class Fuse(_message.Message):
 
     MOST_FIELD_NUMBER: _builtins.int
     APART_FIELD_NUMBER: _builtins.int
+    AUTO_FIELD_NUMBER: _builtins.int
     most: _builtins.int
     """How many trials a bundle holds at most."""
+    auto: _builtins.bool
+    """The scheduler chooses how many trials a bundle holds, by what it measures; at most `most`."""
     @_builtins.property
     def apart(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Parameters that fix shapes, or that members of a bundle cannot differ in for another reason: the trials of a bundle
@@ -1448,10 +1512,11 @@ class Fuse(_message.Message):
         *,
         most: _builtins.int = ...,
         apart: _abc.Iterable[_builtins.str] | None = ...,
+        auto: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "most", b"most"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "auto", b"auto", "most", b"most"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

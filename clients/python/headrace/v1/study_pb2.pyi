@@ -164,6 +164,7 @@ class StudyStatus(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     WAITS_FOR_FIELD_NUMBER: _builtins.int
     WARM_RESULTS_FIELD_NUMBER: _builtins.int
+    BUNDLE_SIZES_FIELD_NUMBER: _builtins.int
     pending: _builtins.int
     """The number of trials in each state."""
     running: _builtins.int
@@ -212,6 +213,12 @@ class StudyStatus(_message.Message):
     def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrialFailure]:
         """The trials that failed, the first failure first: at most 20. `failed` counts all. Not in lists of studies."""
 
+    @_builtins.property
+    def bundle_sizes(self) -> _containers.RepeatedCompositeFieldContainer[Global___BundleSize]:
+        """With `fuse`: how many trials share a process, by kind of device and by what the trials of a bundle have in common.
+        Only of what was measured. Not in lists of studies.
+        """
+
     def __init__(
         self,
         *,
@@ -234,16 +241,93 @@ class StudyStatus(_message.Message):
         failures: _abc.Iterable[Global___TrialFailure] | None = ...,
         waits_for: _builtins.str = ...,
         warm_results: _builtins.int | None = ...,
+        bundle_sizes: _abc.Iterable[Global___BundleSize] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "warm_results", b"warm_results"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "failures", b"failures", "front", b"front", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated", "waits_for", b"waits_for", "warm_results", b"warm_results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "bundle_sizes", b"bundle_sizes", "cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "failures", b"failures", "front", b"front", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated", "waits_for", b"waits_for", "warm_results", b"warm_results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__warm_results: _TypeAlias = _typing.Literal["warm_results"]  # noqa: Y015
     _WhichOneofArgType__warm_results: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__warm_results) -> _WhichOneofReturnType__warm_results | None: ...
 
 Global___StudyStatus: _TypeAlias = StudyStatus  # noqa: Y015
+
+@_typing.final
+class BundleSize(_message.Message):
+    """How many trials of a study share a process on a kind of device."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_FIELD_NUMBER: _builtins.int
+    APART_FIELD_NUMBER: _builtins.int
+    TRIALS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
+    MEMBER_BYTES_FIELD_NUMBER: _builtins.int
+    device: _builtins.str
+    """The model of the device."""
+    apart: _builtins.str
+    """The values of `fuse.apart` that these trials have, as JSON; empty where it names none."""
+    trials: _builtins.int
+    reason: _builtins.str
+    """For people: why so many."""
+    member_bytes: _builtins.int
+    """What each further trial takes of the device's memory; 0 where that is not known."""
+    @_builtins.property
+    def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___BundleTurn]:
+        """What was measured, the fewest members first."""
+
+    def __init__(
+        self,
+        *,
+        device: _builtins.str = ...,
+        apart: _builtins.str = ...,
+        trials: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        turns: _abc.Iterable[Global___BundleTurn] | None = ...,
+        member_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "device", b"device", "member_bytes", b"member_bytes", "reason", b"reason", "trials", b"trials", "turns", b"turns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BundleSize: _TypeAlias = BundleSize  # noqa: Y015
+
+@_typing.final
+class BundleTurn(_message.Message):
+    """What was measured of bundles with one number of members."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    TURN_S_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    FRESH_FIELD_NUMBER: _builtins.int
+    members: _builtins.int
+    turn_s: _builtins.float
+    """The least time of a turn: one step of each member."""
+    memory_bytes: _builtins.int
+    """The most memory that a process held; 0 where that is not known."""
+    fresh: _builtins.bool
+    """Trials joined or left right before each of these turns."""
+    def __init__(
+        self,
+        *,
+        members: _builtins.int = ...,
+        turn_s: _builtins.float = ...,
+        memory_bytes: _builtins.int = ...,
+        fresh: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fresh", b"fresh", "members", b"members", "memory_bytes", b"memory_bytes", "turn_s", b"turn_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BundleTurn: _TypeAlias = BundleTurn  # noqa: Y015
 
 @_typing.final
 class TrialFailure(_message.Message):

@@ -114,6 +114,7 @@ class SessionRequest(_message.Message):
     REPORT_FIELD_NUMBER: _builtins.int
     RESTORED_FIELD_NUMBER: _builtins.int
     EXITED_FIELD_NUMBER: _builtins.int
+    REPORTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -124,6 +125,10 @@ class SessionRequest(_message.Message):
     def restored(self) -> Global___Restored: ...
     @_builtins.property
     def exited(self) -> Global___Exited: ...
+    @_builtins.property
+    def reports(self) -> Global___Reports:
+        """Only to a scheduler whose `Welcome` takes batches."""
+
     def __init__(
         self,
         *,
@@ -132,12 +137,13 @@ class SessionRequest(_message.Message):
         report: Global___Report | None = ...,
         restored: Global___Restored | None = ...,
         exited: Global___Exited | None = ...,
+        reports: Global___Reports | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "heartbeat", b"heartbeat", "hello", b"hello", "message", b"message", "report", b"report", "restored", b"restored"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "heartbeat", b"heartbeat", "hello", b"hello", "message", b"message", "report", b"report", "reports", b"reports", "restored", b"restored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "heartbeat", b"heartbeat", "hello", b"hello", "message", b"message", "report", b"report", "restored", b"restored"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "heartbeat", b"heartbeat", "hello", b"hello", "message", b"message", "report", b"report", "reports", b"reports", "restored", b"restored"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "heartbeat", "report", "restored", "exited"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "heartbeat", "report", "restored", "exited", "reports"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -157,6 +163,7 @@ class SessionResponse(_message.Message):
     ACK_FIELD_NUMBER: _builtins.int
     VACATE_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
+    DECISIONS_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
@@ -175,6 +182,10 @@ class SessionResponse(_message.Message):
     @_builtins.property
     def refused(self) -> Global___Refused: ...
     @_builtins.property
+    def decisions(self) -> Global___Decisions:
+        """Only to a worker whose `Hello` takes batches."""
+
+    @_builtins.property
     def acknowledged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Durable messages that are settled, as an `Ack` behind this message would say. An acknowledgement travels with
         what else there is to say, the decision on the report above all; an `Ack` is sent where there is nothing.
@@ -191,13 +202,14 @@ class SessionResponse(_message.Message):
         ack: Global___Ack | None = ...,
         vacate: Global___Vacate | None = ...,
         refused: Global___Refused | None = ...,
+        decisions: Global___Decisions | None = ...,
         acknowledged: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "drain", b"drain", "message", b"message", "refused", b"refused", "vacate", b"vacate", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "decisions", b"decisions", "drain", b"drain", "message", b"message", "refused", b"refused", "vacate", b"vacate", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "acknowledged", b"acknowledged", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "drain", b"drain", "message", b"message", "refused", b"refused", "vacate", b"vacate", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "acknowledged", b"acknowledged", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "decisions", b"decisions", "drain", b"drain", "message", b"message", "refused", b"refused", "vacate", b"vacate", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "assign", "decision", "cancel", "drain", "ack", "vacate", "refused"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "assign", "decision", "cancel", "drain", "ack", "vacate", "refused", "decisions"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -239,6 +251,7 @@ class Hello(_message.Message):
     CPUS_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
     HOME_FIELD_NUMBER: _builtins.int
+    TAKES_BATCHES_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """The worker's name: stable over restarts, unique in the cluster."""
     incarnation: _builtins.str
@@ -256,6 +269,8 @@ class Hello(_message.Message):
     """Identifies the worker's home, where its outbox is: drawn when the home is made. A lock admits one daemon to a home, so
     one with the same home is the same worker again. Another one of the same name is refused while this one is there.
     """
+    takes_batches: _builtins.bool
+    """The worker understands `Decisions`."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]: ...
     @_builtins.property
@@ -277,10 +292,11 @@ class Hello(_message.Message):
         cpus: _builtins.int = ...,
         host: _builtins.str = ...,
         home: _builtins.str = ...,
+        takes_batches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "devices", b"devices", "held", b"held", "home", b"home", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "log_dir", b"log_dir", "version", b"version", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "devices", b"devices", "held", b"held", "home", b"home", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "log_dir", b"log_dir", "takes_batches", b"takes_batches", "version", b"version", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -299,6 +315,7 @@ class Device(_message.Message):
     UUID_FIELD_NUMBER: _builtins.int
     DEFECT_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
+    BUBBLES_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     kind: Global___DeviceKind.ValueType
     model: _builtins.str
@@ -311,6 +328,12 @@ class Device(_message.Message):
     def links(self) -> _containers.RepeatedScalarFieldContainer[Global___LinkKind.ValueType]:
         """How it is joined to the worker's other devices: the n-th entry to the device of index n. Empty where that is unknown."""
 
+    @_builtins.property
+    def bubbles(self) -> Global___Bubbles:
+        """Set where the device belongs to a large job, and can be had in its bubbles alone; `memory_bytes` is then what the
+        job leaves of its memory. Such a slot may be taken back at any time: its `defect` then says why.
+        """
+
     def __init__(
         self,
         *,
@@ -321,14 +344,48 @@ class Device(_message.Message):
         uuid: _builtins.str = ...,
         defect: _builtins.str = ...,
         links: _abc.Iterable[Global___LinkKind.ValueType] | None = ...,
+        bubbles: Global___Bubbles | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bubbles", b"bubbles"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["defect", b"defect", "index", b"index", "kind", b"kind", "links", b"links", "memory_bytes", b"memory_bytes", "model", b"model", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bubbles", b"bubbles", "defect", b"defect", "index", b"index", "kind", b"kind", "links", b"links", "memory_bytes", b"memory_bytes", "model", b"model", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Device: _TypeAlias = Device  # noqa: Y015
+
+@_typing.final
+class Bubbles(_message.Message):
+    """The stage of a pipeline-parallel job in whose idle windows a slot's trials work."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    DUTY_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job that owns the device."""
+    stage: _builtins.int
+    replica: _builtins.int
+    """Its data-parallel group."""
+    duty: _builtins.float
+    """The share of its time that trials may expect, from 0 to 1, when the slot was offered."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        stage: _builtins.int = ...,
+        replica: _builtins.int = ...,
+        duty: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duty", b"duty", "job", b"job", "replica", b"replica", "stage", b"stage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Bubbles: _TypeAlias = Bubbles  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):
@@ -467,6 +524,7 @@ class Report(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     TRAIN_TIME_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """The worker's own count of durable messages; increases over restarts of the daemon too."""
     step: _builtins.int
@@ -489,6 +547,10 @@ class Report(_message.Message):
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """As in ReportRequest."""
 
+    @_builtins.property
+    def turn(self) -> _event_pb2.TurnCost:
+        """As in ReportRequest."""
+
     def __init__(
         self,
         *,
@@ -499,14 +561,39 @@ class Report(_message.Message):
         checkpoint: _trial_pb2.CheckpointRef | None = ...,
         train_time: _duration_pb2.Duration | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        turn: _event_pb2.TurnCost | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease", "train_time", b"train_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease", "train_time", b"train_time", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease", "metrics", b"metrics", "sequence", b"sequence", "step", b"step", "train_time", b"train_time", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease", "metrics", b"metrics", "sequence", b"sequence", "step", b"step", "train_time", b"train_time", "turn", b"turn", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class Reports(_message.Message):
+    """Reports that wait to be sent, in the order of their sequences: those of a bundle's turn above all. Each is taken,
+    answered and acknowledged as if it had come alone.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___Report]: ...
+    def __init__(
+        self,
+        *,
+        reports: _abc.Iterable[Global___Report] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reports", b"reports"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Reports: _TypeAlias = Reports  # noqa: Y015
 
 @_typing.final
 class Restored(_message.Message):
@@ -549,6 +636,7 @@ class Exited(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     LOG_TAIL_FIELD_NUMBER: _builtins.int
     EXIT_CODE_FIELD_NUMBER: _builtins.int
+    OUT_OF_MEMORY_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     outcome: Global___ExitOutcome.ValueType
     error: _builtins.str
@@ -556,6 +644,10 @@ class Exited(_message.Message):
     log_tail: _builtins.str
     """The end of the trial's log, at most 8 KiB."""
     exit_code: _builtins.int
+    out_of_memory: _builtins.int
+    """The trial's bundle ran out of memory with so many members; 0: it did not. Nobody is charged, and the next bundle of
+    the study on such a device has half as many.
+    """
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     def __init__(
@@ -567,10 +659,11 @@ class Exited(_message.Message):
         error: _builtins.str = ...,
         log_tail: _builtins.str = ...,
         exit_code: _builtins.int = ...,
+        out_of_memory: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "exit_code", b"exit_code", "lease", b"lease", "log_tail", b"log_tail", "outcome", b"outcome", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "exit_code", b"exit_code", "lease", b"lease", "log_tail", b"log_tail", "out_of_memory", b"out_of_memory", "outcome", b"outcome", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -586,8 +679,11 @@ class Welcome(_message.Message):
     LEASE_TTL_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     SCHEDULER_FIELD_NUMBER: _builtins.int
+    TAKES_BATCHES_FIELD_NUMBER: _builtins.int
     scheduler: _builtins.str
     """The replica's host and process id, for the worker's log."""
+    takes_batches: _builtins.bool
+    """This replica understands `Reports`."""
     @_builtins.property
     def heartbeat_interval(self) -> _duration_pb2.Duration: ...
     @_builtins.property
@@ -605,10 +701,11 @@ class Welcome(_message.Message):
         lease_ttl: _duration_pb2.Duration | None = ...,
         held: _abc.Iterable[_event_pb2.LeaseRef] | None = ...,
         scheduler: _builtins.str = ...,
+        takes_batches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease_ttl", b"lease_ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "held", b"held", "lease_ttl", b"lease_ttl", "scheduler", b"scheduler"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "held", b"held", "lease_ttl", b"lease_ttl", "scheduler", b"scheduler", "takes_batches", b"takes_batches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -788,6 +885,28 @@ class LeaseDecision(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LeaseDecision: _TypeAlias = LeaseDecision  # noqa: Y015
+
+@_typing.final
+class Decisions(_message.Message):
+    """Answers that were there at once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseDecision]: ...
+    def __init__(
+        self,
+        *,
+        decisions: _abc.Iterable[Global___LeaseDecision] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Decisions: _TypeAlias = Decisions  # noqa: Y015
 
 @_typing.final
 class Cancel(_message.Message):

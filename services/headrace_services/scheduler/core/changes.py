@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from headrace.spec.resources import WHOLE
+from headrace_services.scheduler.core.capacity import Profile
 from headrace_services.scheduler.core.records import (
     Event,
     Exploit,
@@ -60,6 +61,8 @@ class Changes:
     ended_grants: list[str] = field(default_factory=list)
     closed_grants: list[str] = field(default_factory=list)
     """Bundles that take no further trial."""
+    profiles: dict[tuple[str, str], Profile] = field(default_factory=dict)
+    """What was learnt of the study's bundles, by kind of device and key."""
     occupied: dict[tuple[int, int], str] = field(default_factory=dict)
     """The grants that slots are given to whole."""
     vacated: dict[tuple[int, int], str] = field(default_factory=dict)

@@ -13,7 +13,16 @@ what fits nowhere; end the study where nothing is left; see what the answers sho
 from collections.abc import Iterable, Sequence
 
 from headrace.errors import HeadraceError
-from headrace_services.scheduler.core import dispatch, leaving, placing, seats, sharing, surroundings, views
+from headrace_services.scheduler.core import (
+    bubbles,
+    dispatch,
+    leaving,
+    placing,
+    seats,
+    sharing,
+    surroundings,
+    views,
+)
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import (
     ExitedArrived,
@@ -148,6 +157,7 @@ def _prepare(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
         request = Request.of(state.study.spec.resources.each[-1], state.study.standing.avoided)
         state.able = yield from ask(AbleWorkers(request=request))
     yield from surroundings.look_for_spare(state)
+    yield from bubbles.look_ahead(state, inputs)
 
 
 def _place(
@@ -165,7 +175,7 @@ def _place(
         named.append(reserved.number)
     spec = state.study.spec
     limit = offered + len(state.pending_suggestions) + placing.LOOKAHEAD + inputs + 1
-    if spec.resources.by is not None or spec.fuse is not None:
+    if spec.resources.by is not None or spec.fuse is not None or spec.bubbles:
         limit += placing.PASSED_OVER
     waiting = yield from ask(
         Candidates(

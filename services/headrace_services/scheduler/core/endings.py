@@ -54,7 +54,8 @@ def restored(state: CycleState, message: RestoredArrived) -> Outcome:
         return Stale()
     # Nothing is noted where nothing moves: a change without an event would be hidden from other replicas.
     if state.trials[lease.number].state is State.RESUMED and state.is_fresh(lease, message.sequence):
-        read_s = message.read_time_s or state.trials[lease.number].read_s
+        before = state.trials[lease.number].read_s
+        read_s = before if lease.bubbles else message.read_time_s or before
         state.move(lease.number, Action.RESTORED, read_s=read_s)
     return Accepted()
 
@@ -88,10 +89,10 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
             state.close(lease)
             _interrupt(state, state.trials[number], message.error or "its client or worker gave it back")
         case "DEFECT":
-            _lost(state, state.trials[number], message.error, defect=True)
+            _lost(state, state.trials[number], lease, message.error, defect=True)
         case _:
             state.close(lease)
-            _lost(state, state.trials[number], message.error or "its process was lost")
+            _lost_with_bundle(state, lease, message)
     return Accepted()
 
 
@@ -105,7 +106,7 @@ def expired(state: CycleState, message: LeaseExpired) -> Outcome:
         return Stale()
     state.close(lease)
     state.cancel(state.trials[lease.number], message.why)
-    _lost(state, state.trials[lease.number], message.why)
+    _lost(state, state.trials[lease.number], lease, message.why)
     return Accepted()
 
 
@@ -149,9 +150,9 @@ def _unreported(spec: StudySpec, trial: Trial, lease: Lease) -> str:
 def _silent(lease: Lease) -> str:
     """What to say of an attempt whose program ended with success, and reported nothing."""
     return (
-        f"this attempt began at step {_begun_at(lease)}, reported nothing and exited with 0. Did its loop have no "
-        "turns, as one over a range of its own that goes on from a file? Loop over t.steps(), and call t.report(...) "
-        "in it; what a function returns does not count"
+        f"this attempt began at step {_begun_at(lease)}, reported nothing and exited with 0. Loop over t.steps(), and "
+        "call t.report(...) in it: what a function returns does not count. A loop over a range of its own that goes on "
+        "from a file may have had no turns"
     )
 
 
@@ -238,17 +239,36 @@ def _where(state: CycleState) -> str:
     return f" (all on worker '{workers[0]}')" if workers else ""
 
 
-def _lost(state: CycleState, trial: Trial, why: str, *, defect: bool = False) -> None:
+def _lost_with_bundle(state: CycleState, lease: Lease, message: ExitedArrived) -> None:
+    """A process was lost, which may be a bundle's. One that ran out of memory had too many members: no one of them is
+    to blame, and half as many share a process from now on. One that did so with a single member has it alone, and then
+    it is an ordinary trial, which is charged for what it asks for."""
+    trial, why = state.trials[lease.number], message.error or "its process was lost"
+    if message.out_of_memory > 1 and lease.grant is not None and lease.grant.seats > 1:
+        seats.too_many(state, lease, message.out_of_memory)
+        _interrupt(state, trial, why)
+        return
+    if message.out_of_memory == 1:
+        halvings = _sharing(state, lease).bit_length() - 1
+        trial = state.update(trial.number, losses_in_row=max(trial.losses_in_row, halvings - 1))
+    _lost(state, trial, lease, why)
+
+
+def _sharing(state: CycleState, lease: Lease) -> int:
+    """How many trials may ever share a process where this one ran."""
+    return 1 if lease.grant is None else seats.capacity_of(state, lease.grant, ()).seats
+
+
+def _lost(state: CycleState, trial: Trial, lease: Lease, why: str, *, defect: bool = False) -> None:
     """The attempt ended by no error of the trial's: it goes on, but not for ever where it gets no further.
 
     Then it counts as failed, unless what ended it was a defect of the scheduler.
     """
-    spec = state.study.spec
-    by_itself = _KILLED in why and seats.allowance(spec, trial) == 1
+    by_itself = _KILLED in why and (lease.grant is None or lease.grant.seats == 1)
     losses, kills = trial.losses_in_row + 1, trial.kills_in_row + by_itself
     trial = state.update(trial.number, losses_in_row=losses, kills_in_row=kills)
     too_many_kills = kills >= MAX_KILLS_IN_ROW
-    if too_many_kills or seats.losses_alone(spec, losses) >= MAX_LOSSES_IN_ROW:
+    if too_many_kills or seats.losses_alone(_sharing(state, lease), losses) >= MAX_LOSSES_IN_ROW:
         count = kills if too_many_kills else losses
         detail = f"{why}, {count} times in a row without a new checkpoint or a rung between"
         detail += ": is it out of memory?" if too_many_kills else ""

@@ -2,6 +2,7 @@
 
 from msgspec.structs import asdict, replace
 
+from headrace_services.scheduler.core.capacity import Capacity, Profile
 from headrace_services.scheduler.core.finite import json_number
 from headrace_services.scheduler.core.inputs import ReportArrived
 from headrace_services.scheduler.core.lifecycle import Action, State, StudyState
@@ -116,6 +117,17 @@ def worker_avoided(worker: str, failures: int, error: str) -> Event:
             f"worker {worker} gets no more trials of this study: {failures} attempt{plural} failed there before any "
             f"trial had reported anything, and other workers can run them; the last one: {error}"
         ),
+        detail={},
+    )
+
+
+def bundles_sized(profile: Profile, found: Capacity) -> Event:
+    """Another number of trials share a process than before."""
+    alike = f" with {profile.key}" if profile.key not in ("", "[]") else ""
+    return Event(
+        number=None,
+        kind="note",
+        message=f"bundles on {profile.device}{alike} hold up to {found.trials} from now on: {found.why}",
         detail={},
     )
 

@@ -7,6 +7,7 @@ commands of users carry a request id, which the engine checks before the core se
 from msgspec import Struct
 
 from headrace.errors import HeadraceError
+from headrace_services.scheduler.core.capacity import TurnCost
 from headrace_services.scheduler.core.records import (
     Checkpoint,
     Decision,
@@ -38,6 +39,8 @@ class ReportArrived(Leased, frozen=True, kw_only=True):
     train_time_s: float = 0.0
     warnings: tuple[str, ...] = ()
     """What is wrong with how the script uses its trial."""
+    turn: TurnCost | None = None
+    """What the turn of its bundle cost; one member of the turn says so."""
 
 
 class RestoredArrived(Leased, frozen=True, kw_only=True):
@@ -56,6 +59,8 @@ class ExitedArrived(Leased, frozen=True, kw_only=True):
     outcome: str
     error: str = ""
     log_tail: str = ""
+    out_of_memory: int = 0
+    """With how many members its bundle ran out of memory; 0: it did not."""
 
 
 class LeaseExpired(Leased, frozen=True, kw_only=True):

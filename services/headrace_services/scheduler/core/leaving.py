@@ -5,7 +5,7 @@ never without a checkpoint. Others wait rather than work be lost.
 """
 
 from headrace.spec.resources import WHOLE
-from headrace_services.scheduler.core import events, sharing
+from headrace_services.scheduler.core import bubbles, events, sharing
 from headrace_services.scheduler.core.inputs import Preemption, ReportArrived
 from headrace_services.scheduler.core.placement import Waiting, fit, request_at, spare_slots, with_parts
 from headrace_services.scheduler.core.records import Lease, Trial
@@ -28,6 +28,8 @@ def at_rung(state: CycleState, lease: Lease, trial: Trial, target: int) -> str |
     asked = _asked(state, lease)
     if asked is not None:
         return _preempted(state, lease, asked)
+    if lease.bubbles:
+        return bubbles.leaves(state, lease, trial, target)
     wanted = request_at(state.study.spec, trial.params, trial.step)
     spare = spare_slots(state.study.spec, target)
     part = (len(lease.slots), lease.milli)
@@ -65,7 +67,7 @@ def _asked(state: CycleState, lease: Lease) -> Leaving | None:
 
 
 def _preempted(state: CycleState, lease: Lease, asked: Leaving) -> str:
-    asking = state.room.others.get(asked.for_study_id)
+    asking = state.room.others.get(asked.for_study_id) if asked.for_study_id is not None else None
     state.emit(events.trial_preempted(lease.number, asking.name if asking else "", asked.why))
     return asked.why
 

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, field
 
+from headrace_services.scheduler.core.capacity import Profile
 from headrace_services.scheduler.core.placement import Request, Running
 from headrace_services.scheduler.core.placement.shares import Claim, Share, Totals
 from headrace_services.scheduler.core.records import Bundle, Decision, History, Lease, Slot, Trial
@@ -31,6 +32,8 @@ class Rows(Struct, frozen=True, kw_only=True):
     slots: Mapping[str, tuple[Slot, ...]] = field(default_factory=dict)
     """The slots that live leases hold, by lease; of each slot, the part that the lease has of it is free."""
     histories: Mapping[int, History] = field(default_factory=dict)
+    profiles: tuple[Profile, ...] = ()
+    """Of a study with bundles, in the rows that it is opened with: what is known of them."""
 
 
 class Named(Need[Rows], frozen=True, kw_only=True):
@@ -50,6 +53,12 @@ class Decisions(Need[Mapping[tuple[int, int, int], Decision]], frozen=True, kw_o
 
 class AbleWorkers(Need[frozenset[str]], frozen=True, kw_only=True):
     """The names of the connected workers that could serve a request if nobody else were on them."""
+
+    request: Request
+
+
+class OwnSlots(Need[bool], frozen=True, kw_only=True):
+    """Whether a connected worker could serve a request with slots that are not ephemeral, if nobody else were on it."""
 
     request: Request
 
@@ -193,6 +202,7 @@ Needs = (
     Named
     | Decisions
     | AbleWorkers
+    | OwnSlots
     | SilentLeases
     | UnstartedCount
     | UserPausedCount

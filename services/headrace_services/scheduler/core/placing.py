@@ -4,7 +4,7 @@ from collections.abc import Container, Set
 
 from headrace.folders import study_folder
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import events, seats, sharing
+from headrace_services.scheduler.core import bubbles, events, seats, sharing
 from headrace_services.scheduler.core.inputs import Assignment, ProposalComingError, Suggested
 from headrace_services.scheduler.core.lifecycle import Action, State, StudyState
 from headrace_services.scheduler.core.needs import Deciding, Named, ask
@@ -19,7 +19,7 @@ from headrace_services.scheduler.core.placement.joints import WORDS, Link, joint
 from headrace_services.scheduler.core.placement.speeds import grant_kind, step_s
 from headrace_services.scheduler.core.policies import Action as Ruling
 from headrace_services.scheduler.core.policies import Promotion
-from headrace_services.scheduler.core.records import Grant, Lease, Params, Part, Proposal, Trial
+from headrace_services.scheduler.core.records import Grant, Lease, Params, Part, Proposal, Slot, Trial
 from headrace_services.scheduler.core.sampling import is_pooled
 from headrace_services.scheduler.core.state import CycleState
 
@@ -70,17 +70,25 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
             if placement is None:
                 hopeless |= {shape} if shape else set()
                 bundle = open_seats.of(trial, _params_after(trial, promotion))
+            if placement is None and bundle is None and not _is_full(state):
+                placement = yield from bubbles.find(state, trial, milestone)
+            if placement is None and bundle is None:
+                bundle = yield from bubbles.seat(state, trial, _params_after(trial, promotion), milestone)
             if placement is None and bundle is None:
                 if state.room.blocked is None and not _is_full(state):
                     state.room.blocked = sharing.waiting_for(state, trial, milestone)
                 passed_over.add(number)
                 may_pass = (
-                    _may_pass_over(state, trial, hopeless) or _kept_for(state, passed_over) or open_seats.any
+                    _may_pass_over(state, trial, hopeless)
+                    or _kept_for(state, passed_over)
+                    or open_seats.any
+                    or bubbles.any_open(state)
                 )
                 if not pass_over or not may_pass:
                     break
                 continue
-            if bundle is not None and state.room.blocked is not None and state.room.blocked.key[1] == number:
+            elsewhere = bundle is not None or (placement is not None and placement.rule == bubbles.RULE)
+            if elsewhere and state.room.blocked is not None and state.room.blocked.key[1] == number:
                 state.room.blocked = None  # it waits for no slot
         if promotion is not None:
             _promote(state, promotion)
@@ -293,7 +301,8 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None, bundle
         resume=resume,
     )
     if bundle is not None:
-        said = _seat(bundle, bundle.leases + 1)
+        said = _seat(state, bundle, slots, bundle.leases + 1)
+        said += f", in bubbles of {bundle.bubbles}" if bundle.bubbles else ""
         state.emit(events.trial_placed(trial.number, slots, bundle.milli, "seat", said))
         state.join(lease, slots)
     else:
@@ -311,7 +320,8 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None, bundle
     folder = study_folder(state.study.name, state.study.uid)
     log_path = f"{slots[0].log_dir}/{folder}/{trial.number}.log" if slots else trial.log_path
     action = Action.RESUME if trial.state is State.PAUSED else Action.LAUNCH
-    state.move(trial.number, action, attempt=attempt, lease_id=lease.id, log_path=log_path, detail="")
+    changes = {"log_path": log_path, "detail": "", "bubbles": bubbles.with_stage(trial, lease.bubbles)}
+    state.move(trial.number, action, attempt=attempt, lease_id=lease.id, **changes)
     moved = state.trials[trial.number]
     if client:
         state.suggested[client[0]] = Suggested(trial=moved, lease=lease, done=False)
@@ -334,8 +344,9 @@ def _grant(lease_id: str, state: CycleState, trial: Trial, placement: Placement)
         milli=placement.milli,
         memory_bytes=placement.memory_bytes,
         model=kind_of(placement.slots),
-        seats=seats.allowance(state.study.spec, trial),
+        seats=seats.seats_for(state, trial, placement),
         key=seats.key_of(state.study.spec, trial.params),
+        bubbles=placement.slots[0].bubbles,
     )
 
 
@@ -343,10 +354,12 @@ def _told(state: CycleState, placement: Placement, lease: Lease) -> str:
     """What is worth telling of a placement, in words; nothing where it is an ordinary one."""
     told = []
     if lease.grant is not None and lease.grant.seats > 1:
-        told.append(_seat(lease.grant, 1))
+        told.append(_seat(state, lease.grant, placement.slots, 1))
     if placement.rule == "spare":
         count = len(placement.slots)
         told.append(f"on {count} slot{'s' * (count > 1)}, as no other trial waits")
+    elif placement.rule == bubbles.RULE:
+        told.append(f"in bubbles of {placement.slots[0].bubbles}")
     elif placement.rule == "backfill":
         told.append("on slots that are kept for another trial: it ends before that one can start")
     if joint(placement.slots) is not Link.UNKNOWN:
@@ -354,9 +367,10 @@ def _told(state: CycleState, placement: Placement, lease: Lease) -> str:
     return "; ".join(told)
 
 
-def _seat(bundle: Grant, seat: int) -> str:
+def _seat(state: CycleState, bundle: Grant, slots: tuple[Slot, ...], seat: int) -> str:
     """A trial's place in a bundle, in words. A bundle has the name of its first lease."""
-    return f"seat {seat} of {bundle.seats} in bundle {bundle.id}"
+    most = min(bundle.seats, seats.capacity_of(state, bundle, slots).trials)
+    return f"seat {seat} of {most} in bundle {bundle.id}"
 
 
 def _how_joined(state: CycleState, placement: Placement) -> str:

@@ -101,6 +101,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     steps_spent: int = 0
     log_path: str = ""
     log_tail: str = ""
+    bubbles: tuple[str, ...] = ()
+    """The stages in whose bubbles it ran or runs, in order, each once (`Slot.bubbles`)."""
     speeds: Speeds = field(default_factory=dict)
     read_s: float | None = None
     """How long its last restore took."""
@@ -178,6 +180,8 @@ class Grant(Struct, frozen=True, kw_only=True):
     """What the trials of a bundle have in common (`Fuse.key`)."""
     closed: bool = False
     """Whether a bundle takes no further trial, because its process was lost."""
+    bubbles: str = ""
+    """The stage in whose bubbles its trials work (`Slot.bubbles`); empty where its slots are its own."""
     leases: int = 1
     """How many live leases name it. It ends with the last of them."""
 
@@ -209,6 +213,17 @@ class Slot(Struct, frozen=True, kw_only=True):
     """How it is joined to the slot of each index (`placement.joints.Link`); empty where its worker does not know."""
     used_memory_bytes: int = 0
     """The sum of the budgets of those who share it."""
+    owner: str = ""
+    """The large job that an ephemeral slot belongs to: trials have it in that job's bubbles alone (`core.bubbles`)."""
+    stage: int = 0
+    """Of an ephemeral slot: the stage of that job."""
+    duty: float = 1.0
+    """Of an ephemeral slot: the share of its time that trials may expect."""
+
+    @property
+    def bubbles(self) -> str:
+        """Whose bubbles an ephemeral slot's trials work in; empty for any other slot."""
+        return f"job {self.owner}, stage {self.stage}" if self.owner else ""
 
     @property
     def memory_left(self) -> int:
@@ -281,6 +296,11 @@ class Lease(Struct, frozen=True, kw_only=True):
     def model(self) -> str:
         """What its speed is learnt by, beside its size."""
         return self.grant.model if self.grant else ""
+
+    @property
+    def bubbles(self) -> str:
+        """The stage in whose bubbles its trial works; empty where its slots are its own."""
+        return self.grant.bubbles if self.grant else ""
 
 
 class LeaseName(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from headrace.spec import Goal, StudySpec
 from headrace.spec.objective import is_feasible
 from headrace.spec.scalars import INT64_MAX
 from headrace.steps import refusal
-from headrace_services.scheduler.core import events, leaving
+from headrace_services.scheduler.core import events, leaving, seats
 from headrace_services.scheduler.core.changes import RungChange
 from headrace_services.scheduler.core.inputs import Accepted, Outcome, ReportArrived, Stale
 from headrace_services.scheduler.core.lifecycle import Action, Reason, State, StudyState
@@ -47,10 +47,12 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
     progress = max(0, report.step - lease.step)
     lease = state.update_lease(lease, last_sequence=sequence, step=lease.step + progress)
     trial = _note_metrics(state, report, progress)
-    if progress and lease.model and report.train_time_s > 0:
+    if progress and lease.model and report.train_time_s > 0 and not lease.bubbles:
         state.learn_speed(lease, progress, report.train_time_s)
         trial = state.trials[lease.number]
     state.emit(events.report_recorded(lease, sequence, report))
+    if report.turn is not None:
+        seats.learn(state, lease, report.turn)
     for warning in report.warnings:
         state.emit(events.trial_warned(lease.number, warning))
     if state.study.reports == 1:
@@ -179,7 +181,7 @@ def _at_milestone(
     state: CycleState, trial: Trial, lease: Lease, report: ReportArrived, progress: int
 ) -> Decision:
     ladder = state.fold.policy.ladder(trial.bracket)
-    entries = [] if trial.baseline else _record_rungs(state, trial, ladder, report, progress)
+    entries = [] if trial.baseline else _record_rungs(state, trial, lease, ladder, report, progress)
     if report.step >= ladder[-1]:
         budget = state.study.spec.max_steps
         why = f"reached the full budget of {budget} step{'s' * (budget > 1)}"
@@ -199,9 +201,14 @@ def _at_milestone(
 
 
 def _record_rungs(
-    state: CycleState, trial: Trial, ladder: tuple[int, ...], report: ReportArrived, progress: int
+    state: CycleState,
+    trial: Trial,
+    lease: Lease,
+    ladder: tuple[int, ...],
+    report: ReportArrived,
+    progress: int,
 ) -> list[RungEntry]:
-    cost = _cost(trial, report, progress) if state.study.spec.prices_pauses else None
+    cost = _cost(trial, lease, report, progress) if state.study.spec.prices_pauses else None
     entries = [
         RungEntry(
             number=trial.number,
@@ -227,9 +234,11 @@ def _record_rungs(
     return entries
 
 
-def _cost(trial: Trial, report: ReportArrived, progress: int) -> RungCost:
-    """What a pause of this trial would cost, as far as it was measured."""
+def _cost(trial: Trial, lease: Lease, report: ReportArrived, progress: int) -> RungCost:
+    """What a pause of this trial would cost, as far as it was measured. Seconds in bubbles measure nothing."""
     saved = report.checkpoint
+    if lease.bubbles:
+        return RungCost(checkpoint_bytes=saved.size_bytes if saved else None)
     return RungCost(
         step_s=report.train_time_s / progress if report.train_time_s > 0 else None,
         checkpoint_bytes=saved.size_bytes if saved else None,

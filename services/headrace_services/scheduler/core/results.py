@@ -70,6 +70,8 @@ class Results:
         """The first trial that had values and failed."""
         self._unmet = False
         """Whether a trial reported finite values that miss a constraint."""
+        self._seen: set[str] = set()
+        """The metrics of all trials' reports."""
         self._odd: Result | None = None
         """The first trial whose last value of the objective is not finite."""
         self._furthest = 0
@@ -86,6 +88,7 @@ class Results:
         self._furthest = max(self._furthest, result.step)
         if result.reason is Reason.FAILED:
             self._errors[cause(result.detail)] += 1
+        self._seen.update(result.metrics)
         if has_values(self._spec, result):
             if result.reason is not Reason.FAILED:
                 self.usable = True
@@ -133,6 +136,12 @@ class Results:
             )
         if 2 * self._errors.total() > self._trials:
             return f"{self._failures()}; mend the trial's program and run the study again"
+        never = [one.metric for one in self._spec.constraints if one.metric not in self._seen]
+        if self._unmet and never:
+            listed = ", ".join(f"'{metric}'" for metric in never)
+            return (
+                f"no trial reported {listed}, which a constraint reads; report it, or correct the constraint"
+            )
         if self._unmet:
             bounds = ", ".join(map(str, self._spec.constraints))
             return f"no trial met the constraints ({bounds}); loosen them, or widen the space"

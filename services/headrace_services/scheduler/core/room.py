@@ -39,6 +39,14 @@ class Room:
     """The studies that are to look at what was left to them."""
     blocked: Waiting | None = None
     """The first trial that could run and got no slots."""
+    has_own: bool | None = None
+    """Whether any worker could serve the study with slots that are not ephemeral; None until it was asked."""
+    left_bubbles: set[tuple[int, int]] = field(default_factory=set)
+    """Ephemeral slots that this cycle leaves to other studies."""
+    wants_bubbles: int | None = None
+    """Of a trial that waits and may run in bubbles: the memory that an ephemeral slot must have at least."""
+    moving: int = 0
+    """How many trials this cycle lets leave bubbles for slots or seats of their own."""
     nothing_waits: bool = False
     """Whether there are spare slots: free ones that no trial waits for."""
 

@@ -4,38 +4,123 @@ A study with `fuse` runs several trials in one process, a bundle. A bundle is a 
 are ordinary leases, which come and go one by one. Trials take free slots first. A trial that finds none takes an open
 seat of the study's own bundles, of which all trials have the same key.
 
-Blame by halves: a bundle's process that dies charges no member, since each of them may be the cause. Every loss halves
-the number of trials that a member may share a process with, until the cause is alone. Then it is an ordinary trial. A
-new checkpoint or rung forgets the losses.
+How many share a process is `capacity`'s to say, by kind of device and key. A bundle that runs out of memory halves that
+number for all that come; its members go on, and nobody is charged.
+
+Blame by halves: a bundle's process that dies otherwise charges no member, since each of them may be the cause. Every
+loss halves the number of trials that a member may share a process with, until the cause is alone. Then it is an
+ordinary trial. A new checkpoint or rung forgets the losses.
 
 Fairness: a bundle whose slots a study that goes before could use takes nobody in. It is empty when its members have
 left at their rungs, and then its slots are free like any others.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
+from headrace.bounds import numbers
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import sharing
+from headrace_services.scheduler.core import events, sharing
+from headrace_services.scheduler.core.capacity import Capacity, Profile, TurnCost, capacity
 from headrace_services.scheduler.core.placement import Placement, fit
+from headrace_services.scheduler.core.placement.joints import kind_of
 from headrace_services.scheduler.core.placement.shares import claim
-from headrace_services.scheduler.core.records import Grant, Params, Slot, Trial
+from headrace_services.scheduler.core.records import Grant, Lease, Params, Slot, Trial
 from headrace_services.scheduler.core.state import CycleState
 
 BUNDLES_AT_ONCE = 256
 """How many bundles with open seats one cycle looks at."""
 
 
-def allowance(spec: StudySpec, trial: Trial) -> int:
-    """How many trials may be in a process with this one, itself included."""
-    return 1 if spec.fuse is None else max(1, spec.fuse.most >> trial.losses_in_row)
+def allowance(most: int, trial: Trial) -> int:
+    """How many trials may be in a process with this one, itself included, where others share theirs with `most`."""
+    return max(1, most >> trial.losses_in_row)
 
 
-def losses_alone(spec: StudySpec, losses_in_row: int) -> int:
+def room_on(spec: StudySpec, slot: Slot) -> int:
+    """How many members an ephemeral slot's memory has room for, at least one: `resources.gpu_memory_bytes` is what a
+    full bundle needs."""
+    needed = spec.resources.gpu_memory_bytes
+    if spec.fuse is None or not needed:
+        return numbers.SEATS
+    return max(1, spec.fuse.most * slot.memory_bytes // needed)
+
+
+def losses_alone(most: int, losses_in_row: int) -> int:
     """How many of a trial's losses in a row it had when nothing else was in its process."""
-    shared = 0 if spec.fuse is None else spec.fuse.most.bit_length() - 1
-    return max(0, losses_in_row - shared)
+    return max(0, losses_in_row - (most.bit_length() - 1))
+
+
+def capacity_on(state: CycleState, device: str, key: str, memory_bytes: int = 0) -> Capacity:
+    """How many trials of the study may share a process on a kind of device."""
+    fuse, at = state.study.spec.fuse, (device, key, memory_bytes)
+    if fuse is None:
+        return _ALONE
+    if at not in state.capacities:
+        state.capacities[at] = capacity(fuse, state.profile(device, key), memory_bytes)
+    return state.capacities[at]
+
+
+def _device(grant: Grant) -> str:
+    return _in_bubbles(grant.model, grant.bubbles)
+
+
+def _in_bubbles(kind: str, stage: str) -> str:
+    """The kind of device that bundles are measured on. A stage of a large job is one of its own: turns take longer in
+    its bubbles, and it has less memory to give."""
+    return f"{kind} in bubbles of {stage}".lstrip() if stage else kind
+
+
+_ALONE = Capacity(trials=1, seats=1, why="")
+
+
+def capacity_of(state: CycleState, grant: Grant, slots: tuple[Slot, ...]) -> Capacity:
+    """How many trials may share the process on a grant of these slots."""
+    memory_bytes = grant.memory_bytes or (slots[0].memory_bytes if slots else 0)
+    return capacity_on(state, _device(grant), grant.key, memory_bytes)
+
+
+def seats_for(state: CycleState, trial: Trial, placement: Placement) -> int:
+    """How many seats a grant has that begins with this trial on free slots."""
+    return seats_on(state, trial, placement.slots, placement.memory_bytes)
+
+
+def seats_on(state: CycleState, trial: Trial, slots: Sequence[Slot], memory_bytes: int = 0) -> int:
+    """The same on these slots, of which it has so much memory (0: all that a slot has)."""
+    spec, slot = state.study.spec, slots[0]
+    key = key_of(spec, trial.params)
+    device = _in_bubbles(kind_of(slots), slot.bubbles)
+    found = capacity_on(state, device, key, memory_bytes or slot.memory_bytes)
+    seats = found.seats if not trial.losses_in_row else allowance(found.trials, trial)
+    return min(seats, room_on(spec, slot)) if slot.owner else seats
+
+
+def learn(state: CycleState, lease: Lease, cost: TurnCost) -> None:
+    """Take in what a turn cost; where more trials may share a process now, some may be placed."""
+    if state.study.spec.fuse is None or lease.grant is None:
+        return
+    profile = state.profile(_device(lease.grant), lease.grant.key)
+    _learnt(state, lease, profile, profile.learn(cost))
+
+
+def too_many(state: CycleState, lease: Lease, members: int) -> None:
+    """A bundle ran out of memory with so many members, two or more: half as many share a process from now on."""
+    assert lease.grant is not None
+    profile = state.profile(_device(lease.grant), lease.grant.key)
+    _learnt(state, lease, profile, profile.halved(members))
+
+
+def _learnt(state: CycleState, lease: Lease, before: Profile, after: Profile) -> None:
+    fuse, slots = state.study.spec.fuse, state.slots.get(lease.id, ())
+    assert fuse is not None
+    memory_bytes = lease.memory_bytes or (slots[0].memory_bytes if slots else 0)
+    was, now = capacity(fuse, before, memory_bytes), capacity(fuse, after, memory_bytes)
+    state.learn_capacity(after)
+    if was.trials != now.trials:
+        state.emit(events.bundles_sized(after, now))
+    if was.trials < now.trials:
+        state.wants_placement = True
 
 
 def key_of(spec: StudySpec, params: Params) -> str:
@@ -50,16 +135,11 @@ def revived(state: CycleState, trial: Trial, placement: Placement) -> Grant | No
         grant = state.grants[grant_id]
         there = {(part.worker_id, index) for part in grant.parts for index in part.slots}
         size = (grant.milli, grant.memory_bytes) == (placement.milli, placement.memory_bytes)
-        if grant.seats > 1 and where == there and size and _suits(state, grant, trial):
+        begun = (seats_for(state, trial, placement), key_of(state.study.spec, trial.params))
+        suits = begun == (grant.seats, grant.key) and _takes_members(state, grant)
+        if grant.seats > 1 and where == there and size and suits:
             return replace(grant, leases=1)
     return None
-
-
-def _suits(state: CycleState, grant: Grant, trial: Trial) -> bool:
-    """Whether a bundle that is empty is what would be begun for the trial, and its process is there."""
-    spec = state.study.spec
-    same = (grant.seats, grant.key) == (allowance(spec, trial), key_of(spec, trial.params))
-    return same and _takes_members(state, grant)
 
 
 def _takes_members(state: CycleState, grant: Grant) -> bool:
@@ -79,21 +159,35 @@ class OpenSeats:
     @property
     def any(self) -> bool:
         """Whether some trial could take a seat."""
-        return any(grant.leases < grant.seats for grant in self._bundles())
+        return self.count > 0
 
     @property
     def count(self) -> int:
         """How many are open."""
-        return sum(grant.seats - grant.leases for grant in self._bundles())
+        return sum(self._open(grant) for grant in self._bundles())
 
-    def of(self, trial: Trial, params: Params) -> Grant | None:
+    def of(self, trial: Trial, params: Params, *, in_bubbles: bool = False) -> Grant | None:
         """Return the bundle that a trial with these parameters joins: of those that it may join the emptiest one."""
-        spec = self._state.study.spec
-        key, most = key_of(spec, params), allowance(spec, trial)
+        key = key_of(self._state.study.spec, params)
         fitting = [
-            grant for grant in self._bundles() if grant.key == key and grant.leases < min(grant.seats, most)
+            grant
+            for grant in self._bundles()
+            if grant.key == key
+            and grant.leases < min(grant.seats, allowance(self._room(grant), trial))
+            and bool(grant.bubbles) == in_bubbles
         ]
         return min(fitting, key=_fewest_first, default=None)
+
+    def own(self, key: str) -> int:
+        """How many are open for trials of a key, outside of bubbles."""
+        return sum(self._open(grant) for grant in self._bundles() if grant.key == key and not grant.bubbles)
+
+    def _open(self, grant: Grant) -> int:
+        return max(0, min(grant.seats, self._room(grant)) - grant.leases)
+
+    def _room(self, grant: Grant) -> int:
+        """How many trials may share a process on such a device."""
+        return capacity_of(self._state, grant, self._state.bundles[grant.id]).trials
 
     def _bundles(self) -> list[Grant]:
         """The bundles that may take a trial in."""
@@ -133,6 +227,13 @@ def _left_to_others(state: CycleState) -> frozenset[str]:
     others = {other.study_id: other for other in room.others.values() if other.study_id not in silent}
     for grant in sorted(_live(state), key=_fewest_first):
         slots = state.bundles[grant.id]
+        if grant.bubbles:
+            poorer = replace(own, usage=own.usage.hold_bubbles(-1))
+            first = sharing.first_for(slots[0], others.values(), poorer, now_s)
+            if first is not None:
+                left.add(grant.id)
+                own, others[first.study_id] = poorer, replace(first, wanted=first.wanted - 1)
+            continue
         gpu = slots[0].kind == "GPU"
         poorer = replace(own, usage=own.usage.settled(now_s).hold(gpu, -grant.size))
         ours = claim(poorer, room.totals, now_s)

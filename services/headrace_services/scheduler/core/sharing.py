@@ -26,9 +26,16 @@ from headrace_services.scheduler.core.placement import (
     request_at,
     requests_of,
     spare_slots,
+    suits,
     take,
 )
-from headrace_services.scheduler.core.placement.shares import Claim, Share, claim, joined
+from headrace_services.scheduler.core.placement.shares import (
+    Claim,
+    Share,
+    bubble_claim,
+    claim,
+    joined,
+)
 from headrace_services.scheduler.core.placement.speeds import (
     all_kinds,
     grant_kind,
@@ -75,13 +82,14 @@ def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement 
 def waiting_for(state: CycleState, trial: Trial, milestone: int) -> Waiting:
     """Return a trial as the placer sees it: what it takes, and for how long by measured times."""
     request = request_at(state.study.spec, trial.params, trial.step, state.study.standing.avoided)
-    kinds = kinds_of(state.free, request)
-    known = kinds if request.slots == 1 else kinds | all_kinds(state.free)
+    free = [slot for slot in state.free if not slot.owner]  # no speed is learnt in bubbles
+    kinds = kinds_of(free, request)
+    known = kinds if request.slots == 1 else kinds | all_kinds(free)
     study = state.study.standing.speeds
     steps = max(1, milestone - trial.step)
     own = run_s(known, request, steps, study, trial.speeds)
     others = run_s(known, request, steps, study, {}) if len(kinds) > 1 and len(state.queue) > 1 else {}
-    liked = preference(guessed(own, state.free), guessed(others, state.free), kinds)
+    liked = preference(guessed(own, free), guessed(others, free), kinds)
     return Waiting(
         key=(state.study.id, trial.number),
         request=request,
@@ -151,8 +159,8 @@ def just_granted(state: CycleState) -> tuple[Running, ...]:
     for lease in state.changes.granted.values():
         if not lease.live or lease.worker_id is None or lease.grant is None:
             continue
-        if lease.grant.id not in state.changes.grants:
-            continue  # it joined a bundle
+        if lease.grant.id not in state.changes.grants or lease.bubbles:
+            continue  # it joined a bundle, or keeps nobody off
         running = Running(
             key=(state.study.id, lease.number),
             grant_id=lease.grant.id,
@@ -203,6 +211,7 @@ def settle_standing(state: CycleState) -> None:
         wants_slots=blocked.request.slots if blocked else 0,
         wants_milli=blocked.request.milli if blocked else None,
         wants_cores=blocked.request.cores if blocked else None,
+        wants_bubbles=state.room.wants_bubbles if blocked else None,
         wants_count=count,
         quantum_s=_quantum_s(state),
         looked_s=state.study.now_s if blocked else 0.0,
@@ -214,6 +223,11 @@ def settle_standing(state: CycleState) -> None:
 def own_share(state: CycleState) -> Share:
     """Return the study as others see it, as of now."""
     return Share.of(state.study)
+
+
+def own_claim(state: CycleState) -> Claim:
+    """Return the study's place among others, as of now."""
+    return claim(own_share(state), state.room.totals, state.study.now_s)
 
 
 # --- others ----------------------------------------------------------------------------------------------
@@ -231,8 +245,7 @@ def hand_on(state: CycleState) -> Deciding[None]:
 
 def _leave_to_others(state: CycleState, kept: list[Reservation]) -> Deciding[None]:
     """Set aside what studies that go before this one could use of the free slots."""
-    own = claim(own_share(state), state.room.totals, state.study.now_s)
-    yield from _leave(state, kept, own)
+    yield from _leave(state, kept, own_claim(state))
 
 
 def _leave(state: CycleState, kept: list[Reservation], own: Claim) -> Deciding[None]:
@@ -281,6 +294,25 @@ def _look_further(state: CycleState, *, unlike: Iterable[Share]) -> Deciding[Non
     room.extend(line)
 
 
+def first_for(slot: Slot, others: Iterable[Share], own: Share, now_s: float) -> Share | None:
+    """Return the study that an ephemeral slot is left to: it waits for one like it, and goes before this one."""
+    waiting = [
+        other for other in others if other.wanted > 0 and other.wants is not None and suits(slot, other.wants)
+    ]
+    first = min(waiting, key=lambda other: bubble_claim(other, now_s), default=None)
+    return None if first is None or bubble_claim(own, now_s) < bubble_claim(first, now_s) else first
+
+
+def leave_bubbles(state: CycleState, slot: Slot, other: Share) -> None:
+    """Leave an ephemeral slot to another study, which is told."""
+    if other.study_id not in state.study.standing.left_to:
+        state.stand(left_to={**state.study.standing.left_to, other.study_id: state.study.now_s})
+    state.room.left_bubbles.add((slot.worker_id, slot.index))
+    state.room.kicks.add(other.study_id)
+    usage = other.usage.hold_bubbles(1)
+    state.room.others[other.study_id] = replace(other, usage=usage, wanted=other.wanted - 1)
+
+
 def next_of(share: Share) -> Waiting:
     """The trial of another study that waits for slots."""
     assert share.wants is not None
@@ -293,7 +325,7 @@ def next_of(share: Share) -> Waiting:
 def _is_next(state: CycleState) -> bool:
     """Whether nobody goes before the study: only then are slots kept for it anew, and others asked to leave them."""
     room, now_s = state.room, state.study.now_s
-    own = claim(own_share(state), room.totals, now_s)
+    own = own_claim(state)
     return not room.ahead_of(own, now_s) and not room.others_may_go_before(own)
 
 
@@ -375,7 +407,7 @@ def _nothing_else_waits(state: CycleState, trial: Trial) -> bool:
 
 
 def _devices(state: CycleState) -> tuple[Slot, ...]:
-    return _without(tuple(state.free), state.room.withheld)
+    return _without(tuple(slot for slot in state.free if not slot.owner), state.room.withheld)
 
 
 def _without(devices: tuple[Slot, ...], withheld: list[Placement]) -> tuple[Slot, ...]:

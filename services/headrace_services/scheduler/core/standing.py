@@ -15,6 +15,9 @@ class Usage(Struct, frozen=True, kw_only=True):
     cpu_slots: int = 0
     at_s: float = 0.0
     """Up to when the seconds are summed; what is held runs on since."""
+    bubble_s: float = 0.0
+    """Seconds of ephemeral slots, counted apart: no share is charged for them. `bubble_slots` are held now."""
+    bubble_slots: int = 0
     credit_s: float = 0.0
     """Added to the study's virtual time when it came back from being idle (`placement.shares`)."""
 
@@ -25,6 +28,7 @@ class Usage(Struct, frozen=True, kw_only=True):
             self,
             gpu_s=self.gpu_s + held_s * self.gpu_milli / 1000,
             cpu_s=self.cpu_s + held_s * self.cpu_slots,
+            bubble_s=self.bubble_s + held_s * self.bubble_slots,
             at_s=max(self.at_s, now_s),
         )
 
@@ -33,6 +37,10 @@ class Usage(Struct, frozen=True, kw_only=True):
         if gpu:
             return replace(self, gpu_milli=self.gpu_milli + milli)
         return replace(self, cpu_slots=self.cpu_slots + milli // 1000)
+
+    def hold_bubbles(self, slots: int) -> "Usage":
+        """The same after a grant of ephemeral slots; of a negative number after its end."""
+        return replace(self, bubble_slots=self.bubble_slots + slots)
 
 
 Speeds = Mapping[str, tuple[float, float]]
@@ -69,6 +77,8 @@ class Standing(Struct, frozen=True, kw_only=True):
     wants_milli: int | None = None
     """Thousandths of each of these slots, and `wants_cores` over all of them; None in rows of earlier versions."""
     wants_cores: int | None = None
+    wants_bubbles: int | None = None
+    """The memory that an ephemeral slot for it must have at least; None where none would do."""
     wants_count: int = 0
     """How many such trials it could start."""
     quantum_s: float = 30.0
@@ -91,7 +101,8 @@ class Standing(Struct, frozen=True, kw_only=True):
 class Leaving(Struct, frozen=True, kw_only=True):
     """Why the trials of a grant are to leave its slots, and when."""
 
-    for_study_id: int
+    for_study_id: int | None
+    """None where no study asks: the owner of its ephemeral slot takes it back."""
     at_report: bool
     """At the next report with a checkpoint; else at the next rung."""
     why: str

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from headrace.errors import HeadraceError
 from headrace_services.scheduler.core import events
+from headrace_services.scheduler.core.capacity import Capacity, Profile
 from headrace_services.scheduler.core.changes import Changes, PromotionChange, TrialChange
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import (
@@ -62,6 +63,10 @@ class CycleState:
         self.bundles: dict[str, tuple[Slot, ...]] = {}
         """The slots of grants with several seats, as far as seats may be open: of those that were offered, that this
         cycle began, or that a trial left."""
+        self.profiles: dict[tuple[str, str], Profile] = {}
+        """What is known of the study's bundles, by kind of device and key."""
+        self.capacities: dict[tuple[str, str, int], Capacity] = {}
+        """What follows from that, by the memory of a device too; as far as it was asked."""
         self.histories: dict[int, History] = {}
         """What trials went through before this cycle, as far as answers show it."""
         self.free: list[Slot] = []
@@ -118,6 +123,8 @@ class CycleState:
         self.load(trials=rows.trials, leases=rows.leases)
         for lease_id, slots in rows.slots.items():
             self.slots.setdefault(lease_id, slots)
+        for profile in rows.profiles:
+            self.profiles.setdefault((profile.device, profile.key), profile)
         self.histories.update(rows.histories)
 
     def take_bundles(self, bundles: Iterable[Bundle]) -> None:
@@ -273,7 +280,7 @@ class CycleState:
             return
         self.grants[grant.id] = grant
         self._begin(lease, tuple(slot.part(grant.milli, grant.memory_bytes) for slot in slots))
-        self._use(slots[0], grant.size)
+        self._use(slots[0], grant, 1)
         for slot in slots:
             self._take(slot, grant)
 
@@ -317,7 +324,7 @@ class CycleState:
         self.live -= 1
         self.changes.vacate(grant)
         if slots:
-            self._use(slots[0], -grant.size)
+            self._use(slots[0], grant, -1)
         self.offer(slot for slot in slots if slot.placeable)
 
     def offer(self, slots: Iterable[Slot]) -> None:
@@ -341,9 +348,12 @@ class CycleState:
                 return
         raise ValueError(f"slot {slot.index} of {slot.worker_name} is not free")
 
-    def _use(self, slot: Slot, milli: int) -> None:
+    def _use(self, slot: Slot, grant: Grant, sign: int) -> None:
         usage = self.study.standing.usage.settled(self.study.now_s)
-        self.stand(usage=usage.hold(slot.kind == "GPU", milli))
+        if grant.bubbles:
+            self.stand(usage=usage.hold_bubbles(sign))
+        else:
+            self.stand(usage=usage.hold(slot.kind == "GPU", sign * grant.size))
 
     def update_lease(self, lease: Lease, **changes: Any) -> Lease:
         """Change a lease."""
@@ -400,6 +410,17 @@ class CycleState:
         self.changes.events.append(event)
         self.study = replace(self.study, cursor=self.study.cursor + 1)
         return self.study.cursor
+
+    def profile(self, device: str, key: str) -> Profile:
+        """What is known of the study's bundles on a kind of device."""
+        return self.profiles.get((device, key)) or Profile(device=device, key=key)
+
+    def learn_capacity(self, profile: Profile) -> None:
+        """Take over what was learnt of the study's bundles on a kind of device."""
+        if profile != self.profile(profile.device, profile.key):
+            self.capacities.clear()
+            self.profiles[profile.device, profile.key] = profile
+            self.changes.profiles[profile.device, profile.key] = profile
 
     def explain(
         self,

@@ -15,7 +15,7 @@ from headrace_services.scheduler.core.needs import (
     Surroundings,
     ask,
 )
-from headrace_services.scheduler.core.placement import Request, fit, requests_of
+from headrace_services.scheduler.core.placement import Request, fit, requests_of, with_bubbles
 from headrace_services.scheduler.core.records import Slot
 from headrace_services.scheduler.core.standing import Standing
 from headrace_services.scheduler.core.state import CycleState
@@ -29,9 +29,9 @@ def look_around(state: CycleState, limit: int) -> Deciding[None]:
     study, room = state.study, state.room
     spec, standing = study.spec, study.standing
     smallest, *larger = requests = requests_of(spec, standing.avoided)
-    least = _least(smallest, larger)
+    least = with_bubbles(spec, _least(smallest, larger))
     wanted = _beside_freed(state, least)
-    asked_by = {leaving.for_study_id for leaving in study.leaving.values()}
+    asked_by = {one.for_study_id for one in study.leaving.values() if one.for_study_id is not None}
     found = yield from ask(
         Surroundings(
             request=wanted,
@@ -125,7 +125,8 @@ def left_over(state: CycleState, before: Standing, freed: list[Slot]) -> bool:
     free = {(slot.worker_id, slot.index) for slot in state.free} - withheld
     after = state.study.standing
     if before.wants_slots and not after.wants_slots:
-        return bool(free)
+        wanted = before.wants_bubbles is not None
+        return any(wanted or not slot.owner for slot in state.free if (slot.worker_id, slot.index) in free)
     let_go = {(slot.worker_id, slot.index) for slot in freed}
     if before.reserved is not None and after.reserved != before.reserved:
         let_go |= {(before.reserved.worker_id, index) for index in before.reserved.slots}

@@ -17,6 +17,7 @@ from headrace.spec import StudySpec, params_to_proto, to_proto
 from headrace.spec.objective import is_feasible
 from headrace.spec.scalars import INT64_MAX
 from headrace.v1 import event_pb2, study_pb2, trial_pb2
+from headrace_services.scheduler.core.capacity import Capacity, Profile, trusted
 from headrace_services.scheduler.core.lifecycle import Reason, State
 from headrace_services.scheduler.core.records import (
     Checkpoint,
@@ -100,6 +101,7 @@ def _status(record: Study, figures: Figures) -> study_pb2.StudyStatus:
     status.front.extend(
         trial(record.name, view, record.spec, most_bytes=FRONT_TRIAL_BYTES) for view in figures.front
     )
+    status.bundle_sizes.extend(_bundle_size(profile, found) for profile, found in figures.bundle_sizes)
     status.failures.extend(
         study_pb2.TrialFailure(
             trial_number=failure.number,
@@ -109,6 +111,23 @@ def _status(record: Study, figures: Figures) -> study_pb2.StudyStatus:
         for failure in figures.failures
     )
     return status
+
+
+def _bundle_size(profile: Profile, found: Capacity) -> study_pb2.BundleSize:
+    return study_pb2.BundleSize(
+        device=profile.device,
+        apart="" if profile.key == "[]" else profile.key,
+        trials=found.trials,
+        reason=found.why,
+        member_bytes=found.member_bytes,
+        turns=[
+            study_pb2.BundleTurn(
+                members=members, turn_s=known.time_s, memory_bytes=known.memory_bytes, fresh=fresh
+            )
+            for fresh, turns in ((False, profile.steady), (True, profile.fresh))
+            for members, known in trusted(turns).items()
+        ],
+    )
 
 
 def _rungs(record: Study, figures: Figures) -> list[study_pb2.RungStatus]:

@@ -44,8 +44,14 @@ async def waits_for(conn: AsyncConnection, study: Study, trials: Iterable[Trial]
         if request.shape not in by_size:
             waiting = Waiting(key=(study.id, trial.number), request=request, priority=study.spec.priority)
             by_size[request.shape] = lacking(await placement.devices(conn, request), waiting) + _but(study)
-        found[trial.number] = by_size[request.shape] + _because(study, trial)
+        found[trial.number] = by_size[request.shape] + _because(study, trial) + _or(study, trial)
     return found
+
+
+def _or(study: Study, trial: Trial) -> str:
+    """What would do as well."""
+    low = trial.milestone is not None and trial.milestone < study.spec.max_steps
+    return ", or for bubbles of a large job" if study.spec.bubbles and low else ""
 
 
 def _because(study: Study, trial: Trial) -> str:

@@ -4,7 +4,7 @@ import hashlib
 import re
 from datetime import timedelta
 from functools import lru_cache
-from typing import assert_never
+from typing import Any, assert_never
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -16,6 +16,7 @@ from headrace.spec.convert import params_to_proto, to_proto
 from headrace.spec.convert_resources import resources_to_proto
 from headrace.spec.names import LABEL, STUDY, WORKER
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
+from headrace_services.scheduler.core.capacity import TurnCost
 from headrace_services.scheduler.core.inputs import ExitedArrived, ReportArrived, RestoredArrived
 from headrace_services.scheduler.core.placement.joints import Link
 from headrace_services.scheduler.core.records import Checkpoint, Decision, Lease, LeaseName, Trial
@@ -63,6 +64,7 @@ def greeting(hello: worker_pb2.Hello) -> Greeting:
                 uuid=device.uuid,
                 defect=TROUBLE.kept(device.defect),
                 links=tuple(link if link in _LINKS else Link.UNKNOWN for link in device.links),
+                **_owned(device),
             )
             for device in hello.devices
         ),
@@ -73,6 +75,13 @@ def greeting(hello: worker_pb2.Hello) -> Greeting:
         host=hello.host,
         home=hello.home,
     )
+
+
+def _owned(device: worker_pb2.Device) -> dict[str, Any]:
+    if not device.HasField("bubbles"):
+        return {}
+    owner = device.bubbles
+    return {"owner": owner.job or "a job without a name", "stage": owner.stage, "duty": owner.duty}
 
 
 def _problem(field: str, message: str, remedy: str) -> Violation:
@@ -110,6 +119,17 @@ def _report(message: worker_pb2.Report, number: int) -> ReportArrived:
         checkpoint=checkpoint(message.checkpoint) if message.HasField("checkpoint") else None,
         train_time_s=seconds(message.train_time),
         warnings=tuple(WARNING.kept(text) for text in message.warnings),
+        turn=_turn(message.turn) if message.HasField("turn") else None,
+    )
+
+
+def _turn(cost: event_pb2.TurnCost) -> TurnCost:
+    return TurnCost(
+        members=cost.members,
+        turns=max(1, cost.turns),
+        time_s=seconds(cost.time),
+        memory_bytes=cost.memory_bytes,
+        fresh=cost.fresh,
     )
 
 
@@ -132,6 +152,7 @@ def _exited(message: worker_pb2.Exited, number: int) -> ExitedArrived:
         outcome=_OUTCOMES.get(message.outcome, "LOST"),
         error=ERROR.kept(message.error),
         log_tail=LOG_TAIL.kept(message.log_tail),
+        out_of_memory=message.out_of_memory,
     )
 
 

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import groupby
 
 import grpc
 
@@ -19,6 +20,9 @@ log = logging.getLogger(__name__)
 
 MAX_OUTGOING = 8192
 """Twice as many as a worker may hold leases: all its assignments may be sent at once."""
+
+DECISIONS_AT_ONCE = 64
+"""In one message; each may name all checkpoints of its trial."""
 
 Defective = Callable[[int, str], None]
 """Called with the id of a study whose trials cannot be assigned, and why."""
@@ -47,6 +51,8 @@ class Outgoing:
         self._queue: asyncio.Queue[worker_pb2.SessionResponse | Order] = asyncio.Queue(MAX_OUTGOING)
         self._overflow = asyncio.Event()
         self._writing_since: float | None = None
+        self.batches = False
+        """Whether the worker takes several decisions in one message."""
 
     def put(self, message: worker_pb2.SessionResponse | Order) -> None:
         """Say something, soon; never waits."""
@@ -71,6 +77,7 @@ class Outgoing:
             while not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             others, sequences = _parted(batch)
+            others = _together(others) if self.batches else others
             for message in others:
                 response = await self._response(message)
                 if response is None:
@@ -148,3 +155,23 @@ def _parted(
     acks = [m for m in batch if isinstance(m, worker_pb2.SessionResponse) and m.ack.sequences]
     others = [m for m in batch if not (isinstance(m, worker_pb2.SessionResponse) and m.ack.sequences)]
     return others, [sequence for ack in acks for sequence in ack.ack.sequences]
+
+
+def _together(
+    others: list[worker_pb2.SessionResponse | Order],
+) -> list[worker_pb2.SessionResponse | Order]:
+    """The same messages, with decisions that follow each other in one."""
+    found: list[worker_pb2.SessionResponse | Order] = []
+    for _, run in groupby(others, key=_decides):
+        listed = list(run)
+        if len(listed) == 1 or not _decides(listed[0]):
+            found += listed
+            continue
+        for first in range(0, len(listed), DECISIONS_AT_ONCE):
+            told = [one.decision for one in listed[first : first + DECISIONS_AT_ONCE]]  # type: ignore[union-attr]
+            found.append(worker_pb2.SessionResponse(decisions=worker_pb2.Decisions(decisions=told)))
+    return found
+
+
+def _decides(message: worker_pb2.SessionResponse | Order) -> bool:
+    return isinstance(message, worker_pb2.SessionResponse) and message.HasField("decision")

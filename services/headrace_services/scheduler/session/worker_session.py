@@ -151,6 +151,7 @@ class WorkerSession:
         held = await self._held_by_rows()
         live = {h.lease.id: h for h in held}
         self._welcomed = True
+        self._outgoing.batches = hello.takes_batches
         self._outgoing.put(
             worker_pb2.SessionResponse(
                 welcome=worker_pb2.Welcome(
@@ -158,6 +159,7 @@ class WorkerSession:
                     lease_ttl=messages.duration(self._timing.lease_ttl_s),
                     held=[ref for ref in hello.held if ref.lease_id in live],
                     scheduler=REPLICA,
+                    takes_batches=True,
                 )
             )
         )
@@ -178,10 +180,15 @@ class WorkerSession:
             elif self._reconciler.heartbeat({ref.lease_id for ref in request.heartbeat.held}):
                 self.look_again()
             return
-        if kind not in ("report", "restored", "exited"):
+        if kind == "reports":
+            for report in request.reports.reports:
+                await self._take_durable(report, tasks)
+        elif kind in ("report", "restored", "exited"):
+            await self._take_durable(getattr(request, kind), tasks)
+        else:
             log.warning("worker '%s' sent %s in mid-stream; ignored", self._name, kind)
-            return
-        message: Durable = getattr(request, kind)
+
+    async def _take_durable(self, message: Durable, tasks: asyncio.TaskGroup) -> None:
         named = messages.trial_number(message.lease)
         study_id = await self._studies.id_of(named[0]) if named else None
         if named is None or study_id is None:

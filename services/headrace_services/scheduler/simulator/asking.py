@@ -79,6 +79,31 @@ def variants(spec: StudySpec, compare: str | None, sweep: str | None) -> tuple[V
     return found
 
 
+def crowding(text: str | None, spec: StudySpec) -> dict[int, float]:
+    """How the time of a step grows with the members of a bundle, from --bundle."""
+    if text is None:
+        return {}
+    if spec.fuse is None:
+        raise CommandError(
+            "--bundle says how trials slow each other down in one process, but the study has no fuse.",
+            remedy="Add fuse to the study file, such as fuse: auto, or leave out --bundle.",
+            code=USAGE,
+        )
+    found: dict[int, float] = {}
+    for part in text.split(","):
+        members, _, times = part.partition(":")
+        try:
+            found[int(members)] = float(times)
+            Costs(crowding=found)
+        except ValueError:
+            raise CommandError(
+                f"--bundle: '{part.strip()}' is no number of members, from 2 on, with a number of times, from 1.0 on.",
+                remedy="Write it as in --bundle 8:1,32:4.",
+                code=USAGE,
+            ) from None
+    return found
+
+
 def scenario(
     policies: tuple[Variant, ...],
     reports_at: tuple[int, ...],
@@ -90,6 +115,7 @@ def scenario(
     seconds_per_step: float | None,
     within: float,
     costs: tuple[float, float, float, float],
+    crowding: dict[int, float],
     failures: tuple[float | None, float, float],
 ) -> Scenario:
     """Everything that the options say of cluster, curves, costs and failures."""
@@ -113,7 +139,7 @@ def scenario(
         shuffled=shuffled,
         reports_at=reports_at,
         seconds_per_step=seconds_per_step or 1.0,
-        costs=Costs.of_size(size * 1e9, bandwidth * 1e9, start_s=start_s, apart=apart),
+        costs=Costs.of_size(size * 1e9, bandwidth * 1e9, start_s=start_s, apart=apart, crowding=crowding),
         failures=Failures(mean_time_s=mttf, detect_s=detect, repair_s=repair),
         within=within,
     )

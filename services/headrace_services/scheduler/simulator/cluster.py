@@ -38,6 +38,10 @@ class Machine:
     """So many slots each are joined by NVLink; 0 where joints are not known."""
     memory_bytes: int = 80 * GIB
     labels: Mapping[str, str] = field(default_factory=dict)
+    owner: str = ""
+    """The large job whose stages its slots are, each for trials in its bubbles alone; empty for an ordinary machine."""
+    duty: float = 1.0
+    """Of a large job's machine: the share of the time that trials have."""
 
     def devices(self, *, placeable: bool = True, incarnation: int = 1) -> tuple[Slot, ...]:
         """The machine's slots, as rows of the scheduler's table."""
@@ -55,6 +59,9 @@ class Machine:
                 log_dir="",
                 placeable=placeable,
                 links=self._links(index),
+                owner=self.owner,
+                stage=index if self.owner else 0,
+                duty=self.duty,
             )
             for index in range(self.slots)
         )

@@ -45,17 +45,24 @@ class ClusterRows:
     """The slots of all machines, and the messages between studies."""
 
     def __init__(self, machines: Iterable[Machine]) -> None:
-        self.machines = {machine.id: machine for machine in machines}
-        self.up = set(self.machines)
+        self.machines: dict[int, Machine] = {}
+        self.up: set[int] = set()
         self.leaving: dict[str, tuple[int, Leaving]] = {}
         """Grants that were asked to end, each with its study's id."""
-        self._incarnations = dict.fromkeys(self.machines, 1)
+        self._incarnations: dict[int, int] = {}
         self._devices: dict[Key, _Device] = {}
-        self._free: SortedDict[tuple[str, int, int], Slot] = SortedDict()
-        for machine in self.machines.values():
-            for slot in machine.devices():
-                self._devices[slot.worker_id, slot.index] = _Device(slot)
-                self._offer((slot.worker_id, slot.index))
+        self._free: SortedDict[tuple[bool, str, int, int], Slot] = SortedDict()
+        for machine in machines:
+            self.add(machine)
+
+    def add(self, machine: Machine) -> None:
+        """A further machine, which is there from now on."""
+        self.machines[machine.id] = machine
+        self.up.add(machine.id)
+        self._incarnations[machine.id] = 1
+        for slot in machine.devices():
+            self._devices[slot.worker_id, slot.index] = _Device(slot)
+            self._offer((slot.worker_id, slot.index))
 
     # --- what a cycle reads --------------------------------------------------------------------------
 
@@ -82,22 +89,23 @@ class ClusterRows:
         return bool(self._free)
 
     def free_milli(self) -> int:
-        """What is left of all devices, in thousandths of one."""
-        return sum(slot.free_milli for slot in self._free.values())
+        """What is left of all devices but ephemeral ones, in thousandths of one."""
+        return sum(slot.free_milli for slot in self._free.values() if not slot.owner)
 
     def devices(self, request: Request) -> tuple[Slot, ...]:
-        """Every device that could serve a request, whoever is on it."""
+        """Every device that could serve a request, whoever is on it; none that is ephemeral."""
         rows = (device.row() for key, device in self._devices.items() if key[0] in self.up)
         return tuple(
             row
             for row in rows
-            if all(row.labels.get(key) == value for key, value in request.labels.items())
+            if not row.owner
+            and all(row.labels.get(key) == value for key, value in request.labels.items())
             and (not request.gpu or row.kind == "GPU")
         )
 
     def totals(self) -> Totals:
         """What the machines that are there have."""
-        up = [device for key, device in self._devices.items() if key[0] in self.up]
+        up = [one for key, one in self._devices.items() if key[0] in self.up and not one.slot.owner]
         gpus = sum(device.slot.kind == "GPU" for device in up)
         return Totals(gpu_milli=gpus * WHOLE, cpu_slots=len(up) - gpus)
 
@@ -169,7 +177,7 @@ class ClusterRows:
     def _offer(self, key: Key) -> None:
         """Bring the list of free slots up to date for one device."""
         row = self._devices[key].row()
-        place = (row.kind, row.worker_id, row.index)
+        place = (bool(row.owner), row.kind, row.worker_id, row.index)
         if row.free_milli and row.worker_id in self.up:
             self._free[place] = row
         else:

@@ -140,6 +140,16 @@ def simulate(
             rich_help_panel=COSTS,
         ),
     ] = 1.0,
+    bundle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MEMBERS:TIMES,…",
+            help="How many times as long a bundle's step takes as a lone trial's, as in 8:1,32:4: in straight lines. "
+            "Default: as long, with any number of members.",
+            rich_help_panel=COSTS,
+            show_default=False,
+        ),
+    ] = None,
     mttf: Annotated[
         float | None,
         typer.Option(
@@ -203,6 +213,7 @@ def simulate(
         seconds_per_step=seconds_per_step,
         within=within,
         costs=(checkpoint_gb, bandwidth, start_s, apart),
+        crowding=asking.crowding(bundle, loaded.spec),
         failures=(mttf, detect, repair),
     )
     asking.check_size(scenario)

@@ -1,7 +1,11 @@
 """What a simulated cluster loses: time for checkpoints, and machines that fail."""
 
 import random
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import isfinite
+from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +25,23 @@ class Costs:
     """A trial on n times the slots that its study asks for, or n times the share, trains n^scaling times as fast."""
     apart: float = 1.0
     """A gang that is known to be joined by less than NVLink trains so many times as fast."""
-    crowding: float = 0.0
-    """Each further member of a bundle makes its step longer by this share of a lone trial's."""
+    crowding: Mapping[int, float] = field(default_factory=dict)
+    """How many times as long as a lone trial's the step of a bundle takes, by number of members: along straight lines
+    in between, and along the last one beyond. Without any a step takes the time of a lone one."""
+
+    def __post_init__(self) -> None:
+        if any(members < 2 or not isfinite(times) or times < 1.0 for members, times in self.crowding.items()):
+            raise ValueError(
+                f"crowding={dict(self.crowding)}: give numbers of members from 2 on, each with at least 1.0"
+            )
+
+    def slowdown(self, members: int) -> float:
+        """How many times as long as a lone trial's a step of a bundle with so many members takes."""
+        points = sorted({1: 1.0, **self.crowding}.items())
+        for (few, least), (many, most) in pairwise(points):
+            if members <= many or (many, most) == points[-1]:
+                return max(1.0, least + (most - least) * (members - few) / (many - few))
+        return 1.0
 
     @classmethod
     def of_size(
@@ -33,12 +52,20 @@ class Costs:
         start_s: float = 0.0,
         scaling: float = 1.0,
         apart: float = 1.0,
+        crowding: Mapping[int, float] = MappingProxyType({}),
     ) -> "Costs":
         """The costs of checkpoints of C bytes at B bytes per second in both directions."""
         each = checkpoint_bytes / bytes_per_s
         size = int(checkpoint_bytes)
-        times = {"write_s": each, "read_s": each, "start_s": start_s}
-        return cls(**times, size_bytes=size, scaling=scaling, apart=apart)
+        return cls(
+            write_s=each,
+            read_s=each,
+            start_s=start_s,
+            size_bytes=size,
+            scaling=scaling,
+            apart=apart,
+            crowding=crowding,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from headrace_services.scheduler.core.needs import (
     Neighbourhood,
     NextInLine,
     Occupation,
+    OwnSlots,
     ResultsAfter,
     Rows,
     SilentLeases,
@@ -33,7 +34,7 @@ from headrace_services.scheduler.core.needs import (
     UserPausedCount,
     Waiting,
 )
-from headrace_services.scheduler.core.placement import Running
+from headrace_services.scheduler.core.placement import Running, can_ever_serve
 from headrace_services.scheduler.core.placement.shares import Claim, Share, in_order, least_s
 from headrace_services.scheduler.core.placement.speeds import grant_kind, step_s
 from headrace_services.scheduler.core.plan import Plan
@@ -78,6 +79,8 @@ def _load(need: Needs, rows: StudyRows, studies: Studies, cluster: ClusterRows) 
             return {}  # nothing comes twice in a simulation
         case AbleWorkers():
             return frozenset()  # a simulated trial fails by itself, wherever it runs
+        case OwnSlots():
+            return can_ever_serve(cluster.devices(need.request), need.request)
         case SilentLeases():
             return need.leases  # a machine that is gone says no more
         case UnstartedCount():
@@ -122,7 +125,12 @@ def _named(rows: StudyRows, cluster: ClusterRows, need: Named) -> Rows:
     trials = tuple(rows.trials[number] for number in sorted(need.numbers) if number in rows.trials)
     ids = need.leases | {trial.lease_id for trial in trials if trial.lease_id}
     leases = tuple(lease for lease_id in sorted(ids) if (lease := rows.lease(lease_id)) is not None)
-    return Rows(trials=trials, leases=leases, slots={lease.id: cluster.held(lease) for lease in leases})
+    return Rows(
+        trials=trials,
+        leases=leases,
+        slots={lease.id: cluster.held(lease) for lease in leases},
+        profiles=tuple(rows.profiles.values()),
+    )
 
 
 def _surroundings(
@@ -155,6 +163,8 @@ def _line(
 def _running(rows: StudyRows, cluster: ClusterRows) -> Iterable[Running]:
     found: dict[str, Running] = {}
     for lease in rows.leases.values():
+        if lease.bubbles:
+            continue
         running = _on_its_slots(rows, lease, cluster)
         first = found.get(running.grant_id)
         found[running.grant_id] = running if first is None else first.beside(running)

@@ -18,6 +18,7 @@ from dataclasses import replace
 from itertools import count
 
 from headrace.errors import HeadraceError
+from headrace_services.scheduler.core.capacity import TurnCost
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     Assignment,
@@ -181,7 +182,10 @@ class Simulation:
             study=study,
             lease=lease,
             curve=study.curve(trial.number),
-            speed=machine.speed * wider**study.costs.scaling * (study.costs.apart if apart else 1.0),
+            speed=machine.speed
+            * machine.duty
+            * wider**study.costs.scaling
+            * (study.costs.apart if apart else 1.0),
             start_s=self.now_s,
             from_step=lease.step,
             step=lease.step,
@@ -256,7 +260,7 @@ class Simulation:
     def _crowd(self, run: Run) -> None:
         """The bundle of a run has one member more or fewer: those who train now are slower, or faster, from now on."""
         members = run.study.members(run.grant_id) if run.study.costs.crowding else []
-        crowd = 1.0 + run.study.costs.crowding * (len(members) - 1)
+        crowd = run.study.costs.slowdown(len(members))
         for member in members:
             slower, member.crowd, segment = crowd / member.crowd, crowd, member.segment
             if segment is None or segment.trained_s <= self.now_s or slower == 1.0:
@@ -296,6 +300,7 @@ class Simulation:
                     metrics={} if value is None else {study.spec.objective.metric: value},
                     checkpoint=saved if saves else None,
                     train_time_s=train_time_s,
+                    turn=self._turn_cost(run, run.segment, steps=at - run.segment.from_step),
                 ),
             )
             trial = study.rows.trials[run.lease.number]
@@ -311,6 +316,16 @@ class Simulation:
             self._exit(run)
         else:
             self._train(run, study.rows.trials[run.lease.number].milestone, self.now_s)
+
+    def _turn_cost(self, run: Run, segment: Segment, *, steps: int) -> TurnCost | None:
+        """What a turn of the run's bundle costs as it stands now; one member tells of it."""
+        if run.study.spec.fuse is None or steps < 1:
+            return None
+        members = run.study.members(run.grant_id)
+        if run is not members[0]:
+            return None
+        train_s = run.curve.train_s(segment.from_step, segment.to_step) / run.speed * run.crowd
+        return TurnCost(members=len(members), turns=steps, time_s=train_s)
 
     def _exit(self, run: Run) -> None:
         self._step(

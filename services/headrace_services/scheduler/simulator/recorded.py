@@ -6,7 +6,7 @@ One row a report, a header line, rows of a curve in the order of its steps. Colu
 |---|---|
 | `curve` | which run the row is of: any text |
 | `value` | the objective's value; empty: none was reported; `nan` and `inf` are taken as such |
-| `seconds` | seconds of training since the run began |
+| `seconds` | seconds of training since the run began; none in the whole file: each report costs a second |
 | `step`, or `global_step` | the run's own step; needed with `--curve-steps column` alone |
 | `hyperparameters` | a JSON object, on the curve's first row; optional |
 | `metric`, `goal` | the metric's name, and minimize or maximize; optional, compared with the study |
@@ -41,6 +41,7 @@ REPORTS, COLUMN = "reports", "column"
 FILE: Final = UserFile(largest_bytes=64 * MIB, remedy="Name a CSV file of curves.")
 """The bound holds for what is compressed, and for what comes out of it."""
 MOST_REPORTS: Final = 1_000_000
+ALL_OR_NONE: Final = "Give every report its time, or none: then each costs a second."
 LARGEST_STEP: Final = 2**53
 """Below it every whole number is one of a float."""
 
@@ -169,7 +170,7 @@ def _read(path: Path, text: Iterable[str], steps: str) -> CurveFile:
     reader = csv.DictReader(text)
     header = list(reader.fieldnames or ())
     column = next((name for name in ("step", "global_step") if name in header), None)
-    missing = [name for name in ("curve", "seconds", "value") if name not in header]
+    missing = [name for name in ("curve", "value") if name not in header]
     if steps == COLUMN and column is None:
         missing.append("step")
     if missing:
@@ -179,6 +180,7 @@ def _read(path: Path, text: Iterable[str], steps: str) -> CurveFile:
         )  # fmt: skip
     found: dict[str, _Rows] = {}
     said: dict[str, str | None] = {"metric": None, "goal": None}
+    timed: bool | None = None
     for count, row in enumerate(reader):
         line = reader.line_num
         if count == MOST_REPORTS:
@@ -187,9 +189,17 @@ def _read(path: Path, text: Iterable[str], steps: str) -> CurveFile:
         if rows is None:
             rows = found[row["curve"]] = _Rows(_params(path, line, row.get("hyperparameters")), [], [], [])
         step = len(rows.steps) + 1 if steps == REPORTS else _whole(path, line, row[column or "step"])
-        seconds = _number(path, line, "seconds", row["seconds"])
-        if seconds is None or not math.isfinite(seconds):
-            raise CurveFileError(path, line, "has no seconds", remedy="Every report needs its time.")
+        seconds = _number(path, line, "seconds", row.get("seconds"))
+        if timed is None:
+            timed = seconds is not None
+        if not timed:
+            if seconds is not None:
+                raise CurveFileError(
+                    path, line, "has seconds, and the reports above have none", remedy=ALL_OR_NONE
+                )
+            seconds = len(rows.steps) + 1.0
+        elif seconds is None or not math.isfinite(seconds):
+            raise CurveFileError(path, line, "has no seconds", remedy=ALL_OR_NONE)
         if rows.steps and (step <= rows.steps[-1] or seconds < rows.seconds[-1]):
             raise CurveFileError(
                 path, line, f"goes back in the steps or the seconds of curve {row['curve']}",

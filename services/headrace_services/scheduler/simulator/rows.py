@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from sortedcontainers import SortedList
 
 from headrace.spec import StudySpec
+from headrace_services.scheduler.core.capacity import Profile
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.lifecycle import State, StudyState
 from headrace_services.scheduler.core.placement.shares import Share
@@ -47,6 +48,8 @@ class StudyRows:
         self.leases: dict[str, Lease] = {}
         self.events: list[Event] | None = None
         """The event log, where somebody asked for it."""
+        self.profiles: dict[tuple[str, str], Profile] = {}
+        """What is known of its bundles, by kind of device and key."""
         self._grants: dict[str, Grant] = {}
         """The live ones, each with the number of its live leases."""
         self._runnable: SortedList[tuple[bool, int]] = SortedList()
@@ -131,6 +134,7 @@ class StudyRows:
                 self.leases[lease.id] = lease
             elif self.leases.pop(lease.id, None) is not None and lease.grant is not None:
                 self._count(lease.grant, -1)
+        self.profiles.update(changes.profiles)
         for grant_id in changes.closed_grants:
             self._grants[grant_id] = replace(self._grants[grant_id], closed=True)
         for grant_id in changes.ended_grants:

@@ -37,7 +37,7 @@ from headrace_services.scheduler.core.changes import Changes, TrialChange
 from headrace_services.scheduler.core.lifecycle import State
 from headrace_services.scheduler.core.plan import Plan
 from headrace_services.scheduler.core.records import Grant, Lease, Study, Trial
-from headrace_services.scheduler.store import exploits, placement, requests, rows, tables
+from headrace_services.scheduler.store import exploits, placement, profiles, requests, rows, tables
 from headrace_services.scheduler.store.pipeline import Pipeline, Statement, compiled, given, pipeline
 from headrace_services.scheduler.store.rows import Columns
 
@@ -86,6 +86,7 @@ class Writes:
         logged = list(enumerate(changes.events, start=before.cursor + 1))
         async for part in _by_turns(logged):
             self._insert(_EVENTS, (rows.event_columns(after.id, cursor, event) for cursor, event in part))
+        profiles.write(self._pipeline, after.id, changes.profiles.values())
         exploits.append(self._pipeline, after.id, changes.exploits)
         placement.tell_others(self._pipeline, after.id, changes)
         self._update_study(before, after)
@@ -163,6 +164,7 @@ def _grant(grant: Grant) -> Columns:
         "model": grant.model,
         "seats": grant.seats,
         "key": grant.key,
+        "bubbles": grant.bubbles,
     }
 
 
@@ -271,7 +273,8 @@ _LEASE_COLUMNS = (
 _CREATE_TRIALS = _inserting(tables.trial, *rows.TRIAL_IDENTITY, *rows.TRIAL_COLUMNS)
 _GRANT_LEASES = _inserting(tables.lease, *_LEASE_COLUMNS, expires_at=lambda new: now + _seconds(new.ttl_s))
 _BEGIN_GRANTS = _inserting(
-    tables.slot_grant, "id", "study_id", "slot_count", "milli", "memory_bytes", "model", "seats", "key"
+    tables.slot_grant,
+    *("id", "study_id", "slot_count", "milli", "memory_bytes", "model", "seats", "key", "bubbles"),
 )
 _ADD_PARTS = _inserting(tables.grant_part, "grant_id", "worker_id", "incarnation", "slots")
 _REPORTS = _inserting(tables.report, *rows.REPORT_COLUMNS)

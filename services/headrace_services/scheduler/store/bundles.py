@@ -36,6 +36,7 @@ _OPEN = compiled(
         _g.c.model.label("learnt_by"),
         _g.c.seats,
         _g.c.key,
+        _g.c.bubbles,
         _p.c.incarnation.label("granted_to"),
         members.label("members"),
     )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -154,7 +155,7 @@ async def workers(conn: AsyncConnection, keys: Sequence[Key]) -> list[WorkerView
         listed = found[row.worker_id].slots
         if not listed or listed[-1].index != row.place:
             slot = SlotView(
-                index=row.place, model=row.model, memory_bytes=row.memory_bytes, defect=row.defect
+                index=row.place, model=_device(row), memory_bytes=row.memory_bytes, defect=row.defect
             )
             listed.append(slot)
         if row.study_name is not None:
@@ -171,10 +172,16 @@ async def workers(conn: AsyncConnection, keys: Sequence[Key]) -> list[WorkerView
     return list(found.values())
 
 
+def _device(row: Any) -> str:
+    """A slot's device in words: of an ephemeral one also whose bubbles it can be had in."""
+    return f"{row.model} in bubbles of job {row.owner}, stage {row.stage}" if row.owner else str(row.model)
+
+
 async def connected_slots(conn: AsyncConnection) -> int:
-    """How many slots the workers that are there have."""
+    """How many slots the workers that are there have, without ephemeral ones."""
     w, s = tables.worker, tables.slot
-    query = select(func.count()).select_from(s.join(w, s.c.worker_id == w.c.id)).where(s.c.present, _HEARD_OF)
+    query = select(func.count()).select_from(s.join(w, s.c.worker_id == w.c.id))
+    query = query.where(s.c.present, s.c.owner == "", _HEARD_OF)
     return int((await conn.execute(query)).scalar_one())
 
 

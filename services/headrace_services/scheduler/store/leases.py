@@ -21,6 +21,7 @@ COLUMNS = (
     _g.c.seats,
     _g.c.key,
     _g.c.closed,
+    _g.c.bubbles,
     _parts.label("parts"),
     _sharing.label("sharing"),
 )

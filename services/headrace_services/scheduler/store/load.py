@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import Any, assert_never
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 from sqlalchemy import (
     ARRAY,
     BigInteger,
@@ -42,6 +43,7 @@ from headrace_services.scheduler.core.needs import (
     Neighbourhood,
     NextInLine,
     Occupation,
+    OwnSlots,
     ResultsAfter,
     Rows,
     SilentLeases,
@@ -60,6 +62,7 @@ from headrace_services.scheduler.store import (
     leases,
     neighbours,
     placement,
+    profiles,
     requests,
     rows,
     tables,
@@ -99,9 +102,11 @@ async def open_study(
         locked = sent.run(_LOCK_STUDY if spec is None else _LOCK_KNOWN_STUDY, study=study_id)
         answers = requests.ask_answers(sent, asked)
         found = _Asked(sent, study_id, named)
+        known = profiles.ask(sent, study_id) if spec is None or spec.fuse is not None else None
     if locked.row is None:
         return Opened(study=None)
-    return Opened(study=rows.study(locked.row, spec), rows=found.rows(), answers=answers.answers())
+    named_rows = replace(found.rows(), profiles=profiles.read(known) if known else ())
+    return Opened(study=rows.study(locked.row, spec), rows=named_rows, answers=answers.answers())
 
 
 async def serve(
@@ -147,6 +152,8 @@ async def load(conn: AsyncConnection, study_id: int, need: Needs) -> Any:
             return await _surroundings(conn, study_id, need)
         case NextInLine():
             return await neighbours.next_in_line(conn, study_id, need)
+        case OwnSlots():
+            return bool(await placement.able_workers(conn, need.request))
         case FreeSlots():
             return await placement.free_slots(conn, need.request, need.limit)
         case Candidates():

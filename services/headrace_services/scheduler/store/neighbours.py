@@ -184,7 +184,7 @@ _totals = (
         func.count().filter(text("kind = 'CPU'")).label("cpu_slots"),
     )
     .join_from(_s, _w, _s.c.worker_id == _w.c.id)
-    .where(_s.c.present, _w.c.connected, _w.c.expires_at > func.clock_timestamp())
+    .where(_s.c.present, _s.c.owner == "", _w.c.connected, _w.c.expires_at > func.clock_timestamp())
     .cte("totals")
 )
 

@@ -28,6 +28,7 @@ from sqlalchemy import (
     exists,
     func,
     literal_column,
+    or_,
     select,
 )
 from sqlalchemy.dialects.postgresql import JSONB, insert
@@ -68,6 +69,9 @@ def slots_query(*, granted: bool = False) -> Select[tuple[object, ...]]:
         s.c.model,
         s.c.cores,
         s.c.links,
+        s.c.owner,
+        s.c.stage,
+        s.c.duty,
         used.label("used_memory_bytes"),
         free.label("free_milli"),
         w.c.labels,
@@ -108,7 +112,8 @@ class AskedSlots(Struct, frozen=True):
 
 
 def ask_free_slots(sent: Pipeline, request: Request, limit: int) -> AskedSlots:
-    """Ask for slots with room for a request, CPU slots first; locked for the transaction, skipping what others take.
+    """Ask for slots with room for a request, CPU slots first and ephemeral ones last. They are locked for the
+    transaction, and those that others look at are skipped.
 
     Unsuitable slots would use the limit up: a study that needs GPUs must not be blind behind many free CPUs, nor a
     gang behind workers that have too few. A gang of more slots than the limit gets as many as it needs.
@@ -122,6 +127,8 @@ def ask_free_slots(sent: Pipeline, request: Request, limit: int) -> AskedSlots:
         given["types"] = [f"%{_escaped(kind)}%" for kind in request.types]
     if request.avoided:
         given["avoided"] = list(request.avoided)
+    if request.bubbles is not None:
+        given["bubbles"] = request.bubbles
     if request.slots > 1:
         given["slots"] = request.slots
     named = frozenset(given)
@@ -132,7 +139,8 @@ def ask_free_slots(sent: Pipeline, request: Request, limit: int) -> AskedSlots:
 def _free(named: frozenset[str]) -> Statement:
     """Free slots by what a request names of them, locked."""
     query = slots_query().where(*_suitable(named))
-    query = query.order_by(tables.slot.c.kind, tables.slot.c.worker_id, tables.slot.c.index)
+    s = tables.slot
+    query = query.order_by(s.c.owner != "", s.c.kind, s.c.worker_id, s.c.index)
     query = query.limit(bindparam("most", type_=BigInteger))
     return compiled(query.with_for_update(of=tables.slot, skip_locked=True))
 
@@ -158,9 +166,16 @@ def _suitable(named: frozenset[str]) -> list[ColumnElement[bool]]:
     ]
     if "labels" in named:
         free.append(w.c.labels.contains(bindparam("labels", type_=JSONB)))
+    room: ColumnElement[bool] = s.c.owner == literal_column("''")
     if "memory" in named:
-        room = s.c.memory_bytes - s.c.shared_memory_bytes
-        free += [s.c.kind == literal_column("'GPU'"), room >= bindparam("memory", type_=BigInteger)]
+        free.append(s.c.kind == literal_column("'GPU'"))
+        left = s.c.memory_bytes - s.c.shared_memory_bytes
+        room = and_(room, left >= bindparam("memory", type_=BigInteger))
+    if "bubbles" in named:
+        kind: Any = literal_column("'GPU'" if "memory" in named else "'CPU'")
+        least = s.c.memory_bytes >= bindparam("bubbles", type_=BigInteger)
+        room = or_(room, and_(s.c.owner != literal_column("''"), s.c.kind == kind, least))
+    free.append(room)
     if "types" in named:
         free.append(s.c.model.ilike(any_(bindparam("types", type_=ARRAY(Text)))))
     if "avoided" in named:
@@ -178,9 +193,9 @@ def _escaped(text: str) -> str:
 
 
 async def devices(conn: AsyncConnection, request: Request) -> tuple[Slot, ...]:
-    """Every device that could serve a request, whoever is on it; not locked."""
+    """Every device that could serve a request, whoever is on it; not locked, and none that is ephemeral."""
     s, w = tables.slot, tables.worker
-    there = [s.c.present, w.c.connected, w.c.expires_at > now]
+    there = [s.c.present, s.c.owner == "", w.c.connected, w.c.expires_at > now]
     if request.labels:
         there.append(w.c.labels.contains(dict(request.labels)))
     if request.gpu:
@@ -234,7 +249,7 @@ async def running_on(conn: AsyncConnection, worker_ids: Iterable[int]) -> tuple[
         .join(p, p.c.grant_id == g.c.id)
         .join(st, st.c.id == le.c.study_id)
         .join(lv, lv.c.grant_id == le.c.grant_id, isouter=True)
-        .where(le.c.live, p.c.worker_id.in_(sorted(set(worker_ids))))
+        .where(le.c.live, g.c.bubbles == "", p.c.worker_id.in_(sorted(set(worker_ids))))
     )
     found: dict[tuple[str, int], Running] = {}
     for row in await conn.execute(query):
@@ -336,6 +351,6 @@ _s, _w, _st = tables.slot, tables.worker, tables.study
 _TOTALS = compiled(
     select(_s.c.kind, func.count().label("slots"))
     .join_from(_s, _w, _s.c.worker_id == _w.c.id)
-    .where(_s.c.present, _w.c.connected, _w.c.expires_at > now)
+    .where(_s.c.present, _s.c.owner == "", _w.c.connected, _w.c.expires_at > now)
     .group_by(_s.c.kind)
 )

@@ -91,6 +91,7 @@ def standing(columns: Columns) -> Standing:
         wants_slots=columns["wants_slots"],
         wants_milli=columns.get("wants_milli"),
         wants_cores=columns.get("wants_cores"),
+        wants_bubbles=columns["wants_bubbles"],
         wants_count=columns["wants_count"],
         quantum_s=columns["quantum_s"],
         looked_s=columns["looked_s"],
@@ -111,6 +112,7 @@ def standing_columns(record: Standing) -> Columns:
         "wants_slots": record.wants_slots,
         "wants_milli": record.wants_milli,
         "wants_cores": record.wants_cores,
+        "wants_bubbles": record.wants_bubbles,
         "wants_count": record.wants_count,
         "quantum_s": record.quantum_s,
         "looked_s": record.looked_s,
@@ -228,6 +230,7 @@ def _grant(row: AnyRow) -> Grant:
         seats=row.seats,
         key=row.key,
         closed=row.closed,
+        bubbles=row.bubbles,
         leases=row.sharing,
     )
 
@@ -244,6 +247,7 @@ def bundle_grant(row: AnyRow) -> Grant:
         model=row.learnt_by,
         seats=row.seats,
         key=row.key,
+        bubbles=row.bubbles,
         leases=row.members,
     )
 
@@ -265,6 +269,9 @@ def slot(row: AnyRow) -> Slot:
         links=tuple(row.links),
         free_milli=row.free_milli,
         used_memory_bytes=row.used_memory_bytes,
+        owner=row.owner,
+        stage=row.stage or 0,
+        duty=1.0 if row.duty is None else row.duty,
     )
 
 
@@ -389,6 +396,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "metrics": metrics_of_json,
     "checkpoint": checkpoint,
     "speeds": speeds,
+    "bubbles": tuple,
 }
 """How columns are read that are not as the record has them."""
 _WRITTEN: dict[str, Callable[[Any], Any]] = {
@@ -397,6 +405,7 @@ _WRITTEN: dict[str, Callable[[Any], Any]] = {
     "metrics": finite_json,
     "checkpoint": checkpoint_columns,
     "speeds": dict,
+    "bubbles": list,
 }
 """How fields are written that are not as the column has them. Enums are texts."""
 _TRIAL_FIELDS = tuple(part.name for part in fields(Trial))

@@ -29,9 +29,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace.errors import StudyDefectError
 from headrace.spec import StudySpec
 from headrace.spec.objective import is_feasible, objective_vector
+from headrace_services.scheduler.core.capacity import Capacity, Profile
 from headrace_services.scheduler.core.lifecycle import LEASED, Reason, State, StudyState
 from headrace_services.scheduler.core.records import Event, Study, TrialView
-from headrace_services.scheduler.store import columns, rows, tables, trials
+from headrace_services.scheduler.store import columns, profiles, rows, tables, trials
 from headrace_services.scheduler.store.defects import is_transient, reason_of
 
 FRONT_AT_MOST = 200
@@ -90,6 +91,8 @@ class Figures:
     """The first trials that failed."""
     warm_results: int | None = None
     """How many results of an earlier study the sampler began with, once it has proposed a trial."""
+    bundle_sizes: tuple[tuple[Profile, Capacity], ...] = ()
+    """With `fuse`: what is known of bundles, and how many trials share a process."""
     unshown: str = ""
     """What could not be counted, and why; empty where all is there."""
 
@@ -234,6 +237,8 @@ async def figures(
             found[study.id].failures = await _failures(conn, study.id)
         if study.spec.warm_start is not None:
             found[study.id].warm_results = await _warm_results(conn, study.id)
+        if study.spec.fuse is not None:
+            found[study.id].bundle_sizes = await profiles.sizes(conn, study)
     return found
 
 

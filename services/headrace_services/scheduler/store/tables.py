@@ -125,6 +125,8 @@ slot_grant = Table(
     Column("seats", Integer, nullable=False, server_default="1"),
     Column("key", Text, nullable=False, server_default=""),
     Column("closed", Boolean, nullable=False, server_default="false"),
+    # The stage in whose bubbles its trials work; empty where its slots are its own.
+    Column("bubbles", Text, nullable=False, server_default=""),
     Column("live", Boolean, nullable=False, server_default="true"),
     time_column("grant_time", now=True),
     time_column("end_time"),
@@ -136,6 +138,8 @@ slot_grant = Table(
     CheckConstraint("NOT closed OR seats > 1", name="closed"),
     # A grant of several slots has them whole.
     CheckConstraint("milli = 1000 OR (milli BETWEEN 1 AND 999 AND slot_count = 1)", name="milli"),
+    # In bubbles it has one slot, and that whole.
+    CheckConstraint("bubbles = '' OR (slot_count = 1 AND milli = 1000)", name="bubbles"),
     Index("slot_grant_study", "study_id"),
     Index("slot_grant_open", "study_id", postgresql_where=text("live AND seats > 1 AND NOT closed")),
 )
@@ -215,10 +219,20 @@ slot = Table(
     Column("present", Boolean, nullable=False, server_default="true"),
     # Why the device failed, in its worker's words. Until the worker starts again it is not present.
     Column("defect", Text, nullable=False, server_default=""),
+    # The large job and its stage in whose bubbles alone the slot can be had, and the share of its time that trials may
+    # expect there; an ordinary slot has no owner.
+    Column("owner", Text, nullable=False, server_default=""),
+    Column("stage", Integer),
+    Column("duty", Float),
     CheckConstraint("kind IN ('CPU', 'GPU')", name="kind"),
     # A device is given out once, and not twice: whole to one grant, or in parts that fit.
     CheckConstraint("shared_milli BETWEEN 0 AND 1000 AND shared_memory_bytes >= 0", name="parts"),
     CheckConstraint("grant_id IS NULL OR shared_milli = 0", name="whole"),
+    # A slot is whole, shared or ephemeral: one of a large job is given out whole, in its bubbles.
+    CheckConstraint("owner = '' OR shared_milli = 0", name="ephemeral"),
+    # An ephemeral slot says whose it is and what may be expected of it, and no other slot does.
+    CheckConstraint("(owner = '') = (stage IS NULL) AND (owner = '') = (duty IS NULL)", name="owner"),
+    CheckConstraint("duty BETWEEN 0 AND 1", name="duty"),
     Index("slot_free", "worker_id", postgresql_where=text("grant_id IS NULL AND present")),
     Index("slot_grant_id", "grant_id", postgresql_where=text("grant_id IS NOT NULL")),
 )
@@ -229,14 +243,36 @@ leave = Table(
     "leave",
     metadata,
     Column("grant_id", Text, ForeignKey("slot_grant.id", ondelete="CASCADE"), primary_key=True),
-    # The study whose trials are to leave, and the one that asks.
+    # The study whose trials are to leave, and the one that asks; none where an ephemeral slot's owner takes it back.
     Column("study_id", BigInteger, nullable=False),
-    Column("for_study_id", BigInteger, ForeignKey("study.id", ondelete="CASCADE"), nullable=False),
+    Column("for_study_id", BigInteger, ForeignKey("study.id", ondelete="CASCADE")),
     # At the next report with a checkpoint; else at the next rung.
     Column("at_report", Boolean, nullable=False),
     Column("why", Text, nullable=False),
     Index("leave_study", "study_id"),
     Index("leave_for_study", "for_study_id"),
+)
+
+# What a study knows of its bundles: how many trials share a process on a kind of device. Read and written under the
+# lock on the study.
+bundle_profile = Table(
+    "bundle_profile",
+    metadata,
+    Column("study_id", BigInteger, ForeignKey("study.id", ondelete="CASCADE"), primary_key=True),
+    # The device's model.
+    Column("device", Text, primary_key=True),
+    # What the trials of a bundle have in common, and its digest: a key may be longer than an index takes.
+    Column("digest", Text, primary_key=True),
+    Column("key", Text, nullable=False),
+    # For a number of members: turns, the least time of one in seconds, the most memory in bytes; and of turns before
+    # which trials joined or left.
+    Column("steady", JSONB, nullable=False, server_default="{}"),
+    Column("fresh", JSONB, nullable=False, server_default="{}"),
+    # Half the members of the process that ran out of memory.
+    Column("most", Integer),
+    time_column("time", now=True),
+    CheckConstraint("most >= 1", name="most"),
+    Index("bundle_profile_time", "study_id", "time"),
 )
 
 trial = Table(
@@ -272,6 +308,8 @@ trial = Table(
     Column("steps_spent", BigInteger, nullable=False, server_default="0"),
     Column("log_path", Text, nullable=False, server_default=""),
     Column("log_tail", Text, nullable=False, server_default=""),
+    # The stages in whose bubbles it ran or runs, in order.
+    Column("bubbles", ARRAY(Text), nullable=False, server_default="{}"),
     # Steps and seconds of training by kind of grant.
     Column("speeds", JSONB, nullable=False, server_default="{}"),
     # How long its last restore took, in seconds.

@@ -14,6 +14,7 @@ from sqlalchemy import (
     delete,
     exists,
     func,
+    literal,
     or_,
     select,
     text,
@@ -54,6 +55,10 @@ class Device:
     """Why nothing may be placed on it; empty while it is sound."""
     links: tuple[int, ...] = ()
     """How it is joined to the device of each index; empty where the worker does not know."""
+    owner: str = ""
+    """The large job in whose bubbles alone it can be had, `stage` and `duty` with it; empty for an ordinary device."""
+    stage: int | None = None
+    duty: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +130,10 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
     worker_id, session = (await conn.execute(query.returning(w.c.id, w.c.session))).one()
     await conn.execute(update(s).where(s.c.worker_id == worker_id).values(present=False, defect=""))
     if greeting.devices:
-        cores = greeting.cpus / len(greeting.devices)
+        cores = greeting.cpus / max(1, sum(not device.owner for device in greeting.devices))
         described = [asdict(device) for device in greeting.devices]
         await conn.execute(_OFFER, {"rows": described, "of_worker": worker_id, "cores_each": cores})
+    await conn.execute(_TAKE_BACK, {"of_worker": worker_id})
     unused = (s.c.grant_id.is_(None), s.c.shared_milli == 0, s.c.defect == "")
     await conn.execute(delete(s).where(s.c.worker_id == worker_id, ~s.c.present, *unused))
     return int(worker_id), int(session)
@@ -160,6 +166,25 @@ async def note_defects(conn: AsyncConnection, worker_id: int, session: int, defe
     for index, reason in sorted(defects.items()):
         which = (s.c.worker_id == worker_id, s.c.index == index, mine)
         await conn.execute(update(s).where(*which).values(present=False, defect=reason))
+    await conn.execute(_TAKE_BACK, {"of_worker": worker_id})
+
+
+def _taking_back() -> Insert:
+    """Ask the grants on ephemeral slots that their owner has taken back to leave at their next report."""
+    s, g, lv = tables.slot, tables.slot_grant, tables.leave
+    why = "the bubbles that it runs in are gone: " + func.coalesce(
+        func.nullif(s.c.defect, ""), "its worker names them no more"
+    )
+    gone = select(g.c.id, g.c.study_id, literal(True), why).join_from(s, g, g.c.id == s.c.grant_id)
+    gone = gone.where(
+        s.c.worker_id == bindparam("of_worker", type_=BigInteger), s.c.owner != "", ~s.c.present, g.c.live
+    )
+    query = insert(lv).from_select(["grant_id", "study_id", "at_report", "why"], gone)
+    said = {name: query.excluded[name] for name in ("at_report", "why")}
+    return query.on_conflict_do_update(index_elements=[lv.c.grant_id], set_=said, where=~lv.c.at_report)
+
+
+_TAKE_BACK = _taking_back()
 
 
 def _offering() -> Insert:
@@ -299,6 +324,7 @@ async def studies_waiting_for_slots(conn: AsyncConnection) -> list[int]:
         s.c.grant_id.is_(None),
         s.c.shared_milli < 1000,
         s.c.present,
+        or_(s.c.owner == "", st.c.spec["bubbles"].as_boolean()),
         w.c.connected,
         w.c.expires_at > now,
     )

@@ -127,7 +127,7 @@ def write(
         states: the row's tensors and slot are overwritten.
         position: of the row.
         state: from `read`, or with the same keys from a plain run; without `optimizer` the moments stay zero. Without
-            `step` it is Adam's own count.
+            `step` it is Adam's own count. SGD has no count, so its state needs `step`.
         template: the user's model.
         parametrization: of the group.
 
@@ -142,7 +142,7 @@ def write(
             raise MemberError(f"the state has no {name}: it is of another model", member=slot.id)
         if name in held:
             _copy(name, held[name], target, slot)
-    step = _step(state, slot)
+    step = _step(state, slot, counts=parametrization.optimizer != "sgd")
     skipped: dict[str, int] = {}
     if "optimizer" in state:
         optimizer = plain_optimizer(template, parametrization, slot.member, step)
@@ -185,18 +185,22 @@ def _copy(name: str, value: Tensor, target: Tensor, slot: Slot) -> None:
     target.copy_(value)
 
 
-def _step(state: Mapping[str, Any], slot: Slot) -> int:
-    """The optimizer steps behind a state: what it says, else what Adam has counted."""
+def _step(state: Mapping[str, Any], slot: Slot, *, counts: bool) -> int:
+    """The optimizer steps behind a state: what it says, else what the optimizer has counted, if it counts."""
     if "step" in state:
         return int(state["step"])
-    entries = state.get("optimizer", {}).get("state", {}).values()
-    counts = [int(one["step"]) for one in entries if "step" in one]
-    if entries and not counts:
+    if "optimizer" not in state:
+        return 0
+    entries = state["optimizer"]["state"].values()
+    told = [int(one["step"]) for one in entries if "step" in one]
+    # Without momentum, an optimizer that has stepped has the same state as one that has not.
+    if not counts or (entries and not told):
         raise MemberError(
-            "the state does not say its step, and SGD does not count: add state['step'], the optimizer steps taken",
+            "the state does not say its step, and SGD does not count: add state['step'], the optimizer steps taken. "
+            "A trial's checkpoint says it if the optimizer was tracked by this name, t.track(optimizer=...)",
             member=slot.id,
         )
-    return max(counts, default=0)
+    return max(told, default=0)
 
 
 def _taken(entry: Mapping[str, Tensor] | None, step: int, *, stateless: bool) -> int:

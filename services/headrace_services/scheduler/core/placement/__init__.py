@@ -16,6 +16,7 @@ from headrace_services.scheduler.core.placement.elastic import (
     requests_of,
     sizes_differ,
     spare_slots,
+    with_bubbles,
 )
 from headrace_services.scheduler.core.placement.fit import can_ever_serve, fit, suits, take, with_parts
 from headrace_services.scheduler.core.placement.planner import BestFit, Placer
@@ -62,5 +63,6 @@ __all__ = [
     "spare_slots",
     "suits",
     "take",
+    "with_bubbles",
     "with_parts",
 ]

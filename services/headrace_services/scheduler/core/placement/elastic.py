@@ -6,6 +6,8 @@
 
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from headrace.spec import StudySpec
 from headrace.spec.resources import ElasticGrant
 from headrace_services.scheduler.core.placement.values import Request
@@ -18,6 +20,15 @@ def request_at(
     own = Request.of(spec.resources.of(params), avoided)
     row = spec.elastic.row_at(step) if spec.elastic else None
     return own if row is None else _grown(spec, own, row)
+
+
+def with_bubbles(spec: StudySpec, request: Request) -> Request:
+    """Return the request so that ephemeral slots may serve it too, where the study allows them. Of a bundle one trial
+    has to fit, of what a full one needs."""
+    if not spec.bubbles:
+        return request
+    most = spec.fuse.most if spec.fuse is not None else 1
+    return replace(request, bubbles=-(-request.memory_bytes // most))
 
 
 def requests_of(spec: StudySpec, avoided: Iterable[str] = ()) -> tuple[Request, ...]:

@@ -109,6 +109,14 @@ def virtual_time_s(share: Share, totals: Totals, now_s: float, *, ahead: bool = 
     return dominant / share.weight + used.credit_s
 
 
+def bubble_claim(share: Share, now_s: float) -> tuple[int, float, float, int]:
+    """Return a study's place among those that want ephemeral slots: by what it holds of these alone, then by what it
+    has had. The least goes first."""
+    usage = share.usage.settled(now_s)
+    held, had_s = usage.bubble_slots / share.weight, usage.bubble_s / share.weight
+    return (-share.priority, held, had_s, share.study_id)
+
+
 def claim(share: Share, totals: Totals, now_s: float) -> Claim:
     """Return a study's place among others."""
     return (-share.priority, virtual_time_s(share, totals, now_s, ahead=True), share.study_id)

@@ -11,6 +11,13 @@ rung goes on all the same. ⌊n/η⌋ is made for an endless stream; of 150 tria
 would get ⌊1/3⌋ = 0, and the winner would be known from half of its training. One trial gets this chance, up to the
 last rung; when it ends on the way, no other one gets it. (Decision 0020.)
 
+**Optimistic arrival** (promotion only). A trial that arrives among the best 1/η of the results that are there so far
+goes on at once, and so does everyone while there are fewer than η results. The first arrivals run far without being
+selected, which hedges against early ranks that mislead. A trial outside them waits, as ever.
+
+**Effort** (promotion only). Where no promotion is left, no configuration is new, and nobody trains whose result may
+bring a promotion, those that wait go on, until a share of run-all's cost is committed: see `effort`. (Decision 0087.)
+
 **Stopping.** At a rung a trial goes on iff it is among the best max(1, ⌊n/η⌋) of the n results there, its own
 included; else it is stopped. A result that equals the last one kept is kept too: the rule stops what is worse than
 the cutoff, and a tie is not. (In promotion, where a number of places is given out, ties go by arrival.)
@@ -21,8 +28,9 @@ keeps 81 and stopping 243. That is why promotion is the default.
 A trial past a rung, because a report crossed several milestones, counts as promoted from the rungs below.
 """
 
-from headrace.spec import AshaPolicy, AshaVariant, StudySpec
+from headrace.spec import AshaArrival, AshaPolicy, AshaVariant, StudySpec
 from headrace_services.scheduler.core.brackets import draw_bracket
+from headrace_services.scheduler.core.policies.effort import Effort
 from headrace_services.scheduler.core.policies.protocol import (
     Action,
     Explanation,
@@ -40,8 +48,17 @@ def make_asha(spec: StudySpec, policy: AshaPolicy) -> Policy:
     """The variant that the spec names."""
     levels = policy.ladder(spec.max_steps)
     ladders = tuple(levels[bracket:] for bracket in range(policy.brackets))
-    variant = AshaPromotion if policy.variant is AshaVariant.PROMOTION else AshaStopping
-    return variant(ladders=ladders, eta=policy.eta, maximize=spec.maximizes(), seed=spec.seed)
+    maximize = spec.maximizes()
+    if policy.variant is AshaVariant.STOPPING:
+        return AshaStopping(ladders=ladders, eta=policy.eta, maximize=maximize, seed=spec.seed)
+    return AshaPromotion(
+        ladders=ladders,
+        eta=policy.eta,
+        maximize=maximize,
+        seed=spec.seed,
+        optimistic=policy.arrival is AshaArrival.OPTIMISTIC,
+        effort=Effort(share=policy.effort, full=spec.max_steps) if policy.effort else None,
+    )
 
 
 class _Asha(Policy):
@@ -106,8 +123,7 @@ class _Asha(Policy):
     def promoted(self, trial: int, bracket: int, rung: int) -> None:
         self._ranking(bracket, rung).result(trial)
         if self._waits_at.get(trial) == (bracket, rung):
-            place = self._rungs[bracket, rung].place(trial)
-            if place.rank > place.results // self._eta:
+            if self._beyond(trial, bracket, rung):
                 self._last = trial
             self._stop_waiting(trial)
             if trial not in self._withdrawn:
@@ -118,6 +134,11 @@ class _Asha(Policy):
         self._in_training.discard(trial)
         if trial in self._waits_at:
             self._rungs[self._waits_at[trial]].leave(trial)
+
+    def _beyond(self, trial: int, bracket: int, rung: int) -> bool:
+        """Whether a trial is not among the best 1/η of its rung, where it goes on nevertheless."""
+        place = self._rungs[bracket, rung].place(trial)
+        return place.rank > place.results // self._eta
 
     def _finished(self) -> bool:
         """Whether a trial has reached the last rung with a value."""
@@ -157,6 +178,51 @@ class AshaPromotion(_Asha):
 
     rule = "asha_promotion"
 
+    def __init__(
+        self,
+        *,
+        ladders: tuple[tuple[int, ...], ...],
+        eta: int,
+        maximize: bool,
+        seed: int = 0,
+        optimistic: bool = False,
+        effort: Effort | None = None,
+    ) -> None:
+        super().__init__(ladders=ladders, eta=eta, maximize=maximize, seed=seed)
+        self._optimistic = optimistic
+        self._effort = effort
+
+    def joined(self, trial: int, bracket: int, params: Params) -> None:
+        super().joined(trial, bracket, params)
+        if self._effort is not None:
+            self._effort.joined(trial)
+            if trial in self._in_training:
+                self._effort.runs_to(trial, self._ladders[bracket][0])
+
+    def record(self, result: RungResult) -> None:
+        super().record(result)
+        if self._effort is not None:
+            self._effort.runs_to(result.trial, result.milestone)
+            self._effort.trains.discard(result.trial)
+
+    def promoted(self, trial: int, bracket: int, rung: int) -> None:
+        waits = self._waits_at.get(trial) == (bracket, rung)
+        beyond = waits and self._beyond(trial, bracket, rung)
+        super().promoted(trial, bracket, rung)
+        if self._effort is not None and waits and trial in self._in_training:
+            ladder = self._ladders[bracket]
+            self._effort.runs_to(trial, ladder[min(rung + 1, len(ladder) - 1)])
+            if beyond:
+                self._effort.given += 1
+                self._effort.trains.add(trial)
+
+    def withdraw(self, trial: int) -> None:
+        super().withdraw(trial)
+        if self._effort is not None:
+            top = self._top.get(trial)
+            self._effort.ends_at(trial, self._ladders[top[0]][top[1]] if top else 0)
+            self._effort.trains.discard(trial)
+
     def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
         del more
         ranking = self._ranking(bracket, rung)
@@ -170,6 +236,9 @@ class AshaPromotion(_Asha):
         elif not result.finite:
             sentence = f"{no_value_sentence(result)}, so it is never promoted; {head}"
             action = Action.PAUSE
+        elif self._goes_on(place):
+            sentence = f"{self._why_at_once(result, ranking, place, kept)}; {head}"
+            action = Action.CONTINUE
         else:
             compared = compare_sentence(result.value, ranking.value_at(kept), place.rank, kept)
             turn = ", so it goes on when its turn comes" if place.rank <= kept else ""
@@ -185,9 +254,49 @@ class AshaPromotion(_Asha):
             if trial is not None and ranking.place(trial).rank <= kept:
                 why = "it is the best one not promoted yet and goes on"
                 return self._promotion(trial, bracket, rung, kept, why)
-        if more or self._in_training or self._last in self._withdrawn or self._finished():
+        if more:
+            return None
+        if self._effort is not None and len(self._in_training) == len(self._effort.trains):
+            promotion = self._by_effort(self._effort)
+            if promotion is not None:
+                return promotion
+        if self._in_training or self._last in self._withdrawn or self._finished():
             return None
         return self._last_promotion()
+
+    def _goes_on(self, place: Place) -> bool:
+        """Whether a trial goes on by its arrival alone."""
+        return self._optimistic and (place.results < self._eta or place.rank <= place.results // self._eta)
+
+    def _why_at_once(self, result: RungResult, ranking: Ranking, place: Place, kept: int) -> str:
+        if kept:
+            compared = compare_sentence(result.value, ranking.value_at(kept), place.rank, kept)
+            return f"{compared} of those that are here so far, so it goes on at once"
+        return f"fewer than {self._eta} results are here to compare with, so it goes on at once"
+
+    def _beyond(self, trial: int, bracket: int, rung: int) -> bool:
+        place = self._ranking(bracket, rung).place(trial)
+        early = self._optimistic and place.results < self._eta
+        return super()._beyond(trial, bracket, rung) and not early
+
+    def _by_effort(self, effort: Effort) -> Promotion | None:
+        """In turns the best of those furthest along, and the one with the best quantile at its rung."""
+        waiting: list[tuple[float, int, int, int]] = []
+        for order, (bracket, rung) in enumerate(self._promotable_from):
+            ranking, ladder = self._rungs[bracket, rung], self._ladders[bracket]
+            trial = ranking.best_waiting()
+            if trial is not None and effort.covers(ladder[rung + 1] - ladder[rung]):
+                waiting.append((ranking.place(trial).rank / len(ranking), order, trial, rung))
+        if not waiting:
+            return None
+        furthest = effort.given % 2 == 0
+        _, order, trial, rung = min(waiting, key=lambda one: one[1]) if furthest else min(waiting)
+        which = (
+            "the best of those furthest along" if furthest else "the one with the best quantile at its rung"
+        )
+        bracket = self._promotable_from[order][0]
+        why = f"no promotion is left and {effort.sentence()}: {which} goes on"
+        return self._promotion(trial, bracket, rung, len(self._rungs[bracket, rung]) // self._eta, why)
 
     def _last_promotion(self) -> Promotion | None:
         """The best of the highest rung, where nobody else will be compared with it any more."""

@@ -1,4 +1,6 @@
-"""Median stopping, as in Vizier (Golovin et al., KDD 2017, section 3.2.2).
+"""Median stopping: which of two rules a study has, and Vizier's (Golovin et al., KDD 2017, section 3.2.2).
+
+The default compares running averages with each other (`running_median`). The variant `vizier` is this one:
 
 A trial is stopped at step t when its best value so far is strictly worse than the median of the other trials' running
 averages up to t. A running average is the mean of the values at the looks up to t that are finite. The others are all
@@ -15,20 +17,24 @@ from fractions import Fraction
 
 from sortedcontainers import SortedList
 
-from headrace.spec import MedianPolicy, StudySpec
+from headrace.spec import MedianPolicy, MedianVariant, StudySpec
 from headrace_services.scheduler.core.policies.protocol import Action, RungResult, Verdict
+from headrace_services.scheduler.core.policies.running_median import RunningMedian
 from headrace_services.scheduler.core.policies.sentences import figures
 from headrace_services.scheduler.core.policies.stopping import StoppingRule
 
 
-def make_median(spec: StudySpec, policy: MedianPolicy) -> "Median":
+def make_median(spec: StudySpec, policy: MedianPolicy) -> StoppingRule:
     """The rule that the spec describes."""
-    return Median(
-        ladder=policy.ladder(spec.max_steps),
-        grace=policy.grace(spec.max_steps),
+    ladder, grace = policy.ladder(spec.max_steps), policy.grace(spec.max_steps)
+    if policy.variant is MedianVariant.AVERAGE:
+        return RunningMedian(ladder=ladder, grace=grace, maximize=spec.maximizes(), min_peers=policy.peers)
+    return VizierMedian(
+        ladder=ladder,
+        grace=grace,
         maximize=spec.maximizes(),
         completed_only=policy.completed_only,
-        min_peers=policy.min_peers,
+        min_peers=policy.peers,
     )
 
 
@@ -44,7 +50,7 @@ class _Course:
         self.averages: list[tuple[int, float]] = []
 
 
-class Median(StoppingRule):
+class VizierMedian(StoppingRule):
     """The best value so far against the median of the others' running averages."""
 
     rule = "median"

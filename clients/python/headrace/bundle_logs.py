@@ -1,0 +1,108 @@
+"""How the log of a bundle's member points into the log of its bundle.
+
+The worker writes these lines, `headrace logs` reads them:
+
+    headrace: prints into bundle-g1.log from byte 120 on      the member came aboard
+    headrace: the end of what it printed, 34 bytes:           it left; so many bytes of that log follow
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+_CHUNK = 65536
+_OWN = b"headrace: "
+_MARK = re.compile(
+    rb"^headrace: (?:prints into (?P<file>bundle-[\w-]+\.log) from byte (?P<start>\d+) on"
+    rb"|the end of what it printed, (?P<count>\d+) bytes:)\n",
+    re.MULTILINE,
+)
+
+
+def aboard(file: str, start: int) -> str:
+    """Says into which file, beside this one, the process prints from now on."""
+    return f"headrace: prints into {file} from byte {start} on\n"
+
+
+def copied(words: str) -> str:
+    """The end of what the process printed, for the member's own log; empty where it printed nothing."""
+    if not words:
+        return ""
+    return f"headrace: the end of what it printed, {len(words.encode(errors='replace'))} bytes:\n{words}"
+
+
+class LogReader:
+    """A trial's log as it grows, with what its bundle prints while the trial is aboard."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._held = b""
+        self._bundle: Path | None = None
+        self._bundle_offset = 0
+        # Whether anything of the bundle's log was read: then the copy of its end says nothing new.
+        self._live = False
+        self._to_skip = 0
+
+    def new(self) -> Iterator[bytes]:
+        """What came since the last time. Raises `OSError` where the trial's own log cannot be read."""
+        for chunk in _read(self._path, self._offset):
+            self._offset += len(chunk)
+            self._held += chunk
+            yield from self._own()
+        yield from self._of_bundle()
+
+    def rest(self) -> bytes:
+        """What was held back for want of its line's end."""
+        rest, self._held = self._held, b""
+        return rest
+
+    def _own(self) -> Iterator[bytes]:
+        while self._held:
+            if self._to_skip:
+                skipped = min(self._to_skip, len(self._held))
+                self._to_skip -= skipped
+                self._held = self._held[skipped:]
+                continue
+            mark = _MARK.search(self._held)
+            end = mark.start() if mark else self._complete()
+            if end:
+                yield self._held[:end]
+            self._held = self._held[mark.end() if mark else end :]
+            if mark is None:
+                return
+            if mark["file"]:
+                self._bundle = self._path.with_name(mark["file"].decode())
+                self._bundle_offset, self._live = int(mark["start"]), False
+            else:
+                yield from self._leave(int(mark["count"]))
+
+    def _complete(self) -> int:
+        """All but a line that is not complete and may become a mark."""
+        start = self._held.rfind(b"\n") + 1
+        last = self._held[start:]
+        return start if last.startswith(_OWN) or _OWN.startswith(last) else len(self._held)
+
+    def _leave(self, copied_bytes: int) -> Iterator[bytes]:
+        if self._live:
+            yield from self._of_bundle()
+            self._to_skip = copied_bytes
+        self._bundle = None
+
+    def _of_bundle(self) -> Iterator[bytes]:
+        if self._bundle is None:
+            return
+        try:
+            for chunk in _read(self._bundle, self._bundle_offset):
+                self._bundle_offset += len(chunk)
+                yield chunk
+        except OSError:  # it is not there any more: the copy is shown
+            return
+        self._live = True
+
+
+def _read(path: Path, offset: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        file.seek(offset)
+        while chunk := file.read(_CHUNK):
+            yield chunk

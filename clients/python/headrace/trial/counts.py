@@ -1,0 +1,34 @@
+"""Whether a loop of the script's own goes on after a restored step, by what it counts."""
+
+import sys
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any
+
+_OURS = "headrace"
+_NEAREST = 3
+"""So many of the functions that lead to a report are looked at: the loop is in one of them."""
+
+
+def counts_on(restored: int, state: Mapping[str, Any]) -> bool:
+    """Whether a whole number of the calling functions, or of the trial's state, is where such a loop begins.
+
+    A loop over `range(t.step, n)` has counted to the restored step, or to the one after it, when the first report
+    comes; one over `range(n)` has not.
+    """
+    begins = (restored, restored + 1)
+    return _has(state, begins) or any(_has(frame.f_locals, begins) for frame in _scripts_frames())
+
+
+def _has(values: Mapping[str, Any], begins: tuple[int, int]) -> bool:
+    return any(type(value) is int and value in begins for value in list(values.values()))
+
+
+def _scripts_frames() -> list[FrameType]:
+    found: list[FrameType] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(found) < _NEAREST:
+        if frame.f_globals.get("__name__", "").partition(".")[0] != _OURS:
+            found.append(frame)
+        frame = frame.f_back
+    return found

@@ -1,0 +1,52 @@
+"""Effort: a share of run-all's cost that waiting trials may use up when no promotion is left and none may come.
+
+Successive halving ends cheap. Where early ranks mislead, it ends too cheap: the best trial waits at a low rung. Effort
+spends more on those that wait, in turns: the best of those furthest along, and the one with the best quantile at its
+rung. What counts is committed: the steps of each trial up to its last rung, or up to its next one while it trains.
+"""
+
+
+class Effort:
+    """What a study has committed, against the share that it may commit. Steps, not seconds."""
+
+    def __init__(self, *, share: float, full: int) -> None:
+        self._share = share
+        self._full = full
+        self._joined: set[int] = set()
+        self._upto: dict[int, int] = {}
+        self._committed = 0
+        self.trains: set[int] = set()
+        """Trials that train by effort."""
+        self.given = 0
+        """How many trials went on although they were not among the best 1/η."""
+
+    @property
+    def run_all(self) -> int:
+        """What the study's trials would cost if each had the full budget."""
+        return len(self._joined) * self._full
+
+    def joined(self, trial: int) -> None:
+        """A trial was created: it counts for the cost of run-all."""
+        self._joined.add(trial)
+
+    def runs_to(self, trial: int, milestone: int) -> None:
+        """A trial trains up to a milestone, or came to it."""
+        if milestone > self._upto.get(trial, 0):
+            self._set(trial, milestone)
+
+    def ends_at(self, trial: int, milestone: int) -> None:
+        """A trial ended at a milestone, or before the first one (0): what was committed beyond is not spent."""
+        self._set(trial, milestone)
+
+    def covers(self, steps: int) -> bool:
+        """Whether so many further steps are within the share."""
+        return self._committed + steps <= self._share * self.run_all
+
+    def sentence(self) -> str:
+        """How much may be used, and how much is: `10% of run-all's cost may be used up, and 7.3% is`."""
+        used = self._committed / self.run_all if self.run_all else 0.0
+        return f"{self._share:.3g} of run-all's cost may be used up, and {used:.3g} is"
+
+    def _set(self, trial: int, milestone: int) -> None:
+        self._committed += milestone - self._upto.get(trial, 0)
+        self._upto[trial] = milestone

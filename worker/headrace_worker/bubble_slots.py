@@ -1,0 +1,150 @@
+"""Ephemeral slots: the stages of large jobs on this machine, as the bubble agent tells of them. No clock, no socket.
+
+    unknown → offered (its windows and its memory are known) → taken back, with a reason → offered again, or forgotten
+
+The agent is asked once in a while (`bubble_watch`); what it says last counts. An offered slot stays offered while its
+stage learns its windows anew. It is taken back when its job ends, when the job's controller allows nothing more, when
+its trial was told to leave, and when the agent is silent for AWAY_S. A slot keeps its index while this daemon lives, so
+a job that starts again finds its trials where they were.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.v1 import bubble_pb2, worker_pb2
+
+FIRST_INDEX: Final = 10_000
+"""Ephemeral slots count from here: no worker has as many others."""
+AWAY_S: Final = 10.0
+"""An agent that is silent for so long is taken for gone. It closes its gates within a second of its death."""
+LEAST_DUTY: Final = 0.01
+CPU: Final = "cpu"
+"""A stage that computes on a CPU names no device."""
+
+Key = tuple[str, int, int]
+"""Job, replica and stage."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    device: worker_pb2.Device
+    gate: str
+    gone: str = ""
+    """Why it was taken back; empty while it is offered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What an answer of the agent changed."""
+
+    offered: bool = False
+    """Whether the scheduler has to be told of the slots anew."""
+    taken_back: frozenset[int] = frozenset()
+
+
+class BubbleSlots:
+    """The ephemeral slots of one daemon."""
+
+    def __init__(self) -> None:
+        self._slots: dict[Key, _Slot] = {}
+        self._owned: frozenset[str] = frozenset()
+        self._heard_at: float | None = None
+
+    @property
+    def devices(self) -> tuple[worker_pb2.Device, ...]:
+        """All that are known, in the order of their indices; `gone` says which were taken back."""
+        return tuple(slot.device for slot in self._slots.values())
+
+    @property
+    def gone(self) -> Mapping[int, str]:
+        """Why nothing may be placed on them any more, by index."""
+        return {slot.device.index: slot.gone for slot in self._slots.values() if slot.gone}
+
+    @property
+    def gates(self) -> Mapping[int, str]:
+        """The stages' files, by index."""
+        return {slot.device.index: slot.gate for slot in self._slots.values()}
+
+    @property
+    def owned(self) -> frozenset[str]:
+        """The devices that belong to large jobs, by their identifiers: they are no ordinary slots meanwhile."""
+        return self._owned
+
+    def pace(self, indices: Iterable[int]) -> float:
+        """The share of their time that trials on these slots may expect; 1 on ordinary ones."""
+        wanted = set(indices)
+        duties = [slot.device.bubbles.duty for slot in self._slots.values() if slot.device.index in wanted]
+        return max(LEAST_DUTY, min(duties, default=1.0))
+
+    def why_gone(self, indices: Iterable[int]) -> str:
+        """Why one of these slots was taken back; empty while all of them are there."""
+        gone = self.gone
+        return next((gone[index] for index in indices if index in gone), "")
+
+    def heard(self, jobs: Sequence[bubble_pb2.BubbleJob] | None, now_s: float) -> News:
+        """Take an answer of the agent; None where it gave none."""
+        if jobs is None:
+            if self._heard_at is None or now_s - self._heard_at < AWAY_S:
+                return News()
+            return self._take_back(dict.fromkeys(self._slots, "the bubble agent does not answer"))
+        self._heard_at = now_s
+        there = dict(_stages(jobs))
+        known = {key: _lost(key, there) for key in self._slots}
+        news = self._take_back({key: why for key, why in known.items() if why})
+        sound = [(key, stage) for key, (job, stage) in there.items() if not _barred(job, stage)]
+        new = [key for key, stage in sound if self._offer(key, stage)]
+        owned = frozenset(stage.device for _, stage in there.values() if stage.device not in ("", CPU))
+        changed, self._owned = owned != self._owned, owned
+        return News(offered=bool(new) or changed, taken_back=news.taken_back)
+
+    def _offer(self, key: Key, stage: bubble_pb2.BubbleStage) -> bool:
+        """Offer a stage whose windows and memory are known; returns whether that is new."""
+        slot = self._slots.get(key)
+        if (slot is not None and not slot.gone) or stage.duty <= 0 or stage.free_bytes <= 0:
+            return False
+        index = slot.device.index if slot is not None else FIRST_INDEX + len(self._slots)
+        on_cpu = stage.device in ("", CPU)
+        job, replica, number = key
+        device = worker_pb2.Device(
+            index=index,
+            kind=worker_pb2.DEVICE_KIND_CPU if on_cpu else worker_pb2.DEVICE_KIND_GPU,
+            model=CPU if on_cpu else "GPU",
+            memory_bytes=stage.free_bytes,
+            uuid=f"{CPU}-{job}-{replica}-{number}" if on_cpu else stage.device,
+            bubbles=worker_pb2.Bubbles(job=job, stage=number, replica=replica, duty=min(1.0, stage.duty)),
+        )
+        self._slots[key] = _Slot(device=device, gate=stage.gate)
+        return True
+
+    def _take_back(self, why: Mapping[Key, str]) -> News:
+        lost = {key: said for key, said in why.items() if not self._slots[key].gone}
+        for key, said in lost.items():
+            self._slots[key].gone = said
+        return News(taken_back=frozenset(self._slots[key].device.index for key in lost))
+
+
+def _stages(
+    jobs: Iterable[bubble_pb2.BubbleJob],
+) -> Iterator[tuple[Key, tuple[bubble_pb2.BubbleJob, bubble_pb2.BubbleStage]]]:
+    for job in jobs:
+        for stage in job.local_stages:
+            yield (job.name, stage.replica, stage.stage), (job, stage)
+
+
+def _lost(key: Key, there: Mapping[Key, tuple[bubble_pb2.BubbleJob, bubble_pb2.BubbleStage]]) -> str:
+    """Why an offered stage is to be taken back; empty where it is not."""
+    if key not in there:
+        return f"job {key[0]} has ended, or its stage {key[2]} has"
+    return _barred(*there[key])
+
+
+def _barred(job: bubble_pb2.BubbleJob, stage: bubble_pb2.BubbleStage) -> str:
+    """Why trials get nothing of a stage that is there; empty where they may."""
+    if job.disabled:
+        return f"job {job.name} gives no bubbles any more: {job.why}"
+    if job.disagreement:
+        return f"job {job.name} gives no bubbles: {job.disagreement}"
+    if stage.trial.evicted:
+        return f"a trial beside stage {stage.stage} of job {job.name} did not close its gate"
+    return ""
