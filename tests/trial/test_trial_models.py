@@ -19,7 +19,7 @@ SURROGATE = Surrogate(model=f"{__name__}:make_model", width=8, optimizer="adam")
 
 
 class Readout(nn.Linear):
-    """Undoes what the parametrization does for the last layer: its outputs grow with the width."""
+    """Undoes what the parametrization does for the last layer, which is then in the standard one."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) * (self.in_features / 8)
@@ -66,11 +66,7 @@ def test_a_model_that_was_not_checked_is_refused(recording: RecordingRuntime) ->
             trial_of(recording, surrogate).model(nn.Linear(1, 1))
 
 
-@pytest.mark.parametrize(("surrogate", "width"), [(SURROGATE, 8), (None, 32)])
-def test_a_bundle_gets_what_fuse_takes(
-    recording: RecordingRuntime, surrogate: Surrogate | None, width: int
-) -> None:
-    recording.params = {"lr": 0.1, "classes": 3}
+def test_a_bundle_gets_what_fuse_takes() -> None:
     seen: list[Any] = []
 
     def train(bundle: Bundle) -> None:
@@ -81,10 +77,11 @@ def test_a_bundle_gets_what_fuse_takes(
             seen.append(group.member_model(group.ids[0])[2].in_features)
             bundle.report(loss=[float(one) for one in losses])
 
-    assignment = replace(recording.attach(), surrogate=surrogate)
-    solo = SoloBundle(recording, assignment)
-    run_bundle(train, solo, solo.attach())
-    assert seen == [width] * 4
+    for surrogate in (SURROGATE, None):
+        runtime = RecordingRuntime(checkpoint_dir=None, params={"lr": 0.1, "classes": 3})
+        solo = SoloBundle(runtime, replace(runtime.attach(), surrogate=surrogate))
+        run_bundle(train, solo, solo.attach())
+    assert seen == [8] * 4 + [32] * 4
 
 
 def gate(runtime: RecordingRuntime, model: str) -> Trial:
@@ -99,9 +96,24 @@ def plots(runtime: RecordingRuntime) -> list[str]:
     return [path.read_text() for path in folder.rglob("coordinate_check.svg")]
 
 
-def test_the_gate_passes_a_model_in_the_right_parametrization(recording: RecordingRuntime) -> None:
+def test_the_gate_passes_what_the_check_passes(
+    recording: RecordingRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[tuple[str, Any, Any]] = []
+
+    def check(surrogate: hydro.Surrogate, *, optimizer: str, widths: Any) -> hydro.CoordinateReport:
+        checked.append((surrogate.label, optimizer, widths))
+        # Wide intervals pass: whether the check is right is tested with the check.
+        return coordinate_check(
+            surrogate, optimizer=optimizer, widths=(32, 64), seeds=2, steps=4, tolerance=9
+        )
+
+    coordinate_check = gate_trial.coordinate_check
+    monkeypatch.setattr(gate_trial, "coordinate_check", check)
     gate_trial.run(gate(recording, "make_model"))
-    assert [report.metrics["worst_slope"] < 0.25 for report in recording.reports] == [True, True]
+    assert checked == [("8", "adam", (32, 64, 128))]
+    assert [report.step for report in recording.reports] == [1, 2]
+    assert recording.reports[0].metrics == recording.reports[1].metrics
     assert "Coordinate check passed" in plots(recording)[0]
 
 
