@@ -189,11 +189,11 @@ def test_a_model_proposes_while_bundles_train(site: Cluster) -> None:
     sampler = {"kind": "tpe", "startup_trials": 4}
     slow = {"FUSED_STEP_S": "0.04"}
     study = client.create_study(
-        "model", spec(most=4, policy={"kind": "run_all"}, sampler=sampler, max_trials=14, **slow)
+        "model", spec(most=4, policy={"kind": "run_all"}, sampler=sampler, max_trials=26, **slow)
     )
     study.wait(120)
     trials = {one.number: one for one in study.trials()}
-    assert len(trials) == 14
+    assert len(trials) == 26
     assert {one.reason for one in trials.values()} == {TerminationReason.COMPLETED}
     assert curves(study) == lived(trials)
     created = [event.detail for number in trials for event in study.trial(number).explain().events]
@@ -203,7 +203,7 @@ def test_a_model_proposes_while_bundles_train(site: Cluster) -> None:
     assert all(one.results >= 4 for one in modelled)
     assert max(one.pending for one in modelled) >= 2, "members that train are taken into account"
     assert any("seat 2 of 4" in message for number in trials for message in said_of(study, number))
-    assert len({one.params["x"] for one in trials.values()}) == 14
+    assert len({one.params["x"] for one in trials.values()}) == 26
 
 
 def test_a_bundle_out_of_memory_goes_on_in_smaller_ones_and_charges_nobody(
