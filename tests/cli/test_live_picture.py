@@ -9,12 +9,12 @@ from scripted_study import BEGAN, Script, race
 
 from headrace.cli.live import Picture, event_text, noteworthy
 from headrace.client import convert, convert_events
-from headrace.client.events import Event, TrialMoved, Update
+from headrace.client.events import Action, DecisionMade, Event, TrialMoved, Update
 from headrace.client.model import TrialFailure, TrialState
 from headrace.client.outcome import fallen
-from headrace.client.wording import number
+from headrace.client.wording import number, rungs_listed, thinned
 from headrace.errors import UnreachableError
-from headrace.v1 import spec_pb2
+from headrace.v1 import event_pb2, spec_pb2
 
 
 def picture_of(script: Script, first: int, last: int) -> Picture:
@@ -153,6 +153,28 @@ def test_a_study_with_several_objectives_is_followed_though_it_has_no_best_trial
     picture.update(Update(events=(), study=replace(study, leader=None)))
     assert text_of(picture, 120)
     assert fallen(study, replace(study, leader=None)) == ""
+
+
+def test_that_a_trial_goes_on_is_no_news_of_a_rule_that_looks_at_every_step() -> None:
+    def made(rule: str, action: Action) -> Event:
+        proto = event_pb2.Event()
+        proto.decision_made.explanation.rule = rule
+        event = convert_events.event(proto)
+        assert isinstance(event.detail, DecisionMade)
+        return replace(event, detail=replace(event.detail, action=action))
+
+    assert not noteworthy(made("running_median", Action.CONTINUE))
+    assert noteworthy(made("running_median", Action.STOP))
+    assert noteworthy(made("asha_promotion", Action.CONTINUE))
+
+
+@pytest.mark.parametrize("count", [1, 24, 25, 256])
+def test_very_many_rungs_are_thinned(count: int) -> None:
+    rungs = range(1, count + 1)
+    shown = thinned(rungs)
+    assert (shown[0], shown[-1], len(shown)) == (1, count, min(count, 24))
+    assert shown == sorted(set(shown))
+    assert rungs_listed(rungs).count(",") == (count - 1 if count <= 24 else 4)
 
 
 def test_a_trial_that_is_tried_again_is_told() -> None:

@@ -17,6 +17,7 @@ from rich.text import Text
 from headrace.cli import wording
 from headrace.cli.output import clean
 from headrace.client.events import (
+    Action,
     DecisionMade,
     Event,
     MetricsMissing,
@@ -36,6 +37,8 @@ from headrace.last_words import error_line
 
 BAR_WIDTH = 30
 LEAST_BAR = 6
+RULES_THAT_STOP = ("running_median", "median", "rung_median", "learning_curve")
+"""They look at each trial again and again; that it goes on is no news."""
 LAST_EVENTS = 4
 FRONT_ROWS = 5
 DETACHES = "Ctrl-C detaches; the study goes on."
@@ -228,6 +231,8 @@ def rung_bar(rung: RungStatus, full: int, width: int = BAR_WIDTH) -> Text:
 def noteworthy(event: Event) -> bool:
     """True for what a person wants to see go by: decisions, failures, the study's own moves."""
     match event.detail:
+        case DecisionMade(action=Action.CONTINUE, explanation=explanation):
+            return explanation.rule not in RULES_THAT_STOP
         case DecisionMade() | TrialExploited() | ProposalFailed() | MetricsMissing() | StudyMoved():
             return True
         case TrialMoved(to_state=to_state, action=action, reason=reason):

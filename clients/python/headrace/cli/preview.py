@@ -82,15 +82,17 @@ def preview(
 
 def _show_rungs(plan: Preview, output: Output) -> None:
     """A row for each rung and for the baseline, and their sum."""
-    rows = [
-        [str(rung.bracket), str(rung.milestone), str(rung.trials), str(rung.steps)] for rung in plan.rungs
-    ]
+    brackets = len({rung.bracket for rung in plan.rungs})
+    shown = wording.thinned(plan.rungs) if brackets == 1 else plan.rungs
+    rows = [[str(rung.bracket), str(rung.milestone), str(rung.trials), str(rung.steps)] for rung in shown]
+    if len(shown) < len(plan.rungs):
+        output.line(f"{len(shown)} of the {len(plan.rungs)} rungs:")
     baselines = 1 if plan.baseline_steps else 0
     if baselines:
         rows.append(["", "baseline", str(baselines), str(plan.baseline_steps)])
     rows.append(["", "in all", str(plan.trials + baselines), str(plan.steps)])
     columns = ["BRACKET", "RUNG AT STEP", "TRIALS", "STEPS"]
-    hidden = 0 if len({rung.bracket for rung in plan.rungs}) > 1 else 1
+    hidden = 0 if brackets > 1 else 1
     output.table(columns[hidden:], [row[hidden:] for row in rows], right=columns)
 
 

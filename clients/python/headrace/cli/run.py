@@ -275,7 +275,7 @@ def _create(
             remedy="Give another --name.",
         )
     rungs = spec.rungs()
-    where = f"with rungs at {', '.join(map(str, rungs))}" if len(rungs) > 1 else f"to step {spec.max_steps}"
+    where = f"with rungs at {wording.rungs_listed(rungs)}" if len(rungs) > 1 else f"to step {spec.max_steps}"
     extra = " and the baseline" if spec.baseline is not None else ""
     if not quiet:
         output.line(

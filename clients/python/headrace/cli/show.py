@@ -80,7 +80,7 @@ def _show_study(study: StudyInfo, output: Output, taken: Transferred | None) -> 
                 str(r.running),
                 rung_bar(r, full, bar_width) if output.is_terminal else "",
             ]
-            for r in study.rungs
+            for r in wording.thinned(study.rungs)
         ],
         right=["RUNG AT STEP", "RECORDED", "PROMOTED", "ON THE WAY"],
     )
@@ -122,7 +122,7 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
             f"rung at step {r.milestone}",
             f"{wording.number(r.value)}, arrival {r.arrival}" + (", promoted" if r.promoted else ""),
         )
-        for r in trial.rungs
+        for r in wording.thinned(trial.rungs)
     ]
     lines.append(("steps spent", str(trial.steps_spent)))
     if trial.failures or trial.interruptions:

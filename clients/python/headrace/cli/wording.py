@@ -20,9 +20,11 @@ from headrace.client.wording import (
     params,
     percent,
     plural,
+    rungs_listed,
     scalar,
     silence,
     size,
+    thinned,
     warm_start,
 )
 from headrace.spec import PbtPolicy, StudySpec
@@ -42,10 +44,12 @@ __all__ = [
     "percent",
     "plural",
     "population",
+    "rungs_listed",
     "scalar",
     "silence",
     "size",
     "state",
+    "thinned",
     "waits",
     "warm_start",
 ]

@@ -3,13 +3,16 @@
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.client.machines import Holder
 from headrace.client.model import Listing, StudyInfo, TrialFailure, TrialInfo, TrialState
 from headrace.last_words import cause, likeness
 from headrace.spec import GpSampler, Objective, StudySpec, TpeSampler, Value
 
+T = TypeVar("T")
+ROWS = 24
+"""So many rungs are shown one by one."""
 CAUSES = 3
 """Causes of failures that are told one by one."""
 
@@ -34,6 +37,22 @@ def scalar(value: Value | None) -> str:
             return number(value)
         case _:
             return str(value)
+
+
+def thinned(items: Sequence[T], most: int = ROWS) -> list[T]:
+    """At most so many of the items, evenly spread; the first and the last one are among them."""
+    if len(items) <= most:
+        return list(items)
+    last = len(items) - 1
+    return [items[round(place * last / (most - 1))] for place in range(most)]
+
+
+def rungs_listed(rungs: Sequence[int]) -> str:
+    """`1, 3, 9, 27`, or of very many `1, 2, 3, …, 256 (256 in all)`."""
+    if len(rungs) <= ROWS:
+        return ", ".join(map(str, rungs))
+    first = ", ".join(map(str, rungs[:3]))
+    return f"{first}, …, {rungs[-1]} ({len(rungs)} in all)"
 
 
 def members(held: Sequence[Holder]) -> str:

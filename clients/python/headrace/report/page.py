@@ -112,7 +112,7 @@ def _header(data: StudyData) -> str:
     created = study.created.strftime("%Y-%m-%d %H:%M UTC") if study.created else ""
     lead = (
         f"{study.state.value} · {spec.objective.goal} {data.metric} · {spec.policy.kind} over steps "
-        f"{', '.join(str(milestone) for milestone in spec.rungs())} · {spec.sampler.kind} sampler, "
+        f"{wording.rungs_listed(spec.rungs())} · {spec.sampler.kind} sampler, "
         f"seed {spec.seed} · {created}"
     )
     more = [study.detail] if study.detail else []

@@ -2,13 +2,14 @@
 
 import plotly.graph_objects as go
 
+from headrace.client.wording import thinned
 from headrace.report import style
 from headrace.report.data import StudyData
 
 
 def rung_occupancy(data: StudyData) -> go.Figure:
     """The figure."""
-    rungs = data.study.rungs
+    rungs = thinned(data.study.rungs)
     names = [f"rung at step {rung.milestone}" for rung in rungs]
     last = data.study.spec.max_steps
     figure = go.Figure()
