@@ -30,6 +30,9 @@ class AshaPromotionOracle(Oracle):
     def finished(self):
         return any(finite(value) for place in self.last_rungs() for _, value in self.at(*place))
 
+    def no_more_chances(self):
+        return self.chance in self.over
+
     def promoted(self, trial, bracket, rung):
         above = any(self.recorded(trial, bracket, r) for r in range(rung + 1, len(self.ladders[bracket])))
         if (trial, rung) not in self.past and not above:
@@ -43,7 +46,7 @@ class AshaPromotionOracle(Oracle):
             for trial, _ in self.ranked(bracket, rung)[: self.kept(bracket, rung)]:
                 if self.waits(trial, bracket, rung):
                     return self.promotion(trial, bracket, rung)
-        if more or self.in_training() or self.finished() or self.chance in self.over:
+        if more or self.in_training() or self.finished() or self.no_more_chances():
             return None
         for bracket, rung in self.reach():
             waiting = [t for t, _ in self.ranked(bracket, rung) if self.waits(t, bracket, rung)]
@@ -70,6 +73,9 @@ class HedgedOracle(AshaPromotionOracle):
             return None
         ladder = self.ladders[bracket]
         return ladder[min(max(reached) + 1, len(ladder) - 1)] if reached else ladder[0]
+
+    def no_more_chances(self):
+        return not self.policy.effort and super().no_more_chances()
 
     def others_train(self):
         """Whether somebody trains who was not sent on by effort."""

@@ -6,8 +6,11 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
+from headrace.spec.surrogate import GATE
 from headrace_services.scheduler.core.inputs import PauseStudy, ResumeStudy, StopStudy, StopTrial
+from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.core.records import Lease
+from headrace_services.scheduler.core.results import Result, Results
 from headrace_services.scheduler.rpc.waiting import waits_for
 from headrace_services.scheduler.samplers.front import front
 from headrace_services.scheduler.store import cluster, rows, studies, tables
@@ -214,6 +217,35 @@ async def test_the_front_has_no_failed_trial_where_others_have_values(engine: As
     assert [view.trial.number for view in (await figures(site)).front] == [0]
     study = await site.study()
     assert (study.state, study.detail[:44]) == ("FAILED", "every trial that reported a result failed, t")
+
+
+@pytest.mark.parametrize(
+    ("number", "reason", "step", "passes"),
+    [
+        (0, Reason.COMPLETED, 2, True),
+        (0, Reason.COMPLETED, 1, False),
+        (0, Reason.CANCELLED, 1, False),
+        (1, Reason.COMPLETED, 2, False),
+    ],
+)
+def test_a_gate_has_passed_only_where_its_own_trial_came_to_its_end(
+    number: int, reason: Reason, step: int, passes: bool
+) -> None:
+    spec = make_spec(template={"callable": GATE, "working_dir": "/"}, policy=RUN_ALL, max_steps=2)
+    results = Results(spec)
+    results.add(
+        Result(
+            number=number,
+            baseline=False,
+            step=step,
+            best_value=0.1,
+            metrics={"loss": 0.1},
+            reason=reason,
+            detail="",
+        )
+    )
+    assert results.usable == passes
+    assert passes or results.why_none().startswith("the check was ended before it was complete")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The model that a trial asks for: the user's own by hand, the small copy in a study with a surrogate."""
 
+import sys
+import types
 from dataclasses import replace
 from typing import Any
 
@@ -56,6 +58,17 @@ def test_a_copy_with_an_ordinary_optimizer_is_not_trained(recording: RecordingRu
     torch.optim.Adam(t.model(make_model).parameters())
     with pytest.raises(ValueError, match=r"headrace_torch\.hydro\.optimizer\(model, 'adamw', lr=\.\.\.\)"):
         next(t.steps())
+
+
+def test_a_model_by_the_name_under_which_its_module_imports_it(
+    recording: RecordingRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `from models import GPT` in train.py, with `model: train:GPT`."""
+    train = types.ModuleType("train_by_name")
+    train.Net = make_model  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "train_by_name", train)
+    copy = trial_of(recording, replace(SURROGATE, model="train_by_name:Net")).model(make_model)
+    assert copy[2].in_features == 8
 
 
 def test_a_model_that_was_not_checked_is_refused(recording: RecordingRuntime) -> None:

@@ -14,7 +14,7 @@ from worker_site import Site
 from headrace.v1 import bubble_pb2, bubble_pb2_grpc, spec_pb2, worker_pb2
 from headrace_torch.bubble_words import AT, StageFile, StageHeader, started_ticks
 from headrace_worker import bubble_watch, daemon
-from headrace_worker.bubble_slots import AWAY_S, FIRST_INDEX, BubbleSlots
+from headrace_worker.bubble_slots import AWAY_S, FIRST_INDEX, FORGET_S, BubbleSlots
 from headrace_worker.devices import discover
 from headrace_worker.launch import launch_of
 from headrace_worker.program import silence_s
@@ -73,6 +73,18 @@ def test_it_is_taken_back_with_the_reason_and_offered_again_at_the_same_index(
     assert slots.heard([job(stage(), stage(2))], 3.0).offered
     assert not slots.gone
     assert [device.index for device in slots.devices] == [FIRST_INDEX, FIRST_INDEX + 1]
+
+
+def test_the_slots_of_jobs_that_ended_long_ago_are_forgotten_and_their_indices_never_given_again() -> None:
+    slots = BubbleSlots()
+    slots.heard([job(stage())], 0.0)
+    slots.heard([], 1.0)
+    slots.heard([], FORGET_S)
+    assert len(slots.devices) == 1, "leases may still be told of"
+    slots.heard([], 1.0 + FORGET_S)
+    assert slots.devices == ()
+    slots.heard([job(stage())], 2.0 + FORGET_S)
+    assert [device.index for device in slots.devices] == [FIRST_INDEX + 1]
 
 
 def test_an_agent_that_is_silent_for_a_moment_costs_nothing() -> None:

@@ -4,11 +4,11 @@
 
 The agent is asked once in a while (`bubble_watch`); what it says last counts. An offered slot stays offered while its
 stage learns its windows anew. It is taken back when its job ends, when the job's controller allows nothing more, when
-its trial was told to leave, and when the agent is silent for AWAY_S. A slot keeps its index while this daemon lives, so
-a job that starts again finds its trials where they were.
+its trial was told to leave, and when the agent is silent for AWAY_S. A slot keeps its index until it is forgotten, so a
+job that starts again soon finds its trials where they were. It is forgotten when its job has been gone for FORGET_S.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +18,8 @@ FIRST_INDEX: Final = 10_000
 """Ephemeral slots count from here: no worker has as many others."""
 AWAY_S: Final = 10.0
 """An agent that is silent for so long is taken for gone. It closes its gates within a second of its death."""
+FORGET_S: Final = 600.0
+"""A slot that is gone for so long, as its job has ended, is not told of any more."""
 LEAST_DUTY: Final = 0.01
 CPU: Final = "cpu"
 """A stage that computes on a CPU names no device."""
@@ -32,6 +34,7 @@ class _Slot:
     gate: str
     gone: str = ""
     """Why it was taken back; empty while it is offered."""
+    gone_at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,7 @@ class BubbleSlots:
         self._slots: dict[Key, _Slot] = {}
         self._owned: frozenset[str] = frozenset()
         self._heard_at: float | None = None
+        self._given = 0
 
     @property
     def devices(self) -> tuple[worker_pb2.Device, ...]:
@@ -87,11 +91,12 @@ class BubbleSlots:
         if jobs is None:
             if self._heard_at is None or now_s - self._heard_at < AWAY_S:
                 return News()
-            return self._take_back(dict.fromkeys(self._slots, "the bubble agent does not answer"))
+            return self._take_back(dict.fromkeys(self._slots, "the bubble agent does not answer"), now_s)
         self._heard_at = now_s
         there = dict(_stages(jobs))
         known = {key: _lost(key, there) for key in self._slots}
-        news = self._take_back({key: why for key, why in known.items() if why})
+        news = self._take_back({key: why for key, why in known.items() if why}, now_s)
+        self._forget(there, now_s)
         sound = [(key, stage) for key, (job, stage) in there.items() if not _barred(job, stage)]
         new = [key for key, stage in sound if self._offer(key, stage)]
         owned = frozenset(stage.device for _, stage in there.values() if stage.device not in ("", CPU))
@@ -103,7 +108,7 @@ class BubbleSlots:
         slot = self._slots.get(key)
         if (slot is not None and not slot.gone) or stage.duty <= 0 or stage.free_bytes <= 0:
             return False
-        index = slot.device.index if slot is not None else FIRST_INDEX + len(self._slots)
+        index = slot.device.index if slot is not None else self._next_index()
         on_cpu = stage.device in ("", CPU)
         job, replica, number = key
         device = worker_pb2.Device(
@@ -117,10 +122,22 @@ class BubbleSlots:
         self._slots[key] = _Slot(device=device, gate=stage.gate)
         return True
 
-    def _take_back(self, why: Mapping[Key, str]) -> News:
+    def _next_index(self) -> int:
+        """An index that no slot of this daemon has had: leases on one that is forgotten may still be told of."""
+        self._given += 1
+        return FIRST_INDEX + self._given - 1
+
+    def _forget(self, there: Container[Key], now_s: float) -> None:
+        """Forget slots that are gone for long: a daemon sees many jobs, and tells of each slot in its Hello."""
+        for key, slot in list(self._slots.items()):
+            if slot.gone and key not in there and now_s - slot.gone_at_s >= FORGET_S:
+                del self._slots[key]
+
+    def _take_back(self, why: Mapping[Key, str], now_s: float) -> News:
         lost = {key: said for key, said in why.items() if not self._slots[key].gone}
         for key, said in lost.items():
             self._slots[key].gone = said
+            self._slots[key].gone_at_s = now_s
         return News(taken_back=frozenset(self._slots[key].device.index for key in lost))
 
 

@@ -265,7 +265,9 @@ class Bundle:
 
     def _ran_out_of_memory(self, exit_code: int, last_words: str) -> bool:
         """Whether a process that said nothing of its end had too little memory."""
-        said = self._finished is None and exit_code != 0 and says_out_of_memory(last_words)
+        if self._finished is not None:
+            return False
+        said = exit_code != 0 and says_out_of_memory(last_words)
         return said or killed_for_memory(exit_code, self._kills_before, self._place.kernel_kills.count())
 
     async def _started(self, process: TrialProcess) -> None:

@@ -149,8 +149,7 @@ def run(
             where = stack.enter_context(local_service(place, slots=slots, notes=session.output))
         client = stack.enter_context(session.client(where))
         if replace:
-            _delete_ended(client, study_id)
-            _delete_what_comes_with(client, study_id, spec)
+            _delete_ended(client, study_id, spec)
         study = _create(client, study_id, spec, session.output, quiet=as_json, suffix=suffix)
         if told := wording.population(spec, file):
             session.output.note(told)
@@ -225,32 +224,37 @@ def _check_options(
         )
 
 
-def _delete_ended(client: Client, study_id: str) -> None:
-    """Delete the study of a name, if there is one. Raises CommandError where it has not ended."""
-    old = client.study(study_id)
-    with suppress(StudyNotFoundError):
-        state = old.status().state
-        if not state.ended:
-            raise CommandError(
-                f"study '{study_id}' is {state.value}, so --replace does not delete it.",
-                remedy=f"End it first with `headrace stop {study_id}`, or give --suffix instead.",
-            )
-        old.delete()
-
-
-def _delete_what_comes_with(client: Client, study_id: str, spec: StudySpec) -> None:
-    """Delete the studies that were created with the one of a name. A gate stays that has passed with the same key."""
+def _delete_ended(client: Client, study_id: str, spec: StudySpec) -> None:
+    """Delete the study of a name and what was created with it. Raises CommandError, before anything is deleted, where
+    one of them has not ended. A gate stays that has passed with the same key."""
+    names = [study_id]
     if spec.transfer is not None:
-        _delete_ended(client, spec.transfer.study_name(study_id))
-    if spec.gate_study() is None:
-        return
-    name = gate_name(study_id)
+        names.insert(0, spec.transfer.study_name(study_id))
+    if spec.gate_study() is not None and not _has_passed(client, gate_name(study_id), spec):
+        names.insert(0, gate_name(study_id))
+    there = []
+    for name in names:
+        with suppress(StudyNotFoundError):
+            state = client.study(name).status().state
+            if not state.ended:
+                raise CommandError(
+                    f"study '{name}' is {state.value}, so --replace does not delete it.",
+                    remedy=f"End it first with `headrace stop {name}`, or give --suffix instead.",
+                )
+            there.append(name)
+    for name in there:
+        with suppress(StudyNotFoundError):
+            client.study(name).delete()
+
+
+def _has_passed(client: Client, gate: str, spec: StudySpec) -> bool:
+    """Whether a gate of this name has passed for what the study's would check."""
     with suppress(StudyNotFoundError):
-        old = client.study(name).status()
+        old = client.study(gate).status()
         key = spec.gate.key if spec.gate is not None else ""
         known = old.spec.gate.key if old.spec.gate is not None else ""
-        if not (key and known == key and old.state is StudyState.COMPLETED):
-            _delete_ended(client, name)
+        return bool(key) and known == key and old.state is StudyState.COMPLETED
+    return False
 
 
 def _create(

@@ -8,7 +8,7 @@ listed in `apart`: a bundle's trials have equal values of it. Without `fuse` eac
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import PlainValidator, StrictBool, model_validator
 
@@ -18,6 +18,9 @@ from headrace.spec.problems import Problem, Unknown, fault, reject
 from headrace.spec.resources import Elastic, Resources
 from headrace.spec.scalars import Text, Value, integer_within, value_to_json
 from headrace.spec.template import TrialTemplate
+
+START: Final = 2
+"""With so many trials `auto` starts, before anything is measured: on a CPU a lone member is padded to two."""
 
 
 class Fuse(SpecModel):
@@ -57,6 +60,11 @@ class Fuse(SpecModel):
             ]
         )
         return self
+
+    @property
+    def first(self) -> int:
+        """How many trials the first bundle has room for: as many as the study says, or what `auto` starts with."""
+        return min(self.most, START) if self.auto else self.most
 
     def key(self, params: Mapping[str, Value]) -> str:
         """What the trials of one bundle have in common: the values of `apart`; equal text for equal values."""

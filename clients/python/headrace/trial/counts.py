@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from numbers import Integral
 from types import FrameType
 from typing import Any
 
@@ -17,11 +18,22 @@ def counts_on(restored: int, state: Mapping[str, Any]) -> bool:
     comes; one over `range(n)` has not.
     """
     begins = (restored, restored + 1)
-    return _has(state, begins) or any(_has(frame.f_locals, begins) for frame in _scripts_frames())
+    return _has(state, begins) or any(
+        _has(frame.f_locals, begins) or _has(_of_object(frame), begins) for frame in _scripts_frames()
+    )
 
 
 def _has(values: Mapping[str, Any], begins: tuple[int, int]) -> bool:
-    return any(type(value) is int and value in begins for value in list(values.values()))
+    return any(_is_count(value) and value in begins for value in list(values.values()))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _of_object(frame: FrameType) -> Mapping[str, Any]:
+    """The attributes of the object whose method a function is: some loops count in there."""
+    return getattr(frame.f_locals.get("self"), "__dict__", {})
 
 
 def _scripts_frames() -> list[FrameType]:

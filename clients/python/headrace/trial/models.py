@@ -73,8 +73,17 @@ def refuse_other(factory: Callable[..., Any], surrogate: Surrogate, *, asked: st
     while isinstance(factory, functools.partial):
         factory = factory.func
     name = f"{getattr(factory, '__module__', '')}:{getattr(factory, '__qualname__', '')}"
-    if name != surrogate.model:
+    if name != surrogate.model and factory is not _named(surrogate.model):
         raise ValueError(
             f"{asked} got {name}, and the study's surrogate is made of {surrogate.model}, which its gate checked: ask "
             "for that one, or name this one in the study file, as surrogate.model"
         )
+
+
+def _named(target: str) -> Any:
+    """What a `module:function` names, as one that its module imported from elsewhere; None where there is nothing."""
+    module, _, path = target.partition(":")
+    try:
+        return functools.reduce(getattr, path.split("."), importlib.import_module(module))
+    except (ImportError, AttributeError):
+        return None

@@ -24,10 +24,10 @@ from statistics import linear_regression
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from headrace.spec.fuse import Fuse
+from headrace.spec.fuse import START, Fuse
 
-START = 2
-"""How many trials a bundle holds before anything is measured: on a CPU a lone member is padded to two."""
+__all__ = ["ENOUGH", "START", "Capacity", "Profile", "TurnCost", "capacity"]
+
 TRUSTED = 3
 """A number of members counts as measured after so many turns."""
 ENOUGH = 10

@@ -255,8 +255,8 @@ def _lost_with_bundle(state: CycleState, lease: Lease, message: ExitedArrived) -
 
 
 def _sharing(state: CycleState, lease: Lease) -> int:
-    """How many trials may ever share a process where this one ran."""
-    return 1 if lease.grant is None else seats.capacity_of(state, lease.grant, ()).seats
+    """How many trials share a process where this one ran, as far as it is known."""
+    return 1 if lease.grant is None else seats.capacity_of(state, lease.grant, ()).trials
 
 
 def _lost(state: CycleState, trial: Trial, lease: Lease, why: str, *, defect: bool = False) -> None:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from headrace.last_words import cause, error_line, likeness
 from headrace.spec import StudySpec
 from headrace.spec.objective import is_feasible, objective_vector
+from headrace.spec.surrogate import GATE
 from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.core.records import Trial
 
@@ -64,6 +65,7 @@ class Results:
 
     def __init__(self, spec: StudySpec) -> None:
         self._spec = spec
+        self._is_gate = spec.template is not None and spec.template.callable == GATE
         self.usable = False
         """Whether any trial has a usable result."""
         self._failed: Result | None = None
@@ -90,16 +92,21 @@ class Results:
             self._errors[cause(result.detail)] += 1
         self._seen.update(result.metrics)
         if has_values(self._spec, result):
-            if result.reason is not Reason.FAILED:
-                self.usable = True
-            else:
+            if result.reason is Reason.FAILED:
                 self._failed = _first(self._failed, result)
+            elif not self._is_gate or self._passes(result):
+                self.usable = True
             return
         value = result.metrics.get(self._spec.objective.metric)
         if value is not None and not math.isfinite(value):
             self._odd = _first(self._odd, result)
         elif objective_vector(self._spec.objectives, result.metrics) is not None:
             self._unmet = True
+
+    def _passes(self, result: Result) -> bool:
+        """Whether a gate has passed: its own trial came to its end, and not somebody else's or halfway."""
+        complete = result.reason is Reason.COMPLETED and result.step >= self._spec.max_steps
+        return result.number == 0 and complete
 
     @property
     def settled(self) -> bool:
@@ -134,6 +141,8 @@ class Results:
                 f"every trial that reported a result failed, trial {self._failed.number} with: "
                 f"{error_line(self._failed.detail)}; mend the trial's program and run the study again"
             )
+        if self._is_gate and not self._errors:
+            return "the check was ended before it was complete; create the study again to run it"
         if 2 * self._errors.total() > self._trials:
             return f"{self._failures()}; mend the trial's program and run the study again"
         never = [one.metric for one in self._spec.constraints if one.metric not in self._seen]

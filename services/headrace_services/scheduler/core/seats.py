@@ -44,7 +44,7 @@ def room_on(spec: StudySpec, slot: Slot) -> int:
     needed = spec.resources.gpu_memory_bytes
     if spec.fuse is None or not needed:
         return numbers.SEATS
-    return max(1, spec.fuse.most * slot.memory_bytes // needed)
+    return max(1, spec.fuse.first * slot.memory_bytes // needed)
 
 
 def losses_alone(most: int, losses_in_row: int) -> int:

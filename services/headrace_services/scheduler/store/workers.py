@@ -335,7 +335,12 @@ async def studies_waiting_for_slots(conn: AsyncConnection) -> list[int]:
     own = exists().where(tables.slot_grant.c.study_id == st.c.id, *bundles.OPEN)
     query = (
         select(st.c.id)
-        .where(st.c.state == StudyState.ACTIVE.value, or_(free, own), or_(waiting, untouched))
+        .where(
+            st.c.state == StudyState.ACTIVE.value,
+            st.c.after.is_(None),
+            or_(free, own),
+            or_(waiting, untouched),
+        )
         .order_by(st.c.id)
     )
     return [int(row.id) for row in await conn.execute(query)]

@@ -27,7 +27,7 @@ def with_bubbles(spec: StudySpec, request: Request) -> Request:
     has to fit, of what a full one needs."""
     if not spec.bubbles:
         return request
-    most = spec.fuse.most if spec.fuse is not None else 1
+    most = 1 if spec.fuse is None else spec.fuse.first
     return replace(request, bubbles=-(-request.memory_bytes // most))
 
 

@@ -260,7 +260,8 @@ class AshaPromotion(_Asha):
             promotion = self._by_effort(self._effort)
             if promotion is not None:
                 return promotion
-        if self._in_training or self._last in self._withdrawn or self._finished():
+        no_more_chances = self._effort is None and self._last in self._withdrawn
+        if self._in_training or no_more_chances or self._finished():
             return None
         return self._last_promotion()
 
