@@ -270,6 +270,24 @@ def test_a_study_says_which_configuration_is_checked(
         assert checked(tmp_path, "study.yaml", "--json").stderr.splitlines()[0] == line
 
 
+def test_a_metric_that_the_study_asks_for_and_the_script_does_not_report_is_named(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(PLAIN)
+    (tmp_path / "study.yaml").write_text(STUDY + "constraints: [{metric: latency, at_most: 1}]\n")
+    done = checked(tmp_path, "study.yaml")
+    assert done.returncode == 0, done.stderr
+    assert (
+        "latency, which the study asks for, was not reported in these 3 steps; reported: total" in done.stderr
+    )
+
+
+def test_a_study_of_one_step_has_nothing_to_check(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(PLAIN)
+    (tmp_path / "study.yaml").write_text(STUDY.replace("steps: 3", "steps: 1"))
+    done = checked(tmp_path, "study.yaml")
+    assert done.returncode == 1
+    assert "one step, so no trial is ever paused" in done.stderr
+
+
 def test_a_function_is_named_as_in_a_study_file(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text(PLAIN + "\ndef more(t):\n    train(t)\n    t.report(total=1.0)\n")
     done = checked(tmp_path, "plain.py:train", "--param", "rate=0.5")

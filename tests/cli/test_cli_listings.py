@@ -305,6 +305,22 @@ def test_why_shows_rule_values_rank_cutoff_and_slot(fake: FakeStudyService, invo
     }
 
 
+def test_events_are_listed_up_to_now_all_or_one_trials(
+    fake: FakeStudyService, script: Script, invoke: Invoke
+) -> None:
+    told = [json.loads(line) for line in invoke("events", "digits", "--json").out.splitlines()]
+    assert [event["cursor"] for event in told] == [event.cursor for event in script.events]
+    assert {event["type"] for event in told} == {"event"}
+    of_one = invoke("events", "digits", "--trial", "5").out.splitlines()
+    assert len(of_one) == sum(event["trial"] == 5 for event in told)
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  .*trial 5\b", line) for line in of_one), of_one
+
+
+def test_events_of_a_running_study_end_with_the_newest(fake: FakeStudyService, invoke: Invoke) -> None:
+    fake.shown["studies/digits"] = 20
+    assert len(invoke("events", "digits").out.splitlines()) == 20
+
+
 def test_workers(fake: FakeStudyService, invoke: Invoke) -> None:
     assert "headrace worker" in invoke("workers").err
     worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True, labels={"zone": "a"})

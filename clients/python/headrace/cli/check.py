@@ -88,8 +88,15 @@ def check(
         script, function = Path(path), named
     given = dict(_param(text) for text in param or ())
     values, max_steps, mutations, world, folder = given, None, {}, 1, None
+    wanted: tuple[str, ...] = ()
     if script.suffix in (".yaml", ".yml"):
         spec = load_study_file(script).spec
+        if spec.max_steps == 1:
+            raise CommandError(
+                f"{script} gives each trial one step, so no trial is ever paused: there is nothing to check.",
+                remedy="Give the study 2 `steps` or more, or check the script itself: `headrace check SCRIPT`.",
+            )
+        wanted = spec.metrics
         script, folder, named = _program(spec, script)
         function = function or named
         found, origin = configuration_of(spec)
@@ -106,6 +113,7 @@ def check(
         ranks or world,
         mutations,
         folder,
+        wanted,
         output,
         as_json=as_json,
     )
@@ -122,6 +130,7 @@ def _run(
     ranks: int,
     mutations: dict[str, dict[str, Value]],
     folder: Path | None,
+    wanted: tuple[str, ...],
     output: Output,
     *,
     as_json: bool,
@@ -154,6 +163,12 @@ def _run(
         output.json({"passed": report.passed, "params": values, **asdict(report)})
     else:
         output.line(render(report))
+    for metric in wanted:
+        if metric not in report.metrics:
+            output.note(
+                f"{metric}, which the study asks for, was not reported in these {report.steps} steps; reported: "
+                f"{', '.join(report.metrics)}."
+            )
     return report.passed
 
 

@@ -121,7 +121,8 @@ def _bundles(fuse: Fuse, plan: Preview) -> str:
 
 def _headline(name: str, spec: StudySpec, plan: Preview) -> str:
     extra = " and the baseline" if spec.baseline is not None else ""
+    steps = wording.plural(spec.max_steps, "step")
     return (
-        f"{name}: {plan.trials} configurations{extra}, {spec.policy.kind}, up to {spec.max_steps} steps each, "
+        f"{name}: {plan.trials} configurations{extra}, {spec.policy.kind}, up to {steps} each, "
         f"{spec.objective.goal} {spec.objective.metric}"
     )

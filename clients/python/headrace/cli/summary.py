@@ -189,15 +189,14 @@ class Summary:
         if baseline is None:
             return []
         metric = self.study.spec.objective.metric
+        steps = wording.plural(baseline.step, "step")
         if self.outcome.baseline_value is None:
-            text = (
-                f"did not reach the full budget ({baseline.outcome}, {wording.plural(baseline.step, 'step')})"
-            )
+            text = f"did not reach the full budget ({baseline.outcome}, {steps})"
         elif self.outcome.several:
             values = wording.objectives(baseline, self.study.spec.objectives)
-            text = f"{values} at the full budget ({baseline.step} steps)"
+            text = f"{values} at the full budget ({steps})"
         else:
-            text = f"{metric} {wording.number(self.outcome.baseline_value)} at the full budget ({baseline.step} steps)"
+            text = f"{metric} {wording.number(self.outcome.baseline_value)} at the full budget ({steps})"
             if baseline.best_value is not None and baseline.best_value != self.outcome.baseline_value:
                 text += f"; its best was {_at(baseline)}"
         lines = [("baseline", text)]

@@ -1,0 +1,57 @@
+"""`headrace events`: what happened in a study up to now, one line an event."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from headrace.cli import views
+from headrace.cli.live import event_text
+from headrace.cli.session import AsJson, Session, StudyArgument
+from headrace.client import Study
+from headrace.client.events import Event
+
+
+def events(
+    context: typer.Context,
+    study: StudyArgument,
+    trial: Annotated[
+        int | None,
+        typer.Option("--trial", min=0, metavar="NUMBER", help="Only this trial's.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what happened in a study up to now, oldest first.
+
+    `headrace attach` shows what happens from now on, and `headrace why` what happened to one trial with the values
+    behind each decision. With `--json` each line is an event, as of `headrace run --json`.
+
+    [bold]Examples[/bold]
+
+    headrace events digits
+
+    headrace events digits --json | jq -r .kind | sort | uniq -c
+    """
+    session = Session.of(context)
+    with session.client() as client:
+        for event in _so_far(client.study(study)):
+            if trial is not None and event.trial != trial:
+                continue
+            if as_json:
+                session.output.json({"type": "event", **views.event(event)}, indent=None)
+            else:
+                at = event.time.astimezone().strftime("%Y-%m-%d %H:%M:%S") if event.time else "-"
+                session.output.line(f"{at}  {event_text(event)}")
+
+
+def _so_far(study: Study) -> Iterator[Event]:
+    """The events up to the newest one of this moment."""
+    newest = study.status().cursor
+    if not newest:
+        return
+    for update in study.watch():
+        for event in update.events:
+            if event.cursor <= newest:
+                yield event
+            if event.cursor >= newest:
+                return
