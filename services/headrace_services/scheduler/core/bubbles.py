@@ -28,10 +28,9 @@ computes is the same here and there, so the policy is not told.
 from collections.abc import Sequence
 
 from headrace_services.scheduler.core import seats, sharing, surroundings
-from headrace_services.scheduler.core.inputs import Input, ReportArrived
+from headrace_services.scheduler.core.inputs import Input
 from headrace_services.scheduler.core.needs import Candidates, Deciding, OwnSlots, ask
 from headrace_services.scheduler.core.placement import Placement, Request, suits, with_bubbles
-from headrace_services.scheduler.core.placement.fit import has_room
 from headrace_services.scheduler.core.records import Grant, Lease, Params, Trial
 from headrace_services.scheduler.core.state import CycleState
 
@@ -86,7 +85,9 @@ def has_own(state: CycleState) -> Deciding[bool]:
 def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
     """Where members in bubbles come to a rung: see, before their reports are judged, what slots of its own the study
     could have instead."""
-    if not state.study.spec.bubbles or not any(_comes_to_a_rung(state, one) for one in inputs):
+    if not state.study.spec.bubbles or not any(
+        lease.bubbles for lease in surroundings.at_a_rung(state, inputs)
+    ):
         return
     if not (yield from has_own(state)):
         return
@@ -94,13 +95,6 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
     if state.study.spec.fuse is not None:
         found = yield from ask(Candidates(limit=0, bundles=seats.BUNDLES_AT_ONCE))
         state.take_bundles(found.bundles)
-
-
-def _comes_to_a_rung(state: CycleState, one: Input) -> bool:
-    if not isinstance(one, ReportArrived) or (lease := state.lease(one)) is None or not lease.bubbles:
-        return False
-    milestone = state.trials[lease.number].milestone
-    return lease.live and milestone is not None and one.step >= milestone
 
 
 def leaves(state: CycleState, lease: Lease, trial: Trial, target: int) -> str | None:
@@ -117,14 +111,8 @@ def leaves(state: CycleState, lease: Lease, trial: Trial, target: int) -> str | 
 
 def _room_of_its_own(state: CycleState, lease: Lease, trial: Trial) -> int:
     """How many members could go on outside of bubbles now, by what is free and nobody goes before."""
-    spec, room, now_s = state.study.spec, state.room, state.study.now_s
-    own = sharing.own_claim(state)
-    if room.ahead_of(own, now_s) or room.others_may_go_before(own):
-        return 0
-    request = Request.of(spec.resources, state.study.standing.avoided)
-    kept = room.reservations(now_s)
-    free = [slot for slot in state.free if suits(slot, request) and has_room(slot, request)]
-    free = [slot for slot in free if not any(reservation.covers(slot) for reservation in kept)]
+    spec = state.study.spec
+    free = surroundings.free_for_study(state)
     grant = state.grants[lease.grant.id] if lease.grant is not None else None
     if spec.max_parallel and (grant is None or grant.leases > 1):
         free = []  # one grant more might be too many

@@ -20,6 +20,7 @@ from headrace_services.scheduler.core import (
     placing,
     seats,
     sharing,
+    spreading,
     surroundings,
     views,
 )
@@ -158,6 +159,7 @@ def _prepare(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
         state.able = yield from ask(AbleWorkers(request=request))
     yield from surroundings.look_for_spare(state)
     yield from bubbles.look_ahead(state, inputs)
+    yield from spreading.look_ahead(state, inputs)
 
 
 def _place(

@@ -5,7 +5,7 @@ never without a checkpoint. Others wait rather than work be lost.
 """
 
 from headrace.spec.resources import WHOLE
-from headrace_services.scheduler.core import bubbles, events, sharing
+from headrace_services.scheduler.core import bubbles, events, sharing, spreading
 from headrace_services.scheduler.core.inputs import Preemption, ReportArrived
 from headrace_services.scheduler.core.placement import Waiting, fit, request_at, spare_slots, with_parts
 from headrace_services.scheduler.core.records import Lease, Trial
@@ -30,6 +30,9 @@ def at_rung(state: CycleState, lease: Lease, trial: Trial, target: int) -> str |
         return _preempted(state, lease, asked)
     if lease.bubbles:
         return bubbles.leaves(state, lease, trial, target)
+    spreads = spreading.leaves(state, lease)
+    if spreads is not None:
+        return spreads
     wanted = request_at(state.study.spec, trial.params, trial.step)
     spare = spare_slots(state.study.spec, target)
     part = (len(lease.slots), lease.milli)

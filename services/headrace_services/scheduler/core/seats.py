@@ -149,6 +149,12 @@ def _takes_members(state: CycleState, grant: Grant) -> bool:
     return not (grant.closed or asked or avoided)
 
 
+def open_beside(state: CycleState, own: Grant) -> list[Grant]:
+    """The other bundles of a bundle's key that may take its members in, outside of bubbles."""
+    same = [grant for grant in _live(state) if grant.key == own.key and not grant.bubbles]
+    return [grant for grant in same if grant.id != own.id]
+
+
 class OpenSeats:
     """The seats that trials of a study may take in one cycle, after its free slots are given out."""
 

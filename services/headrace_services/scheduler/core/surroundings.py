@@ -1,12 +1,13 @@
 """What a cycle learns of the cluster around its study, and what it leaves there."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
 from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.core import sharing
+from headrace_services.scheduler.core.inputs import Input, ReportArrived
 from headrace_services.scheduler.core.needs import (
     AnyRunnable,
     Deciding,
@@ -15,8 +16,9 @@ from headrace_services.scheduler.core.needs import (
     Surroundings,
     ask,
 )
-from headrace_services.scheduler.core.placement import Request, fit, requests_of, with_bubbles
-from headrace_services.scheduler.core.records import Slot
+from headrace_services.scheduler.core.placement import Request, fit, requests_of, suits, with_bubbles
+from headrace_services.scheduler.core.placement.fit import has_room
+from headrace_services.scheduler.core.records import Lease, Slot
 from headrace_services.scheduler.core.standing import Standing
 from headrace_services.scheduler.core.state import CycleState
 
@@ -84,6 +86,31 @@ def look_for_spare(state: CycleState) -> Deciding[None]:
         whole = FreeSlots(request=own.grown(1), limit=elastic.spare)
         state.offer_found((yield from ask(whole)))
     state.room.nothing_waits = not state.room.others_wait and not (yield from ask(AnyRunnable()))
+
+
+def at_a_rung(state: CycleState, inputs: Iterable[Input]) -> Iterator[Lease]:
+    """The leases of the trials whose reports come to a rung."""
+    for one in inputs:
+        if isinstance(one, ReportArrived) and (lease := state.lease(one)) is not None and lease.live:
+            milestone = state.trials[lease.number].milestone
+            if milestone is not None and one.step >= milestone:
+                yield lease
+
+
+def free_for_study(state: CycleState) -> list[Slot]:
+    """The slots that a trial of the study could have now, on none of which another study goes before."""
+    room, now_s, own = state.room, state.study.now_s, sharing.own_claim(state)
+    if room.ahead_of(own, now_s) or room.others_may_go_before(own):
+        return []
+    request = Request.of(state.study.spec.resources, state.study.standing.avoided)
+    kept = room.reservations(now_s)
+    return [
+        slot
+        for slot in state.free
+        if suits(slot, request)
+        and has_room(slot, request)
+        and not any(reservation.covers(slot) for reservation in kept)
+    ]
 
 
 def keep_slots(state: CycleState, every_s: float) -> Deciding[None]:

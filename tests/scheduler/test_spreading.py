@@ -1,0 +1,93 @@
+"""The last members of bundles spread over idle slots, step by step on a real database."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+from study_site import StudySite, make_spec
+
+from headrace_services.scheduler.core.inputs import Accepted
+from headrace_services.scheduler.core.records import Lease
+from headrace_services.scheduler.store import tables
+
+GOES_ON = {"kind": "median", "rungs": [2, 4, 6, 9], "min_peers": 100}
+"""Stops nobody, and looks at each trial at its rungs."""
+
+
+async def fused(engine: AsyncEngine, **changes: Any) -> StudySite:
+    """A study whose trials all share one slot."""
+    site = await StudySite(
+        engine, make_spec(**{"policy": GOES_ON, "max_trials": 8, "fuse": {"most": 8}, **changes})
+    ).create()
+    await site.connect("first", slots=1)
+    await site.kick()
+    return site
+
+
+async def live(site: StudySite) -> list[Lease]:
+    le = tables.lease
+    found = {row.id for row in await site.rows(select(le).where(le.c.study_id == site.study_id, le.c.live))}
+    return [lease for lease in site.leases.values() if lease.id in found]
+
+
+def bundles(leases: list[Lease]) -> dict[int, int]:
+    """How many members run on each worker's slot, by the grants."""
+    return dict(Counter(lease.grant.id for lease in leases if lease.grant is not None))
+
+
+async def all_reach(site: StudySite, step: int, *, saved: bool = True, together: bool = True) -> list[str]:
+    """Every member reports its rung, in one step or one after the other. Returns the actions."""
+    reports = [site.report(lease, step, 0.5, saved=saved) for lease in await live(site)]
+    said = []
+    for some in [reports] if together else [[report] for report in reports]:
+        for outcome in await site.step(*some):
+            assert isinstance(outcome, Accepted)
+            assert outcome.decision is not None
+            said.append(outcome.decision.action)
+    return said
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_members_spread_evenly_over_slots_that_are_idle(engine: AsyncEngine, together: bool) -> None:
+    site = await fused(engine)
+    await site.connect("idle", slots=2)
+    said = await all_reach(site, 2, together=together)
+    assert Counter(said) == {"PAUSE": 5, "CONTINUE": 3}
+    assert sorted(bundles(await live(site)).values()) == [2, 3, 3]
+    assert [trial.state for trial in await site.trials()].count("RESUMED") == 5, "placed in the same step"
+    told = [event.message for event in await site.events("trial_moved")]
+    assert any("it leaves its bundle of 8: a slot is idle, and no trial waits" in message for message in told)
+    assert set(await all_reach(site, 4)) == {"CONTINUE"}, "then they stay"
+
+
+async def test_with_as_many_slots_as_members_each_has_one_to_itself(engine: AsyncEngine) -> None:
+    site = await fused(engine, max_trials=3)
+    await site.connect("idle", slots=4)
+    await all_reach(site, 2)
+    assert sorted(bundles(await live(site)).values()) == [1, 1, 1]
+    assert set(await all_reach(site, 4)) == {"CONTINUE"}
+
+
+async def test_members_stay_while_a_trial_of_the_study_waits_or_is_to_come(engine: AsyncEngine) -> None:
+    site = await fused(engine, max_trials=9)
+    assert len(await live(site)) == 8
+    await site.connect("idle", slots=1)
+    assert set(await all_reach(site, 2)) == {"CONTINUE"}
+    await site.kick()
+    assert sorted(bundles(await live(site)).values()) == [1, 8], "the ninth takes the slot"
+
+
+async def test_members_stay_where_nothing_is_idle_or_no_more_grants_may_be(engine: AsyncEngine) -> None:
+    alone = await fused(engine)
+    assert set(await all_reach(alone, 2)) == {"CONTINUE"}
+    bound = await fused(engine, max_parallel=1)
+    await bound.connect("idle", slots=2)
+    assert set(await all_reach(bound, 2)) == {"CONTINUE"}
+
+
+async def test_members_without_a_checkpoint_stay(engine: AsyncEngine) -> None:
+    site = await fused(engine)
+    await site.connect("idle", slots=2)
+    assert set(await all_reach(site, 2, saved=False)) == {"CONTINUE"}
