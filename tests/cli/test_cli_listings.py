@@ -12,6 +12,7 @@ from commands_run import Invoke
 from fake_study_service import FakeStudyService
 from scripted_study import Script, race
 
+from headrace.bounds import numbers
 from headrace.cli import views
 from headrace.cli.output import Output
 from headrace.client import Client, convert_events
@@ -358,6 +359,9 @@ def test_a_bundle_is_one_line_with_its_seats(fake: FakeStudyService, invoke: Inv
     shown = json.loads(invoke("cluster", "--json").out)["workers"][-1]["slots"][0]["holders"]
     assert [holder["bundle"] for holder in shown] == ["d1.3.1"] * 3
     assert "digits/3 7 12 (3 of 32 seats)" in invoke("workers").out
+    for holder in fake.workers[-1].slots[0].holders:
+        holder.bundle_seats = numbers.SEATS  # `fuse: auto`
+    assert "digits/3 7 12 (3 trials)" in invoke("cluster").out
 
 
 def test_every_kind_of_event_has_its_name_and_its_detail() -> None:

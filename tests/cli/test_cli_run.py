@@ -408,6 +408,18 @@ def test_a_taken_name_says_how_to_go_on(fake: FakeStudyService, invoke: Invoke, 
     assert "Study new created" in invoke("run", str(study_file), "--name", "new", "--replace").out
 
 
+def test_of_a_study_that_runs_nothing_is_replaced_that_came_with_it(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path
+) -> None:
+    study_file.write_text(study_file.read_text() + "transfer: {callable: train:train, top: 1}\n")
+    fake.add(race("busy"), shown=3)
+    fake.add(race("busy-target"))
+    refused = invoke("run", str(study_file), "--name", "busy", "--replace")
+    assert refused.code == 1
+    assert "headrace stop busy" in " ".join(refused.err.split())
+    assert {"studies/busy", "studies/busy-target"} <= fake.scripts.keys(), "it looks before it deletes"
+
+
 def test_a_study_that_runs_is_not_replaced(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:
     fake.add(race("running"), shown=3)
     refused = invoke("run", str(study_file), "--name", "running", "--replace")

@@ -10,6 +10,7 @@ from study_site import ASHA, StudySite, gone, make_spec
 
 from headrace_services.scheduler.core import seats
 from headrace_services.scheduler.core.capacity import Measured, Profile, TurnCost
+from headrace_services.scheduler.core.endings import MAX_LOSSES_IN_ROW
 from headrace_services.scheduler.core.inputs import (
     LeaseExpired,
     PauseTrial,
@@ -318,6 +319,20 @@ async def test_a_bundle_out_of_memory_halves_the_next_ones_and_charges_nobody(en
     for lease in after:
         await site.step(gone(lease, "LOST", error=words, out_of_memory=4))
     assert [grant.seats for grant in await grants(site)] == [2]
+
+
+async def test_under_auto_a_trial_is_alone_after_as_many_losses_as_it_has_company(
+    engine: AsyncEngine,
+) -> None:
+    """Its bundle has 1,024 seats, of which two are open at first."""
+    site = await fused(engine, fuse="auto", max_trials=1)
+    await site.kick()
+    losses = 0
+    while at_work := await live(site):
+        losses += 1
+        await site.step(gone(at_work[0], "LOST", error="its worker is gone"))
+    assert (await site.trial(0)).reason == "FAILED"
+    assert losses == 1 + MAX_LOSSES_IN_ROW
 
 
 async def test_a_lone_member_out_of_memory_is_put_alone_and_teaches_nothing(engine: AsyncEngine) -> None:

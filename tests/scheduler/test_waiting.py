@@ -44,6 +44,16 @@ async def test_a_study_with_nothing_but_a_promotion_left_is_offered_a_slot(engin
     assert (promoted.number, promoted.attempt) == (0, 2)
 
 
+async def test_a_study_that_begins_after_another_one_waits_for_no_slot(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec()).create()
+    await site.connect(slots=1)
+    st = tables.study
+    for after, offered in (("the-gate", []), (None, [site.study_id])):
+        async with engine.begin() as conn:
+            await conn.execute(update(st).where(st.c.id == site.study_id).values(after=after))
+        assert await waiting(engine) == offered
+
+
 async def test_held_trials_and_ended_studies_wait_for_no_slot(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec(max_trials=1)).create()
     assert await waiting(engine) == []

@@ -176,6 +176,14 @@ def test_a_stage_without_room_for_one_member_gets_none() -> None:
     assert {stay.worker for stay in one.record.stays} == {1}
 
 
+@pytest.mark.parametrize(("gib", "workers"), [(5, {1}), (10, {1, 2})])
+def test_under_auto_a_stage_needs_room_for_half_of_the_first_two(gib: int, workers: set[int]) -> None:
+    """What `resources` asks for is what the first bundle needs, of two trials: 16 GiB here."""
+    one = study(fuse="auto", policy={"kind": "asha", "eta": 3, "rungs": [3, 9]}, max_trials=12)
+    run([own(1), stages(1, memory_bytes=gib * GIB)], one)
+    assert {stay.worker for stay in one.record.stays} == workers
+
+
 def test_seats_of_its_own_go_before_bubbles_and_members_move_to_them() -> None:
     one = study(fuse={"most": 4}, policy={"kind": "asha", "eta": 3, "rungs": [1, 3, 9]}, max_trials=18)
     run([own(1), stages(1)], one)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from headrace.bounds.numbers import SEATS
 from headrace.client.machines import Holder
 from headrace.client.model import Listing, StudyInfo, TrialFailure, TrialInfo, TrialState
 from headrace.last_words import cause, likeness
@@ -56,12 +57,18 @@ def rungs_listed(rungs: Sequence[int]) -> str:
 
 
 def members(held: Sequence[Holder]) -> str:
-    """The trials of one process: `digits/3`, or of a bundle `digits/3 5 8 (3 of 32 seats)`."""
+    """The trials of one process: `digits/3`, or of a bundle `digits/3 5 8 (3 of 32 seats)`. Under `fuse: auto` a bundle
+    has as many seats as it may ever have, which says nothing."""
     first, *others = (holder.trial for holder in held)
     if not held[0].bundle:
         return str(first)
     numbers = " ".join([str(first), *(str(trial.number) for trial in others)])
-    return f"{numbers} ({len(held)} of {held[0].bundle_seats} seats)"
+    seats = held[0].bundle_seats
+    return (
+        f"{numbers} ({len(held)} of {seats} seats)"
+        if seats < SEATS
+        else f"{numbers} ({plural(len(held), 'trial')})"
+    )
 
 
 def misses(trial: TrialInfo, spec: StudySpec) -> str:
