@@ -168,7 +168,8 @@ def _together(
             found += listed
             continue
         for first in range(0, len(listed), DECISIONS_AT_ONCE):
-            told = [one.decision for one in listed[first : first + DECISIONS_AT_ONCE]]  # type: ignore[union-attr]
+            some = listed[first : first + DECISIONS_AT_ONCE]
+            told = [one.decision for one in some if isinstance(one, worker_pb2.SessionResponse)]
             found.append(worker_pb2.SessionResponse(decisions=worker_pb2.Decisions(decisions=told)))
     return found
 
